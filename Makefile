@@ -1,0 +1,52 @@
+# The commands of this project; `make` alone lists them.
+
+PYTHON := .venv/bin/python
+export DEMO_SOURCE ?= mysql
+SEEDS ?= 20
+MINUTES ?= 0
+export PYTHONUNBUFFERED := 1
+
+.PHONY: help setup demo test lint soak bench up down lock
+
+help:
+	@echo "make setup   what is missing: .venv, Delta's jars, the test servers"
+	@echo "make demo    the whole path on real servers; DEMO_SOURCE=mysql (default), mariadb or postgres"
+	@echo "make test    linters, types, and every test"
+	@echo "make up      the local stack: databases, ZooKeeper, Airflow with the DAGs;  make down  stops it, data kept"
+	@echo "make soak    the seeded long runs; SEEDS=20 for each of them, MINUTES=M to stop after that time"
+	@echo "make lint    ruff, mypy, import rules"
+	@echo "make bench   the benchmarks"
+	@echo "make lock    requirements.txt anew from pyproject.toml"
+
+setup: .venv/.complete
+	@$(PYTHON) -m dblog_core.local.setup
+
+.venv/.complete: requirements.txt pyproject.toml
+	@tools/setup
+
+demo: setup
+	@exec $(PYTHON) -m dblog_core.local.demo
+
+test: setup lint
+	@exec $(PYTHON) -m pytest --ignore=tests/benchmarks
+
+lint: .venv/.complete
+	@$(PYTHON) -m ruff check --quiet --output-format concise .
+	@$(PYTHON) -m ruff format --check --quiet --output-format concise .
+	@$(PYTHON) -m mypy
+	@$(PYTHON) -m pytest --quiet --no-summary tests/unit/test_imports.py
+
+soak: setup
+	@exec $(PYTHON) -m pytest tests/nemesis --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
+
+bench: setup
+	@exec $(PYTHON) -m pytest tests/benchmarks --capture=no
+
+up: setup
+	@exec $(PYTHON) -m dblog_core.local.stack up
+
+down: .venv/.complete
+	@exec $(PYTHON) -m dblog_core.local.stack down
+
+lock:
+	@tools/lock

@@ -1,0 +1,72 @@
+"""The capture as a sensor of a continuous DAG: it leads for a slice, or stands by until it can, and hands over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator
+
+from dblog_core.airflow.engine import InProcess
+
+if TYPE_CHECKING:
+    from dblog_core.capture import CaptureStatus
+    from dblog_core.config import Config
+
+log = logging.getLogger(__name__)
+
+REPORT = 10.0  # seconds between two status lines, unless something has changed
+
+
+class CaptureSensor(InProcess, BaseSensorOperator):
+    """Runs the capture of one source in the task's process for `slice_seconds`.
+
+    `execute` replaces the sensor's own loop: there is no condition to poke for, and its timeout does not apply.
+    """
+
+    def __init__(self, *, config_file: str, slice_seconds: float = 1800.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config_file = config_file
+        self.slice_seconds = slice_seconds
+
+    def execute(self, context: Any) -> str:
+        """Returns why the slice ended. Raises what stops a capture for good; faults that may pass are waited out."""
+        return self.run_engine(self._capture)
+
+    def _capture(self, config: Config, stop: threading.Event) -> str:
+        from dblog_core.capture import run_capture
+
+        log.info("capture of %s, for %.0f s", config.source.name, self.slice_seconds)
+        outcome = run_capture(config, stop=stop, slice_seconds=self.slice_seconds, on_status=StatusLines())
+        log.info("the capture ends: %s", outcome.value)
+        return outcome.value
+
+
+class StatusLines:
+    """Writes what the capture tells once a second as log lines: every ten seconds, and at every change of role."""
+
+    def __init__(self) -> None:
+        self._role: tuple[Any, ...] = ()
+        self._next = 0.0
+
+    def __call__(self, status: CaptureStatus) -> None:
+        role = (status.leading, status.epoch, status.leader, status.error)
+        if role == self._role and time.monotonic() < self._next:
+            return
+        self._role, self._next = role, time.monotonic() + REPORT
+        log.info("%s", describe(status))
+
+
+def describe(status: CaptureStatus) -> str:
+    """One line for a person."""
+    if status.error:
+        return f"waiting: {status.error}"
+    if not status.leading:
+        return f"standing by; leader {status.leader or 'unknown'}, segment {status.segment}, offset {status.offset}"
+    lag = "unknown" if status.lag_seconds is None else f"{status.lag_seconds:.1f} s"
+    return (
+        f"leading, epoch {status.epoch}: segment {status.segment}, offset {status.offset}, lag {lag}, "
+        f"{status.rows_per_second:.0f} rows/s, {status.windows} open windows, position {status.position}"
+    )

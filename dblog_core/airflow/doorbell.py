@@ -1,0 +1,95 @@
+"""The doorbell of the merge: an asset whose events say that segments were sealed which the lake does not have yet.
+
+The triggerer watches the log of manifests, so nothing needs a credential, and a capture that runs outside of Airflow
+rings as well. An event is no more than a bell: Airflow folds events into one while a merge runs, and the merge takes
+whatever is sealed when it starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset, AssetWatcher
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from dblog_core.errors import DblogError
+
+if TYPE_CHECKING:
+    from dblog_core.config import Config
+    from dblog_core.staging import Staging
+
+log = logging.getLogger(__name__)
+
+POLL = 1.0  # seconds between two looks
+TROUBLED = 30.0  # seconds to the next look when staging or lake cannot be read
+QUIET = 5.0  # seconds after a ring: a merge takes longer
+
+
+def sealed_segments(config: Config) -> Asset:
+    """The asset that the merge DAG of a source is scheduled on."""
+    name = config.source.name
+    trigger = SegmentsSealed(staging=config.staging.path, source=name, lake=config.lake.path)
+    return Asset(
+        name=f"dblog_{name}_segments",
+        uri=f"x-dblog://{name}/segments",
+        watchers=[AssetWatcher(name=f"dblog_{name}_manifests", trigger=trigger)],
+    )
+
+
+class SegmentsSealed(BaseEventTrigger):
+    """Rings when a newer segment with rows is sealed, and at start when the lake is behind."""
+
+    def __init__(self, *, staging: str, source: str, lake: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
+        self.staging, self.source, self.lake = staging, source, lake
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        kwargs = {"staging": self.staging, "source": self.source, "lake": self.lake}
+        return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        watch = Watch(self.staging, self.source, self.lake)
+        while True:
+            ring, pause = await asyncio.to_thread(watch.look)
+            if ring:
+                yield TriggerEvent({"segment": watch.segment})  # type: ignore[no-untyped-call]  # as above
+            await asyncio.sleep(pause)
+
+
+class Watch:
+    """Remembers the newest segment that was seen; one look is a probe for the next manifest."""
+
+    def __init__(self, staging: str, source: str, lake: str) -> None:
+        self._where, self._lake = (staging, source), lake
+        self._staging: Staging | None = None
+        self.segment = 0
+
+    def look(self) -> tuple[bool, float]:
+        """Whether to ring, and the seconds until the next look."""
+        try:
+            ring = self._newer() if self._staging else self._behind()
+        except DblogError as error:
+            log.error("cannot see whether segments were sealed, looking again in %.0f s: %s", TROUBLED, error)
+            return False, TROUBLED
+        return ring, QUIET if ring else POLL
+
+    def _behind(self) -> bool:
+        """The first look: whether the lake lacks rows of the super-changelog."""
+        from dblog_core.lake import read_status
+        from dblog_core.staging import Staging
+
+        staging = Staging(self._where[0], source=self._where[1])
+        head, lake = staging.head(), read_status(self._lake)
+        self._staging, self.segment = staging, head.segment if head else 0
+        return head is not None and head.last_offset > (lake.offset if lake else 0)
+
+    def _newer(self) -> bool:
+        """Whether any segment after the last one seen has rows."""
+        assert self._staging is not None
+        rows = False
+        for manifest in self._staging.manifests(after=self.segment):
+            self.segment, rows = manifest.segment, rows or manifest.last_offset >= manifest.first_offset
+        return rows

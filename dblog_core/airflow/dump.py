@@ -1,0 +1,183 @@
+"""A dump as a DAG run: plan it, work on it in mapped tasks, wait until every chunk is in the super-changelog, tidy up.
+
+The run's dump is known by who requested it, so no attempt of any task loses it. `close` is a teardown: Airflow runs it
+too when somebody marks the run as failed, and it cancels what is not over then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from dblog_core.airflow.engine import InProcess
+from dblog_core.airflow.form import request
+from dblog_core.errors import RequestError
+
+if TYPE_CHECKING:
+    from dblog_core.config import Config
+    from dblog_core.control import DumpStatus
+    from dblog_core.interfaces import StateStore
+
+log = logging.getLogger(__name__)
+
+REPORT = 10.0  # seconds between two progress lines
+DUMP = "dump"  # the XCom key of the dump's id
+
+
+class _DumpTask(InProcess, BaseOperator):
+    """A task of a dump run."""
+
+    def __init__(self, *, config_file: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config_file = config_file
+
+
+class PlanDump(_DumpTask):
+    """Checks the parameters against the database and files the dump; returns one argument set per worker task.
+
+    An attempt cancels what an earlier one, or the run before it was cleared, has filed. A dry run files nothing.
+    """
+
+    def execute(self, context: Any) -> list[dict[str, str]]:
+        """Raises RequestError, which fails the run at once with the reason."""
+        params, name = dict(context["params"]), requester(context["dag_run"])
+        if params.get("dry_run"):
+            plan = self.run_engine(lambda config, _: _dry_run(config, params))
+            context["ti"].xcom_push("plan", plan)
+            return []
+        status = self.run_engine(lambda config, _: _submit(config, params, name))
+        context["ti"].xcom_push(DUMP, status.id)
+        workers = min(int(status.options["workers"]), len(status.tasks))
+        return [{"dump_id": status.id}] * workers
+
+
+class WorkDump(_DumpTask):
+    """Reads chunks of the dump until none is left; several share its tables. A retry goes on where the dump is."""
+
+    def __init__(self, *, dump_id: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dump_id = dump_id
+
+    def execute(self, context: Any) -> None:
+        """Raises what makes the dump impossible."""
+        self.run_engine(self._work)
+        if self.stopped:
+            raise AirflowException("told to stop before the dump was over; another attempt goes on with it")
+
+    def _work(self, config: Config, stop: threading.Event) -> None:
+        from dblog_core import dump
+
+        dump.work(config, stop=stop, once=True, dump_id=self.dump_id, workers=1, on_progress=ProgressLines())
+
+
+class CompleteDump(_DumpTask):
+    """Waits until every chunk of the dump is placed; fails the run if the dump did not get there."""
+
+    template_fields = ("dump_id",)
+
+    def __init__(self, *, dump_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dump_id = dump_id
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        """Returns the dump's rows, chunks and evicted rows, all placed in the super-changelog."""
+        status = self.run_engine(self._complete)
+        log.info("%s", describe(status))
+        if self.stopped:
+            raise AirflowException("told to stop before the dump was over; another attempt goes on with it")
+        if status.state != "done":
+            raise AirflowFailException(f"dump {status.id} is {status.state}: {status.error or 'somebody ended it'}")
+        result = status.to_json()
+        return {name: result[name] for name in ("id", "state", "tables", "rows", "chunks", "evicted")}
+
+    def _complete(self, config: Config, stop: threading.Event) -> DumpStatus:
+        from dblog_core import dump
+
+        # What a worker that was marked as done by hand has left would wait for ever.
+        dump.work(config, stop=stop, once=True, dump_id=self.dump_id, workers=1, on_progress=ProgressLines())
+        return dump.wait(config, self.dump_id, stop=stop)
+
+
+class CloseDump(_DumpTask):
+    """The teardown: cancels the run's dump if it is not over, and fails the run then."""
+
+    def execute(self, context: Any) -> None:
+        name = requester(context["dag_run"])
+        cancelled = self.run_engine(lambda config, _: _cancel(config, name))
+        if cancelled:
+            raise AirflowFailException(f"the run ended before its dump, which is cancelled: {', '.join(cancelled)}")
+
+
+class ProgressLines:
+    """Writes a dump's progress as log lines: every ten seconds, and when its state changes."""
+
+    def __init__(self) -> None:
+        self._state = ""
+        self._next = 0.0
+
+    def __call__(self, status: DumpStatus) -> None:
+        if status.state == self._state and time.monotonic() < self._next:
+            return
+        self._state, self._next = status.state, time.monotonic() + REPORT
+        log.info("%s", describe(status))
+
+
+def describe(status: DumpStatus) -> str:
+    """One line for a person."""
+    open_tasks = [t.table for t in status.tasks if not t.progress.done]
+    left = f"; not done: {', '.join(dict.fromkeys(open_tasks))}" if open_tasks else ""
+    return (
+        f"dump {status.id} is {status.state}: {status.rows} rows in {status.chunks} chunks placed, "
+        f"{status.evicted} evicted{left}"
+    )
+
+
+def requester(dag_run: Any) -> str:
+    """How a run signs the dumps that it files."""
+    return f"airflow:{dag_run.dag_id}/{dag_run.run_id}"
+
+
+def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
+    from dblog_core import control
+
+    plan = control.plan(config, request(params))
+    log.info("a dry run; nothing is requested. The dump would be:\n%s", json.dumps(plan, indent=2))
+    return plan
+
+
+def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
+    from dblog_core import control, wiring
+
+    _cancel(config, name)
+    with closing(wiring.open_state(config)) as state:
+        dump_id = control.submit(config, request(params), requested_by=name, state=state)
+        status = control.dump(state, dump_id)
+    log.info("dump %s of %s; options %s", dump_id, ", ".join(status.tables), json.dumps(status.options))
+    return status
+
+
+def _cancel(config: Config, name: str) -> list[str]:
+    """Cancels the unfinished dumps that were requested by `name`; returns their ids."""
+    from dblog_core import control, wiring
+
+    with closing(wiring.open_state(config)) as state:
+        found = [d.id for d in control.dumps(state) if d.requested_by == name and d.state not in control.OVER]
+        return [dump_id for dump_id in found if _cancelled(state, dump_id)]
+
+
+def _cancelled(state: StateStore, dump_id: str) -> bool:
+    from dblog_core import control
+
+    try:
+        control.cancel(state, dump_id)
+    except RequestError:
+        return False  # it was over in that moment
+    log.info("dump %s is cancelled", dump_id)
+    return True

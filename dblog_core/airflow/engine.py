@@ -1,0 +1,103 @@
+"""Running a part of the engine inside an Airflow task: it ends when Airflow wants it to, and never lives on alone.
+
+Airflow tells a task to stop by calling `on_kill` in a signal handler; `execute` goes on, and five seconds later the
+process is killed. The handler runs in the main thread only between two steps of Python, so the engine gets a thread of
+its own and the main thread does nothing but wait. When the task's supervisor is killed, the task would live on as an
+orphan while Airflow starts the next attempt: the change of its parent is the sign to leave at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+
+from dblog_core.errors import DblogError
+
+if TYPE_CHECKING:
+    from dblog_core.config import Config
+
+Result = TypeVar("Result")
+log = logging.getLogger(__name__)
+
+LOOK = 0.2  # seconds between two looks at the parent process
+SOON, LATER = timedelta(seconds=5), timedelta(seconds=30)
+
+KEEP_TRYING = ExceptionRetryPolicy(
+    [
+        RetryRule("dblog_core.errors.SourceUnavailable", retry_delay=SOON),
+        RetryRule("dblog_core.errors.StagingUnavailable", retry_delay=SOON),
+        RetryRule("dblog_core.errors.StateUnavailable", retry_delay=SOON),
+        # What a person has to mend: the attempts go on, so that it is enough to mend it, but do not fill the page.
+        RetryRule("dblog_core.errors.DblogError", retry_delay=LATER),
+    ]
+)
+"""For what must run for ever. Anything else (a killed process) is tried again after the task's own short delay."""
+
+ONLY_TRANSIENT = ExceptionRetryPolicy(
+    [
+        RetryRule("dblog_core.errors.SourceUnavailable", retry_delay=SOON),
+        RetryRule("dblog_core.errors.StagingUnavailable", retry_delay=SOON),
+        RetryRule("dblog_core.errors.StateUnavailable", retry_delay=SOON),
+        RetryRule("dblog_core.errors.DblogError", action=RetryAction.FAIL),
+    ]
+)
+"""For what somebody asked for and watches: an error that another attempt cannot mend fails the task at once."""
+
+
+class InProcess:
+    """A mixin for operators that run the engine in the task's own process; `config_file` is the source's TOML file."""
+
+    config_file: str
+    _stop: threading.Event | None = None
+    _killed = False
+
+    def on_kill(self) -> None:
+        """Only sets the stop flag: what is whole is committed, and the task ends within the five seconds it has."""
+        self._killed = True
+        if self._stop is not None:
+            self._stop.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether Airflow has told the task to stop."""
+        return self._killed
+
+    def run_engine(self, step: Callable[[Config, threading.Event], Result]) -> Result:
+        """Runs `step` with the source's configuration and a stop flag; returns or raises what it does."""
+        stop = self._stop = threading.Event()
+        if self._killed:  # on_kill came first
+            stop.set()
+        parent = os.getppid()
+        with ThreadPoolExecutor(1, thread_name_prefix="dblog") as pool:
+            future = pool.submit(step, configuration(self.config_file), stop)
+            try:
+                _watch(future, parent)
+            finally:
+                stop.set()
+        try:
+            return future.result()
+        except DblogError as error:
+            log.error("%s", error)  # the reason in plain words, before Airflow's traceback
+            raise
+
+
+def configuration(file: str) -> Config:
+    """The source's configuration with its secrets and its Airflow connection, if it names one. Raises ConfigError."""
+    from dblog_core.airflow.connections import resolved
+    from dblog_core.config import load
+
+    return resolved(load(file))
+
+
+def _watch(future: Future[Result], parent: int) -> None:
+    while not wait_for([future], timeout=LOOK).done:
+        if os.getppid() != parent:
+            os._exit(1)  # no clean-up: another attempt may already run, and what we hold is fenced

@@ -1,0 +1,161 @@
+"""Makes the DAGs of every source from the TOML files in a directory.
+
+Parsing opens no connection, needs no secret and loads no driver. A file that is wrong costs its own source its DAGs and
+no other's; `faults` tells of it, for a DAG file of its own whose import error Airflow then shows.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG
+
+from dblog_core.airflow.capture import CaptureSensor
+from dblog_core.airflow.doorbell import sealed_segments
+from dblog_core.airflow.dump import DUMP, CloseDump, CompleteDump, PlanDump, WorkDump
+from dblog_core.airflow.engine import KEEP_TRYING, ONLY_TRANSIENT
+from dblog_core.airflow.form import form
+from dblog_core.airflow.merge import MergeOperator
+from dblog_core.config import Config, load
+from dblog_core.errors import ConfigError
+
+DIRECTORY = "DBLOG_CONFIG_DIR"
+_BEGINNING = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)  # without a start date a continuous DAG never gets a second run
+_SECOND = dt.timedelta(seconds=1)
+_SLICE, _STANDBY_SLICE = 1800.0, 1370.0  # seconds; unequal, so that the two seldom end together
+_FIRST = 1000  # priority: a capture that waits behind dump workers would keep them waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the files of a directory hold: good configurations by file, and what is wrong with the others."""
+
+    configs: dict[Path, Config]
+    faults: tuple[ConfigError, ...]
+
+
+def read_sources(directory: Path | str | None = None) -> Sources:
+    """Reads `*.toml` of the directory (default: $DBLOG_CONFIG_DIR)."""
+    configs: dict[Path, Config] = {}
+    faults: list[ConfigError] = []
+    try:
+        files = sorted(_directory(directory).glob("*.toml"))
+    except ConfigError as error:
+        return Sources({}, (error,))
+    for file in files:
+        try:
+            configs[file] = load(file, secrets=False)
+        except ConfigError as error:
+            faults.append(error)
+    names = [config.source.name for config in configs.values()]
+    for file, config in list(configs.items()):
+        if names.count(config.source.name) > 1:
+            faults.append(_twice(file, config.source.name))
+            del configs[file]
+    return Sources(configs, tuple(faults))
+
+
+def dags(directory: Path | str | None = None) -> dict[str, DAG]:
+    """The DAGs of every good file, by id."""
+    made = [dag for file, config in read_sources(directory).configs.items() for dag in source_dags(file, config)]
+    return {dag.dag_id: dag for dag in made}
+
+
+def check(directory: Path | str | None = None) -> None:
+    """Raises one ConfigError with what is wrong in any file."""
+    faults = read_sources(directory).faults
+    if faults:
+        raise ConfigError("\n".join(str(fault) for fault in faults), where="dblog's sources")
+
+
+def source_dags(file: Path, config: Config) -> tuple[DAG, ...]:
+    """The DAGs of one source."""
+    return (
+        _capture(file, config, "capture", _SLICE),
+        _capture(file, config, "capture_standby", _STANDBY_SLICE),
+        _dump(file, config),
+        _merge(file, config),
+    )
+
+
+def _capture(file: Path, config: Config, kind: str, seconds: float) -> DAG:
+    text = (
+        f"Captures `{config.source.name}` into the super-changelog. `capture` and `capture_standby` are equals: the "
+        "one that holds the lease leads, the other waits and takes over within seconds. Pause both and mark their runs "
+        "as failed to end the capture."
+    )
+    with _dag(file, config, kind, text, schedule="@continuous", max_active_runs=1) as dag:
+        CaptureSensor(
+            task_id="capture",
+            config_file=str(file),
+            slice_seconds=seconds,
+            outlets=[sealed_segments(config)],
+            retries=100,
+            retry_delay=_SECOND,
+            retry_policy=KEEP_TRYING,
+            priority_weight=_FIRST,
+        )
+    return dag
+
+
+def _dump(file: Path, config: Config) -> DAG:
+    text = (
+        f"Reads tables of `{config.source.name}`, or some keys, into the super-changelog, while the log flows on. "
+        "A capture must be running. Marking the run as failed cancels the dump; clearing it dumps again."
+    )
+    options = {"params": form(config), "is_paused_upon_creation": False}
+    with _dag(file, config, "dump", text, schedule=None, **options) as dag:
+        usual: dict[str, Any] = {"config_file": str(file), "retry_policy": ONLY_TRANSIENT, "retry_delay": _SECOND}
+        plan = PlanDump(task_id="plan", retries=3, **usual)
+        work = WorkDump.partial(task_id="work", retries=20, max_active_tis_per_dagrun=64, **usual)
+        mapped = work.expand_kwargs(plan.output)
+        complete = CompleteDump(
+            task_id="complete", dump_id=f"{{{{ ti.xcom_pull(task_ids='plan', key='{DUMP}') }}}}", retries=20, **usual
+        )
+        close = CloseDump(task_id="close", retries=3, **usual)
+        plan >> mapped >> complete >> close.as_teardown(setups=plan, on_failure_fail_dagrun=True)
+    return dag
+
+
+def _merge(file: Path, config: Config) -> DAG:
+    text = (
+        f"Applies what is sealed of `{config.source.name}` to the lake. The asset is a doorbell; each run takes all "
+        "that is sealed. It may be triggered by hand at any time."
+    )
+    schedule = [sealed_segments(config)]
+    with _dag(file, config, "merge", text, schedule=schedule, max_active_runs=1, is_paused_upon_creation=False) as dag:
+        MergeOperator(task_id="merge", config_file=str(file), retries=2, retry_delay=dt.timedelta(seconds=10))
+    return dag
+
+
+def _dag(file: Path, config: Config, kind: str, text: str, **options: Any) -> DAG:
+    source = config.source
+    about = f"{text}\n\nSource: {source.kind}, tables {', '.join(f'`{t}`' for t in source.tables)}; from `{file.name}`."
+    return DAG(
+        f"dblog_{source.name}_{kind}",
+        start_date=_BEGINNING,
+        catchup=False,
+        tags=["dblog", source.name],
+        doc_md=about,
+        description=text.split(". ")[0].replace("`", ""),
+        **options,
+    )
+
+
+def _directory(given: Path | str | None) -> Path:
+    named = given or os.environ.get(DIRECTORY)
+    if not named:
+        raise ConfigError(f"{DIRECTORY} is not set", fix="set it to the directory of the sources' TOML files")
+    if not Path(named).is_dir():
+        raise ConfigError("is not a directory", where=str(named), fix=f"make it, or let {DIRECTORY} name another one")
+    return Path(named).absolute()
+
+
+def _twice(file: Path, name: str) -> ConfigError:
+    return ConfigError(
+        f"the source name {name!r} stands in another file too", where=str(file), fix="give each source its own name"
+    )

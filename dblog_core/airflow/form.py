@@ -1,0 +1,114 @@
+"""The parameters of a dump: the trigger form, the JSON schema that checks it everywhere, and the request behind it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Param
+
+from dblog_core.errors import RequestError
+
+if TYPE_CHECKING:
+    from dblog_core.config import Config
+    from dblog_core.control import DumpRequest
+
+KEYS, PACE = "Only some keys", "Pace"
+_KEY_TYPES = ["string", "integer", "number", "boolean", "array"]
+_KEY_HELP = (
+    'A key is JSON: 42, "A-17", "2024-05-01"; a composite key is an array in key order: [7, "EUR"]; '
+    "a binary key is base64."
+)
+
+
+def form(config: Config) -> dict[str, Param]:
+    """Every field may be left empty; an empty one means what the configuration says."""
+    return {"tables": _tables(config), **_keys(), **_pace(config), "dry_run": _dry_run()}
+
+
+def _tables(config: Config) -> Param:
+    patterns = list(config.source.tables)
+    text = "Tables to dump, as SCHEMA.TABLE. Empty: all captured tables that have a key."
+    if any(re.search(r"[*?]", p) for p in patterns):  # a form can offer only what is known without a connection
+        captured = ", ".join(f"`{p}`" for p in patterns)
+        text, offer = f"{text} One name per line; captured are {captured}.", dict[str, Any]()
+    else:
+        offer = {"examples": patterns}
+    items = {"type": "string", "pattern": r"^\s*([^.]+\..+)?$"}
+    return Param(None, type=["null", "array"], items=items, minItems=1, title="Tables", description_md=text, **offer)
+
+
+def _keys() -> dict[str, Param]:
+    # Without a type in `items` the form shows one line per key, and JSON keys pass through the API as they are.
+    keys = {"not": {"type": ["null", "object"]}}
+    listed = f"Primary keys, one per line; needs exactly one table. {_KEY_HELP}"
+    many: dict[str, Any] = {"type": ["null", "array"], "items": keys, "minItems": 1, "section": KEYS}
+    ends: dict[str, Any] = {"type": ["null", *_KEY_TYPES], "section": KEYS}
+    first, last = (f"{end} of a key range, included; written like a primary key." for end in ("Start", "End"))
+    return {
+        "pks": Param(None, title="Primary keys", description_md=listed, **many),
+        "key_from": Param(None, title="First key", description_md=first, **ends),
+        "key_to": Param(None, title="Last key", description_md=last, **ends),
+    }
+
+
+def _pace(config: Config) -> dict[str, Param]:
+    def number(kind: str, title: str, text: str, default: float, low: float, high: float) -> Param:
+        help_text = f"{text} Empty: {default:g}, from the configuration."
+        return Param(
+            None, type=["null", kind], minimum=low, maximum=high, title=title, description_md=help_text, section=PACE
+        )
+
+    usual = config.dump
+    return {
+        "chunk_size": number("integer", "Rows in a chunk", "Rows of one SELECT.", usual.chunk_size, 1, 1_000_000),
+        "delay_seconds": number("number", "Delay", "Seconds between two chunks of a worker.", usual.delay, 0, 86_400),
+        "rows_per_second": number(
+            "integer", "Rows a second", "Upper limit for one worker; 0: none.", usual.rate, 0, 1_000_000_000
+        ),
+        "workers": number("integer", "Workers", "Tables that are read at the same time.", usual.workers, 1, 64),
+    }
+
+
+def _dry_run() -> Param:
+    text = "Only say what would be read: tables, estimated rows, chunks. Nothing is requested."
+    return Param(False, type="boolean", title="Dry run", description_md=text)
+
+
+def request(params: Mapping[str, Any]) -> DumpRequest:
+    """What the parameters ask for. Names and keys are checked where the request is filed."""
+    from dblog_core.control import DumpRequest
+
+    return DumpRequest(
+        tables=_lines("tables", params.get("tables")),
+        keys=tuple(_key(item) for item in _lines("pks", params.get("pks")) or ()),
+        key_from=_key(params.get("key_from")),
+        key_to=_key(params.get("key_to")),
+        chunk_size=params.get("chunk_size"),
+        workers=params.get("workers"),
+        delay=params.get("delay_seconds"),
+        rate=params.get("rows_per_second"),
+    )
+
+
+def _lines(name: str, items: list[Any] | None) -> tuple[Any, ...] | None:
+    """What is in the list, without the empty lines that the form hands on. Raises RequestError if that is nothing."""
+    if items is None:
+        return None
+    texts = (item.strip() if isinstance(item, str) else item for item in items)
+    found = tuple(item for item in texts if item != "")
+    if not found:  # not the same as leaving it out, which means everything
+        raise RequestError("the list is empty", where=name, fix="leave it out, or name something")
+    return found
+
+
+def _key(item: Any) -> Any:
+    """A JSON key as it is, or the one in a string; a string that holds no JSON is itself the key."""
+    if not isinstance(item, str):
+        return item
+    try:
+        return json.loads(item, parse_float=str, parse_constant=str)  # every digit counts in a decimal key
+    except ValueError:
+        return item or None

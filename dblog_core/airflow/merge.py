@@ -1,0 +1,69 @@
+"""The merge as a task: SparkSubmitOperator with the command that `dblog merge` runs too."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import Connection
+
+from dblog_core.airflow.engine import configuration
+
+if TYPE_CHECKING:
+    from dblog_core.config import Config
+
+log = logging.getLogger(__name__)
+
+CONNECTION = "dblog_spark"
+
+
+class MergeOperator(SparkSubmitOperator):
+    """Applies all that is sealed to the lake. The command is made when the task runs: parsing needs no jar.
+
+    The asset's events are only a bell, so a run that finds nothing to do starts no Spark.
+    """
+
+    def __init__(self, *, config_file: str, conn_id: str = CONNECTION, **kwargs: Any) -> None:
+        super().__init__(application="", conn_id=conn_id, **kwargs)
+        self.config_file = config_file
+        self._connection = conn_id
+
+    def execute(self, context: Any) -> None:
+        """Raises AirflowException when the merge fails; its log says why."""
+        Connection.get(self._connection)  # where it is missing, Spark would silently look for a YARN cluster
+        config = configuration(self.config_file)
+        if up_to_date(config):
+            log.info("the lake of %s has all that is sealed", config.source.name)
+            return
+        self._take(config)
+        super().execute(context)
+
+    def _take(self, config: Config) -> None:
+        from dblog_core.config import load
+        from dblog_core.spark import CONFIG_VARIABLE, merge_command
+
+        # The job has no Airflow to ask for a connection: then it gets the whole configuration, in its environment.
+        asked = load(self.config_file).source.airflow_connection is not None
+        command = merge_command(None if asked else self.config_file, config)
+        self.application, self.application_args = command.application, list(command.application_args)
+        self.jars, self.conf = ",".join(command.jars), dict(command.conf)
+        self.name, self._driver_memory = f"dblog merge {config.source.name}", command.driver_memory
+        self.env_vars = {**command.env, **({CONFIG_VARIABLE: _whole(config)} if asked else {})}
+
+
+def up_to_date(config: Config) -> bool:
+    """Whether a merge would have nothing to do: no table waits, and no row is sealed that the lake lacks."""
+    from dblog_core.lake import State, read_status
+    from dblog_core.wiring import open_staging
+
+    head, lake = open_staging(config).head(), read_status(config.lake.path)
+    if head is None or lake is None:
+        return head is None
+    return lake.offset >= head.last_offset and all(t.state is State.OK for t in lake.tables.values())
+
+
+def _whole(config: Config) -> str:
+    source = {**config.source.model_dump(mode="json"), "password": config.source.password.get_secret_value()}
+    return json.dumps({**config.model_dump(mode="json"), "source": source})

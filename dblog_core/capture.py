@@ -1,0 +1,156 @@
+"""The capture: waits for the lease, then turns the source's log into published segments, one loop, until told to stop.
+
+There is one way back from every fault that may pass (a broken connection, a full disk, a lost lease): what is not
+published is thrown away, and the log is read again from the last manifest. Nothing is acknowledged before it is
+published, so nothing is lost; nothing is published twice, since a manifest's number can be taken once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from dblog_core import wiring
+from dblog_core.clock import SystemClock
+from dblog_core.config import Config
+from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused
+from dblog_core.interfaces import Clock, Source
+from dblog_core.leader import HOUSEKEEPING, LEASE, CaptureOutcome, CaptureStatus, Leader, Parts
+
+__all__ = ["LEASE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]
+
+log = logging.getLogger(__name__)
+
+BACKOFF = (0.5, 1.0, 2.0, 5.0)  # seconds between attempts after a fault that may pass
+
+OnStatus = Callable[[CaptureStatus], None]
+
+
+def run_capture(
+    config: Config,
+    *,
+    stop: threading.Event,
+    slice_seconds: float | None = None,
+    until_current: bool = False,
+    fresh_start: bool = False,
+    on_status: OnStatus | None = None,
+    clock: Clock | None = None,
+) -> CaptureOutcome:
+    """Captures until `stop` is set, the slice is over, or all that was committed at the start is staged.
+
+    `fresh_start`: give up the log between the last manifest and the source's present end, and request a dump of all
+    tables, which brings what changed in between and removes what was deleted.
+
+    Raises SourceRefused with every finding of the preflight, and whatever stops a capture for good (UnknownLogEvent,
+    LogPositionLost, ValueOutOfRange, CorruptSegment). Faults that may pass are waited out.
+    """
+    source, staging = wiring.open_source(config.source), wiring.open_staging(config)
+    refuse(source)
+    state = wiring.open_state(config)
+    try:
+        parts = Parts(config, source, staging, state, clock or SystemClock())
+        return _Capture(parts, stop, slice_seconds, on_status, fresh_start).run(until_current)
+    finally:
+        state.close()
+
+
+def refuse(source: Source) -> None:
+    """Raises SourceRefused with every problem that prevents a correct capture."""
+    problems = [p for p in source.check() if p.fatal]
+    if problems:
+        lines = [f"  - {p.what}\n    fix: {p.fix}" for p in problems]
+        raise SourceRefused("\n".join([f"{len(problems)} problem(s) prevent a correct capture", *lines]))
+
+
+def holder_name() -> str:
+    """Who we are, in leases: host, process."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class _Capture:
+    """Standby and leader in turn."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        stop: threading.Event,
+        slice_seconds: float | None,
+        on_status: OnStatus | None,
+        fresh_start: bool,
+    ) -> None:
+        self._parts, self._stop, self._on_status, self.fresh_start = parts, stop, on_status, fresh_start
+        self._ends = None if slice_seconds is None else parts.clock.monotonic() + slice_seconds
+        self._target: str | None = None
+        self._faults = 0
+        self._holder = holder_name()
+
+    def run(self, until_current: bool) -> CaptureOutcome:
+        if until_current:
+            self._target = self._parts.source.current_position()
+        while (outcome := self.outcome()) is None:
+            try:
+                lease = self._parts.state.acquire(
+                    LEASE, self._holder, ttl=self._parts.config.state.ttl, wait=HOUSEKEEPING
+                )
+                if lease is None:
+                    self._stand_by()
+                    continue
+                try:
+                    Leader(self, self._parts, lease).run()
+                finally:
+                    lease.release()
+            except (SegmentTaken, LeaseLost) as error:
+                log.warning("no longer the leader: %s", error)
+            except DblogError as error:
+                self._recover(error)
+        return outcome
+
+    def outcome(self, position: str | None = None) -> CaptureOutcome | None:
+        """Why to end now; `position`: up to where all is published."""
+        if self._stop.is_set():
+            return CaptureOutcome.STOPPED
+        if self._ends is not None and self._parts.clock.monotonic() >= self._ends:
+            return CaptureOutcome.SLICE_OVER
+        if self._target is not None:
+            if position is None and (head := self._parts.staging.head()) is not None:
+                position = head.position if not head.partial else None
+            if position is not None and self._parts.source.reached(position, self._target):
+                return CaptureOutcome.CURRENT
+        return None
+
+    def healthy(self) -> None:
+        """The leader has made progress: the next fault is a first one."""
+        self._faults = 0
+
+    def tell(self, status: CaptureStatus) -> None:
+        if self._on_status is not None:
+            self._on_status(status)
+
+    def _stand_by(self) -> None:
+        leader, head = self._parts.state.leader(LEASE), self._parts.staging.head()
+        self.tell(
+            CaptureStatus(
+                leading=False,
+                epoch=leader.epoch if leader else None,
+                segment=head.segment if head else 0,
+                offset=head.last_offset if head else 0,
+                position=head.log_position if head else "",
+                lag_seconds=None,
+                rows_per_second=0.0,
+                windows=0,
+                leader=leader.holder if leader else None,
+            )
+        )
+
+    def _recover(self, error: DblogError) -> None:
+        """Waits before the next attempt. Raises the error where another attempt cannot help."""
+        if not error.transient:
+            raise error
+        delay = BACKOFF[min(self._faults, len(BACKOFF) - 1)]
+        self._faults += 1
+        log.warning("trying again in %.1f s: %s", delay, error)
+        self.tell(CaptureStatus(False, None, 0, 0, "", None, 0.0, 0, None, str(error)))
+        self._stop.wait(delay)

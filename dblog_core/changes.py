@@ -1,0 +1,170 @@
+"""Column-wise work on row changes: key changes split, offsets and transactions joined on, keys read for the windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.events import TableChanges, Transaction
+from dblog_core.schema import TableSchema
+from dblog_core.staging.segment import log_schema
+from dblog_core.values import Key
+from dblog_core.window import Touch
+
+Int64s = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderedChanges:
+    """Changes of one table version with no change of a key in them: such an update is a d and then a c.
+
+    `sequence` has twice the numbers of the log batch, so that both halves find room. `moved_from` holds the old key of
+    such a c, null elsewhere.
+    """
+
+    schema: TableSchema
+    sequence: Int64s
+    transaction: Int64s
+    batch: pa.RecordBatch
+    moved_from: pa.StructArray | None
+
+    def between(self, low: int, high: int) -> OrderedChanges:
+        """The changes with low <= sequence < high (in doubled numbers)."""
+        start, stop = np.searchsorted(self.sequence, [low, high])
+        return self.slice(int(start), int(stop))
+
+    def slice(self, start: int, stop: int) -> OrderedChanges:
+        length = stop - start
+        moved = None if self.moved_from is None else self.moved_from.slice(start, length)
+        return OrderedChanges(
+            self.schema,
+            self.sequence[start:stop],
+            self.transaction[start:stop],
+            self.batch.slice(start, length),
+            moved,
+        )
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+def split_key_changes(changes: TableChanges) -> OrderedChanges:
+    """Splits every update that changes the key into a delete of the old key and a create of the new one."""
+    batch, schema = changes.batch, changes.schema
+    moved = _moves(batch, schema)
+    sequence = np.asarray(batch.column("sequence"), dtype=np.int64) * 2
+    transaction = np.asarray(batch.column("transaction"), dtype=np.int64)
+    if not moved.any():
+        return OrderedChanges(schema, sequence, transaction, batch, None)
+    rows = np.repeat(np.arange(len(moved)), 1 + moved)
+    second = np.r_[False, rows[1:] == rows[:-1]]
+    first = moved[rows] & ~second
+    taken = batch.take(pa.array(rows))
+    ops = np.asarray(taken.column("op").to_pylist(), dtype=object)
+    ops[first], ops[second] = "d", "c"
+    before, after = taken.column("before"), taken.column("after")
+    keys = [before.field(name) for name in schema.key]
+    split = pa.RecordBatch.from_arrays(
+        [
+            taken.column("sequence"),
+            taken.column("transaction"),
+            pa.array(ops, pa.string()),
+            pc.and_(taken.column("key_only"), pa.array(~second)),
+            pc.if_else(pa.array(first), pa.scalar(None, pa.list_(pa.string())), taken.column("unchanged")),
+            _without(before, second),
+            _without(after, first),
+        ],
+        schema=batch.schema,
+    )
+    fields = [pa.field(c.name, c.type) for c in schema.key_columns]
+    moved_from = pa.StructArray.from_arrays(keys, fields=fields, mask=pa.array(~second))
+    return OrderedChanges(schema, sequence[rows] + second, transaction[rows], split, moved_from)
+
+
+def _moves(batch: pa.RecordBatch, schema: TableSchema) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows are updates whose key differs between the images."""
+    before, after = batch.column("before"), batch.column("after")
+    if not schema.key or before.null_count == len(batch):
+        return np.zeros(len(batch), dtype=bool)
+    differs = None
+    for name in schema.key:
+        unlike = pc.fill_null(pc.not_equal(before.field(name), after.field(name)), True)
+        differs = unlike if differs is None else pc.or_(differs, unlike)
+    both = pc.and_(pc.is_valid(before), pc.is_valid(after))
+    update = pc.equal(batch.column("op"), "u")
+    return np.asarray(pc.and_(pc.and_(update, both), differs).to_numpy(zero_copy_only=False), dtype=bool)
+
+
+def _without(images: pa.StructArray, gone: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.StructArray:
+    """The images with those of `gone` rows made null."""
+    null = np.asarray(images.is_null().to_numpy(zero_copy_only=False), dtype=bool) | gone
+    return pa.StructArray.from_arrays(images.flatten(), fields=list(images.type), mask=pa.array(null))
+
+
+def log_rows(changes: OrderedChanges, offsets: Int64s, transactions: Sequence[Transaction]) -> pa.RecordBatch:
+    """The changes as rows of a log file (`staging.manifest`), at `offsets`."""
+    schema, count = changes.schema, len(changes)
+    used, index = np.unique(changes.transaction, return_inverse=True)
+    own = [transactions[i] for i in used]
+
+    def of_transaction(values: list[Any], kind: pa.DataType) -> pa.Array:
+        return pa.array(values, kind).take(pa.array(index))
+
+    moved = changes.moved_from
+    target = log_schema(schema)
+    if moved is None:
+        moved = pa.nulls(count, target.field("moved_from").type)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(offsets),
+            changes.batch.column("op"),
+            pa.array(["log"], pa.string()).take(pa.array(np.zeros(count, dtype=np.int64))),
+            of_transaction([t.id for t in own], pa.string()),
+            of_transaction([t.position for t in own], pa.string()),
+            of_transaction([t.commit_time for t in own], pa.timestamp("us", tz="UTC")),
+            changes.batch.column("key_only"),
+            changes.batch.column("unchanged"),
+            moved,
+            changes.batch.column("before"),
+            changes.batch.column("after"),
+        ],
+        schema=target,
+    )
+
+
+class ChangeTouches:
+    """The row events of a stretch of one table; holds the key columns alone, so that row values can go."""
+
+    __slots__ = ("_after", "_before", "_moved_from", "_op", "_unchanged")
+
+    def __init__(self, changes: OrderedChanges) -> None:
+        batch, key = changes.batch, changes.schema.key
+        self._op = batch.column("op")
+        self._before = [batch.column("before").field(name) for name in key]
+        self._after = [batch.column("after").field(name) for name in key]
+        self._unchanged = batch.column("unchanged")
+        self._moved_from = changes.moved_from
+
+    def __iter__(self) -> Iterator[Touch]:
+        ops = self._op.to_pylist()
+        before, after = _keys(self._before), _keys(self._after)
+        unchanged = self._unchanged.to_pylist() if self._unchanged.null_count < len(ops) else [None] * len(ops)
+        moved = self._moved_from.to_pylist() if self._moved_from is not None else [None] * len(ops)
+        for i, op in enumerate(ops):
+            left_out = frozenset(unchanged[i] or ())
+            old_key: dict[str, Any] | None = moved[i]
+            if old_key is not None:
+                yield Touch(tuple(old_key.values()), left_out, moved_to=after[i])
+            elif op == "d" and i + 1 < len(ops) and moved[i + 1] is not None:
+                continue  # the first half of a key change: told with the second
+            else:
+                yield Touch(before[i] if op == "d" else after[i], left_out)
+
+
+def _keys(columns: list[pa.Array]) -> list[Key]:
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))

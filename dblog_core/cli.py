@@ -1,0 +1,137 @@
+"""The `dblog` command: global options, the commands, and what becomes of errors.
+
+No error that a user can meet ends in a traceback: it says what happened, where, and what to do, on stderr. Commands
+import the engine when they run, so that `dblog --help` loads no driver.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from dblog_core import __version__
+from dblog_core.commands import capture, check, config, dumps, log, merge, status
+from dblog_core.commands.session import FAILED, WRONG_USE, JsonFlag, Session, note, set_up_logging
+from dblog_core.errors import ConfigError, DblogError, RequestError
+
+
+class _Commands(typer.core.TyperGroup):
+    """The commands, with errors turned into messages and exit codes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            _close_stdout()
+            raise typer.Exit(0) from None
+        except DblogError as error:
+            _tell(ctx.obj, error)
+            raise typer.Exit(WRONG_USE if isinstance(error, ConfigError | RequestError) else FAILED) from error
+        except KeyboardInterrupt:
+            raise typer.Exit(FAILED) from None
+        except Exception as error:
+            if _is_usage(error):
+                raise
+            _tell_unexpected(ctx.obj, error)
+            raise typer.Exit(FAILED) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dblog {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", envvar="DBLOG_CONFIG", metavar="FILE", help="The source's TOML file.")
+    ] = None,
+    json: JsonFlag = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Log everything, and show the trace of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Capture a database's changes, and its full state on demand, as one ordered log; keep Delta tables equal to it.
+
+    \b
+    A first session:
+      dblog --config shop.toml check              is everything there, and allowed?
+      dblog --config shop.toml capture            run it; in another terminal:
+      dblog --config shop.toml dump --all --wait  the full state, while the log goes on
+      dblog --config shop.toml merge              into the lake
+      dblog --config shop.toml status
+
+    Exit codes: 0 done, 1 failed, 2 wrong use. Results go to stdout, progress and messages to stderr.
+    """
+    set_up_logging(debug=debug)
+    context.obj = Session(file=config_file, json=json, debug=debug)
+
+
+app.command()(check.check)
+app.command()(capture.capture)
+app.command()(dumps.dump)
+app.command()(dumps.work)
+app.command(name="dumps")(dumps.dumps)
+app.command()(dumps.pause)
+app.command()(dumps.resume)
+app.command()(dumps.cancel)
+app.command(name="set")(dumps.set_options)
+app.command()(merge.merge)
+app.command()(log.log)
+app.command()(status.status)
+app.add_typer(config.app, name="config")
+
+
+def main() -> None:
+    """The entry point."""
+    app(prog_name="dblog")
+
+
+def _tell(session: Session, error: DblogError) -> None:
+    note(session.redacted(f"dblog: {error}"))
+    if session.debug:
+        note(session.redacted("".join(traceback.format_exception(error))))
+
+
+def _tell_unexpected(session: Session, error: Exception) -> None:
+    text = str(error).strip() or "no message"
+    note(session.redacted(f"dblog: an error that it does not know: {type(error).__name__}: {text}"))
+    if session.debug:
+        note(session.redacted("".join(traceback.format_exception(error))))
+    else:
+        note("  fix: run it again as `dblog --debug …` for the trace, and report it")
+
+
+def _is_usage(error: Exception) -> bool:
+    """Exceptions by which the command line library ends a command: wrong options, help, exit codes."""
+    return isinstance(error, typer.Exit | typer.Abort | typer.BadParameter) or hasattr(error, "exit_code")
+
+
+def _close_stdout() -> None:
+    """Whoever read our output has gone; the interpreter's last flush must not complain about it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The commands of `dblog`: each turns arguments into a call of the engine, and its answer into text or JSON."""

@@ -1,0 +1,90 @@
+"""`dblog capture`: run the capture until stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dblog_core.commands.progress import progress
+from dblog_core.commands.session import FAILED, JsonFlag, note, session_of, stopping
+
+if TYPE_CHECKING:
+    from dblog_core.capture import CaptureStatus
+
+
+def capture(
+    context: typer.Context,
+    until_current: Annotated[
+        bool, typer.Option("--until-current", help="End when all that was committed at the start is staged.")
+    ] = False,
+    seconds: Annotated[float | None, typer.Option("--for", min=0, metavar="SECONDS", help="End after so long.")] = None,
+    fresh_start: Annotated[
+        bool,
+        typer.Option(
+            "--fresh-start",
+            help="Go on at the log's present end although log in between is lost, and dump all tables.",
+        ),
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Capture the source's log into staging, until stopped.
+
+    The first capture of a source begins at the log's present end, and records that place at once. A second one waits
+    as a standby, and takes over when the first ends or dies.
+
+    \b
+    Examples:
+      dblog --config shop.toml capture
+      dblog --config shop.toml capture --for 3600
+      dblog --config shop.toml capture --until-current
+      dblog --config shop.toml capture --fresh-start     the server no longer has the log that comes next
+    """
+    from dblog_core.capture import CaptureOutcome, run_capture
+
+    session = session_of(context, json)
+    config = session.config()
+    last: list[CaptureStatus] = []
+    with stopping() as stop, progress() as display:
+
+        def tell(status: CaptureStatus) -> None:
+            last[:] = [status]
+            display.show(_line(config.source.name, status), kind=_kind(status))
+
+        outcome = run_capture(
+            config,
+            stop=stop,
+            slice_seconds=seconds,
+            until_current=until_current,
+            fresh_start=fresh_start,
+            on_status=tell,
+        )
+    note(f"{config.source.name}: the capture has ended: {outcome.value}")
+    if session.json:
+        session.result(_result(outcome.value, last[0] if last else None), "")
+    if until_current and outcome is not CaptureOutcome.CURRENT:
+        raise typer.Exit(FAILED)
+
+
+def _kind(status: CaptureStatus) -> str:
+    return "fault" if status.error else f"{status.leading} {status.leader} {status.epoch}"
+
+
+def _line(source: str, status: CaptureStatus) -> str:
+    if status.error:
+        return f"{source}: waiting for the next attempt: {status.error}"
+    if not status.leading:
+        return f"{source}: standing by; leader {status.leader or 'unknown'}, epoch {status.epoch}"
+    lag = "unknown" if status.lag_seconds is None else f"{status.lag_seconds:.1f} s"
+    windows = f", {status.windows} window(s) open" if status.windows else ""
+    return (
+        f"{source}: leading, epoch {status.epoch}; segment {status.segment}, offset {status.offset:,}; "
+        f"{status.rows_per_second:,.0f} rows/s, lag {lag}{windows}; {status.position}"
+    )
+
+
+def _result(outcome: str, status: CaptureStatus | None) -> dict[str, object]:
+    known = {"segment": None, "offset": None, "position": None, "epoch": None}
+    if status is not None and not status.error:
+        known = {name: getattr(status, name) for name in known}
+    return {"outcome": outcome, **known}

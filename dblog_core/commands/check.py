@@ -1,0 +1,46 @@
+"""`dblog check`: every problem that can be found before anything runs, each with its fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from dblog_core.commands.session import FAILED, JsonFlag, session_of
+
+
+def check(context: typer.Context, json: JsonFlag = False) -> None:
+    """Find every problem before anything runs.
+
+    Looks at the source, its grants and settings, staging, the state store, the
+    lake and Spark. Exits with 1 if any of them prevents a correct capture; warnings do not.
+
+    \b
+    Example:
+      dblog --config shop.toml check
+    """
+    from dblog_core.preflight import Finding, findings
+
+    session = session_of(context, json)
+    config = session.config()
+    found = findings(config, file=session.file)
+    fatal = [f for f in found if f.problem.fatal]
+
+    def show(finding: Finding) -> str:
+        grade = "ERROR" if finding.problem.fatal else "warning"
+        fix = session.redacted(finding.problem.fix).replace("\n", "\n       ")
+        return f"{grade}: {finding.area}: {session.redacted(finding.problem.what)}\n  fix: {fix}"
+
+    def as_json(finding: Finding) -> dict[str, Any]:
+        problem = finding.problem
+        what, fix = session.redacted(problem.what), session.redacted(problem.fix)
+        return {"area": finding.area, "what": what, "fix": fix, "fatal": problem.fatal}
+
+    count = f"{len(fatal)} error(s), {len(found) - len(fatal)} warning(s)"
+    verdict = f"{config.source.name}: {count}" if found else f"{config.source.name}: all is well"
+    session.result(
+        {"source": config.source.name, "ok": not fatal, "problems": [as_json(f) for f in found]},
+        "\n".join([*map(show, found), verdict]),
+    )
+    if fatal:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,80 @@
+"""`dblog log`: the super-changelog, one JSON object a line."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from dblog_core.commands.session import FAILED, JsonFlag, session_of, stopping
+from dblog_core.schema import TableName
+
+if TYPE_CHECKING:
+    from dblog_core.staging import Staging
+
+LOOK = 0.2  # seconds between two looks for a new segment
+
+
+def log(
+    context: typer.Context,
+    start: Annotated[int, typer.Option("--from", min=0, metavar="OFFSET", help="The first offset to print.")] = 0,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", metavar="T", help="Lines of this table alone; may be repeated.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is sealed from now on.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Print the super-changelog as JSON lines.
+
+        Offsets grow strictly; two runs over the same staging print the same lines.
+
+    \b
+    Examples:
+      dblog --config shop.toml log | head
+      dblog --config shop.toml log --from 1000 --table shop.orders
+      dblog --config shop.toml log --follow | jq .op
+    """
+    from dblog_core.wiring import open_staging
+
+    session = session_of(context, json)
+    tables = {_table(name) for name in table} if table else None
+    staging = open_staging(session.config())
+    with stopping() as stop:
+        for line in _lines(staging, start, tables, stop if follow else None):
+            sys.stdout.write(orjson.dumps(line).decode() + "\n")
+            if stop.is_set():
+                break
+        sys.stdout.flush()
+        if stop.is_set() and not follow:
+            raise typer.Exit(FAILED)
+
+
+def _lines(
+    staging: Staging, start: int, tables: set[str] | None, stop: threading.Event | None
+) -> Iterator[dict[str, Any]]:
+    """All lines from `start` on; with `stop`, also those that come until it is set."""
+    from dblog_core.staging.reader import lines
+
+    while True:
+        head = staging.head()
+        yield from lines(staging, from_offset=start, tables=tables)
+        if stop is None:
+            return
+        sys.stdout.flush()
+        start = max(start, head.last_offset + 1 if head else 0)
+        while not stop.wait(LOOK):
+            if (new := staging.head()) is not None and new.last_offset >= start:
+                break
+        else:
+            return
+
+
+def _table(name: str) -> str:
+    try:
+        return str(TableName.parse(name))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--table") from error

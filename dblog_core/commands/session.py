@@ -1,0 +1,119 @@
+"""One run of the command line: its global options, where its words go, and how it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+
+from dblog_core.config import Config, load
+from dblog_core.errors import ConfigError
+
+FAILED, WRONG_USE = 1, 2
+"""Exit codes: what was asked for did not come about; it could not even be asked for like that."""
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+stderr = Console(stderr=True, highlight=False)
+"""Progress and messages. Results go to stdout, by `Session.result` alone."""
+
+
+@dataclass(slots=True)
+class Session:
+    """The global options; the configuration is read when a command asks for it."""
+
+    file: Path | None = None
+    json: bool = False
+    debug: bool = False
+    secret: str = ""
+
+    def config(self) -> Config:
+        """Raises ConfigError."""
+        if self.file is None:
+            raise ConfigError("no configuration is given", fix="dblog --config FILE …, or set DBLOG_CONFIG")
+        config = load(self.file)
+        if config.source.airflow_connection is not None:
+            config = _with_airflow(config)
+        self.secret = config.source.password.get_secret_value()
+        return config
+
+    def result(self, data: Any, text: str) -> None:
+        """The command's answer: `data` with --json, else `text`."""
+        sys.stdout.write(orjson.dumps(data).decode() + "\n" if self.json else text + "\n" if text else "")
+        sys.stdout.flush()
+
+    def redacted(self, text: str) -> str:
+        """The text without the source's password, whatever a driver may have put into it."""
+        return text.replace(self.secret, "*****") if len(self.secret) > 3 else text
+
+
+def session_of(context: typer.Context, json: bool = False) -> Session:
+    """The session of a command, and --json as given before or after it."""
+    session: Session = context.obj
+    session.json = session.json or json
+    return session
+
+
+def note(text: str) -> None:
+    """A message to the person at the terminal."""
+    stderr.print(text, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; a second signal ends the process the hard way."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def tell(number: int, _frame: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in before:
+        signal.signal(number, tell)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def set_up_logging(*, debug: bool) -> None:
+    """The engine's log goes to stderr: warnings, or all of it."""
+    handler = _ToConsole()
+    whole = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    handler.setFormatter(logging.Formatter(whole if debug else "%(message)s"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.DEBUG if debug else logging.WARNING)
+    logging.getLogger("kazoo").setLevel(logging.DEBUG if debug else logging.CRITICAL)  # we tell of it in our own words
+
+
+class _ToConsole(logging.Handler):
+    """Through the one console, so that a progress display and log lines do not write over each other."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(self.format(record))
+
+
+def _with_airflow(config: Config) -> Config:
+    """The one place of the command line that needs Airflow, and only where the configuration asks for it."""
+    try:
+        from dblog_core.airflow.connections import resolved
+    except ImportError as error:
+        raise ConfigError(
+            "airflow_connection needs Airflow, which is not installed here",
+            where="[source] airflow_connection",
+            fix="pip install 'dblog[airflow]', or give host, user and password",
+        ) from error
+    return resolved(config)

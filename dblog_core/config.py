@@ -1,0 +1,302 @@
+"""The configuration: one TOML file per source, checked whole; every fault is told at once, with its place and fix.
+
+Loading imports no driver and opens no connection: Airflow does it at every parse of its DAG files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
+
+from dblog_core.config_faults import Fault, Place, contradictions, in_words
+from dblog_core.errors import ConfigError
+
+TableNameText = Annotated[str, Field(pattern=r"^[^.]+\..+$", description="SCHEMA.TABLE")]
+Whole = Annotated[int, Field(strict=True)]
+Number = Annotated[float, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_ENV = re.compile(r"\$\{(\w*)([^}]*)(\}?)")
+_FROM_TEXT = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__}
+_PATHS = {"source": ("tls_ca", "tls_cert", "tls_key"), "staging": ("path",), "lake": ("path",), "spark": ("jars",)}
+
+
+class FromEnvironment(str):
+    """Text with a ${ENV} in it: unlike other text it may also stand for a number or a flag."""
+
+
+class Unset(FromEnvironment):
+    """Text whose ${ENV} is not set, where that is allowed: fits everywhere."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _environment(cls, value: Any, inner: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        if not isinstance(value, FromEnvironment):
+            return inner(value)
+        field = cls.model_fields[str(info.field_name)]
+        convert: Any = _FROM_TEXT.get(field.annotation, str) if isinstance(field.annotation, type) else str
+        if isinstance(value, Unset):
+            if convert is not str or field.annotation is SecretStr:
+                return field.get_default()
+            return str(value)
+        try:
+            converted = convert(value)
+        except (ValueError, KeyError):
+            raise ValueError("comes from an environment variable that holds a value of the wrong type") from None
+        return inner(converted)
+
+
+class ColumnRules(_Section):
+    """What happens to columns before staging, in log and dump alike."""
+
+    exclude: tuple[str, ...] = Field(default=(), description="columns that never reach staging")
+    mask: tuple[str, ...] = Field(default=(), description="columns whose values become ***** (text) or the type's zero")
+    hash: tuple[str, ...] = Field(default=(), description="columns whose values become their SHA-256 in hex")
+
+
+class SourceConfig(_Section):
+    """The database, and what is captured from it."""
+
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_]*$", max_length=40, description="names leases, slot, DAGs and staging: [a-z][a-z0-9_]*"
+    )
+    kind: Literal["mysql", "mariadb", "postgres"] = Field(description="mysql, mariadb or postgres")
+    host: str = Field(default="127.0.0.1", description="the server's name or address")
+    port: Whole = Field(default=0, ge=0, le=65535, description="default: 3306, or 5432 for postgres")
+    user: str = Field(default="dblog", description="whom to connect as")
+    password: SecretStr = Field(default=SecretStr(""), description='"${ENV}" keeps it out of the file')
+    airflow_connection: str | None = Field(
+        default=None, description="id of an Airflow connection, in place of host, port, user and password"
+    )
+    database: str = Field(min_length=1, description="the database to connect to")
+    tables: tuple[TableNameText, ...] = Field(
+        min_length=1, description='what to capture: SCHEMA.TABLE patterns with * and ?, such as ["shop.*"]'
+    )
+    tls: Literal["verify-full", "verify-ca", "require", "off"] | None = Field(
+        default=None, description="default: verify-full, off on loopback"
+    )
+    tls_ca: Path | None = Field(
+        default=None, description="PEM file of the authority that signed the server's certificate"
+    )
+    tls_cert: Path | None = Field(default=None, description="PEM file of our own certificate, with tls_key")
+    tls_key: Path | None = Field(default=None, description="PEM file of our own key, with tls_cert")
+    start: Literal["latest", "initial"] = Field(
+        default="latest", description="where the first capture begins; initial: and dump all tables by itself"
+    )
+    read_only: Flag = Field(default=False, description="true: nothing is ever written to the source")
+    slot: str = Field(
+        default="",
+        pattern=r"^[a-z0-9_]{1,63}$",
+        description="PostgreSQL: replication slot, [a-z0-9_]; default: dblog_NAME",
+    )
+    publication: str = Field(default="", min_length=1, max_length=63, description="PostgreSQL: default: dblog_NAME")
+    plugin: Literal["pgoutput", "wal2json"] = Field(
+        default="pgoutput", description="PostgreSQL: logical decoding plugin"
+    )
+    server_id: Whole = Field(
+        default=0, ge=0, le=2**32 - 1, description="MySQL, MariaDB: our id as a replica; default: made from the name"
+    )
+    watermark_table: TableNameText = Field(
+        default="", description="SCHEMA.TABLE; default: dblog_watermark in the database (PostgreSQL: in public)"
+    )
+    zero_dates: Literal["error", "null"] = Field(
+        default="error", description="MySQL, MariaDB: what a date with a zero part becomes: error stops the capture"
+    )
+    connect_timeout: Number = Field(default=10.0, gt=0, description="seconds")
+    columns: dict[TableNameText, ColumnRules] = Field(
+        default={}, description="rules for the columns of a table, by SCHEMA.TABLE"
+    )
+    keys: dict[TableNameText, tuple[str, ...]] = Field(
+        default={}, description="for a table without a primary key: its unique, never-null columns, by SCHEMA.TABLE"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        """What follows from other settings. `tls` stays open while the host is known to Airflow alone."""
+        if not isinstance(data, dict):
+            return data
+        data = dict(data)
+        name, kind = data.get("name", ""), data.get("kind")
+        data["port"] = data.get("port") or (5432 if kind == "postgres" else 3306)
+        data.setdefault("slot", f"dblog_{name}" if isinstance(name, str) and name else "dblog")
+        data.setdefault("publication", f"dblog_{name}")
+        schema = "public" if kind == "postgres" else data.get("database") or "dblog"
+        data.setdefault("watermark_table", f"{schema}.dblog_watermark")
+        if data.get("tls") is None and not data.get("airflow_connection"):
+            data["tls"] = "off" if data.get("host", "127.0.0.1") in LOOPBACK else "verify-full"
+        return data
+
+    def connected(self, *, host: str, port: int | None, user: str, password: str) -> SourceConfig:
+        """The same source with what `airflow_connection` stood for."""
+        given = self.model_dump(exclude={"airflow_connection"})
+        return SourceConfig.model_validate(
+            {**given, "host": host, "port": port or 0, "user": user, "password": SecretStr(password)}
+        )
+
+
+class StagingConfig(_Section):
+    """Where the super-changelog lies, and when a segment ends."""
+
+    path: str = Field(description="a directory")
+    max_age: Number = Field(default=1.0, gt=0, description="seconds after which a segment is sealed")
+    max_bytes: Whole = Field(
+        default=32 << 20, ge=1 << 16, description="bytes in memory after which a segment is sealed"
+    )
+
+
+class StateConfig(_Section):
+    """Leases, dump requests and their progress."""
+
+    url: str = Field(
+        pattern=r"^(zookeeper://[^/]+(/.*)?|sqlite:///.+)$",
+        description="zookeeper://HOST:PORT,HOST:PORT/PATH, or sqlite:/// and a path from the root",
+    )
+    ttl: Number = Field(
+        default=10.0, ge=2, description="seconds without a sign of life after which a leader is replaced"
+    )
+
+
+class LakeConfig(_Section):
+    """The Delta tables."""
+
+    path: str = Field(description="a directory")
+    history: Flag = Field(default=False, description="true: an append-only table of every change beside each table")
+
+
+class DumpConfig(_Section):
+    """What a dump does unless its request says otherwise."""
+
+    chunk_size: Whole = Field(default=10_000, ge=1, le=1_000_000, description="rows of one SELECT")
+    workers: Whole = Field(default=2, ge=1, le=64, description="tables, or parts of them, read at the same time")
+    delay: Number = Field(default=0.0, ge=0, description="seconds between two chunks of a worker")
+    rate: Whole = Field(default=0, ge=0, description="rows a second of one worker; 0: no limit")
+    in_flight: Whole = Field(default=4, ge=1, le=64, description="chunks of one worker that wait to be placed")
+
+
+class SparkConfig(_Section):
+    """How `dblog merge` starts Spark."""
+
+    master: str = Field(default="local[*]", description="what spark-submit takes as --master")
+    driver_memory: str = Field(
+        default="1g", pattern=r"^\d+[kmgtKMGT]?$", description="memory of the driver, such as 1g"
+    )
+    jars: str = Field(default="", description="directory of the Delta jars; default: where `make setup` puts them")
+    conf: dict[str, str] = Field(default={}, description="more Spark settings, each value in quotes")
+
+
+class Config(_Section):
+    """One source, whole."""
+
+    source: SourceConfig
+    staging: StagingConfig
+    state: StateConfig
+    lake: LakeConfig
+    dump: DumpConfig = DumpConfig()
+    spark: SparkConfig = SparkConfig()
+
+
+def load(path: Path | str, *, secrets: bool = True) -> Config:
+    """Reads and checks the file; paths in it that are not absolute are meant from its own directory.
+
+    `secrets=False`: for who needs no connection (Airflow's parsing of DAG files): a ${ENV} may be unset, and files that
+    are named need not exist. Raises ConfigError with every fault; no value of the file is in the message.
+    """
+    file = Path(path)
+    data = _read(file)
+    faults: list[Fault] = []
+    expanded = _expand(data, (), faults, secrets=secrets)
+    _anchor(expanded, file.absolute().parent)
+    config: Config | None = None
+    try:
+        config = Config.model_validate(expanded)
+    except ValidationError as error:
+        faults += [in_words(e, Config) for e in error.errors(include_input=False, include_url=False)]
+    faults += contradictions(expanded, files=secrets)
+    if config is None or faults:
+        order = list(Config.model_fields)
+        faults.sort(key=lambda f: order.index(str(f.place[0])) if f.place[0] in order else len(order))
+        lines = list(dict.fromkeys(f"  - {fault}" for fault in faults))
+        raise ConfigError(
+            "\n".join(["one fault" if len(lines) == 1 else f"{len(lines)} faults", *lines]),
+            where=str(file),
+            fix="mend them; docs/configuration.md explains every key, `dblog config schema` prints the JSON schema",
+        )
+    return config
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of the file, for editors and other checkers."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Config.model_json_schema(),
+        "title": "dblog configuration",
+    }
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot be read: {error.strerror}",
+            where=str(file),
+            fix="give an existing file by --config or DBLOG_CONFIG",
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"is not TOML: {error}", where=str(file), fix="mend that line; docs/configuration.md shows a whole file"
+        ) from error
+
+
+def _expand(value: Any, place: Place, faults: list[Fault], *, secrets: bool) -> Any:
+    if isinstance(value, dict):
+        return {k: _expand(v, (*place, k), faults, secrets=secrets) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_expand(v, (*place, i), faults, secrets=secrets) for i, v in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    for name, rest, end in _ENV.findall(value):
+        if rest or not (name and end):
+            faults.append(
+                Fault(place, "holds a ${ that is not ${NAME}", "put the whole value into an environment variable")
+            )
+        elif name not in os.environ and secrets:
+            faults.append(Fault(place, f"the environment variable {name} is not set", f"set it: export {name}=…"))
+        elif name not in os.environ:
+            return Unset(value)
+    if any(f.place == place for f in faults):
+        return Unset(value)
+    return FromEnvironment(_ENV.sub(lambda match: os.environ[match[1]], value))
+
+
+def _anchor(data: Mapping[str, Any], directory: Path) -> None:
+    """A relative path would mean another place for each process that is started elsewhere."""
+    for section, key in ((section, key) for section, keys in _PATHS.items() for key in keys):
+        settings = data.get(section)
+        if not isinstance(settings, dict):
+            continue
+        path = settings.get(key)
+        if isinstance(path, str) and path and "://" not in path and not isinstance(path, Unset):
+            settings[key] = str(directory / Path(path).expanduser())

@@ -1,0 +1,242 @@
+"""What is wrong with a configuration, in its writer's words: the place in the file, what is wrong there, and the fix.
+
+No value of the file is ever repeated in a fault, so that a password in the wrong place stays where it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+Place = tuple[str | int, ...]
+
+_TYPES = {
+    "int": "a whole number, such as 3306, without quotes",
+    "float": "a number, such as 0.5, without quotes",
+    "bool": "true or false, without quotes",
+    "string": 'text in quotes, such as "shop"',
+    "tuple": 'a list, such as ["shop.orders"]',
+    "dict": "a table of its own",
+    "model": "a section of its own",
+    "path": "a path in quotes",
+}
+_OWN_TABLES = {("source", "keys"): 2, ("source", "columns"): 3, ("spark", "conf"): 2}
+_POSTGRES_ONLY = ("slot", "publication", "plugin")
+_MYSQL_ONLY = ("server_id", "zero_dates")
+_IN_CONNECTION = ("host", "port", "user", "password")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing to mend. `place` is the path of keys in the file."""
+
+    place: Place
+    what: str
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{show(self.place)}: {self.what}; {self.fix}"
+
+
+def show(place: Place) -> str:
+    """A place as it stands in the file: `[source.columns."shop.customers"] mask, entry 2`."""
+    depth = next((n for table, n in _OWN_TABLES.items() if table == place[:2]), 1)
+    parts = [p for p in place if p != "[key]"]
+    header = ".".join(_quoted(p) for p in parts[:depth])
+    entries = [_quoted(p) if isinstance(p, str) else f"entry {p + 1}" for p in parts[depth:]]
+    return f"[{header}] {', '.join(entries)}".rstrip()
+
+
+def _quoted(part: str | int) -> str:
+    text = str(part)
+    return text if text.replace("_", "").replace("-", "").isalnum() else json.dumps(text, ensure_ascii=False)
+
+
+def in_words(error: ErrorDetails, root: type[BaseModel]) -> Fault:
+    """A validation error of `root`, told again."""
+    place, kind, context = error["loc"], error["type"], error.get("ctx", {})
+    model = _model_at(place[:-1], root)
+    if kind == "extra_forbidden":
+        return Fault(place, "is not known", _suggestion(str(place[-1]), model, root))
+    description = _description(place, root)
+    if kind == "missing":
+        return Fault(place, "is missing", f"add it{description}")
+    if kind == "literal_error":
+        return Fault(place, "is none of the possible values", f"use {context['expected']}")
+    if kind == "string_pattern_mismatch":
+        form = description or " (SCHEMA.TABLE)"
+        return Fault(place, "does not have the right form", f"mend it{form}")
+    if kind == "value_error":
+        return Fault(place, str(context["error"]), f"mend it{description}")
+    wanted = _TYPES.get(kind.split("_")[0])
+    if wanted and not kind.startswith("string_too"):
+        return Fault(place, "has the wrong type", f"it must be {wanted}")
+    return Fault(place, re.sub(r"^\w+ should", "must", error["msg"]), f"mend it{description}")
+
+
+def _model_at(place: Place, root: type[BaseModel]) -> type[BaseModel] | None:
+    """The section that holds the keys at `place`; through the tables of a mapping too."""
+    model: type[BaseModel] | None = root
+    for part in place:
+        field = model.model_fields.get(str(part)) if model else None
+        if field is None:
+            continue  # the name of a table, within the mapping that came before it
+        candidates = [field.annotation, *get_args(field.annotation)]
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    return model
+
+
+def _suggestion(key: str, model: type[BaseModel] | None, root: type[BaseModel]) -> str:
+    here = list(model.model_fields) if model else []
+    if close := difflib.get_close_matches(key, here, 1):
+        return f"did you mean {close[0]}?"
+    for name in root.model_fields:
+        section = _model_at((name,), root)
+        if section and key in section.model_fields:
+            return f"it belongs in [{name}]"
+    return f"remove it; known here are {', '.join(here)}"
+
+
+def _description(place: Place, root: type[BaseModel]) -> str:
+    model = _model_at(place[:-1], root)
+    field = model.model_fields.get(str(place[-1])) if model else None
+    return f" ({field.description})" if field and field.description else ""
+
+
+class Text:
+    """Read access to a raw configuration that may hold anything anywhere."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self._data = data
+
+    def section(self, *names: str) -> Mapping[str, Any]:
+        value: Any = self._data
+        for name in names:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value if isinstance(value, Mapping) else {}
+
+    def text(self, section: str, key: str) -> str | None:
+        value = self.section(section).get(key)
+        return value if isinstance(value, str) else None
+
+    def texts(self, value: Any) -> list[str]:
+        return [v for v in value if isinstance(v, str)] if isinstance(value, list) else []
+
+
+def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[Fault]:
+    """Settings that are fine one by one and wrong together. `files`: look whether the files that are named exist."""
+    text = Text(data)
+    yield from _source(text)
+    yield from _tls(text, files=files)
+    yield from _columns(text)
+    yield from _keys(text)
+    yield from _paths(text)
+
+
+def _source(text: Text) -> Iterator[Fault]:
+    source = text.section("source")
+    kind = source.get("kind")
+    foreign = {"postgres": _MYSQL_ONLY, "mysql": _POSTGRES_ONLY, "mariadb": _POSTGRES_ONLY}.get(str(kind), ())
+    for key in foreign:
+        if key in source:
+            yield Fault(("source", key), f"has no meaning for kind = {kind}", "remove it")
+    if source.get("airflow_connection"):
+        for key in _IN_CONNECTION:
+            if key in source:
+                yield Fault(("source", key), "is in airflow_connection too", "remove one of the two")
+    if source.get("start") == "initial" and source.get("read_only") is True:
+        yield Fault(
+            ("source", "start"),
+            "initial dumps all tables, which writes watermarks, and read_only = true forbids it",
+            'use start = "latest", or allow writes',
+        )
+    for i, pattern in enumerate(tables := text.texts(source.get("tables"))):
+        if pattern in tables[:i]:
+            yield Fault(("source", "tables", i), "stands there twice", "remove one")
+
+
+def _tls(text: Text, *, files: bool) -> Iterator[Fault]:
+    tls = text.text("source", "tls")
+    for key in ("tls_ca", "tls_cert", "tls_key"):
+        path = text.text("source", key)
+        if path is None:
+            continue
+        if tls == "off" or (tls == "require" and key == "tls_ca"):
+            yield Fault(("source", key), f"is never used with tls = {tls}", 'remove it, or use tls = "verify-full"')
+        elif files and not Path(path).is_file():
+            yield Fault(("source", key), "names a file that does not exist", "give the path of a PEM file")
+    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if text.text("source", one) and not text.text("source", other):
+            yield Fault(("source", one), f"is given without {other}", "give both, or none")
+
+
+def _columns(text: Text) -> Iterator[Fault]:
+    patterns = text.texts(text.section("source").get("tables"))
+    for table, rules in text.section("source", "columns").items():
+        place = ("source", "columns", table)
+        yield from _unwanted(place, table, patterns)
+        if not isinstance(rules, Mapping):
+            continue
+        seen: dict[str, str] = {}
+        for rule in ("exclude", "mask", "hash"):
+            for i, column in enumerate(text.texts(rules.get(rule))):
+                if column in seen:
+                    yield Fault((*place, rule, i), f"is under {seen[column]} too", "a column can have one rule")
+                seen[column] = rule
+
+
+def _keys(text: Text) -> Iterator[Fault]:
+    patterns = text.texts(text.section("source").get("tables"))
+    for table, key in text.section("source", "keys").items():
+        place = ("source", "keys", table)
+        yield from _unwanted(place, table, patterns)
+        if key == []:
+            yield Fault(place, "names no column", "name the table's unique, never-null columns")
+        rules = text.section("source", "columns", table)
+        for i, column in enumerate(columns := text.texts(key)):
+            if column in columns[:i]:
+                yield Fault((*place, i), "stands there twice", "remove one")
+            for rule in ("exclude", "mask", "hash"):
+                if column in text.texts(rules.get(rule)):
+                    yield key_rule(table, i, rule)
+
+
+def key_rule(table: str, entry: int, rule: str) -> Fault:
+    return Fault(
+        ("source", "keys", table, entry),
+        f"is a key column, and under {rule}",
+        "rows are told apart by their key as it is: choose another key, or remove the rule",
+    )
+
+
+def _unwanted(place: Place, table: str, patterns: Iterable[str]) -> Iterator[Fault]:
+    """A rule that nothing captured meets is a slip of the pen, and would leave what it hides in the open."""
+    if "." in table and patterns and not any(fnmatchcase(table, p) for p in patterns):
+        yield Fault(place, "is no table of this capture", "no pattern of [source] tables matches it")
+
+
+def _paths(text: Text) -> Iterator[Fault]:
+    staging, lake = text.text("staging", "path"), text.text("lake", "path")
+    for section, path in (("staging", staging), ("lake", lake)):
+        if path == "":
+            yield Fault((section, "path"), "is empty", "give a directory")
+        elif path and "://" in path:
+            yield Fault((section, "path"), "is a URL", "this version works on directories")
+    if not staging or not lake or "://" in staging + lake:
+        return
+    inner, outer = Path(lake).absolute(), Path(staging).absolute()
+    if inner == outer:
+        yield Fault(("lake", "path"), "is the staging directory", "give the lake a directory of its own")
+    elif outer in inner.parents:
+        yield Fault(("lake", "path"), "lies inside the staging directory", "give the lake a directory of its own")
+    elif inner in outer.parents:
+        yield Fault(("staging", "path"), "lies inside the lake", "give staging a directory of its own")

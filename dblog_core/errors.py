@@ -1,0 +1,121 @@
+"""Every error that a user can meet, as one tree.
+
+    DblogError                       what happened, where, and what to do about it
+    ├── ConfigError                  the configuration file is wrong (all its faults in one)
+    ├── RequestError                 a command or a dump request that cannot be carried out as asked
+    ├── SourceError                  the source database
+    │   ├── SourceUnavailable        transient: it cannot be reached, or went away
+    │   ├── SourceRefused            wrong password, missing grant, wrong server setting
+    │   ├── LogPositionLost          the server no longer has the log that we need
+    │   ├── UnknownLogEvent          the log holds something that we cannot decode safely
+    │   └── ValueOutOfRange          a value that has no exact form in the lake
+    ├── StagingError                 the super-changelog on storage
+    │   ├── StagingUnavailable       transient: full disk, storage away
+    │   ├── SegmentTaken             another capture has published this segment: we are fenced
+    │   └── CorruptSegment           a manifest or file that is cut short, changed, missing or too new
+    ├── StateError                   the state store
+    │   ├── StateUnavailable         transient: it cannot be reached
+    │   ├── VersionConflict          somebody else changed the entry first
+    │   └── LeaseLost                our lease is gone or in doubt
+    └── LakeError                    the merge and the lake
+        └── LakeBusy                 another merge holds the lake
+
+Drivers' errors are translated at the edge with the cause chained; no message ever holds a password.
+"""
+
+from __future__ import annotations
+
+
+class DblogError(Exception):
+    """What happened (`message`), where (`where`: source, table, position, file) and the way on (`fix`)."""
+
+    transient = False
+    """Whether the same step may succeed when tried again: read by the one retry policy (`retry.py`)."""
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}\n  fix: {self.fix}" if self.fix else text
+
+
+class ConfigError(DblogError):
+    """The configuration file is wrong; the message lists every fault with its place."""
+
+
+class RequestError(DblogError):
+    """A command or a dump request that cannot be carried out as asked."""
+
+
+class SourceError(DblogError):
+    """Something about the source database."""
+
+
+class SourceUnavailable(SourceError):
+    """The server cannot be reached, or the connection broke."""
+
+    transient = True
+
+
+class SourceRefused(SourceError):
+    """The server answers, and does not let us: credentials, grants or settings."""
+
+
+class LogPositionLost(SourceError):
+    """The server no longer has the part of its log that comes next for us."""
+
+
+class UnknownLogEvent(SourceError):
+    """An event, type or image in the log that cannot be decoded without a guess."""
+
+
+class ValueOutOfRange(SourceError):
+    """A value of the source that has no exact form in its staged column."""
+
+
+class StagingError(DblogError):
+    """Something about the super-changelog on storage."""
+
+
+class StagingUnavailable(StagingError):
+    """Storage is full or away."""
+
+    transient = True
+
+
+class SegmentTaken(StagingError):
+    """The manifest's number exists already: another capture leads now."""
+
+
+class CorruptSegment(StagingError):
+    """A manifest or data file is cut short, altered, missing, or of a newer format."""
+
+
+class StateError(DblogError):
+    """Something about the state store."""
+
+
+class StateUnavailable(StateError):
+    """The state store cannot be reached."""
+
+    transient = True
+
+
+class VersionConflict(StateError):
+    """An entry was created, changed or removed by somebody else first."""
+
+
+class LeaseLost(StateError):
+    """The lease is gone, or our own clock says that it may be."""
+
+
+class LakeError(DblogError):
+    """Something about the merge or the lake."""
+
+
+class LakeBusy(LakeError):
+    """Another merge holds the lake path."""

@@ -1,0 +1,113 @@
+"""What a source's log stream hands on: column batches of changes, and the signals between them.
+
+A `LogBatch` covers a stretch of the log. Every row change and every signal in it has a `sequence`, a number that
+grows along the log within the batch, over all its tables; it is how rows of different tables keep their order while
+they travel in column batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+
+from dblog_core.schema import TableName, TableSchema
+
+CREATE, UPDATE, DELETE, REFRESH, TRUNCATE, SCHEMA, FINISHED = "c", "u", "d", "r", "t", "s", "f"
+"""The ops of the super-changelog; log streams produce the first three as rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One committed transaction, all of it known before its first row is read.
+
+    `id`: GTID or transaction id as text; `position`: a printable place in the source's log; `commit_time`:
+    microseconds since 1970 UTC; `xid`: PostgreSQL's 32-bit transaction id, None elsewhere.
+    """
+
+    id: str
+    position: str
+    commit_time: int
+    xid: int | None = None
+
+
+@lru_cache(maxsize=1024)
+def image_type(schema: TableSchema) -> pa.StructType:
+    """The type of a row image: a struct of the table's columns."""
+    return pa.struct(list(schema.arrow))
+
+
+@lru_cache(maxsize=1024)
+def changes_schema(schema: TableSchema) -> pa.Schema:
+    """The columns of a change batch, one row per row change of one table version:
+
+    sequence int64, transaction int32 (index into `LogBatch.transactions`), op string (c, u, d),
+    key_only bool (`before` holds the key alone), unchanged list<string> (columns that the log left out of `after` and
+    that keep their value; null if none), before and after struct (null where the log has no such image).
+    """
+    return pa.schema(
+        [
+            pa.field("sequence", pa.int64()),
+            pa.field("transaction", pa.int32()),
+            pa.field("op", pa.string()),
+            pa.field("key_only", pa.bool_()),
+            pa.field("unchanged", pa.list_(pa.string())),
+            pa.field("before", image_type(schema)),
+            pa.field("after", image_type(schema)),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """Row changes of one table version, in log order; `batch` has the columns of `changes_schema(schema)`."""
+
+    schema: TableSchema
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkSeen:
+    """A row of our watermark table was written: `payload` is its text, read by `watermark.parse`."""
+
+    sequence: int
+    transaction: int
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """All rows of a table went away at once."""
+
+    sequence: int
+    transaction: int
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSeen:
+    """From here on the table's rows have this shape (its first sight in this stream, or a change)."""
+
+    sequence: int
+    transaction: int
+    schema: TableSchema
+
+
+Signal = WatermarkSeen | Truncated | SchemaSeen
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """A stretch of the log, in commit order.
+
+    `position`: resume here and nothing is lost or repeated but the last `partial` row changes, which belong to the
+    transaction that begins at `position` and has not ended within this batch (0: the batch ends between transactions).
+    A batch may have no rows: the position moved on past changes of other tables, or time passed.
+    """
+
+    changes: tuple[TableChanges, ...]
+    signals: tuple[Signal, ...]
+    transactions: tuple[Transaction, ...]
+    position: str
+    partial: int = 0

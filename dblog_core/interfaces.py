@@ -1,0 +1,190 @@
+"""The seams: what the engine asks of a source, a state store and a clock; real ones and fakes pass one contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dblog_core.events import LogBatch
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.values import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A finding of the preflight. `fatal`: a correct capture is impossible with it; otherwise a warning."""
+
+    what: str
+    fix: str
+    fatal: bool = True
+
+
+class LogStream(Protocol):
+    """An open reader of the source's log, from one position on, in commit order."""
+
+    def read(self, timeout: float) -> LogBatch | None:
+        """The next stretch, as soon as there is any; None after `timeout` seconds in which nothing happened.
+
+        A batch is bounded (some 10,000 rows or some MiB); a large transaction comes in several, `partial` counting.
+        Raises UnknownLogEvent, ValueOutOfRange, LogPositionLost or SourceUnavailable; never skips.
+        """
+
+    def acknowledge(self, position: str) -> None:
+        """The log before `position` is durable with us: the server may drop it. `position` comes from a batch."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows read by one SELECT, in the database's key order; columns as in `schema.arrow`.
+
+    `snapshot`: PostgreSQL's `pg_current_snapshot()` of that SELECT, None elsewhere.
+    """
+
+    schema: TableSchema
+    rows: pa.RecordBatch
+    snapshot: str | None
+
+
+class ChunkReader(Protocol):
+    """A connection that reads chunks; keys are compared by the database alone and values are bound."""
+
+    def schema(self, table: TableName) -> TableSchema:
+        """The catalogue's shape of the table now. Raises RequestError if it does not exist."""
+
+    def last_key(self, schema: TableSchema) -> Key | None:
+        """The table's largest key; None if the table is empty."""
+
+    def estimated_rows(self, table: TableName) -> int:
+        """The server's own estimate, without a scan."""
+
+    def read(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Chunk:
+        """At most `limit` rows with after < key <= upto (None: open), read in a new snapshot of the database."""
+
+    def read_keys(self, schema: TableSchema, keys: Sequence[Key]) -> Chunk:
+        """The rows that have one of `keys`, read in a new snapshot of the database."""
+
+    def close(self) -> None: ...
+
+
+class WatermarkWriter(Protocol):
+    """One worker's row in the watermark table."""
+
+    def write(self, payload: str) -> None:
+        """Commits the payload; when it returns, the server's log holds it."""
+
+    def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """A database. Constructing one opens no connection; methods open their own and close them."""
+
+    kind: str
+
+    def check(self) -> list[Problem]:
+        """Every problem of connection, grants, settings and configured tables; it never raises for those."""
+
+    def prepare(self) -> None:
+        """Makes what the capture needs (watermark table; slot and publication), where missing. Idempotent."""
+
+    def tables(self) -> tuple[TableSchema, ...]:
+        """The catalogue's shape of every table that the configuration wants."""
+
+    def current_position(self) -> str:
+        """A resume position at the present end of the log."""
+
+    def start_position(self) -> str:
+        """Where a first capture begins: the present end (PostgreSQL: where the slot begins)."""
+
+    def reached(self, position: str, target: str) -> bool:
+        """Whether all that is before `target` is before `position` too."""
+
+    def show(self, position: str) -> str:
+        """A resume position as people read it."""
+
+    def open_log(self, position: str, *, skip: int = 0) -> LogStream:
+        """Reads from `position`, without the first `skip` row changes of the transaction that begins there."""
+
+    def open_reader(self) -> ChunkReader: ...
+
+    def open_watermarks(self, worker: str) -> WatermarkWriter: ...
+
+    def horizon(self) -> str | None:
+        """PostgreSQL: `pg_current_snapshot()` now; None where visibility follows the log's order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A node of the state store: its bytes, and the version that an update must name."""
+
+    data: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """Who holds a lease, and its epoch."""
+
+    holder: str
+    epoch: int
+
+
+class Lease(Protocol):
+    """A held lease; it keeps itself alive until released or lost."""
+
+    holder: str
+    epoch: int
+
+    def valid(self) -> bool:
+        """Whether, by this process's own monotonic clock, nobody else can hold it yet. No I/O."""
+
+    def release(self) -> None: ...
+
+
+class StateStore(Protocol):
+    """A small tree of versioned nodes (paths like `dumps/ID/tasks/0`) and leases with growing epochs.
+
+    Any call may raise StateUnavailable.
+    """
+
+    def get(self, path: str) -> Entry | None: ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Makes the node and missing parents. Raises VersionConflict if it exists."""
+
+    def update(self, path: str, data: bytes, version: int) -> int:
+        """Replaces the data and returns the new version. Raises VersionConflict unless the node has `version`."""
+
+    def delete(self, path: str) -> None:
+        """Removes the node and all below it; no error if it is missing."""
+
+    def children(self, path: str) -> list[str]:
+        """Names of the nodes right below, sorted; empty if there are none."""
+
+    def acquire(self, name: str, holder: str, *, ttl: float, wait: float = 0.0) -> Lease | None:
+        """The lease `name`, with an epoch larger than any before; None if another holds it for `wait` seconds."""
+
+    def leader(self, name: str) -> LeaseInfo | None:
+        """Who holds the lease now."""
+
+    def raise_epoch(self, name: str, epoch: int) -> None:
+        """The next holder's epoch will be larger than `epoch`: after the state store was wiped."""
+
+    def close(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time and sleep, so that tests can draw them."""
+
+    def monotonic(self) -> float: ...
+
+    def time(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+Json = dict[str, Any]

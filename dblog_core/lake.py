@@ -1,0 +1,126 @@
+"""What the lake tells of its merges without Spark: small JSON files below LAKE/_dblog, replaced whole.
+
+LAKE/_dblog/
+  status.json            the outcome of the last finished merge: `LakeStatus`
+  merges/NUMBER.json     what merge NUMBER will apply, written before it applies anything
+  withheld.json          keys of rows that wait for a dump, per table
+  lock                   who merges now
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from dblog_core.config import Config
+from dblog_core.errors import LakeError
+from dblog_core.schema import TableName
+
+OWN = "_dblog"
+
+
+class State(StrEnum):
+    """How a table's lake copy stands."""
+
+    OK = "ok"
+    INCOMPLETE = "incomplete"  # rows are withheld until a dump brings them
+    STOPPED = "stopped"  # its rows can not be applied; the other tables go on
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """A lake table: all changes up to `segment` and `offset` are in, as Delta version `version`, shape `schema`."""
+
+    state: State
+    error: str | None
+    segment: int
+    offset: int
+    version: int | None = None
+    schema: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LakeStatus:
+    """The last finished merge. `position` and `commit_time` (microseconds) are those of the log after `segment`."""
+
+    merge: int = 0
+    segment: int = 0
+    offset: int = 0
+    position: str = ""
+    commit_time: int | None = None
+    merged_at: float | None = None
+    tables: dict[str, TableStatus] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LakeStatus:
+        tables = {name: TableStatus(**{**t, "state": State(t["state"])}) for name, t in data["tables"].items()}
+        return cls(**{**data, "tables": tables})
+
+
+def own_directory(lake: Path | str) -> Path:
+    """Where the merge keeps its own records."""
+    return Path(lake).expanduser().absolute() / OWN
+
+
+def table_path(lake: Path | str, table: TableName) -> Path:
+    """LAKE/SCHEMA/TABLE; what a file name cannot hold is percent-encoded. Raises LakeError for the name of ours."""
+    if table.schema == OWN:
+        raise LakeError(
+            f"a schema named {OWN} has no place in the lake", where=str(table), fix="leave it out of `tables`"
+        )
+    return Path(lake).expanduser().absolute() / _file_name(table.schema) / _file_name(table.name)
+
+
+def _file_name(name: str) -> str:
+    if name in (".", ".."):
+        return name.replace(".", "%2E")
+    return "".join(quote(c, safe="") if c in "/%\0" else c for c in name)
+
+
+def read_status(lake: Path | str) -> LakeStatus | None:
+    """The last finished merge; None before the first. Raises LakeError if the file is altered."""
+    path = own_directory(lake) / "status.json"
+    try:
+        return LakeStatus.from_json(orjson.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LakeError(
+            f"the record of the last merge cannot be read: {error}",
+            where=str(path),
+            fix="restore it from a backup, or begin a new lake",
+        ) from error
+
+
+def progress(config: Config) -> Progress:
+    """What `status` tells of the merge and its tables. Raises LakeError."""
+    return Progress(read_status(config.lake.path) or LakeStatus())
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The lake as `status` shows it: all is None before the first merge."""
+
+    status: LakeStatus
+
+    @property
+    def offset(self) -> int | None:
+        return self.status.offset if self.status.merge else None
+
+    @property
+    def commit_time(self) -> int | None:
+        return self.status.commit_time
+
+    def tables_json(self) -> list[dict[str, Any]]:
+        return [
+            {"table": name, "state": str(t.state), "error": t.error, "lake_offset": t.offset}
+            for name, t in sorted(self.status.tables.items())
+        ]

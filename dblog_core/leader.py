@@ -1,0 +1,291 @@
+"""The leader's term: the log becomes published segments, from taking the lease to losing it, a fault, or the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol
+
+from dblog_core import control, dump
+from dblog_core.config import Config
+from dblog_core.control import DumpRequest
+from dblog_core.errors import DblogError, LeaseLost, StateError
+from dblog_core.interfaces import Clock, Lease, LogStream, Source, StateStore
+from dblog_core.rules import Rules
+from dblog_core.sequencer import Sequencer
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+from dblog_core.window import LogOrder, Snapshots
+
+log = logging.getLogger(__name__)
+
+LEASE = "capture"
+CHUNK_AGE = 0.2  # seconds: a placed chunk is published this soon, since its worker waits for it
+IDLE_PUBLISH = 10.0  # seconds: a position that moved without rows is published this often: the source can drop log
+READ_TIMEOUT = 0.1  # seconds: how long a quiet log keeps the loop from looking at its clock
+HOUSEKEEPING = 1.0  # seconds between two looks at the horizon, the state store and the status
+WINDOW_TIMEOUT = 900.0  # seconds after which a window without a high watermark is given up
+
+
+class CaptureOutcome(Enum):
+    """Why `run_capture` returned."""
+
+    STOPPED = "stopped"
+    SLICE_OVER = "slice over"
+    CURRENT = "current"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStatus:
+    """What a capture tells about itself about once a second; `leader` names the other one while it stands by."""
+
+    leading: bool
+    epoch: int | None
+    segment: int
+    offset: int
+    position: str
+    lag_seconds: float | None
+    rows_per_second: float
+    windows: int
+    leader: str | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a term works with."""
+
+    config: Config
+    source: Source
+    staging: Staging
+    state: StateStore
+    clock: Clock
+
+
+class Reign(Protocol):
+    """What a term asks of the capture around it."""
+
+    fresh_start: bool
+
+    def outcome(self, position: str | None = None) -> CaptureOutcome | None:
+        """Why to end now; `position`: up to where all is published."""
+
+    def healthy(self) -> None:
+        """A segment is published: the next fault is a first one."""
+
+    def tell(self, status: CaptureStatus) -> None: ...
+
+
+class Leader:
+    """One term of one leader."""
+
+    def __init__(self, capture: Reign, parts: Parts, lease: Lease) -> None:
+        self._capture, self._lease = capture, lease
+        self._config, self._source, self._staging = parts.config, parts.source, parts.staging
+        self._state, self._clock = parts.state, parts.clock
+        self._rows, self._rate, self._measured = 0, 0.0, self._clock.monotonic()
+        self._caught_up = False
+        self._dirty_since: float | None = None
+        self._published_at = self._looked_at = self._clock.monotonic()
+        self._horizon: tuple[str, str] | None = None
+        self._quit = threading.Event()
+
+    def run(self) -> None:
+        """Until the capture is to end. Raises LeaseLost, SegmentTaken, and what the log, source or storage raise."""
+        self._source.prepare()
+        head = self._staging.head() or self._first_manifest()
+        self._check_epoch(head)
+        if self._capture.fresh_start:
+            head = self._start_afresh(head)
+        self._published = head
+        start = self._source.horizon()
+        visibility = LogOrder() if start is None else Snapshots(start)
+        self._sequencer = Sequencer(
+            self._staging,
+            source=self._config.source.name,
+            epoch=self._lease.epoch,
+            head=head,
+            visibility=visibility,
+            rules=Rules(self._config.source.columns),
+        )
+        self._mirror()
+        worker = threading.Thread(target=self._work_system_dumps, name="system-dumps", daemon=True)
+        worker.start()
+        stream = self._source.open_log(head.position, skip=head.partial)
+        try:
+            self._loop(stream)
+        finally:
+            self._quit.set()
+            stream.close()
+            worker.join(timeout=self._config.state.ttl)
+
+    def _first_manifest(self) -> Manifest:
+        """Records where a first capture begins, at once; the super-changelog's offsets begin with 1."""
+        position = self._source.start_position()
+        manifest = Manifest(
+            source=self._config.source.name,
+            segment=1,
+            epoch=self._lease.epoch,
+            first_offset=1,
+            last_offset=0,
+            position=position,
+            partial=0,
+            log_position=self._source.show(position),
+            commit_time=None,
+            sealed_at=self._now(),
+        )
+        if self._config.source.start == "initial":  # before the manifest: a crash between the two must not lose it
+            control.submit(self._config, DumpRequest(tables=None), requested_by=control.SYSTEM, state=self._state)
+        self._staging.publish(manifest)
+        return manifest
+
+    def _start_afresh(self, head: Manifest) -> Manifest:
+        """Goes on at the source's present end: a manifest without rows, and a dump that mends what is missing."""
+        position = self._source.start_position()
+        manifest = replace(
+            head,
+            segment=head.segment + 1,
+            epoch=self._lease.epoch,
+            first_offset=head.last_offset + 1,
+            position=position,
+            partial=0,
+            log_position=self._source.show(position),
+            sealed_at=self._now(),
+            files=(),
+            chunks=(),
+            marks=(),
+        )
+        # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
+        control.submit(self._config, DumpRequest(tables=None), requested_by=control.SYSTEM, state=self._state)
+        self._staging.publish(manifest)
+        self._capture.fresh_start = False
+        log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
+        return manifest
+
+    def _check_epoch(self, head: Manifest) -> None:
+        if self._lease.epoch <= head.epoch and head.segment > 1:
+            self._state.raise_epoch(LEASE, head.epoch)
+            raise StateError(
+                f"the state store gave epoch {self._lease.epoch} and staging holds epoch {head.epoch}: it was replaced",
+                where=self._config.state.url,
+                fix="make sure that no other capture of this source runs, then start the capture again: it goes on "
+                "with a higher epoch; dump requests of the old state store are gone, request them again",
+            )
+
+    def _loop(self, stream: LogStream) -> None:
+        while True:
+            if not self._lease.valid():
+                raise LeaseLost(
+                    "the lease is gone or in doubt", where=self._config.state.url, fix="none: a standby takes over"
+                )
+            batch = stream.read(READ_TIMEOUT)
+            self._caught_up = batch is None or not batch.transactions
+            if batch is not None:
+                self._sequencer.process(batch)
+            now = self._clock.monotonic()
+            if self._sequencer.dirty and self._dirty_since is None:
+                self._dirty_since = now
+            if self._due(now):
+                self._publish(stream)
+            if now - self._looked_at >= HOUSEKEEPING:
+                self._look(now)
+            if self._capture.outcome(self._published.position if not self._published.partial else None) is not None:
+                return self._finish(stream)
+
+    def _due(self, now: float) -> bool:
+        """Whether the segment ends here: by size anywhere, by age only between transactions."""
+        staging = self._config.staging
+        if self._sequencer.bytes >= staging.max_bytes:
+            return True
+        if self._sequencer.partial:
+            return False
+        if self._dirty_since is not None:
+            age = min(CHUNK_AGE, staging.max_age) if self._sequencer.places_chunks else staging.max_age
+            return now - self._dirty_since >= age
+        moved = self._sequencer.position != self._published.position
+        return moved and (now - self._published_at >= IDLE_PUBLISH or self._awaited())
+
+    def _awaited(self) -> bool:
+        """Whether somebody waits for just this position (`--until-current`)."""
+        return self._capture.outcome(self._sequencer.position) is CaptureOutcome.CURRENT
+
+    def _publish(self, stream: LogStream) -> None:
+        manifest = self._sequencer.seal(self._now())
+        if not self._lease.valid():
+            raise LeaseLost("the lease was lost while a segment was written", where=self._config.state.url)
+        self._staging.publish(manifest)
+        self._sequencer.published()
+        self._rows += manifest.last_offset - manifest.first_offset + 1
+        self._published, self._published_at, self._dirty_since = manifest, self._clock.monotonic(), None
+        stream.acknowledge(manifest.position)
+        self._capture.healthy()
+        self._mirror()
+        self._tell()
+
+    def _finish(self, stream: LogStream) -> None:
+        """A clean handover: what is whole is published; the rest is read again by the next leader."""
+        if self._sequencer.dirty and not self._sequencer.partial and self._lease.valid():
+            self._publish(stream)
+
+    def _mirror(self) -> None:
+        """Progress of dump tasks, as manifests have it, to the state store."""
+        for task, progress in self._sequencer.take_progress().items():
+            control.put_progress(self._state, task, progress)
+
+    def _look(self, now: float) -> None:
+        """What does not belong to single batches: horizon, abandoned windows, dumps that are over, status."""
+        self._looked_at = now
+        self._advance_horizon()
+        self._sequencer.expire(self._now() - int(WINDOW_TIMEOUT * 1e6))
+        self._sequencer.forget(lambda dump_id: control.is_over(self._state, dump_id))
+        self._rate, self._rows = self._rows / max(now - self._measured, 1e-3), 0
+        self._measured = now
+        control.put_status(self._state, self._status_json())
+        self._tell()
+
+    def _advance_horizon(self) -> None:
+        """PostgreSQL: lets the windows forget. The snapshot is read before the position: later windows see as much."""
+        if self._horizon is not None and self._source.reached(self._sequencer.position, self._horizon[1]):
+            self._sequencer.horizon(self._horizon[0])
+            self._horizon = None
+        if self._horizon is None and (snapshot := self._source.horizon()) is not None:
+            self._horizon = (snapshot, self._source.current_position())
+
+    def _lag(self) -> float | None:
+        if self._caught_up and not self._sequencer.dirty:
+            return 0.0
+        commit_time = self._sequencer.commit_time
+        return None if commit_time is None else max(0.0, self._clock.time() - commit_time / 1e6)
+
+    def _tell(self) -> None:
+        head = self._published
+        self._capture.tell(
+            CaptureStatus(
+                leading=True,
+                epoch=self._lease.epoch,
+                segment=head.segment,
+                offset=head.last_offset,
+                position=head.log_position,
+                lag_seconds=self._lag(),
+                rows_per_second=self._rate,
+                windows=len(self._sequencer.open_windows()),
+                leader=self._lease.holder,
+            )
+        )
+
+    def _status_json(self) -> dict[str, object]:
+        windows = [{"table": w.table, "dump": w.dump, "opened": w.opened} for w in self._sequencer.open_windows()]
+        return {"at": self._now(), "lag_seconds": self._lag(), "rows_per_second": self._rate, "windows": windows}
+
+    def _work_system_dumps(self) -> None:
+        """Works on dumps that the system asked for; a fault here is told, and tried again."""
+        while not self._quit.wait(HOUSEKEEPING):
+            try:
+                dump.work(self._config, stop=self._quit, once=True, requested_by=control.SYSTEM)
+            except DblogError as error:
+                log.warning("a dump that the system requested: %s", error)
+
+    def _now(self) -> int:
+        return int(self._clock.time() * 1e6)

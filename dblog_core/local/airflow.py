@@ -1,0 +1,202 @@
+"""A real Airflow on loopback: API server, scheduler with LocalExecutor, triggerer and DAG processor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+
+from dblog_core.local import airflow_settings, ports
+from dblog_core.local.airflow_client import AirflowClient
+from dblog_core.local.daemon import Daemon
+from dblog_core.local.errors import LocalError
+
+# Each is started singly: `airflow standalone` leaves orphans when it is stopped, and log servers would listen on every
+# interface (the logs are read from the files, since all is one machine).
+_COMPONENTS = {
+    "api-server": ("api-server",),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+}
+_START = 120.0  # seconds: 8 to 14 on two idle cores
+_TASKS_END = 40.0  # seconds for running tasks to see their stop flag, or for Spark to be killed
+_PAUSE = 0.2
+
+
+class AirflowServer:
+    """Airflow whose home is `directory`, with the DAGs in `dags` and the sources' configurations in `configs`.
+
+    `database`: a SQLAlchemy URL; default SQLite in the home. `environment`: for all tasks, such as a source's password.
+    """
+
+    name = "airflow"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        dags: Path,
+        configs: Path,
+        database: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        detached: bool = False,
+    ) -> None:
+        self._home = directory.absolute()
+        self._dags, self._configs = dags.absolute(), configs.absolute()
+        self._database = database or f"sqlite:///{self._home / 'airflow.db'}"
+        self._environment = dict(environment or {})
+        self._daemons = {name: Daemon(f"airflow {name}", self._home / name, detached=detached) for name in _COMPONENTS}
+
+    @property
+    def port(self) -> int:
+        return ports.remembered(self._home / "port")
+
+    @property
+    def url(self) -> str:
+        return f"http://{ports.HOST}:{self.port}"
+
+    def client(self) -> AirflowClient:
+        return AirflowClient(self.url, user=airflow_settings.USER, password=airflow_settings.password(self._home))
+
+    def start(self) -> None:
+        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in _COMPONENTS:
+            (self._home / name).mkdir(exist_ok=True)
+        airflow_settings.write(self._home, port=self.port, dags=self._dags, database=self._database)
+        self._migrate()
+        for name in _COMPONENTS:
+            if name == "scheduler":  # last, since a task that finds no API server fails at once
+                self._daemons["api-server"].wait(self.client().answers, _START)
+            self.start_component(name)
+        self._daemons["scheduler"].wait(self.ready, _START)
+
+    def ready(self) -> bool:
+        return bool(self._daemons["api-server"].pid) and self.client().healthy()
+
+    def stop(self) -> None:
+        """Tells the running tasks to stop, waits for them, and ends the components; nothing is left running."""
+        for name in ("scheduler", "triggerer"):  # no more tasks are started; those that run are waited for
+            if pid := self._daemons[name].pid:
+                os.kill(pid, signal.SIGTERM)
+        self._end_tasks()
+        # LocalExecutor miscounts when it tells its idle workers to end, and then waits for one for ever. A second
+        # SIGTERM would tear the scheduler out of its orderly end, so it gets a signal without meaning; the triggerer
+        # needs one, since it waits ten seconds for triggers that hold nothing.
+        for worker in self._workers():
+            _signal(worker, signal.SIGKILL)
+        self.stop_component("scheduler", how=signal.SIGCONT)
+        for name in ("triggerer", "dag-processor", "api-server"):
+            self.stop_component(name)
+
+    def kill(self) -> None:
+        for name in _COMPONENTS:
+            self.kill_component(name)
+
+    def address(self) -> str:
+        return f"{self.url}, user {airflow_settings.USER}, password in {self._home / airflow_settings.PASSWORDS}"
+
+    def start_component(self, name: str) -> None:
+        """Starts api-server, dag-processor, triggerer or scheduler, without waiting for it."""
+        self._daemons[name].start([_program(), *_COMPONENTS[name]], ready=lambda: True, env=self.environment())
+
+    def stop_component(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+        pid = self._daemons[name].pid
+        try:
+            self._daemons[name].stop(how, timeout=_TASKS_END)
+        finally:
+            _kill_session(pid)
+
+    def kill_component(self, name: str) -> None:
+        """`kill -9` of a component with all that it has started."""
+        pid = self._daemons[name].pid
+        self._daemons[name].kill()
+        _kill_session(pid)
+
+    def environment(self) -> dict[str, str]:
+        """What the components, and `airflow` by hand, run with beside the machine's own variables."""
+        return {
+            "AIRFLOW_HOME": str(self._home),
+            "DBLOG_CONFIG_DIR": str(self._configs),
+            "AIRFLOW_CONN_DBLOG_SPARK": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+            "PATH": os.pathsep.join([str(_program().parent), os.environ.get("PATH", os.defpath)]),  # spark-submit too
+            "NO_COLOR": "1",
+            **self._environment,
+        }
+
+    def task_processes(self) -> list[psutil.Process]:
+        """The processes that supervise a running task, one for each; the task itself is their child."""
+        return [worker for worker in self._workers() if "<idle>" not in _title(worker)]
+
+    def _workers(self) -> list[psutil.Process]:
+        """LocalExecutor's processes, by the titles that they give themselves."""
+        pid = self._daemons["scheduler"].pid
+        children = psutil.Process(pid).children() if pid else []
+        return [child for child in children if _title(child).startswith("airflow worker -- LocalExecutor")]
+
+    def _migrate(self) -> None:
+        done = self._home / "migrated"
+        wanted = f"{version('apache-airflow')} {self._database}"
+        if done.exists() and done.read_text() == wanted:
+            return
+        command = [str(_program()), "db", "migrate"]
+        result = subprocess.run(
+            command, env={**os.environ, **self.environment()}, capture_output=True, text=True, check=False
+        )
+        if result.returncode:
+            raise LocalError(f"`airflow db migrate` failed:\n{result.stderr[-2000:]}", where=self._database)
+        done.write_text(wanted)
+
+    def _end_tasks(self) -> None:
+        """SIGTERM to every task's supervisor, which hands it on without a time limit, until none is left."""
+        deadline = time.monotonic() + _TASKS_END
+        told: set[int] = set()
+        while (running := self.task_processes()) and time.monotonic() < deadline:
+            for process in running:
+                if process.pid not in told:
+                    told.add(process.pid)
+                    _signal(process, signal.SIGTERM)
+            time.sleep(_PAUSE)
+
+
+def _program() -> Path:
+    return Path(sys.executable).with_name("airflow")
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+def _signal(process: psutil.Process, how: signal.Signals) -> None:
+    try:
+        process.send_signal(how)
+    except psutil.NoSuchProcess:
+        return  # it has ended by itself, which is what we want
+
+
+def _kill_session(leader: int | None) -> None:
+    """The last resort: tasks have process groups of their own, and orphans other parents, but all keep the session."""
+    if leader is None:
+        return
+    left = [psutil.Process(pid) for pid in psutil.pids() if _session(pid) == leader]
+    for process in left:
+        _signal(process, signal.SIGKILL)
+    psutil.wait_procs(left, timeout=10)
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None

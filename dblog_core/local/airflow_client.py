@@ -1,0 +1,127 @@
+"""A small client of Airflow's REST API: what the demo, the stack and the tests ask of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.parse
+from typing import Any
+
+from dblog_core.local.errors import LocalError
+
+_TIMEOUT = 30.0  # seconds for one request: the first after a start is slow
+_FINISHED = ("success", "failed")
+
+
+class AirflowClient:
+    """Signs in with a password on first use; every call is one request."""
+
+    def __init__(self, base_url: str, *, user: str, password: str) -> None:
+        self._base, self._user, self._password = base_url, user, password
+        self._token: str | None = None
+
+    def answers(self) -> bool:
+        """Whether the API server is up."""
+        return bool(self._health())
+
+    def healthy(self) -> bool:
+        """Whether all components say that they are well."""
+        health = self._health()
+        return bool(health) and all(part.get("status") == "healthy" for part in health.values())
+
+    def dags(self) -> list[str]:
+        """Ids of the DAGs that Airflow has parsed."""
+        return [dag["dag_id"] for dag in self.get("/dags?limit=1000&exclude_stale=true")["dags"]]
+
+    def import_errors(self) -> list[dict[str, Any]]:
+        return list(self.get("/importErrors")["import_errors"])
+
+    def pause(self, dag: str, paused: bool = True) -> None:
+        self.call("PATCH", f"/dags/{_quote(dag)}", {"is_paused": paused})
+
+    def trigger(self, dag: str, conf: dict[str, Any] | None = None, *, run: str | None = None) -> str:
+        """Starts a run and returns its id. Raises LocalError where `conf` breaks the form's schema, and says how."""
+        body = {"logical_date": None, "conf": conf or {}} | ({"dag_run_id": run} if run else {})
+        return str(self.call("POST", f"/dags/{_quote(dag)}/dagRuns", body)["dag_run_id"])
+
+    def run(self, dag: str, run: str) -> dict[str, Any]:
+        return dict(self.get(f"/dags/{_quote(dag)}/dagRuns/{_quote(run)}"))
+
+    def runs(self, dag: str, *, state: str | None = None, limit: int = 100) -> list[dict[str, Any]]:
+        """The newest runs first."""
+        query = f"?order_by=-run_after&limit={limit}" + (f"&state={state}" if state else "")
+        return list(self.get(f"/dags/{_quote(dag)}/dagRuns{query}")["dag_runs"])
+
+    def wait(self, dag: str, run: str, *, timeout: float) -> str:
+        """The state in which the run ended. Raises LocalError after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while (state := str(self.run(dag, run)["state"])) not in _FINISHED:
+            if time.monotonic() > deadline:
+                raise LocalError(f"still {state} after {timeout:g} s", where=f"{dag}/{run}", fix=self.link(dag, run))
+            time.sleep(0.5)
+        return state
+
+    def mark(self, dag: str, run: str, state: str) -> None:
+        """Marks the run `failed` or `success`: its running tasks are told to stop."""
+        self.call("PATCH", f"/dags/{_quote(dag)}/dagRuns/{_quote(run)}", {"state": state})
+
+    def clear(self, dag: str, run: str) -> None:
+        """Runs the whole run again."""
+        self.call("POST", f"/dags/{_quote(dag)}/dagRuns/{_quote(run)}/clear", {"dry_run": False})
+
+    def tasks(self, dag: str, run: str) -> list[dict[str, Any]]:
+        """The run's task instances: `task_id`, `map_index`, `state`, `try_number`, …"""
+        return list(self.get(f"/dags/{_quote(dag)}/dagRuns/{_quote(run)}/taskInstances")["task_instances"])
+
+    def xcom(self, dag: str, run: str, task: str, key: str = "return_value") -> Any:
+        path = f"/dags/{_quote(dag)}/dagRuns/{_quote(run)}/taskInstances/{_quote(task)}/xcomEntries/{_quote(key)}"
+        return self.get(f"{path}?deserialize=true")["value"]
+
+    def log(self, dag: str, run: str, task: str, *, attempt: int | None = None, index: int = -1) -> str:
+        """What one attempt of a task wrote; the newest, unless told otherwise."""
+        if attempt is None:
+            named = [t for t in self.tasks(dag, run) if (t["task_id"], t["map_index"]) == (task, index)]
+            attempt = max((int(t["try_number"]) for t in named), default=1)
+        path = f"/dags/{_quote(dag)}/dagRuns/{_quote(run)}/taskInstances/{_quote(task)}/logs/{attempt}"
+        lines = self.get(f"{path}?map_index={index}")["content"]
+        return "\n".join(line["event"] if isinstance(line, dict) else str(line) for line in lines)
+
+    def link(self, dag: str, run: str | None = None) -> str:
+        """Where a person looks at it."""
+        return f"{self._base}/dags/{_quote(dag)}" + (f"/runs/{_quote(run)}" if run else "")
+
+    def get(self, path: str) -> Any:
+        return self.call("GET", path)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """One request below /api/v2. Raises LocalError with the server's own words."""
+        if self._token is None:
+            credentials = {"username": self._user, "password": self._password}
+            self._token = str(self._send("POST", "/auth/token", credentials, {})["access_token"])
+        return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+
+    def _health(self) -> dict[str, dict[str, Any]]:
+        try:
+            return dict(self._send("GET", "/api/v2/monitor/health", None, {}))
+        except LocalError:
+            return {}
+
+    def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
+        where, known = f"Airflow {method} {path}", {"Content-Type": "application/json", **headers}
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self._base).netloc, timeout=_TIMEOUT)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), known)
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise LocalError(f"no answer: {error}", where=where, fix="is it running? `make up`") from error
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise LocalError(f"{answer.status} {text.decode(errors='replace')[:2000]}", where=where)
+        return json.loads(text) if text else None
+
+
+def _quote(part: str) -> str:
+    return urllib.parse.quote(part, safe="")

@@ -1,0 +1,57 @@
+"""The cache outside the checkout: things fetched once and shared by all checkouts and runs of a user."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def directory() -> Path:
+    """`$DBLOG_CACHE_DIR`; else a system-wide place for root, whose servers run as another user; else the user's own."""
+    if chosen := os.environ.get("DBLOG_CACHE_DIR"):
+        return Path(chosen).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/cache/dblog")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dblog"
+
+
+def entry(name: str, fill: Callable[[Path], None]) -> Path:
+    """The directory `name` of the cache; where missing, made by `fill` in a temporary place and renamed when whole.
+
+    One process fills, the others wait for it; what a killed one left half-done is never seen under the name.
+    """
+    final = directory() / name
+    if final.exists():
+        return final
+    directory().mkdir(parents=True, exist_ok=True)
+    with _locked(directory() / f".{name}.lock"):
+        if final.exists():
+            return final
+        for leftover in directory().glob(f".{name}.part-*"):
+            shutil.rmtree(leftover)
+        part = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=directory()))
+        try:
+            fill(part)
+            part.chmod(0o755)  # mkdtemp makes it private; a server may run as another user
+            part.rename(final)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return final
+
+
+def say(text: str) -> None:
+    """A progress line."""
+    print(f"dblog: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,96 @@
+"""The demo (`make demo`): a live database ends as correct Delta tables, while one watches.
+
+    python -m dblog_core.local.demo           the whole story; DEMO_SOURCE=mysql (default), mariadb or postgres
+    python -m dblog_core.local.demo --look    the servers of the last demo again on the same data, to look around
+
+The exit code is 1 if one row or column of source and lake differs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from dblog_core.errors import DblogError
+from dblog_core.local import place
+from dblog_core.local.demo_parts import KINDS, Parts
+from dblog_core.local.demo_show import Board
+from dblog_core.local.demo_story import Story
+
+
+def main(arguments: list[str]) -> int:
+    kind = os.environ.get("DEMO_SOURCE") or "mysql"
+    if kind not in KINDS or arguments not in ([], ["--look"]):
+        print(f"usage: DEMO_SOURCE={'|'.join(KINDS)} python -m dblog_core.local.demo [--look]", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, _interrupt)
+    root = place.data_root(f"demo-{kind}")
+    with (root.parent / f"demo-{kind}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"dblog: another demo of {kind} runs in this checkout", file=sys.stderr)
+            return 1
+        return _look(kind, root) if arguments else _play(kind, root)
+
+
+def _play(kind: str, root: Path) -> int:
+    _empty(root)
+    parts, board = Parts(kind, root), Board()
+    try:
+        with board:
+            story = Story(parts, board)
+            equal = story.play()
+            parts.stop(orderly=True)
+        story.tell()
+        return 0 if equal else 1
+    except KeyboardInterrupt:
+        board.plain("dblog: interrupted; stopping everything")
+        return 130
+    except DblogError as error:
+        board.plain(f"dblog: {error}")
+        board.plain(f"  what the servers wrote is below {root}")
+        return 1
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C must not leave anything behind
+        parts.stop(orderly=False)
+
+
+def _look(kind: str, root: Path) -> int:
+    parts, board = Parts(kind, root), Board()
+    if not parts.config_file.exists():
+        board.plain(f"dblog: there was no demo of {kind} yet: DEMO_SOURCE={kind} make demo")
+        return 1
+    try:
+        parts.start_servers()
+        board.plain("\n".join(["", *parts.addresses(), "", "Ctrl-C stops it all."]))
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        board.plain("dblog: stopping")
+    except DblogError as error:
+        board.plain(f"dblog: {error}")
+        return 1
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        parts.stop(orderly=True)
+    return 0
+
+
+def _empty(root: Path) -> None:
+    """Each demo begins with new servers: what the last one left, finished or not, cannot disturb it."""
+    for entry in root.iterdir():
+        shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""What the demo is made of: the servers, the configuration, the workload's process, and views on what they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from dblog_core.config import Config, load
+from dblog_core.local import place, shop, workload
+from dblog_core.local.airflow import AirflowServer
+from dblog_core.local.errors import LocalError
+from dblog_core.local.mariadb import MariadbServer
+from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.server import DatabaseServer
+from dblog_core.local.zookeeper import ZookeeperServer
+
+KINDS: dict[str, Callable[[Path], DatabaseServer]] = {
+    "mysql": MysqlServer,
+    "mariadb": MariadbServer,
+    "postgres": PostgresServer,
+}
+NAME = "shop"
+RATE = 250.0  # transactions a second that the workload aims at
+_USER = "dblog"
+_CONFIGURATION = """\
+[source]
+name = "{name}"
+kind = "{kind}"
+host = "{host}"
+port = {port}
+user = "{user}"
+password = "{password}"
+database = "{database}"
+tables = {tables}
+
+[staging]
+path = "{root}/staging"
+
+[state]
+url = "zookeeper://{zookeeper}/dblog"
+ttl = 4.0
+
+[lake]
+path = "{root}/lake"
+
+[spark]
+master = "local[2]"
+"""
+
+
+class Parts:
+    """Everything below `root`; nothing is started by the constructor."""
+
+    def __init__(self, kind: str, root: Path) -> None:
+        self.kind, self.root = kind, root
+        self.database = KINDS[kind](root / kind)
+        self.zookeeper = ZookeeperServer(root / "zookeeper")
+        self.airflow = AirflowServer(root / "airflow", dags=place.CHECKOUT / "dags", configs=root / "config")
+        self.workload: Workload | None = None
+
+    @property
+    def config_file(self) -> Path:
+        return self.root / "config" / f"{NAME}.toml"
+
+    @property
+    def tables(self) -> list[str]:
+        schema = shop.dialect(self.kind).schema
+        return [f"{schema}.{table}" for table in shop.TABLES]
+
+    def config(self) -> Config:
+        return load(self.config_file)
+
+    def configure(self) -> None:
+        """Writes the configuration; ports are chosen, and no server needs to run yet."""
+        self.config_file.parent.mkdir(mode=0o700)
+        text = _CONFIGURATION.format(
+            name=NAME,
+            kind=self.kind,
+            host=self.database.host,
+            port=self.database.port,
+            user=_USER,
+            password=secrets.token_hex(12),
+            database=shop.DATABASE,
+            tables=json.dumps(self.tables),
+            root=self.root,
+            zookeeper=self.zookeeper.address(),
+        )
+        with os.fdopen(os.open(self.config_file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as out:
+            out.write(text)
+
+    def start_servers(self) -> None:
+        """All of them at once."""
+        run_together(self.database.start, self.zookeeper.start, self.airflow.start)
+
+    def start_database(self) -> int:
+        """The database server with the shop in it; returns the number of rows."""
+        self.database.start()
+        self.database.create_database(shop.DATABASE)
+        password = self.config().source.password.get_secret_value()
+        if isinstance(self.database, PostgresServer):
+            # The tables belong to the administrator, and so must the publication.
+            publication = self.config().source.publication
+            self.database.create_capture_user(shop.DATABASE, user=_USER, password=password, publication=publication)
+        else:
+            self.database.create_capture_user(shop.DATABASE, user=_USER, password=password)
+        with closing(self.database.connect(shop.DATABASE)) as connection:
+            return shop.load(connection, self.kind)
+
+    def start_workload(self) -> Workload:
+        self.workload = Workload(self.database, rate=RATE)
+        return self.workload
+
+    def stop(self, *, orderly: bool) -> None:
+        """Ends all that runs; `orderly` false: at once."""
+        if self.workload is not None:
+            self.workload.stop()
+        for server in (self.airflow, self.zookeeper, self.database):
+            if orderly:
+                server.stop()
+            else:
+                server.kill()
+
+    def addresses(self) -> list[str]:
+        """Where to look around while the servers run."""
+        return [
+            f"Airflow    {self.airflow.address()}",
+            f"database   {self.database.address()}",
+            f"staging    {self.root / 'staging'}",
+            f"lake       {self.root / 'lake'}",
+            f"status     .venv/bin/dblog --config {self.config_file} status",
+            f"log        .venv/bin/dblog --config {self.config_file} log | head",
+        ]
+
+
+class Workload:
+    """The workload's process, and what it last told."""
+
+    def __init__(self, database: DatabaseServer, *, rate: float) -> None:
+        command = [sys.executable, "-m", "dblog_core.local.workload", "--kind", database.kind]
+        command += ["--host", database.host, "--port", str(database.port), "--user", database.admin.user]
+        self._process = subprocess.Popen(
+            [*command, "--rate", str(rate)],
+            env={**os.environ, workload.PASSWORD_FROM: database.admin.password},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.report: dict[str, Any] = {"transactions": 0, "seconds": 0.0, "rate": 0.0, "kinds": {}}
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def check(self) -> None:
+        """Raises LocalError if it has ended by itself."""
+        if self._process.poll() is not None:
+            assert self._process.stderr is not None
+            said = self._process.stderr.read().strip()[-1500:]
+            raise LocalError(f"the workload has ended by itself:\n{said}", where="demo")
+
+    def stop(self) -> None:
+        """Lets it finish its transactions."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait(30)
+        self._reader.join(5)
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            self.report = json.loads(line)
+
+
+def run_together(*steps: Callable[[], Any]) -> list[Any]:
+    """Runs the steps in threads; returns what they return. Raises the first error; a Ctrl-C does not wait."""
+    results: list[Any] = [None] * len(steps)
+    faults: list[Exception] = []
+
+    def run(index: int, step: Callable[[], Any]) -> None:
+        try:
+            results[index] = step()
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that waits
+            faults.append(error)
+
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(steps)]
+    for thread in threads:
+        thread.start()
+    while not faults and any(thread.is_alive() for thread in threads):
+        for thread in threads:
+            thread.join(0.1)
+    if faults:
+        raise faults[0]
+    return results

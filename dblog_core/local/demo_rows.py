@@ -1,0 +1,73 @@
+"""The rows of the source for the demo's last comparison, by a path of their own: plain SELECTs and the driver's values.
+
+Nothing of the capture's or the dump's decoding is used here, so that a fault in it can not hide itself.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dblog_core.local import shop
+from dblog_core.local.server import DatabaseServer
+from dblog_core.schema import TableSchema
+
+_BATCH = 10_000
+
+
+def write_rows(server: DatabaseServer, schema: TableSchema, file: Path) -> int:
+    """Writes all rows of a table of the shop as Parquet, with the columns of `schema`; returns their number."""
+    count = 0
+    with closing(server.connect(shop.DATABASE)) as connection, pq.ParquetWriter(file, schema.arrow) as out:
+        for rows in _batches(connection, server.kind, schema):
+            columns = [
+                pa.array(values, kind) for values, kind in zip(_columns(rows, schema), schema.arrow.types, strict=True)
+            ]
+            out.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema.arrow))
+            count += len(rows)
+    return count
+
+
+def _columns(rows: list[tuple[Any, ...]], schema: TableSchema) -> Iterator[list[Any]]:
+    for index, column in enumerate(schema.columns):
+        aware = pa.types.is_timestamp(column.type) and column.type.tz is not None
+        yield [_plain(row[index], aware) for row in rows]
+
+
+def _plain(value: Any, aware: bool) -> Any:
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if aware and isinstance(value, dt.datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=dt.UTC)  # MySQL: the session is at UTC
+    return value
+
+
+def _batches(connection: Any, kind: str, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
+    with closing(connection.cursor()) as setting:
+        setting.execute(shop.dialect(kind).utc)
+    with closing(_cursor(connection, kind)) as cursor:
+        columns = ", ".join(_selected(kind, column.name, column.source_type) for column in schema.columns)
+        cursor.execute(f"SELECT {columns} FROM {schema.table}")
+        while rows := cursor.fetchmany(_BATCH):
+            yield list(rows)
+
+
+def _cursor(connection: Any, kind: str) -> Any:
+    """One that leaves the result with the server, but for a batch."""
+    if kind == "postgres":
+        connection.autocommit = False
+        return connection.cursor("rows")
+    from pymysql.cursors import SSCursor
+
+    return connection.cursor(SSCursor)
+
+
+def _selected(kind: str, name: str, source_type: str) -> str:
+    """JSON as the server's own text."""
+    return f"{name}::text" if kind == "postgres" and source_type.startswith("json") else name

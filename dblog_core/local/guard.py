@@ -1,0 +1,73 @@
+"""Ends servers whose starter has died, by whatever way: no `kill -9` of a test run leaves anything behind.
+
+The guard is a small process of its own. It reads `PID CREATED` lines from a pipe that only the starter writes to; when
+the pipe ends, the starter is gone, and what still runs is killed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+
+import psutil
+
+_lock = threading.Lock()
+_guard: subprocess.Popen[str] | None = None
+
+
+def watch(pid: int, created: float) -> None:
+    """From now on the process and its children do not outlive us."""
+    global _guard  # noqa: PLW0603  # one guard for the whole process, whoever starts servers in it
+    with _lock:
+        if _guard is None or _guard.poll() is not None:
+            command = [sys.executable, "-m", "dblog_core.local.guard"]
+            _guard = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, bufsize=1, start_new_session=True)
+        assert _guard.stdin is not None
+        _guard.stdin.write(f"{pid} {created}\n")
+
+
+def kill_tree(process: psutil.Process) -> None:
+    """SIGKILL for a process and all below it, at once; returns when they are gone."""
+    try:
+        family = [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for member in family:
+        try:
+            member.kill()
+        except psutil.NoSuchProcess:
+            continue  # it ended by itself in between
+    while any(runs(member) for member in family):
+        time.sleep(0.01)
+
+
+def runs(process: psutil.Process) -> bool:
+    """A zombie has ended: it only waits for its parent, which may be a slow init, to take notice."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def find(pid: int, created: float) -> psutil.Process | None:
+    """The process, unless it has ended (its number may belong to another by now)."""
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - created) < 1
+    except psutil.NoSuchProcess:
+        return None
+    return process if same and runs(process) else None
+
+
+def _main(lines: Iterable[str]) -> None:
+    watched = [line.split() for line in lines]
+    for pid, created in watched:
+        if process := find(int(pid), float(created)):
+            kill_tree(process)
+
+
+if __name__ == "__main__":
+    _main(sys.stdin)

@@ -1,0 +1,179 @@
+"""A MySQL server from packages."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from dblog_core.local import packages, ports
+from dblog_core.local.daemon import Daemon, run_to_end
+from dblog_core.local.server import Account, remembered_password, settled
+
+SMALL: dict[str, str | None] = {
+    "innodb_buffer_pool_size": "96M",
+    "innodb_log_buffer_size": "8M",
+    "max_connections": "100",
+    "table_open_cache": "400",
+    "performance_schema": "OFF",
+}
+LOGGED: dict[str, str | None] = {
+    "server_id": "1",
+    "log_bin": "binlog",
+    "binlog_format": "ROW",
+    "binlog_row_image": "FULL",
+    "binlog_row_metadata": "FULL",
+    "sync_binlog": "1",  # with the next: what was committed outlives a kill -9
+    "innodb_flush_log_at_trx_commit": "1",
+}
+
+
+class MysqlServer:
+    """MySQL on loopback, data in `directory`."""
+
+    kind = "mysql"
+    package = packages.MYSQL
+    settings: Mapping[str, str | None] = {
+        **SMALL,
+        **LOGGED,
+        "gtid_mode": "ON",
+        "enforce_gtid_consistency": "ON",
+        "innodb_redo_log_capacity": "128M",
+        "mysqlx": "OFF",  # its second port
+        "secure_file_priv": "NULL",  # else it wants a folder that only an installed package has
+    }
+    grants = (
+        "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {account}",
+        "GRANT SELECT ON `{database}`.* TO {account}",
+        "GRANT CREATE, INSERT, UPDATE, DELETE ON `{database}`.`dblog_watermark` TO {account}",
+    )
+    """For the capture's user: reading the log and its position; reading the tables; its own watermark table."""
+    _create_user = "CREATE USER"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        options: Mapping[str, str | None] | None = None,
+        detached: bool = False,
+        name: str = "",
+    ) -> None:
+        self.name = name or self.kind
+        self.host = ports.HOST
+        self.options: Mapping[str, str | None] = options or {}
+        self._dir = directory.absolute()
+        self._daemon = Daemon(self.name, self._dir, detached=detached)
+
+    @property
+    def port(self) -> int:
+        return ports.remembered(self._dir / "port")
+
+    @property
+    def admin(self) -> Account:
+        return Account("root", remembered_password(self._dir / "password"))
+
+    @property
+    def pid(self) -> int | None:
+        return self._daemon.pid
+
+    def start(self) -> None:
+        self._dir.mkdir(parents=True, exist_ok=True)
+        if not self._initialised.exists():
+            self._initialise()
+            self._initialised.touch()
+        self._daemon.start(self._command(), ready=self.ready)
+
+    def ready(self) -> bool:
+        try:
+            self.connect().close()
+        except pymysql.err.OperationalError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        self._daemon.stop()
+
+    def kill(self) -> None:
+        self._daemon.kill()
+
+    def address(self) -> str:
+        return f"{self.host}:{self.port}, user {self.admin.user}, password {self.admin.password}"
+
+    def tool(self, name: str) -> Path:
+        return packages.program(self.package, name)
+
+    def connect(self, database: str = "", *, account: Account | None = None) -> Any:
+        who = account or self.admin
+        return pymysql.connect(
+            host=self.host,
+            port=self.port,
+            user=who.user,
+            password=who.password,
+            database=database or None,
+            autocommit=True,
+            charset="utf8mb4",
+            connect_timeout=5,
+        )
+
+    def execute(self, *statements: str, database: str = "") -> None:
+        """Runs statements as the administrator."""
+        with self.connect(database) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def create_database(self, name: str) -> None:
+        self.execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4")
+
+    def drop_database(self, name: str) -> None:
+        """Fails after a while, and does not wait for ever, when a forgotten transaction holds one of its tables."""
+        self.execute("SET SESSION lock_wait_timeout = 20", f"DROP DATABASE IF EXISTS `{name}`")
+
+    def create_capture_user(self, database: str, *, user: str = "dblog", password: str | None = None) -> Account:
+        account = Account(user, password or secrets.token_hex(12))
+        who = f"'{user}'@'{self.host}'"
+        grants = [grant.format(account=who, database=database) for grant in self.grants]
+        self.execute(f"CREATE USER {who} IDENTIFIED BY '{account.password}'", *grants)
+        return account
+
+    def drop_user(self, user: str) -> None:
+        self.execute(f"DROP USER IF EXISTS '{user}'@'{self.host}'")
+
+    @property
+    def _initialised(self) -> Path:
+        return self._dir / "initialised"
+
+    def _admin_sql(self) -> str:
+        who = f"'{self.admin.user}'@'{self.host}'"  # by address: names are not resolved
+        create = f"{self._create_user} {who} IDENTIFIED BY '{self.admin.password}';"
+        return f"{create}\nGRANT ALL ON *.* TO {who} WITH GRANT OPTION;\n"
+
+    def _initialise(self) -> None:
+        script = self._dir / "admin.sql"
+        script.write_text(self._admin_sql())
+        run_to_end([*self._program(), "--initialize-insecure", f"--init-file={script}"], where=self.name, cwd=self._dir)
+        script.unlink()
+
+    def _command(self) -> list[str]:
+        network = [f"--bind-address={self.host}", f"--port={self.port}", "--skip-name-resolve"]
+        own = settled(self.settings, self.options)
+        return [*self._program(), *network, *(f"--{name}={value}" for name, value in own.items())]
+
+    def _program(self) -> list[str]:
+        """The server with the paths of its tree: the packages' own paths are not there."""
+        tree = packages.tree(self.package)
+        return [
+            str(self.tool("mysqld")),
+            "--no-defaults",
+            *(["--user=root"] if os.geteuid() == 0 else []),
+            f"--basedir={tree / 'usr'}",
+            f"--datadir={self._dir / 'data'}",
+            f"--lc-messages-dir={tree / 'usr/share/mysql'}",
+            f"--character-sets-dir={tree / 'usr/share/mysql/charsets'}",
+            f"--plugin-dir={tree / 'usr/lib/mysql/plugin'}",
+            "--socket=mysql.sock",  # in the data directory: a full path could be too long for a socket
+            "--pid-file=mysql.pid",
+        ]

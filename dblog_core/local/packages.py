@@ -1,0 +1,145 @@
+"""Database servers from Debian packages, unpacked into trees in the cache: nothing is installed, no service is started.
+
+A tree of the machine's own suite runs on the machine's loader and C library (its programs start each other by plain
+exec, as initdb does with postgres); one of a newer suite brings its own. Both are hidden behind one small script per
+program in `TREE/run/`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from dblog_core.local import cache
+from dblog_core.local.apt import PrivateApt, unpack
+from dblog_core.local.errors import LocalError
+
+_FORMAT = "1"  # grows when the layout of a tree changes
+_UNUSED = ("libllvm", "libz3", "libperl", "libdbi-perl")  # PostgreSQL's JIT, which is off; the scripts of packages
+_C_LIBRARY = re.compile(r"libc6$|libc-bin$")
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A server to unpack."""
+
+    name: str
+    roots: tuple[str, ...]
+    """What is asked of apt; regular expressions are allowed where they begin with ^."""
+    keep: str
+    """Beside libraries, what is unpacked of the closure (no debconf, perl, adduser: no script of a package is run)."""
+    programs: tuple[str, ...]
+    """Globs below the tree of what gets a script in run/."""
+    suite: str | None = None
+    """None: the machine's own."""
+
+    @property
+    def directory(self) -> str:
+        spec = repr((_FORMAT, self.roots, self.keep, self.programs, self.suite)).encode()
+        return f"{self.name}-{hashlib.sha256(spec).hexdigest()[:12]}"
+
+
+MYSQL = Package(
+    name="mysql",
+    roots=("mysql-server-core", "mysql-client"),
+    keep=r"mysql-(server-core|client|client-core)$",
+    programs=("usr/sbin/mysqld", "usr/bin/mysql", "usr/bin/mysqladmin", "usr/bin/mysqlbinlog", "usr/bin/mysqldump"),
+    suite="sid",  # the only suite that has MySQL itself
+)
+MARIADB = Package(
+    name="mariadb",
+    roots=("mariadb-server-core", "mariadb-client"),
+    keep=r"mariadb-(server-core|client|client-core)$",
+    programs=(
+        "usr/sbin/mariadbd",
+        "usr/bin/mariadb",
+        "usr/bin/mariadb-admin",
+        "usr/bin/mariadb-binlog",
+        "usr/bin/mariadb-dump",
+        "usr/bin/mariadb-install-db",
+        "usr/bin/my_print_defaults",
+        "usr/bin/resolveip",
+    ),
+)
+POSTGRES = Package(
+    name="postgres",
+    roots=("^postgresql-[0-9]+-wal2json$",),  # a suite has one major version, and this needs its server and client
+    keep=r"postgresql-(client-)?\d+(-wal2json)?$",
+    programs=("usr/lib/postgresql/*/bin/*",),
+)
+ALL = (MYSQL, MARIADB, POSTGRES)
+
+
+def tree(package: Package) -> Path:
+    """The unpacked server; fetched first where the cache lacks it. Raises LocalError."""
+    return cache.entry(package.directory, lambda part: _fill(package, part))
+
+
+def program(package: Package, name: str) -> Path:
+    """The script that runs a program of the package."""
+    return tree(package) / "run" / name
+
+
+def _fill(package: Package, tree: Path) -> None:
+    work = tree / "apt"
+    work.mkdir()
+    apt = PrivateApt(work, suite=package.suite)
+    cache.say(f"{package.name}: reading the package lists of {package.suite or 'this release'}")
+    apt.prepare()
+    chosen = {n: v for n, v in apt.closure(package.roots).items() if _wanted(package, n)}
+    cache.say(f"{package.name}: fetching {len(chosen)} packages")
+    debs = apt.download(chosen)
+    cache.say(f"{package.name}: unpacking {sum(d.stat().st_size for d in debs) >> 20} MB")
+    for deb in debs:
+        unpack(deb, tree)
+    shutil.rmtree(work)
+    _write_scripts(package, tree)
+
+
+def _wanted(package: Package, name: str) -> bool:
+    if re.match(package.keep, name):
+        return True
+    if _C_LIBRARY.match(name):
+        return package.suite is not None
+    return (name.startswith("lib") and not name.startswith(_UNUSED)) or name == "zlib1g"
+
+
+def _write_scripts(package: Package, tree: Path) -> None:
+    run = tree / "run"
+    run.mkdir()
+    libraries = [
+        d.relative_to(tree) for pattern in ("usr/lib/*-linux-gnu*", "lib/*-linux-gnu*") for d in tree.glob(pattern)
+    ]
+    path = ":".join(f"$tree/{d}" for d in libraries if (tree / d).is_dir())
+    start = f'LD_LIBRARY_PATH="{path}" exec'
+    if package.suite is not None:
+        start = f'exec "$tree/{_loader(tree)}" --library-path "{path}"'
+    for pattern in package.programs:
+        found = list(tree.glob(pattern))
+        if not found:
+            raise LocalError(
+                f"its packages hold no {pattern}",
+                where=package.name,
+                fix="report it: the distribution has moved the file",
+            )
+        for binary in found:
+            script = run / binary.name
+            script.write_text(f'#!/bin/sh\ntree="${{0%/*}}/.."\n{start} "$tree/{binary.relative_to(tree)}" "$@"\n')
+            script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+
+
+def _loader(tree: Path) -> Path:
+    for pattern in (
+        "lib64/ld-linux*",
+        "usr/lib64/ld-linux*",
+        "lib/ld-linux*",
+        "usr/lib/ld-linux*",
+        "usr/lib/*/ld-linux*",
+    ):
+        for found in sorted(tree.glob(pattern)):
+            return found.relative_to(tree)
+    raise LocalError("the C library's package holds no loader", where=str(tree), fix="report it")

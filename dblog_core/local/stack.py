@@ -1,0 +1,158 @@
+"""The whole local stack: the three databases with a shop in each, ZooKeeper, and Airflow with their DAGs.
+
+`up` starts what is not running and prints where it is; `down` stops all, the data stays for the next `up`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dblog_core.local import jars, place, shop
+from dblog_core.local.airflow import AirflowServer
+from dblog_core.local.cache import say
+from dblog_core.local.errors import LocalError
+from dblog_core.local.mariadb import MariadbServer
+from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.server import Account, DatabaseServer, Server
+from dblog_core.local.zookeeper import ZookeeperServer
+
+_DATABASES: dict[str, Callable[..., DatabaseServer]] = {
+    "mysql": MysqlServer,
+    "mariadb": MariadbServer,
+    "postgres": PostgresServer,
+}
+
+
+class Stack:
+    """The servers with their data below `root`; they outlive the command that starts them."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.databases = [make(root / kind, detached=True) for kind, make in _DATABASES.items()]
+        self.zookeeper = ZookeeperServer(root / "zookeeper", detached=True)
+        self.airflow = AirflowServer(
+            root / "airflow", dags=place.CHECKOUT / "dags", configs=self.configs, detached=True
+        )
+
+    @property
+    def configs(self) -> Path:
+        """One configuration for each database."""
+        return self._root / "config"
+
+    @property
+    def servers(self) -> list[Server]:
+        return [*self.databases, self.zookeeper, self.airflow]
+
+    def up(self) -> None:
+        """Starts what does not run."""
+        jars.jars()  # what the merge needs is not to be fetched inside a task
+        self.configs.mkdir(mode=0o700, exist_ok=True)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._start, [*self.databases, self.zookeeper]))
+        for database in self.databases:
+            self._configure(database)
+        self._start(self.airflow)
+
+    def down(self) -> None:
+        """Stops all, Airflow first, since its tasks use the others. Tries every server, then raises the first error."""
+        faults = [fault for server in reversed(self.servers) if (fault := _attempt(server.stop))]
+        if faults:
+            raise faults[0]
+
+    def _start(self, server: Server) -> None:
+        say(f"starting {server.name}")
+        server.start()
+
+    def _configure(self, database: DatabaseServer) -> None:
+        """A shop with a capture user, and the configuration of its capture; made once."""
+        file = self.configs / f"shop_{database.kind}.toml"
+        if file.exists():
+            return
+        say(f"filling the shop in {database.name}")
+        database.drop_database(shop.DATABASE)  # what an interrupted run left
+        database.drop_user("dblog")
+        database.create_database(shop.DATABASE)
+        if isinstance(database, PostgresServer):  # its publication takes an administrator
+            account = database.create_capture_user(shop.DATABASE, publication=f"dblog_shop_{database.kind}")
+        else:
+            account = database.create_capture_user(shop.DATABASE)
+        connection = database.connect(shop.DATABASE)
+        try:
+            shop.load(connection, database.kind)
+        finally:
+            connection.close()
+        with os.fdopen(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as out:
+            out.write(self._configuration(database, account))
+
+    def _configuration(self, database: DatabaseServer, account: Account) -> str:
+        name = f"shop_{database.kind}"
+        sections: dict[str, dict[str, object]] = {
+            "source": {
+                "name": name,
+                "kind": database.kind,
+                "host": database.host,
+                "port": database.port,
+                "user": account.user,
+                "password": account.password,
+                "database": shop.DATABASE,
+                "tables": [f"{shop.dialect(database.kind).schema}.{table}" for table in shop.TABLES],
+            },
+            "staging": {"path": str(self._root / "staging" / name)},
+            "state": {"url": f"zookeeper://{self.zookeeper.address()}/dblog"},
+            "lake": {"path": str(self._root / "lake" / name)},
+        }
+        return "\n".join(_section(title, values) for title, values in sections.items())
+
+
+def main(arguments: Sequence[str]) -> int:
+    stack = Stack(place.data_root("stack"))
+    if list(arguments) not in (["up"], ["down"]):
+        print("usage: python -m dblog_core.local.stack up|down", file=sys.stderr)
+        return 2
+    try:
+        if arguments[0] == "up":
+            stack.up()
+            _show(stack)
+        else:
+            stack.down()
+            say(f"stopped; the data stays in {place.data_root('stack')}")
+    except LocalError as error:
+        print(f"dblog: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; `make down` stops what has been started")
+        return 128 + signal.SIGINT
+    return 0
+
+
+def _show(stack: Stack) -> None:
+    print("\nThe local stack runs; `make down` stops it.\n")
+    for server in stack.servers:
+        print(f"  {server.name:10} {server.address()}")
+    print("\nTry:\n")
+    for file in sorted(stack.configs.glob("*.toml")):
+        print(f"  .venv/bin/dblog --config {file} check")
+
+
+def _section(title: str, values: dict[str, object]) -> str:
+    """TOML of texts, numbers and lists of texts: JSON writes them the same way."""
+    return "\n".join([f"[{title}]", *(f"{name} = {json.dumps(value)}" for name, value in values.items())]) + "\n"
+
+
+def _attempt(step: Callable[[], None]) -> LocalError | None:
+    try:
+        step()
+    except LocalError as error:
+        return error
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,126 @@
+"""The preflight behind `dblog check`: looks at every part that a configuration names, and tells all problems at once.
+
+What prevents a correct capture is fatal; what prevents only merges, or is merely unwise, is a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dblog_core import wiring
+from dblog_core.config import ColumnRules, Config
+from dblog_core.errors import DblogError
+from dblog_core.interfaces import Problem
+from dblog_core.schema import TableSchema
+
+ROOM = 1 << 30  # bytes: less is soon used up by a busy source
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem, and the part that it was found in: configuration, source, staging, state, lake or spark."""
+
+    area: str
+    problem: Problem
+
+
+def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
+    """Every problem; empty if all is well. One part that is down does not hide the problems of the others."""
+    parts: dict[str, Callable[[], Iterator[Problem]]] = {
+        "configuration": lambda: readable_secret(file) if file else iter(()),
+        "source": lambda: _source(config),
+        "staging": lambda: _directory(Path(config.staging.path), "segments", fatal=True),
+        "state": lambda: _state(config),
+        "lake": lambda: _directory(Path(config.lake.path), "tables", fatal=False),
+        "spark": lambda: _spark(config),
+    }
+    return [Finding(area, problem) for area, look in parts.items() for problem in _told(look)]
+
+
+def _told(look: Callable[[], Iterator[Problem]]) -> Iterator[Problem]:
+    """The problems of one part; an error that ends its inspection is one of them."""
+    try:
+        yield from look()
+    except DblogError as error:
+        where = f"{error.where}: " if error.where else ""
+        yield Problem(where + error.message, error.fix or "see the message")
+
+
+def readable_secret(file: Path) -> Iterator[Problem]:
+    """A password in clear text in a file that others may read."""
+    password = tomllib.loads(file.read_text(encoding="utf-8")).get("source", {}).get("password", "")
+    if password and "${" not in password and file.stat().st_mode & 0o077:
+        yield Problem(
+            f"{file} holds a password, and other users may read it",
+            f'chmod 600 {file}, or write password = "${{ENV}}" and set the variable',
+            fatal=False,
+        )
+
+
+def _source(config: Config) -> Iterator[Problem]:
+    source = wiring.open_source(config.source)
+    problems = source.check()
+    yield from problems
+    if any(p.fatal for p in problems):
+        return  # what follows asks the catalogue, which may be just what is out of reach
+    for schema in source.tables():
+        if rules := config.source.columns.get(str(schema.table)):
+            yield from column_problems(schema, rules)
+
+
+def column_problems(schema: TableSchema, rules: ColumnRules) -> Iterator[Problem]:
+    """Rules that do not fit the table: a slip in a name would leave in the open what was meant to be hidden."""
+    names = {column.name for column in schema.columns}
+    place = f'[source.columns."{schema.table}"]'
+    for rule in ("exclude", "mask", "hash"):
+        for column in getattr(rules, rule):
+            if column not in names:
+                what = f"{place} {rule}: {schema.table} has no column {column}"
+                yield Problem(what, f"its columns are {', '.join(sorted(names))}")
+            elif column in schema.key:
+                yield Problem(
+                    f"{place} {rule}: {column} belongs to the key of {schema.table}",
+                    "rows are told apart by their key as it is: remove the rule, or name another key in [source.keys]",
+                )
+
+
+def _directory(path: Path, what: str, *, fatal: bool) -> Iterator[Problem]:
+    """Whether files can be made there, durable and linked, as publishing does."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".check-", dir=path) as directory:
+            probe = Path(directory) / "probe"
+            with probe.open("wb") as out:
+                out.write(b"dblog")
+                os.fsync(out.fileno())
+            os.link(probe, Path(directory) / "linked")
+    except OSError as error:
+        fix = f"make it a directory that user {os.geteuid()} may write, on a file system with hard links"
+        yield Problem(f"{path}: {what} cannot be written there: {error.strerror}", fix, fatal)
+        return
+    free = shutil.disk_usage(path).free
+    if free < ROOM:
+        what = f"{path}: {free >> 20} MB are left on that disk"
+        yield Problem(what, "make room: a full disk stops the capture", fatal=False)
+
+
+def _state(config: Config) -> Iterator[Problem]:
+    state = wiring.open_state(config)
+    try:
+        state.leader("capture")
+    finally:
+        state.close()
+    yield from ()
+
+
+def _spark(config: Config) -> Iterator[Problem]:
+    from dblog_core import spark
+
+    for problem in spark.check(config):
+        yield replace(problem, fatal=False)  # it hinders merges, and no capture

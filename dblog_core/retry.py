@@ -1,0 +1,81 @@
+"""The one retry policy: errors that call themselves transient are tried again, ever more slowly; others pass."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import tenacity
+
+from dblog_core.clock import SystemClock
+from dblog_core.errors import DblogError
+from dblog_core.interfaces import Clock
+
+_STOP_POLL_SECONDS = 0.2
+
+
+def retrying(
+    *,
+    give_up_after: float | None = None,
+    first_wait: float = 0.1,
+    longest_wait: float = 5.0,
+    stop: threading.Event | None = None,
+    clock: Clock | None = None,
+    on_retry: Callable[[DblogError, float], None] | None = None,
+) -> tenacity.Retrying:
+    """A policy to call a step with: `retrying(…)(step, argument)`, or as a decorator.
+
+    Waits double from `first_wait` to `longest_wait` seconds. After `give_up_after` seconds (None: never), or once
+    `stop` is set, the last error is raised as it is. `on_retry` hears of every failure with the wait that follows.
+    """
+    clock = clock or SystemClock()
+    limit = _Limit(clock, give_up_after, stop)
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(is_transient),
+        wait=tenacity.wait_exponential(multiplier=first_wait, max=longest_wait),
+        stop=limit.reached,
+        before=limit.begin,
+        before_sleep=None if on_retry is None else _announce(on_retry),
+        sleep=lambda seconds: _sleep(clock, seconds, stop),
+        reraise=True,
+    )
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same step may succeed when tried again."""
+    return isinstance(error, DblogError) and error.transient
+
+
+class _Limit:
+    """When to give up, by our clock: tenacity's own counts on the machine's."""
+
+    def __init__(self, clock: Clock, give_up_after: float | None, stop: threading.Event | None) -> None:
+        self._clock = clock
+        self._give_up_after = give_up_after
+        self._stop = stop
+        self._began = 0.0
+
+    def begin(self, state: tenacity.RetryCallState) -> None:
+        if state.attempt_number == 1:
+            self._began = self._clock.monotonic()
+
+    def reached(self, state: tenacity.RetryCallState) -> bool:
+        if self._stop is not None and self._stop.is_set():
+            return True
+        return self._give_up_after is not None and self._clock.monotonic() - self._began >= self._give_up_after
+
+
+def _announce(on_retry: Callable[[DblogError, float], None]) -> Callable[[tenacity.RetryCallState], None]:
+    def hear(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, DblogError):
+            on_retry(error, state.upcoming_sleep)
+
+    return hear
+
+
+def _sleep(clock: Clock, seconds: float, stop: threading.Event | None) -> None:
+    """Sleeps in short steps, so that a stop is not waited for."""
+    end = clock.monotonic() + seconds
+    while (left := end - clock.monotonic()) > 0 and not (stop is not None and stop.is_set()):
+        clock.sleep(left if stop is None else min(left, _STOP_POLL_SECONDS))

@@ -1,0 +1,109 @@
+"""Column rules (exclude, mask, hash): applied to batches before staging, by one path for log rows and chunk rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.config import ColumnRules
+from dblog_core.events import TableChanges, changes_schema, image_type
+from dblog_core.schema import Column, TableSchema
+from dblog_core.values import to_json
+
+MASK = "*****"
+
+
+class Rules:
+    """The rules of all tables of a source; tables without rules pass through untouched."""
+
+    def __init__(self, columns: Mapping[str, ColumnRules]) -> None:
+        self._rules = dict(columns)
+        self._shapes: dict[tuple[str, str], TableSchema] = {}
+
+    def schema(self, schema: TableSchema) -> TableSchema:
+        """The shape that is staged."""
+        rules = self._rules.get(str(schema.table))
+        if rules is None:
+            return schema
+        cached = self._shapes.get((str(schema.table), schema.fingerprint))
+        if cached is None:
+            columns = tuple(_shape(c, rules) for c in schema.columns if c.name not in rules.exclude)
+            cached = TableSchema(schema.table, columns, schema.key)
+            self._shapes[(str(schema.table), schema.fingerprint)] = cached
+        return cached
+
+    def rows(self, schema: TableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Chunk rows of `schema` as they are staged."""
+        if str(schema.table) not in self._rules:
+            return rows
+        arrays = self._columns(schema, {c.name: rows.column(c.name) for c in schema.columns})
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema(schema).arrow)
+
+    def changes(self, changes: TableChanges) -> TableChanges:
+        """Row changes as they are staged."""
+        rules = self._rules.get(str(changes.schema.table))
+        if rules is None:
+            return changes
+        staged = self.schema(changes.schema)
+        columns = {name: changes.batch.column(name) for name in changes.batch.schema.names}
+        columns["before"] = self._images(changes.schema, columns["before"])
+        columns["after"] = self._images(changes.schema, columns["after"])
+        if rules.exclude:
+            columns["unchanged"] = _drop_names(columns["unchanged"], frozenset(rules.exclude))
+        return TableChanges(staged, pa.RecordBatch.from_arrays(list(columns.values()), schema=changes_schema(staged)))
+
+    def _images(self, schema: TableSchema, images: pa.StructArray) -> pa.StructArray:
+        arrays = self._columns(schema, {c.name: images.field(c.name) for c in schema.columns})
+        fields = list(image_type(self.schema(schema)))
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=images.is_null())
+
+    def _columns(self, schema: TableSchema, columns: dict[str, pa.Array]) -> list[pa.Array]:
+        rules = self._rules[str(schema.table)]
+        arrays = []
+        for name, values in columns.items():
+            if name in rules.exclude:
+                continue
+            if name in rules.hash:
+                values = _hashed(values)
+            elif name in rules.mask:
+                values = _masked(values)
+            arrays.append(values)
+        return arrays
+
+
+def _shape(column: Column, rules: ColumnRules) -> Column:
+    return Column(column.name, column.source_type, pa.string()) if column.name in rules.hash else column
+
+
+def _masked(values: pa.Array) -> pa.Array:
+    """Every value replaced by one constant of the type; null stays null."""
+    kind = values.type
+    if pa.types.is_string(kind):
+        constant = pa.scalar(MASK)
+    elif pa.types.is_binary(kind):
+        constant = pa.scalar(MASK.encode())
+    else:
+        constant = (
+            pa.scalar(0, pa.int64()).cast(pa.int32()).cast(kind) if pa.types.is_date(kind) else pa.scalar(0).cast(kind)
+        )
+    return pc.if_else(values.is_valid(), constant, pa.scalar(None, kind))
+
+
+def _hashed(values: pa.Array) -> pa.Array:
+    """SHA-256 of each value's text (of the bytes themselves for text and binary), in hex; null stays null."""
+
+    def digest(value: object) -> str | None:
+        if value is None:
+            return None
+        raw = value if isinstance(value, bytes) else str(to_json(value)).encode()
+        return hashlib.sha256(raw).hexdigest()
+
+    return pa.array([digest(v) for v in values.to_pylist()], pa.string())
+
+
+def _drop_names(unchanged: pa.ListArray, gone: frozenset[str]) -> pa.ListArray:
+    lists = [None if names is None else [n for n in names if n not in gone] for names in unchanged.to_pylist()]
+    return pa.array([names or None for names in lists], unchanged.type)

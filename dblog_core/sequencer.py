@@ -1,0 +1,390 @@
+"""The sequencer: gives every row, mark and chunk its offset, and gathers them into the segment that is being made.
+
+It is the one place where log and dump meet. Log batches come in; rows go to the segment and, while a window needs
+them, to the windows; watermarks open windows and place chunks. It reads chunk files only where a window overlaps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dblog_core import watermark
+from dblog_core.changes import ChangeTouches, OrderedChanges, log_rows, split_key_changes
+from dblog_core.dumps import Refused, TaskProgress, Tasks
+from dblog_core.events import LogBatch, SchemaSeen, Signal, Transaction, Truncated, WatermarkSeen
+from dblog_core.rules import Rules
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
+from dblog_core.staging.segment import SegmentWriter, log_schema
+from dblog_core.values import Key, key_from_json, keys_of
+from dblog_core.watermark import High, Low
+from dblog_core.window import LogOrder, Overlap, Snapshots, Survivor, Windows
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """The segment that is being made."""
+
+    number: int
+    first_offset: int
+    writer: SegmentWriter
+    chunks: list[ChunkRef] = field(default_factory=list)
+    marks: list[LogMark] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWindow:
+    """A window for `status`: its table, its dump and the commit time of its low watermark (microseconds)."""
+
+    table: str
+    dump: str
+    opened: int
+
+
+class Sequencer:
+    """Continues the super-changelog after `head`. Not thread-safe: the capture's loop owns it."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        *,
+        source: str,
+        epoch: int,
+        head: Manifest,
+        visibility: LogOrder | Snapshots,
+        rules: Rules,
+    ) -> None:
+        self._staging, self._source, self._epoch, self._rules = staging, source, epoch, rules
+        self._visibility = visibility
+        self._windows = Windows(visibility)
+        self._opened: dict[str, OpenWindow] = {}
+        self._tasks = Tasks(head.tasks)
+        self._schemas = dict(head.schemas)
+        self._next = head.last_offset + 1
+        self._position, self._partial = head.position, head.partial
+        self._log_position, self._commit_time = head.log_position, head.commit_time
+        self._draft = self._begin(head.segment + 1)
+
+    @property
+    def segment(self) -> int:
+        """The number of the segment that is being made."""
+        return self._draft.number
+
+    @property
+    def bytes(self) -> int:
+        """Bytes in memory that wait for the segment's end."""
+        return self._draft.writer.bytes
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the segment would hold anything but a position."""
+        return self._next > self._draft.first_offset or self._tasks.changed
+
+    @property
+    def places_chunks(self) -> bool:
+        """Whether a dump worker waits for this segment."""
+        return bool(self._draft.chunks) or self._tasks.changed
+
+    @property
+    def last_offset(self) -> int:
+        return self._next - 1
+
+    @property
+    def position(self) -> str:
+        return self._position
+
+    @property
+    def partial(self) -> int:
+        """Row changes of an unfinished transaction that the segment holds at its end."""
+        return self._partial
+
+    @property
+    def commit_time(self) -> int | None:
+        """Of the last transaction seen, microseconds since 1970 UTC."""
+        return self._commit_time
+
+    def open_windows(self) -> list[OpenWindow]:
+        return list(self._opened.values())
+
+    def forget(self, is_over: Callable[[str], bool]) -> None:
+        """Drops the tasks of dumps that are over by `is_over(dump id)`."""
+        self._tasks.forget([t for t in self._tasks.to_json() if is_over(t.partition("/")[0])])
+        self._discard_void()
+
+    def expire(self, before: int) -> None:
+        """Drops windows whose low watermark was committed before `before` (microseconds): their worker is gone."""
+        for window, opened in list(self._opened.items()):
+            if opened.opened < before:
+                self._tasks.expire(window)
+        self._discard_void()
+
+    def horizon(self, snapshot: str) -> None:
+        """All windows from here on see what `snapshot` sees: the log was read up to where it was taken."""
+        self._windows.horizon(snapshot, self.last_offset)
+
+    def take_progress(self) -> dict[str, TaskProgress]:
+        """Progress that the last published segment made true: for the state store."""
+        return self._tasks.take_changed()
+
+    def process(self, batch: LogBatch) -> None:
+        """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
+        changes = [split_key_changes(self._rules.changes(c)) for c in batch.changes]
+        begin = 0
+        for signal in batch.signals:
+            here = 2 * signal.sequence
+            self._rows([c.between(begin, here) for c in changes], batch.transactions)
+            self._signal(signal, batch.transactions[signal.transaction])
+            begin = here
+        self._rows([c.between(begin, np.iinfo(np.int64).max) for c in changes], batch.transactions)
+        self._position, self._partial = batch.position, batch.partial
+        if batch.transactions:
+            self._log_position = batch.transactions[-1].position
+            self._commit_time = batch.transactions[-1].commit_time
+
+    def seal(self, now: int) -> Manifest:
+        """Writes the segment's files and returns its manifest, to be published. May be called again after a fault."""
+        draft = self._draft
+        files = draft.writer.write()
+        return Manifest(
+            source=self._source,
+            segment=draft.number,
+            epoch=self._epoch,
+            first_offset=draft.first_offset,
+            last_offset=self.last_offset,
+            position=self._position,
+            partial=self._partial,
+            log_position=self._log_position,
+            commit_time=self._commit_time,
+            sealed_at=now,
+            files=files,
+            chunks=tuple(draft.chunks),
+            marks=tuple(draft.marks),
+            tasks=self._tasks.to_json(),
+            schemas=dict(self._schemas),
+        )
+
+    def published(self) -> None:
+        """The manifest of `seal` is published: the next segment begins."""
+        self._draft = self._begin(self._draft.number + 1)
+
+    def _begin(self, number: int) -> _Draft:
+        return _Draft(number, self._next, self._staging.open_segment(number, self._epoch))
+
+    # Rows -----------------------------------------------------------------------------------------------------------
+
+    def _rows(self, stretches: list[OrderedChanges], transactions: tuple[Transaction, ...]) -> None:
+        stretches = [s for s in stretches if len(s)]
+        if not stretches:
+            return
+        sequence = np.concatenate([s.sequence for s in stretches])
+        ranks = np.empty(len(sequence), dtype=np.int64)
+        ranks[np.argsort(sequence, kind="stable")] = np.arange(len(sequence))
+        offsets = self._next + ranks
+        self._next += len(sequence)
+        start = 0
+        for stretch in stretches:
+            own = offsets[start : start + len(stretch)]
+            start += len(stretch)
+            self._draft.writer.add(stretch.schema, log_rows(stretch, own, transactions))
+            if self._windows.wants(stretch.schema.table) and stretch.schema.key:
+                self._remember(stretch, own, transactions)
+
+    def _remember(self, stretch: OrderedChanges, offsets: Any, transactions: tuple[Transaction, ...]) -> None:
+        """Row events for the windows, one record a transaction."""
+        table = stretch.schema.table
+        ends = np.flatnonzero(np.diff(stretch.transaction)) + 1
+        start = 0
+        for end in [*ends.tolist(), len(stretch)]:
+            xid = transactions[int(stretch.transaction[start])].xid
+            touches = ChangeTouches(stretch.slice(start, end))
+            self._windows.record(table, int(offsets[end - 1]), xid, touches)
+            start = end
+
+    # Signals --------------------------------------------------------------------------------------------------------
+
+    def _signal(self, signal: Signal, transaction: Transaction) -> None:
+        match signal:
+            case SchemaSeen():
+                self._shape(self._rules.schema(signal.schema), transaction)
+            case Truncated():
+                offset = self._mark("t", signal.table, transaction, transaction=transaction.id)
+                self._windows.record(signal.table, offset, transaction.xid, None)
+            case WatermarkSeen():
+                self._watermark(watermark.parse(signal.payload), transaction)
+
+    def _shape(self, schema: TableSchema, transaction: Transaction) -> None:
+        """From here on the table has this shape."""
+        if self._schemas.get(str(schema.table)) == schema.fingerprint:
+            return
+        self._staging.put_schema(schema)
+        known = str(schema.table) in self._schemas
+        self._schemas[str(schema.table)] = schema.fingerprint
+        self._mark("s", schema.table, transaction, schema=schema.fingerprint)
+        if known:
+            for window, mark in self._tasks.windows().items():
+                if mark.table == str(schema.table):
+                    self._tasks.expire(window)
+            self._discard_void()
+
+    def _mark(self, op: str, table: TableName, at: Transaction, **more: Any) -> int:
+        offset = self._take(1)
+        self._draft.marks.append(
+            LogMark(offset=offset, op=op, table=str(table), position=at.position, commit_time=at.commit_time, **more)
+        )
+        return offset
+
+    def _take(self, count: int) -> int:
+        first = self._next
+        self._next += count
+        return first
+
+    # Watermarks -----------------------------------------------------------------------------------------------------
+
+    def _watermark(self, mark: Low | High, transaction: Transaction) -> None:
+        if mark.mark.source != self._source:
+            return  # another source's capture reads the same database
+        try:
+            if isinstance(mark, Low):
+                self._low(mark, transaction)
+            else:
+                self._high(mark, transaction)
+        except Refused as reason:
+            log.info("%s attempt %d: %s", mark.mark.task, mark.mark.attempt, reason)
+            self._windows.discard(mark.mark.window)
+            self._opened.pop(mark.mark.window, None)
+        self._discard_void()
+
+    def _low(self, low: Low, transaction: Transaction) -> None:
+        mark, table = low.mark, TableName.parse(low.mark.table)
+        self._tasks.low(low, since=self._windows.earliest_unseen(self.last_offset), segment=self.segment)
+        self._windows.open(mark.window, table, self.last_offset)
+        self._opened[mark.window] = OpenWindow(mark.table, mark.task.partition("/")[0], transaction.commit_time)
+
+    def _high(self, high: High, transaction: Transaction) -> None:
+        self._tasks.high(high)
+        mark = high.mark
+        if isinstance(self._visibility, Snapshots) and not self._visibility.covers_start(high.snapshot):
+            self._tasks.void(mark, "its SELECT may not have seen what was logged before the capture started")
+        schema = self._staging.schema(high.schema)
+        known = self._schemas.get(mark.table)
+        if known is not None and known != high.schema:
+            self._tasks.void(mark, "the table's shape has changed since the SELECT")
+        if known is None:
+            self._shape(schema, transaction)
+        overlap = self._windows.close(mark.window, high.snapshot)
+        self._opened.pop(mark.window, None)
+        evicted = self._place(high, schema, overlap, transaction)
+        progress = self._tasks.placed(high, evicted=evicted)
+        if progress.done and mark.full:
+            dump = mark.task.partition("/")[0]
+            self._mark(
+                "f", schema.table, transaction, dump=dump, since=progress.since, since_segment=progress.since_segment
+            )
+
+    def _discard_void(self) -> None:
+        for window in self._tasks.take_void():
+            self._windows.discard(window)
+            self._opened.pop(window, None)
+
+    # Chunks ---------------------------------------------------------------------------------------------------------
+
+    def _place(self, high: High, schema: TableSchema, overlap: Overlap, at: Transaction) -> int:
+        """Puts the chunk here; returns how many of its rows are evicted (whole or in part)."""
+        evicted: list[int] = []
+        if high.file is not None:
+            kept: list[tuple[int, Survivor]] = []
+            if overlap:
+                evicted, kept = self._overlapping(high, schema, overlap)
+            self._draft.chunks.append(self._reference(high, tuple(evicted), at))
+            if kept:
+                self._keep(high, schema, kept, at)
+        absent = [] if overlap.everything else [key_from_json(k, schema) for k in high.absent]
+        if gone := [key for key in absent if key not in overlap.touched]:
+            self._delete(schema, gone, at)
+        return len(evicted)
+
+    def _overlapping(
+        self, high: High, schema: TableSchema, overlap: Overlap
+    ) -> tuple[list[int], list[tuple[int, Survivor]]]:
+        """Row numbers that the log knows better, and what survives of them."""
+        if overlap.everything:
+            return list(range(high.rows)), []
+        assert high.file is not None
+        keys = keys_of(self._chunk(high, list(schema.key)), schema)
+        evicted = [i for i, key in enumerate(keys) if key in overlap.rows]
+        kept = [(i, rest) for i in evicted if (rest := overlap.rows[keys[i]]) is not None]
+        return evicted, kept
+
+    def _chunk(self, high: High, columns: list[str] | None = None) -> pa.RecordBatch:
+        assert high.file is not None
+        table = self._staging.read_chunk(high.file, checksum=high.checksum, columns=columns).combine_chunks()
+        return table.to_batches()[0]
+
+    def _reference(self, high: High, evicted: tuple[int, ...], at: Transaction) -> ChunkRef:
+        assert high.file is not None
+        return ChunkRef(
+            table=high.mark.table,
+            schema=high.schema,
+            dump=high.mark.task.partition("/")[0],
+            task=high.mark.task,
+            ordinal=high.mark.ordinal,
+            path=high.file,
+            rows=high.rows,
+            bytes=high.bytes,
+            checksum=high.checksum,
+            first_offset=self._take(high.rows),
+            evicted=evicted,
+            position=at.position,
+            commit_time=at.commit_time,
+        )
+
+    def _keep(self, high: High, schema: TableSchema, kept: list[tuple[int, Survivor]], at: Transaction) -> None:
+        """Refreshes of those columns of evicted rows that the log left out."""
+        rows = self._chunk(high)
+        images, unchanged = [], []
+        for number, survivor in kept:
+            row = rows.slice(number, 1).to_pylist()[0]
+            image = {name: value if name in survivor.columns else None for name, value in row.items()}
+            images.append({**image, **dict(zip(schema.key, survivor.key, strict=True))})
+            stays = survivor.columns | set(schema.key)
+            unchanged.append([c.name for c in schema.columns if c.name not in stays])
+        self._dump_rows(schema, "r", at, after=images, unchanged=unchanged)
+
+    def _delete(self, schema: TableSchema, keys: list[Key], at: Transaction) -> None:
+        """Requested keys that neither the SELECT nor the log has."""
+        self._dump_rows(schema, "d", at, before=[dict(zip(schema.key, key, strict=True)) for key in keys])
+
+    def _dump_rows(
+        self,
+        schema: TableSchema,
+        op: str,
+        at: Transaction,
+        *,
+        before: list[dict[str, Any]] | None = None,
+        after: list[dict[str, Any]] | None = None,
+        unchanged: list[list[str]] | None = None,
+    ) -> None:
+        count = len(before or after or ())
+        first, target = self._take(count), log_schema(schema)
+        columns = {
+            "offset": pa.array(range(first, first + count), pa.int64()),
+            "op": pa.array([op] * count, pa.string()),
+            "origin": pa.array(["dump"] * count, pa.string()),
+            "position": pa.array([at.position] * count, pa.string()),
+            "commit_time": pa.array([at.commit_time] * count, pa.timestamp("us", tz="UTC")),
+            "key_only": pa.array([before is not None] * count, pa.bool_()),
+        }
+        for name, values in (("unchanged", unchanged), ("before", before), ("after", after)):
+            if values is not None:
+                columns[name] = pa.array(values, target.field(name).type)
+        arrays = [columns.get(f.name, pa.nulls(count, f.type)) for f in target]
+        self._draft.writer.add(schema, pa.RecordBatch.from_arrays(arrays, schema=target))

@@ -1,0 +1,75 @@
+"""Character sets: how the bytes of a text column in the log become the text that a SELECT gives.
+
+The server converts the text of a SELECT to utf8mb4; the log holds the column's own bytes. So that both agree byte for
+byte, the server itself is asked once what each byte of its single-byte character sets becomes. Those of several bytes
+that are not Unicode are refused: no codec here is known to agree with the server's tables.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from dblog_core.sources.mysql.connection import rows
+
+Decode = Callable[[bytes], str]
+
+BINARY = "binary"
+UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+"""Character sets whose bytes are UTF-8 already."""
+_UNICODE = {"utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be", "ucs2": "utf_16_be"}
+_SINGLE_BYTE = frozenset(
+    {
+        *("armscii8", "cp1250", "cp1251", "cp1256", "cp1257", "cp850", "cp852", "cp866", "dec8", "geostd8", "greek"),
+        *("hebrew", "hp8", "keybcs2", "koi8r", "koi8u", "latin1", "latin2", "latin5", "latin7", "macce", "macroman"),
+        *("swe7", "tis620"),
+    }
+)
+
+
+def supported(charset: str) -> bool:
+    return charset in UTF8 or charset in _UNICODE or charset in _SINGLE_BYTE
+
+
+@dataclass(frozen=True)
+class Charsets:
+    """A server's collations and its single-byte character sets.
+
+    `collations`: character set by collation id, for the log names collations by id alone; `tables`: the 256 characters
+    of each single-byte character set.
+    """
+
+    collations: Mapping[int, str]
+    tables: Mapping[str, str]
+
+    def decoder(self, charset: str) -> Decode | None:
+        """Decodes one value of a supported character set; None where the bytes are UTF-8 already."""
+        if charset in UTF8 or charset == BINARY:
+            return None
+        if codec := _UNICODE.get(charset):
+            decode = codecs.lookup(codec).decode
+            return lambda value: decode(value, "strict")[0]
+        table = self.tables[charset]
+        return lambda value: codecs.charmap_decode(value, "strict", table)[0]
+
+
+def load(connection: Connection[Any]) -> Charsets:
+    """Asks the server."""
+    names = {str(name).lower() for (name,) in rows(connection, _COLUMNS)}
+    table = "COLLATION_CHARACTER_SET_APPLICABILITY" if "id" in names else "COLLATIONS"
+    found = rows(connection, f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{table} WHERE ID IS NOT NULL")
+    collations = {int(number): str(charset) for number, charset in found if charset is not None}
+    single = sorted(_SINGLE_BYTE & set(collations.values()))
+    every = bytes(range(256)).hex()
+    converted = [f"CONVERT(CONVERT(x'{every}' USING {charset}) USING utf8mb4)" for charset in single]
+    (texts,) = rows(connection, "SELECT " + ", ".join(converted))
+    return Charsets(collations, {charset: str(text) for charset, text in zip(single, texts, strict=True)})
+
+
+# MariaDB 10.10 gives its newer collations an id per character set, and lists those only here.
+_COLUMNS = """SELECT COLUMN_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = 'information_schema' AND TABLE_NAME = 'COLLATION_CHARACTER_SET_APPLICABILITY'"""

@@ -1,0 +1,219 @@
+"""The preflight: every reason why a capture of this source would be wrong or fail, each with its fix."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import SourceError
+from dblog_core.interfaces import Problem
+from dblog_core.schema import TableName
+from dblog_core.sources.mysql import catalogue, log
+from dblog_core.sources.mysql.catalogue import TableFilter
+from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, rows, variables
+from dblog_core.sources.mysql.server import LOG_BIN_FIX, log_status
+from dblog_core.sources.mysql.watermarks import create_statement, qualified
+
+_WANTED = {
+    "binlog_format": ("ROW", "changes would be logged as statements"),
+    "binlog_row_image": ("FULL", "rows would be logged without all their columns"),
+    "binlog_row_metadata": ("FULL", "rows would be logged without column names, character sets and keys"),
+    "binlog_order_commits": ("ON", "a chunk could miss what the log already holds, and stale rows would win"),
+    "binlog_row_value_options": ("", "updates of JSON columns would be logged in part"),
+}
+
+
+def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
+    """Everything that is wrong; an unreachable server is the only finding then."""
+    found = list(_before_connecting(config))
+    try:
+        connection = connect(config)
+    except SourceError as error:
+        return [*found, Problem(f"{error.where}: {error.message}", error.fix)]
+    with connection:
+        if is_mariadb(connection) != (config.kind == "mariadb"):
+            other = "mysql" if config.kind == "mariadb" else "mariadb"
+            return [*found, Problem(f"the server is {other}, not {config.kind}", f'set source.kind = "{other}"')]
+        for part in (_version, _settings, _log, _tables, _watermarks):
+            found += _guarded(part, connection, config, tables)
+    return found
+
+
+Part = Callable[[Any, SourceConfig, TableFilter], Iterator[Problem]]
+
+
+def _guarded(part: Part, connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> list[Problem]:
+    """A part's findings; an error that it does not expect is one more finding, and the other parts still run."""
+    found: list[Problem] = []
+    try:
+        found += part(connection, config, tables)
+    except pymysql.err.MySQLError as error:
+        found.append(
+            Problem(
+                f"checking {part.__name__.strip('_')}: {error.args[-1]}",
+                "grant what the message names, or mend the server",
+            )
+        )
+    return found
+
+
+def _before_connecting(config: SourceConfig) -> Iterator[Problem]:
+    if config.read_only:
+        yield Problem(
+            "source.read_only is not supported for MySQL and MariaDB in this version", "set read_only = false"
+        )
+
+
+def _version(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
+    text = str(rows(connection, "SELECT VERSION()")[0][0])
+    version = tuple(int(part) for part in text.split("-")[0].split(".")[:2])
+    least = (10, 5) if config.kind == "mariadb" else (8, 0)
+    if version < least:
+        yield Problem(f"{config.kind} {text} is too old", f"use {config.kind} {least[0]}.{least[1]} or later")
+
+
+def _settings(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
+    values = variables(connection, "log_bin", "gtid_mode", *_WANTED)
+    if values.get("log_bin") != "ON":
+        yield Problem("log_bin is OFF: the server writes no log", LOG_BIN_FIX)
+    for name, (wanted, why) in _WANTED.items():
+        if name in values and values[name].upper() != wanted:
+            shown = wanted if wanted in ("ON", "OFF") else f"'{wanted}'"
+            persist = "SET GLOBAL" if config.kind == "mariadb" else "SET PERSIST"
+            yield Problem(
+                f"{name} is {values[name] or 'empty'}: {why}",
+                f"{persist} {name} = {shown}; and reconnect all clients (it is a session setting too)"
+                + ("; and write it into the server's configuration file" if config.kind == "mariadb" else ""),
+            )
+    if config.kind == "mysql" and values.get("gtid_mode") != "ON":
+        yield Problem(
+            f"gtid_mode is {values.get('gtid_mode')}: the capture cannot follow a failover to another server",
+            "start the server with gtid_mode = ON and enforce_gtid_consistency = ON",
+            fatal=False,
+        )
+
+
+def _log(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
+    client = "BINLOG MONITOR" if config.kind == "mariadb" else "REPLICATION CLIENT"
+    try:
+        status = log_status(connection)
+    except pymysql.err.MySQLError:
+        yield _missing(connection, f"the log's position cannot be read: {client} is missing", client, "*.*")
+        return
+    if status is None:
+        return  # log_bin is OFF, and that is told already
+    for label, value in (("binlog_do_db", status[2]), ("binlog_ignore_db", status[3])):
+        if value:
+            yield Problem(f"{label} is {value}: the log leaves schemas out", f"start the server without {label}")
+    try:
+        _try_log(config, connection)
+    except SourceError as error:
+        yield _missing(connection, f"the log cannot be read: {error.message}", "REPLICATION SLAVE", "*.*")
+
+
+def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
+    """Asks for the log from its end, under an id of its own: the capture's would end a running capture's stream."""
+    from dblog_core.sources.mysql import charsets, server
+    from dblog_core.sources.mysql.transactions import LogState
+
+    mariadb = config.kind == "mariadb"
+    start = server.present_end(connection, config, mariadb=mariadb)
+    state = LogState(
+        tables=TableFilter(config),
+        keys=config.keys,
+        charsets=charsets.load(connection),
+        zero_dates="null",
+        mariadb=mariadb,
+        server=None,
+        position=start,
+        skip=0,
+    )
+    identity = 500_000 + os.getpid() % 500_000
+    stream = log.open_log(config, start, state, mariadb=mariadb, identity=identity)
+    try:
+        stream.read(timeout=0.5)
+    finally:
+        stream.close()
+
+
+def _account(connection: Connection[Any]) -> str:
+    user, _, host = str(rows(connection, "SELECT CURRENT_USER()")[0][0]).rpartition("@")
+    return f"'{user}'@'{host}'"
+
+
+def _missing(connection: Connection[Any], what: str, grant: str, on: str) -> Problem:
+    return Problem(what, f"GRANT {grant} ON {on} TO {_account(connection)};")
+
+
+def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
+    names = catalogue.wanted(connection, tables)
+    for pattern in tables.patterns:
+        expression = catalogue.expression(pattern)
+        if not any(expression.fullmatch(str(name)) for name in names):
+            schema, _, name = pattern.partition(".")
+            on = f"{quoted(schema)}.*" if "*" in pattern or "?" in pattern else qualified(TableName(schema, name))
+            yield Problem(
+                f"source.tables: {pattern} matches no table that {config.user} can see",
+                f"correct the pattern, or GRANT SELECT ON {on.replace('%%', '%')} TO {_account(connection)};",
+            )
+    for table in names:
+        yield from _table(connection, config, table)
+
+
+def _table(connection: Connection[Any], config: SourceConfig, name: TableName) -> Iterator[Problem]:
+    described = catalogue.describe(connection, name, config.keys)
+    if described is None:
+        return  # dropped since the list was made
+    for fault in described.faults:
+        yield Problem(f"{name}: {fault}", "change the column or the key, or leave the table out of source.tables")
+    if described.schema and not described.schema.key:
+        yield Problem(
+            f"{name} has no primary key: it goes to the super-changelog and to history, not to the lake or to dumps",
+            f'give it a primary key, or name unique never-null columns: [source.keys] "{name}" = ["…"]',
+            fatal=False,
+        )
+    try:
+        rows(connection, f"SELECT 1 FROM {qualified(name)} LIMIT 0")
+    except pymysql.err.MySQLError as error:
+        if error.args[0] not in (1142, 1143):
+            raise
+        yield _missing(
+            connection, f"{name} cannot be read: {error.args[-1]}", "SELECT", qualified(name).replace("%%", "%")
+        )
+
+
+def _watermarks(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
+    if config.read_only:
+        return
+    table, where = tables.watermarks, qualified(tables.watermarks)
+    # Both statements are checked for their grants and change nothing: no row is selected, no table is copied.
+    write = f"INSERT INTO {where} (worker, payload) SELECT '', '' FROM DUAL WHERE 1 = 0"
+    write += " ON DUPLICATE KEY UPDATE payload = ''"
+    copy = f"CREATE TABLE {where} LIKE {qualified(TableName(table.schema, table.name + '_absent'))}"
+    exists = rows(
+        connection,
+        "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        (table.schema, table.name),
+    )
+    try:
+        rows(connection, write if exists else copy)
+    except pymysql.err.MySQLError as error:
+        if error.args[0] == 1146 and not exists:
+            return  # allowed: only the table to copy is missing
+        if error.args[0] in (1290, 1836):
+            yield Problem(
+                f"the watermark table {table} cannot be written: {error.args[-1]}",
+                "connect to the primary: SET GLOBAL read_only = OFF",
+            )
+            return
+        grant = _missing(connection, "", "CREATE, SELECT, INSERT, UPDATE", where.replace("%%", "%")).fix
+        yield Problem(
+            f"the watermark table {table} cannot be {'written' if exists else 'created'}: {error.args[-1]}",
+            f"{grant} or let an administrator run: {create_statement(table).replace('%%', '%')};"
+            f" and {grant.replace('CREATE, ', '')}",
+        )

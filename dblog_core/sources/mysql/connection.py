@@ -1,0 +1,165 @@
+"""Connections to the server: TLS as configured, one session setting for all, and the driver's errors as ours."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import ssl
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import SourceError, SourceRefused, SourceUnavailable
+
+# Lost or unreachable server, too many connections, shutdown, lock timeouts and kills: the same step may succeed later.
+_TRANSIENT = {
+    1040,
+    1053,
+    1077,
+    1158,
+    1159,
+    1160,
+    1161,
+    1180,
+    1203,
+    1205,
+    1213,
+    1317,
+    1927,
+    2002,
+    2003,
+    2006,
+    2013,
+    2055,
+}
+_CREDENTIALS = {1045, 1698}
+_GRANTS = {1044, 1142, 1143, 1227, 1370, 3159}
+_READ_ONLY = {1290, 1792, 1836}
+
+
+def connect(config: SourceConfig) -> Connection[Any]:
+    """An autocommit session in UTC and utf8mb4. Raises SourceUnavailable or SourceRefused, without the password."""
+    with translated(config, "connecting"):
+        connection = pymysql.connect(
+            host=config.host,
+            port=config.port,
+            user=config.user,
+            password=config.password.get_secret_value(),
+            database=config.database,
+            charset="utf8mb4",
+            autocommit=True,
+            # No *_ZERO_DATE modes and no ANSI quotes, whatever the server's default: our statements mean one thing.
+            sql_mode="STRICT_ALL_TABLES",
+            init_command="SET time_zone='+00:00'",
+            connect_timeout=max(1, round(config.connect_timeout)),
+            # A long SELECT may think before its first row; a dead server is noticed by TCP keepalive or this.
+            read_timeout=600,
+            write_timeout=60,
+            **_tls(config),
+        )
+    if config.tls != "off" and not isinstance(_socket(connection), ssl.SSLSocket):
+        connection.close()
+        raise SourceRefused(
+            "the server does not offer TLS", where=where(config), fix='enable TLS on the server or set tls = "off"'
+        )
+    return connection
+
+
+def _socket(connection: Any) -> Any:
+    return connection._sock  # the driver has no public name for it
+
+
+def _tls(config: SourceConfig) -> dict[str, Any]:
+    if config.tls == "off":
+        return {"ssl_disabled": True}
+    try:
+        context = ssl.create_default_context(cafile=str(config.tls_ca) if config.tls_ca else None)
+        if config.tls_cert:
+            context.load_cert_chain(str(config.tls_cert), str(config.tls_key) if config.tls_key else None)
+    except (OSError, ssl.SSLError) as error:
+        raise SourceRefused(
+            f"the TLS files cannot be used: {error}", where=where(config), fix="correct tls_ca, tls_cert and tls_key"
+        ) from error
+    context.check_hostname = config.tls == "verify-full"
+    context.verify_mode = ssl.CERT_NONE if config.tls == "require" else ssl.CERT_REQUIRED
+    return {"ssl": context}
+
+
+def where(config: SourceConfig) -> str:
+    return f"{config.kind} {config.user}@{_host(config.host)}:{config.port}"
+
+
+def _host(host: str) -> str:
+    try:
+        return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
+    except ValueError:
+        return host
+
+
+@contextlib.contextmanager
+def translated(config: SourceConfig, doing: str) -> Iterator[None]:
+    """Turns the driver's and the socket's errors into ours, with the cause chained."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        raise translate(error, config, doing) from error
+    except (OSError, EOFError) as error:
+        raise SourceUnavailable(
+            f"{doing}: the connection broke: {error}", where=where(config), fix="check the server and the network"
+        ) from error
+    except RuntimeError as error:  # the driver's way of saying that `cryptography` is missing
+        raise SourceRefused(
+            f"{doing}: {error}", where=where(config), fix="use TLS, or install the package that is named"
+        ) from error
+
+
+def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -> SourceError:
+    """The error of ours that means the same."""
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    text = str(error.args[1]) if len(error.args) > 1 else str(error)
+    message, place = f"{doing}: {text} ({code})", where(config)
+    if isinstance(getattr(error, "original_exception", None), ssl.SSLError) or code == 2026:
+        return SourceRefused(
+            message,
+            where=place,
+            fix="the certificate must be signed by tls_ca and name the host; or choose another tls mode",
+        )
+    if code in _CREDENTIALS:
+        return SourceRefused(
+            message, where=place, fix="correct user and password; the account must be allowed from this host"
+        )
+    if code in _GRANTS:
+        return SourceRefused(message, where=place, fix="`dblog check` prints the GRANT statements that are missing")
+    if code in _READ_ONLY:
+        return SourceRefused(message, where=place, fix="the server must accept writes: connect to the primary")
+    if code == 1049:
+        return SourceRefused(message, where=place, fix="name an existing database in source.database")
+    if code in _TRANSIENT or code == 0:
+        return SourceUnavailable(message, where=place, fix="check that the server runs and can be reached from here")
+    return SourceError(message, where=place)
+
+
+def rows(connection: Connection[Any], sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    """All rows of a statement. The driver binds the values, so a bare percent sign is doubled. Raises its errors."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, tuple(arguments))
+        return [tuple(row) for row in cursor.fetchall()]
+
+
+def variables(connection: Connection[Any], *names: str) -> dict[str, str]:
+    """Global variables by name; those that the server does not know are absent."""
+    marks = ", ".join(["%s"] * len(names))
+    found = rows(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({marks})", names)
+    return {str(name).lower(): str(value) for name, value in found}
+
+
+def quoted(name: str) -> str:
+    """An identifier as SQL, whatever it contains; `%` is doubled because statements pass the driver's formatting."""
+    return "`" + name.replace("`", "``").replace("%", "%%") + "`"
+
+
+def is_mariadb(connection: Connection[Any]) -> bool:
+    return "MariaDB" in str(connection.get_server_info())  # type: ignore[no-untyped-call]  # the stubs leave it open

@@ -1,0 +1,273 @@
+"""The binlog's events: their headers, their names, and the few whose bodies are read outside row decoding."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import pyarrow as pa
+
+from dblog_core.sources.mysql.tablemap import lenenc
+
+HEADER = 19
+CHECKSUM = 4
+ARTIFICIAL = 0x20
+"""Header flag of an event that the server made up for the connection: it is not in the file."""
+
+
+class Type(IntEnum):
+    QUERY = 2
+    STOP = 3
+    ROTATE = 4
+    INTVAR = 5
+    RAND = 13
+    USER_VAR = 14
+    FORMAT_DESCRIPTION = 15
+    XID = 16
+    BEGIN_LOAD_QUERY = 17
+    EXECUTE_LOAD_QUERY = 18
+    TABLE_MAP = 19
+    WRITE_ROWS_V1 = 23
+    UPDATE_ROWS_V1 = 24
+    DELETE_ROWS_V1 = 25
+    INCIDENT = 26
+    HEARTBEAT = 27
+    IGNORABLE = 28
+    ROWS_QUERY = 29
+    WRITE_ROWS = 30
+    UPDATE_ROWS = 31
+    DELETE_ROWS = 32
+    GTID = 33
+    ANONYMOUS_GTID = 34
+    PREVIOUS_GTIDS = 35
+    TRANSACTION_CONTEXT = 36
+    VIEW_CHANGE = 37
+    XA_PREPARE = 38
+    PARTIAL_UPDATE_ROWS = 39
+    TRANSACTION_PAYLOAD = 40
+    HEARTBEAT_V2 = 41
+    GTID_TAGGED = 42
+    ANNOTATE_ROWS = 160
+    BINLOG_CHECKPOINT = 161
+    MARIADB_GTID = 162
+    GTID_LIST = 163
+    START_ENCRYPTION = 164
+    QUERY_COMPRESSED = 165
+    WRITE_ROWS_COMPRESSED_V1 = 166
+    UPDATE_ROWS_COMPRESSED_V1 = 167
+    DELETE_ROWS_COMPRESSED_V1 = 168
+    WRITE_ROWS_COMPRESSED = 169
+    UPDATE_ROWS_COMPRESSED = 170
+    DELETE_ROWS_COMPRESSED = 171
+
+
+HARMLESS = {
+    Type.STOP: "the server shut down in order",
+    Type.INTVAR: "belongs to a statement, which is judged by itself",
+    Type.RAND: "belongs to a statement, which is judged by itself",
+    Type.USER_VAR: "belongs to a statement, which is judged by itself",
+    Type.ROWS_QUERY: "the text of the statement whose rows follow",
+    Type.ANNOTATE_ROWS: "the text of the statement whose rows follow",
+    Type.PREVIOUS_GTIDS: "which transactions older files hold",
+    Type.GTID_LIST: "which transactions older files hold",
+    Type.BINLOG_CHECKPOINT: "which files crash recovery needs",
+    Type.TRANSACTION_CONTEXT: "group replication's certification data",
+    Type.VIEW_CHANGE: "group replication's membership",
+    Type.START_ENCRYPTION: "the file is encrypted at rest; the server sends it decrypted",
+}
+
+REFUSED = {
+    Type.INCIDENT: "the server reports that events are missing from its log",
+    Type.PARTIAL_UPDATE_ROWS: "an update holds only parts of JSON documents",
+    Type.BEGIN_LOAD_QUERY: "LOAD DATA in statement form",
+    Type.EXECUTE_LOAD_QUERY: "LOAD DATA in statement form",
+}
+
+FIXES = {
+    Type.PARTIAL_UPDATE_ROWS: "SET PERSIST binlog_row_value_options = ''; then `dblog capture --fresh-start`",
+    Type.BEGIN_LOAD_QUERY: "set binlog_format = ROW for every session; then `dblog capture --fresh-start`",
+    Type.EXECUTE_LOAD_QUERY: "set binlog_format = ROW for every session; then `dblog capture --fresh-start`",
+}
+FRESH_START = "run `dblog capture --fresh-start`: it goes on at the present end and dumps all tables"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: `end` is the low 32 bits of the offset after it (0 where it is not in the file)."""
+
+    type: int
+    timestamp: int
+    server_id: int
+    end: int
+    size: int
+    artificial: bool
+    body: bytes
+
+
+_HEADER = struct.Struct("<IBIIIH")
+
+
+def parse(packet: bytes, at: int, checksummed: bool) -> Event:
+    """The event that begins at `at` and fills the rest. Raises ValueError where length or checksum is wrong."""
+    timestamp, kind, server_id, size, end, flags = _HEADER.unpack_from(packet, at)
+    if len(packet) - at != size:
+        raise ValueError(f"an event of type {kind} has {len(packet) - at} bytes where its header says {size}")
+    stop = len(packet)
+    if checksummed:
+        stop -= CHECKSUM
+        if zlib.crc32(memoryview(packet)[at:stop]) != int.from_bytes(packet[stop:], "little"):
+            raise ValueError(f"an event of type {kind} does not match its checksum")
+    return Event(kind, timestamp, server_id, end, size, bool(flags & ARTIFICIAL), packet[at + HEADER : stop])
+
+
+def name(kind: int) -> str:
+    return Type(kind).name if kind in Type._value2member_map_ else f"number {kind}"
+
+
+def has_checksums(body: bytes) -> bool:
+    """Whether the events after a FORMAT_DESCRIPTION carry CRC32. Raises ValueError for another algorithm.
+
+    `body`: with the checksum field that this event has in any case.
+    """
+    algorithm = body[-CHECKSUM - 1]
+    if algorithm not in (0, 1):
+        raise ValueError(f"checksum algorithm {algorithm} is unknown")
+    return algorithm == 1
+
+
+@dataclass(frozen=True, slots=True)
+class GtidEvent:
+    """`gtid`: None for an anonymous transaction; `commit_time`: microseconds, 0 if not logged."""
+
+    gtid: str | None
+    commit_time: int
+    standalone: bool = False
+    prepared: bool = False
+
+
+def uuid(data: bytes) -> str:
+    text = data.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def gtid(body: bytes, *, anonymous: bool) -> GtidEvent:
+    """GTID and ANONYMOUS_GTID (libbinlogevents, control_events.h)."""
+    number = int.from_bytes(body[17:25], "little")
+    commit_time = 0
+    if len(body) >= 49 and body[25] == 2:
+        commit_time = int.from_bytes(body[42:49], "little")
+        if commit_time >> 55:  # the origin committed at another time, which follows
+            commit_time = int.from_bytes(body[49:56], "little")
+    return GtidEvent(None if anonymous else f"{uuid(body[1:17])}:{number}", commit_time)
+
+
+def mariadb_gtid(body: bytes, server_id: int, timestamp: int) -> GtidEvent:
+    number, domain, flags = struct.unpack_from("<QIB", body)
+    return GtidEvent(f"{domain}-{server_id}-{number}", timestamp * 1_000_000, bool(flags & 1), bool(flags & 64))
+
+
+def tagged_gtid(body: bytes) -> GtidEvent:
+    """GTID_TAGGED: fields with ids, in the server's own serialization (libs/mysql/serialization)."""
+    reader = _Fields(body)
+    reader.number()  # version of the format
+    reader.number()  # length
+    reader.number()  # last field that must be known
+    source, number, tag, immediate, original = b"", 0, "", 0, 0
+    while (field := reader.field()) is not None and field <= 7:
+        if field == 1:
+            source = bytes(reader.number() for _ in range(16))
+        elif field == 2:
+            number = reader.signed()
+        elif field == 3:
+            tag = reader.text()
+        elif field == 6:
+            immediate = reader.number()
+        elif field == 7:
+            original = reader.number()
+        else:  # 0 flags, 4 and 5 logical clock
+            reader.number()
+    if len(source) != 16 or not number:
+        raise ValueError("a tagged GTID without its server or number")
+    owner = f"{uuid(source)}:{tag}" if tag else uuid(source)
+    return GtidEvent(f"{owner}:{number}", original or immediate)
+
+
+class _Fields:
+    """Numbers of one to nine bytes: as many low one-bits as further bytes, then a zero bit, then the value."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def number(self) -> int:
+        first = self._data[self._at]
+        extra = 0
+        while first >> extra & 1 and extra < 8:
+            extra += 1
+        value = int.from_bytes(self._data[self._at : self._at + 1 + extra], "little")
+        self._at += 1 + extra
+        return value >> (extra + 1 if extra < 8 else 8)
+
+    def signed(self) -> int:
+        value = self.number()
+        return -(value >> 1) - 1 if value & 1 else value >> 1
+
+    def text(self) -> str:
+        length = self.number()
+        self._at += length
+        return self._data[self._at - length : self._at].decode()
+
+    def field(self) -> int | None:
+        return self.number() if self._at < len(self._data) else None
+
+
+def query(body: bytes) -> tuple[str, str]:
+    """(default database, statement) of a QUERY event."""
+    schema_length = body[8]
+    variables = int.from_bytes(body[11:13], "little")
+    start = 13 + variables
+    schema = body[start : start + schema_length].decode("utf-8", "replace")
+    return schema, body[start + schema_length + 1 :].decode("utf-8", "replace")
+
+
+def uncompress_mariadb(data: bytes) -> bytes:
+    """MariaDB's compressed part of an event: an algorithm, the plain length, zlib. Raises ValueError."""
+    size = data[0] & 7
+    if data[0] >> 4 & 7:
+        raise ValueError(f"compression algorithm {data[0] >> 4 & 7} is unknown")
+    plain = zlib.decompress(data[1 + size :])
+    if len(plain) != int.from_bytes(data[1 : 1 + size], "big"):
+        raise ValueError("a compressed event has another length than it says")
+    return plain
+
+
+def uncompressed_query(body: bytes) -> bytes:
+    start = 13 + int.from_bytes(body[11:13], "little") + body[8] + 1
+    return body[:start] + uncompress_mariadb(body[start:])
+
+
+def payload(body: bytes) -> Iterator[Event]:
+    """The events inside a TRANSACTION_PAYLOAD; they carry no checksums. Raises ValueError."""
+    at, algorithm, plain_size = 0, 255, 0
+    while at < len(body) and body[at] != 0:
+        field, at = lenenc(body, at)
+        length, at = lenenc(body, at)
+        value = body[at : at + length]
+        at += length
+        if field == 2:
+            algorithm = lenenc(value, 0)[0]
+        elif field == 3:
+            plain_size = lenenc(value, 0)[0]
+    data = body[at + 1 :]  # after the end mark of the fields
+    if algorithm not in (0, 255):
+        raise ValueError(f"compression algorithm {algorithm} of a transaction is unknown")
+    plain = data if algorithm == 255 else pa.Codec("zstd").decompress(data, decompressed_size=plain_size, asbytes=True)
+    at = 0
+    while at < len(plain):
+        size = int.from_bytes(plain[at + 9 : at + 13], "little")
+        if size < HEADER or at + size > len(plain):
+            raise ValueError("an event inside a compressed transaction is cut short")
+        yield parse(plain[at : at + size], 0, False)
+        at += size

@@ -1,0 +1,163 @@
+"""Positions in the log: binlog file and offset, and the set of transactions (GTIDs) that lie before."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import orjson
+
+from dblog_core.errors import LogPositionLost
+
+
+class Gtids(Protocol):
+    """A set of executed transactions."""
+
+    def with_transaction(self, gtid: str) -> Gtids: ...
+
+    def contains(self, other: Gtids) -> bool: ...
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class MysqlGtids:
+    """MySQL: closed intervals per server uuid, or per `uuid:tag`."""
+
+    intervals: dict[str, tuple[tuple[int, int], ...]]
+
+    @classmethod
+    def parse(cls, text: str) -> MysqlGtids:
+        """Reads `uuid:1-5:7:tag:1-3,…`. Raises ValueError."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for part in filter(None, (piece.strip() for piece in text.split(","))):
+            uuid, *pieces = part.split(":")
+            owner = uuid.lower()
+            for piece in pieces:
+                if match := _INTERVAL.fullmatch(piece):
+                    found.setdefault(owner, []).append((int(match[1]), int(match[2] or match[1])))
+                else:
+                    owner = f"{uuid.lower()}:{piece.strip().lower()}"
+        return cls({owner: _merged(items) for owner, items in found.items()})
+
+    def with_transaction(self, gtid: str) -> MysqlGtids:
+        owner, _, number = gtid.rpartition(":")
+        n, have = int(number), self.intervals.get(owner, ())
+        if have and have[-1][1] == n - 1:  # the usual case: the next number
+            return MysqlGtids({**self.intervals, owner: (*have[:-1], (have[-1][0], n))})
+        return MysqlGtids({**self.intervals, owner: _merged([*have, (n, n)])})
+
+    def contains(self, other: Gtids) -> bool:
+        if not isinstance(other, MysqlGtids):
+            return False
+        for owner, items in other.intervals.items():
+            have = self.intervals.get(owner, ())
+            if not all(any(a <= first and last <= b for a, b in have) for first, last in items):
+                return False
+        return True
+
+    @property
+    def tagged(self) -> bool:
+        return any(":" in owner for owner in self.intervals)
+
+    def __str__(self) -> str:
+        def shown(a: int, b: int) -> str:
+            return str(a) if a == b else f"{a}-{b}"
+
+        return ",".join(
+            ":".join([owner, *(shown(a, b) for a, b in items)]) for owner, items in sorted(self.intervals.items())
+        )
+
+
+_INTERVAL = re.compile(r"\s*(\d+)(?:-(\d+))?\s*")
+
+
+def _merged(items: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for a, b in sorted(items):
+        if merged and a <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
+        else:
+            merged.append((a, b))
+    return tuple(merged)
+
+
+@dataclass(frozen=True)
+class MariadbGtids:
+    """MariaDB: the last transaction of each replication domain, as (server id, sequence number)."""
+
+    last: dict[int, tuple[int, int]]
+
+    @classmethod
+    def parse(cls, text: str) -> MariadbGtids:
+        """Reads `domain-server-sequence,…`. Raises ValueError."""
+        parts = [piece.strip().split("-") for piece in text.split(",") if piece.strip()]
+        return cls({int(domain): (int(server), int(number)) for domain, server, number in parts})
+
+    def with_transaction(self, gtid: str) -> MariadbGtids:
+        domain, server, number = map(int, gtid.split("-"))
+        return MariadbGtids({**self.last, domain: (server, number)})
+
+    def contains(self, other: Gtids) -> bool:
+        if not isinstance(other, MariadbGtids):
+            return False
+        return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
+
+    def __str__(self) -> str:
+        return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place between two transactions.
+
+    `gtids` is None on a server without GTIDs; then `server` is the server's uuid, whose file names these are. `next`:
+    the transaction that begins here, where a part of it has been delivered already.
+    """
+
+    file: str
+    offset: int
+    gtids: Gtids | None
+    server: str | None = None
+    next: str | None = None
+
+    def encode(self) -> str:
+        gtids = None if self.gtids is None else str(self.gtids)
+        data: dict[str, Any] = {"file": self.file, "offset": self.offset, "gtids": gtids}
+        for name in ("server", "next"):
+            if value := getattr(self, name):
+                data[name] = value
+        return orjson.dumps(data).decode()
+
+    @classmethod
+    def decode(cls, text: str, *, mariadb: bool) -> Position:
+        """Reads `encode`'s text. Raises LogPositionLost where it is none."""
+        try:
+            data = orjson.loads(text)
+            gtids = data["gtids"]
+            flavour = MariadbGtids if mariadb else MysqlGtids
+            parsed: Gtids | None = None if gtids is None else flavour.parse(gtids)
+            return cls(str(data["file"]), int(data["offset"]), parsed, data.get("server"), data.get("next"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise LogPositionLost(
+                f"{text[:200]!r} is not a position of this kind of server",
+                fix="the staging directory belongs to another source; give this source its own",
+            ) from error
+
+    def reached(self, target: Position) -> bool:
+        """Whether all that is before `target` is before this place too."""
+        if self.gtids is not None and target.gtids is not None:
+            return self.gtids.contains(target.gtids)
+        return (file_number(self.file), self.offset) >= (file_number(target.file), target.offset)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.offset}" + (f" ({self.gtids})" if self.gtids is not None and str(self.gtids) else "")
+
+    def moved(self, **changes: Any) -> Position:
+        return replace(self, **changes)
+
+
+def file_number(name: str) -> int:
+    """The number at the end of a binlog's file name: names grow in length after 999999."""
+    return int(name.rpartition(".")[2])

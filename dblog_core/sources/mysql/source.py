@@ -1,0 +1,120 @@
+"""MySQL and MariaDB as a Source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pymysql.connections import Connection
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import ConfigError, LogPositionLost, SourceRefused
+from dblog_core.interfaces import ChunkReader, LogStream, Problem, WatermarkWriter
+from dblog_core.schema import TableSchema
+from dblog_core.sources.mysql import catalogue, charsets, check, chunks, events, log, server, watermarks
+from dblog_core.sources.mysql.catalogue import TableFilter
+from dblog_core.sources.mysql.connection import connect, is_mariadb, rows, translated, where
+from dblog_core.sources.mysql.position import MysqlGtids, Position
+from dblog_core.sources.mysql.transactions import LogState
+
+
+class MysqlSource:
+    """A Source for MySQL 8 and later, and MariaDB 10.5 and later. Every method opens its own connection."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+        self._tables = TableFilter(config)
+        self.kind: str = config.kind
+        self._mariadb = config.kind == "mariadb"
+
+    def check(self) -> list[Problem]:
+        return check.problems(self._config, self._tables)
+
+    def prepare(self) -> None:
+        connection = self._connect()
+        with translated(self._config, "creating the watermark table"), connection:
+            rows(connection, watermarks.create_statement(self._tables.watermarks))
+
+    def tables(self) -> tuple[TableSchema, ...]:
+        """Raises ConfigError naming every wanted table that has no exact form here."""
+        connection = self._connect()
+        with translated(self._config, "reading the catalogue"), connection:
+            names = catalogue.wanted(connection, self._tables)
+            found = [catalogue.describe(connection, name, self._config.keys) for name in names]
+        faults = [f"{d.table}: {fault}" for d in found if d for fault in d.faults]
+        if faults:
+            raise ConfigError(
+                "\n".join(["tables that cannot be captured", *(f"  - {f}" for f in faults)]), fix="see `dblog check`"
+            )
+        return tuple(d.schema for d in found if d and d.schema)
+
+    def current_position(self) -> str:
+        connection = self._connect()
+        with translated(self._config, "reading the log's position"), connection:
+            return server.present_end(connection, self._config, mariadb=self._mariadb).encode()
+
+    def start_position(self) -> str:
+        return self.current_position()
+
+    def reached(self, position: str, target: str) -> bool:
+        return self._decode(position).reached(self._decode(target))
+
+    def show(self, position: str) -> str:
+        return str(self._decode(position))
+
+    def open_log(self, position: str, *, skip: int = 0) -> LogStream:
+        """Raises LogPositionLost where the server's log is not, or no longer, the one that `position` belongs to."""
+        start = self._decode(position)
+        connection = self._connect()
+        with translated(self._config, "comparing the log with our position"), connection:
+            identity = server.identity(connection, mariadb=self._mariadb)
+            self._compare(connection, start, identity)
+            sets = charsets.load(connection)
+        state = LogState(
+            tables=self._tables,
+            keys=self._config.keys,
+            charsets=sets,
+            zero_dates=self._config.zero_dates,
+            mariadb=self._mariadb,
+            server=identity,
+            position=start,
+            skip=skip,
+        )
+        return log.open_log(self._config, start, state, mariadb=self._mariadb, identity=log.server_id(self._config))
+
+    def open_reader(self) -> ChunkReader:
+        return chunks.open_reader(self._config)
+
+    def open_watermarks(self, worker: str) -> WatermarkWriter:
+        return watermarks.open_watermarks(self._config, worker)
+
+    def horizon(self) -> str | None:
+        """None: with `binlog_order_commits` (MariaDB: always) visibility follows the log's order."""
+        return None
+
+    def _decode(self, position: str) -> Position:
+        return Position.decode(position, mariadb=self._mariadb)
+
+    def _connect(self) -> Connection[Any]:
+        connection = connect(self._config)
+        if is_mariadb(connection) != self._mariadb:
+            connection.close()
+            other = "mysql" if self._mariadb else "mariadb"
+            raise SourceRefused(f"the server is {other}", where=where(self._config), fix=f'set source.kind = "{other}"')
+        return connection
+
+    def _compare(self, connection: Connection[Any], start: Position, identity: str | None) -> None:
+        """Refuses a server that has not executed what we have read: reset, restored from a backup, or another one."""
+        if isinstance(start.gtids, MysqlGtids):
+            executed = MysqlGtids.parse(str(rows(connection, "SELECT @@GLOBAL.gtid_executed")[0][0]))
+            if not executed.contains(start.gtids):
+                raise self._other_server(f"has executed {executed}, which does not hold all of ours")
+        elif start.gtids is None and start.server != identity:
+            raise self._other_server(f"is {identity}, the position is of {start.server}")
+        # MariaDB itself refuses a GTID that its log does not hold.
+
+    def _other_server(self, what: str) -> LogPositionLost:
+        return LogPositionLost(
+            f"the server {what}: it was reset, restored, or is another one, and cannot go on from our position",
+            where=where(self._config),
+            fix=f"connect to the right server, or {events.FRESH_START}",
+        )

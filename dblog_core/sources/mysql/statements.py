@@ -1,0 +1,288 @@
+"""What a statement in the log means for us: the least that must be understood of SQL, and a refusal for the rest.
+
+Rows travel as row events; statements are transaction control, DDL, and changes that somebody logged in statement form.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from dblog_core.schema import TableName
+
+
+class Means(Enum):
+    BEGIN = auto()
+    COMMIT = auto()
+    ROLLBACK = auto()
+    ROLLBACK_TO = auto()
+    XA_START = auto()
+    XA_END = auto()
+    """The second phase: a prepared transaction is committed or rolled back."""
+    EMPTIES = auto()
+    """All rows of `tables` are gone: TRUNCATE, DROP, CREATE OR REPLACE."""
+    REWRITES = auto()
+    """Rows of `tables` come or go without row events: RENAME, changes of partitions and files, CREATE … SELECT."""
+    DROPS_SCHEMA = auto()
+    CHANGES_ROWS = auto()
+    """A change of rows in statement form: what it touches (triggers, cascades) cannot be known."""
+    HARMLESS = auto()
+    UNKNOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    means: Means
+    tables: tuple[TableName, ...] = ()
+    schema: str = ""
+
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>\s+ | \#[^\n]* | --(?=[\s\x00-\x1f]|$)[^\n]* | /\*(?!M?!).*?(?:\*/|$))
+  | (?P<opened>/\*M?!\d* | \*/)                     # executable comments: their content is part of the statement
+  | (?P<quoted>`(?:[^`]|``)*`)
+  | (?P<double>"(?:[^"\\]|\\.|"")*")
+  | (?P<text>'(?:[^'\\]|\\.|'')*')
+  | (?P<word>[\w$@\x80-\U0010ffff]+)
+  | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`name`: what it names if it is an identifier, quoted or not; `word`: upper case, empty for quoted ones."""
+
+    word: str
+    name: str = ""
+
+
+def _tokens(sql: str) -> Iterator[Token]:
+    for match in _TOKEN.finditer(sql):
+        text = match[0]
+        match match.lastgroup:
+            case "space" | "opened":
+                continue
+            case "quoted":
+                yield Token("", text[1:-1].replace("``", "`"))
+            case "double":  # an identifier under ANSI_QUOTES, else a string: only looked at where a name must stand
+                yield Token("", text[1:-1].replace('""', '"'))
+            case "text":
+                yield Token("'")
+            case "word":
+                yield Token(text.upper(), text)
+            case _:
+                yield Token(text)
+
+
+_ROW_CHANGES = {
+    "INSERT",
+    "REPLACE",
+    "UPDATE",
+    "DELETE",
+    "LOAD",
+    "WITH",
+    "CALL",
+    "DO",
+    "SELECT",
+    "MERGE",
+    "HANDLER",
+    "IMPORT",
+}
+_HARMLESS = {
+    "SAVEPOINT": "nothing is undone by it",
+    "RELEASE": "of a savepoint",
+    "CREATE": "of anything but a table",
+    "ALTER": "of anything but a table",
+    "DROP": "of anything but a table or a schema",
+    "GRANT": "accounts",
+    "REVOKE": "accounts",
+    "SET": "passwords, roles",
+    "FLUSH": "caches and logs",
+    "ANALYZE": "statistics",
+    "OPTIMIZE": "same rows, new files",
+    "REPAIR": "same rows, new files",
+    "INSTALL": "plugins",
+    "UNINSTALL": "plugins",
+    "RENAME": "of a user",
+}
+_SYSTEM = {"mysql", "sys", "performance_schema", "information_schema"}
+
+
+class _Reader:
+    """The tokens of a statement, read in order."""
+
+    def __init__(self, sql: str, schema: str) -> None:
+        self._tokens = list(_tokens(sql))
+        self._at = 0
+        self._schema = schema
+
+    def peek(self, ahead: int = 0) -> Token:
+        at = self._at + ahead
+        return self._tokens[at] if at < len(self._tokens) else Token("")
+
+    def take(self, *words: str) -> bool:
+        """Steps over these words if they stand here."""
+        if any(self.peek(i).word != word for i, word in enumerate(words)):
+            return False
+        self._at += len(words)
+        return True
+
+    def table(self) -> TableName | None:
+        first = self.peek()
+        if not first.name:
+            return None
+        if self.peek(1).word == "." and self.peek(2).name:
+            self._at += 3
+            return TableName(first.name, self._tokens[self._at - 1].name)
+        self._at += 1
+        return TableName(self._schema, first.name)
+
+    def tables(self) -> tuple[TableName, ...]:
+        found = []
+        while (table := self.table()) is not None:
+            found.append(table)
+            if not self.take(","):
+                break
+        return tuple(found)
+
+    def skip_settings(self) -> None:
+        """Steps over MariaDB's `SET STATEMENT x=y FOR`: the statement itself comes after."""
+        if self.take("SET", "STATEMENT"):
+            while self.peek() != Token("") and not self.take("FOR"):
+                self._at += 1
+
+    def skip_waiting(self) -> None:
+        """Steps over MariaDB's `WAIT n` and `NOWAIT`."""
+        while self.peek().word in ("WAIT", "NOWAIT") or self.peek().word.isdigit():
+            self._at += 1
+
+    def words(self) -> list[str]:
+        return [token.word for token in self._tokens[self._at :]]
+
+
+def classify(sql: str, schema: str) -> Statement:
+    """What the statement means. `schema`: the default database that it was run in."""
+    read = _Reader(sql, schema)
+    read.skip_settings()
+    verb = read.peek()
+    if not read.words():  # comments alone: what a server puts in place of an event that a replica cannot read
+        return Statement(Means.HARMLESS)
+    if verb.word in ("BEGIN", "START", "COMMIT", "ROLLBACK", "XA"):
+        return _control(read)
+    if verb.word in ("TRUNCATE", "DROP", "CREATE", "ALTER", "RENAME") and (found := _table_ddl(read)) is not None:
+        return found
+    if verb.word in _ROW_CHANGES:
+        return Statement(_row_change(read))
+    return Statement(Means.HARMLESS if verb.word in _HARMLESS else Means.UNKNOWN)
+
+
+def _control(read: _Reader) -> Statement:
+    if read.take("XA"):
+        phases = {"START": Means.XA_START, "BEGIN": Means.XA_START, "COMMIT": Means.XA_END, "ROLLBACK": Means.XA_END}
+        return Statement(phases.get(read.peek().word, Means.HARMLESS))
+    if read.take("ROLLBACK"):
+        read.take("WORK")
+        return Statement(Means.ROLLBACK_TO if read.peek().word == "TO" else Means.ROLLBACK)
+    return Statement(Means.COMMIT if read.take("COMMIT") else Means.BEGIN)
+
+
+def _table_ddl(read: _Reader) -> Statement | None:
+    """DDL on tables and schemas; None for that on anything else."""
+    if read.take("TRUNCATE"):
+        read.take("TABLE")
+        table = read.table()
+        return Statement(Means.EMPTIES, (table,)) if table else Statement(Means.UNKNOWN)
+    if read.take("DROP"):
+        return _drop(read)
+    if read.take("CREATE"):
+        return _create(read)
+    if read.take("RENAME"):
+        return _rename(read)
+    read.take("ALTER")
+    read.take("ONLINE")
+    read.take("IGNORE")
+    if not read.take("TABLE"):
+        return None
+    read.take("IF", "EXISTS")
+    table = read.table()
+    if table is None:
+        return Statement(Means.UNKNOWN)
+    return Statement(Means.REWRITES if _moves_rows(read.words()) else Means.HARMLESS, (table,))
+
+
+def _drop(read: _Reader) -> Statement | None:
+    if read.take("TEMPORARY"):
+        return Statement(Means.HARMLESS)
+    if read.take("TABLE") or read.take("TABLES"):
+        read.take("IF", "EXISTS")
+        tables = read.tables()
+        return Statement(Means.EMPTIES, tables) if tables else Statement(Means.UNKNOWN)
+    if read.take("DATABASE") or read.take("SCHEMA"):
+        read.take("IF", "EXISTS")
+        return Statement(Means.DROPS_SCHEMA, schema=read.peek().name)
+    return None
+
+
+def _create(read: _Reader) -> Statement | None:
+    replaces = read.take("OR", "REPLACE")
+    if read.take("TEMPORARY"):
+        return Statement(Means.HARMLESS)
+    if not read.take("TABLE"):
+        return None
+    read.take("IF", "NOT", "EXISTS")
+    table = read.table()
+    if table is None:
+        return Statement(Means.UNKNOWN)
+    if "SELECT" in read.words():  # the row form of CREATE … SELECT has its rows in row events, and no SELECT
+        return Statement(Means.REWRITES, (table,))
+    return Statement(Means.EMPTIES if replaces else Means.HARMLESS, (table,))
+
+
+def _rename(read: _Reader) -> Statement | None:
+    if not (read.take("TABLE") or read.take("TABLES")):
+        return None
+    read.take("IF", "EXISTS")
+    found = []
+    while (table := read.table()) is not None:
+        found.append(table)
+        read.skip_waiting()
+        if not (read.take("TO") or read.take(",")):
+            break
+    return Statement(Means.REWRITES, tuple(found)) if found else Statement(Means.UNKNOWN)
+
+
+_RENAMED_PARTS = {"COLUMN", "INDEX", "KEY"}
+
+
+def _moves_rows(words: list[str]) -> bool:
+    """Whether an ALTER TABLE renames the table, or drops, empties or swaps partitions or files."""
+    pairs = set(itertools.pairwise(words))
+    if any(first == "RENAME" and second not in _RENAMED_PARTS for first, second in pairs):
+        return True
+    partition = {(verb, "PARTITION") for verb in ("DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "CONVERT")}
+    return bool(pairs & (partition | {("DISCARD", "TABLESPACE"), ("IMPORT", "TABLESPACE"), ("CONVERT", "TABLE")}))
+
+
+def _row_change(read: _Reader) -> Means:
+    """A write to the server's own schemas is harmless; any other, also to a table that nobody captures, is not.
+
+    In statement form the effects of its triggers and cascades, which may reach captured tables, are not in the log.
+    """
+    verbs = {"INSERT": ("INTO",), "REPLACE": ("INTO",), "DELETE": ("FROM",), "UPDATE": ()}
+    verb = read.peek().word
+    if verb not in verbs:
+        return Means.CHANGES_ROWS
+    read.take(verb)
+    while read.peek().word in ("LOW_PRIORITY", "DELAYED", "HIGH_PRIORITY", "QUICK", "IGNORE"):
+        read.take(read.peek().word)
+    for word in verbs[verb]:
+        read.take(word)
+    table = read.table()
+    single = read.peek().word not in (",", "JOIN")
+    return Means.HARMLESS if table and single and table.schema.lower() in _SYSTEM else Means.CHANGES_ROWS

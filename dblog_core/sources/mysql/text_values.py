@@ -1,0 +1,75 @@
+"""Values as a SELECT prints them, one column at a time, as the same Arrow arrays that the log's values become."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.schema import Column
+from dblog_core.sources.mysql.binary_values import ZERO_DATE_FIX, ValueFault
+
+_ZERO_PART = r"^0000|^\d{4}-00|^\d{4}-\d{2}-00"
+
+
+def to_arrow(column: Column, values: Sequence[bytes | None], *, zero_dates: str) -> pa.Array:
+    """The column's Arrow array; None is NULL. Raises ValueFault."""
+    raw = pa.array(values, pa.binary())
+    kind = column.type
+    if pa.types.is_binary(kind):
+        return raw
+    try:
+        text = raw.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise ValueFault(_first_invalid(values), "is not valid UTF-8", "correct the value in the source") from error
+    if pa.types.is_string(kind):
+        return _plain_decimals(text) if column.source_type.startswith("decimal") else text
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _dates(kind, text, zero_dates)
+    if pa.types.is_float32(kind):
+        return text.cast(pa.float64()).cast(pa.float32(), safe=False)  # selected as its exact double
+    return text.cast(kind)
+
+
+def _plain_decimals(text: pa.Array) -> pa.Array:
+    """Without the zeros in front that ZEROFILL adds."""
+    return pc.replace_substring_regex(text, r"^(-?)0+(\d)", r"\1\2")
+
+
+def _first_invalid(values: Sequence[bytes | None]) -> int:
+    for row, value in enumerate(values):
+        try:
+            (value or b"").decode()
+        except UnicodeDecodeError:
+            return row
+    return 0
+
+
+def _dates(kind: pa.DataType, text: pa.Array, zero_dates: str) -> pa.Array:
+    zero = pc.match_substring_regex(text, _ZERO_PART)
+    if pc.any(zero).as_py():
+        text = _without(text, zero, zero_dates)
+    plain = pa.date32() if pa.types.is_date(kind) else pa.timestamp("us")
+    try:
+        parsed = text.cast(plain)
+    except pa.ArrowInvalid:
+        impossible = pa.array([value is not None and not _exists(value) for value in text.to_pylist()])
+        parsed = _without(text, impossible, zero_dates).cast(plain)
+    return parsed if kind == plain else parsed.cast(pa.int64()).cast(kind)
+
+
+def _without(text: pa.Array, bad: pa.Array, zero_dates: str) -> pa.Array:
+    if zero_dates != "null":
+        row = pc.index(bad, True).as_py()
+        raise ValueFault(row, f"is a date that does not exist: {text[row].as_py()}", ZERO_DATE_FIX)
+    return pc.if_else(pc.fill_null(bad, False), pa.scalar(None, pa.string()), text)
+
+
+def _exists(value: str) -> bool:
+    try:
+        dt.datetime.fromisoformat(value[:19])
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,128 @@
+"""Column types: the server's, as its catalogue and as its log name them, and the one Arrow type that both become."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import pyarrow as pa
+
+from dblog_core.sources.mysql import charsets
+from dblog_core.sources.mysql.charsets import Decode
+
+
+class UnsupportedType(ValueError):
+    """A column type that has no exact form here; the text says which and why."""
+
+
+class Kind(Enum):
+    """How values are stored, so how they are decoded."""
+
+    INTEGER = auto()
+    UNSIGNED64 = auto()
+    DECIMAL = auto()
+    LONG_DECIMAL = auto()
+    FLOAT = auto()
+    DOUBLE = auto()
+    TEXT = auto()
+    BINARY = auto()
+    PADDED = auto()
+    DATE = auto()
+    DATETIME = auto()
+    TIMESTAMP = auto()
+    TIME = auto()
+    YEAR = auto()
+    ENUM = auto()
+    SET = auto()
+    BIT = auto()
+    JSON = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A column's type in one table version of the log.
+
+    `width`: bytes of a fixed value (PADDED: the length to pad to); `prefix`: bytes of the length before a variable one;
+    `decode`: for text that is not UTF-8; `labels`: of ENUM and SET, in order.
+    """
+
+    kind: Kind
+    arrow: pa.DataType
+    text: str
+    width: int = 0
+    prefix: int = 0
+    precision: int = 0
+    scale: int = 0
+    decode: Decode | None = None
+    labels: tuple[str, ...] = ()
+
+
+_SIGNED = {1: pa.int8(), 2: pa.int16(), 3: pa.int32(), 4: pa.int32(), 8: pa.int64()}
+_UNSIGNED = {1: pa.int16(), 2: pa.int32(), 3: pa.int32(), 4: pa.int64()}
+_WIDTHS = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
+_NAMES = {width: name for name, width in _WIDTHS.items()}
+LARGEST_DECIMAL = 38
+"""Digits of Arrow's, Parquet's and Delta's decimals; longer ones travel as the server's own text."""
+
+
+def integer(width: int, unsigned: bool) -> ColumnType:
+    text = _NAMES[width] + (" unsigned" if unsigned else "")
+    if unsigned and width == 8:
+        return ColumnType(Kind.UNSIGNED64, pa.decimal128(20, 0), text, width=8)
+    return ColumnType(Kind.INTEGER, (_UNSIGNED if unsigned else _SIGNED)[width], text, width=width)
+
+
+def decimal(precision: int, scale: int) -> ColumnType:
+    text = f"decimal({precision},{scale})"
+    if precision > LARGEST_DECIMAL:
+        return ColumnType(Kind.LONG_DECIMAL, pa.string(), text, precision=precision, scale=scale)
+    return ColumnType(Kind.DECIMAL, pa.decimal128(precision, scale), text, precision=precision, scale=scale)
+
+
+_BY_NAME: dict[str, pa.DataType] = {
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "datetime": pa.timestamp("us"),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "time": pa.string(),
+    "year": pa.int16(),
+    "enum": pa.string(),
+    "set": pa.string(),
+    "bit": pa.binary(),
+    "json": pa.string(),
+    "vector": pa.binary(),
+    **dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"), pa.string()),
+    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), pa.binary()),
+    **dict.fromkeys(
+        ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"), pa.binary()
+    ),
+    **dict.fromkeys(("geometrycollection", "geomcollection"), pa.binary()),
+}
+
+
+def from_catalogue(
+    data_type: str, column_type: str, precision: int | None, scale: int | None, charset: str | None
+) -> pa.DataType:
+    """The Arrow type of a column of `information_schema.columns`. Raises UnsupportedType."""
+    name = data_type.lower()
+    if "/*" in column_type or " COMPRESSED" in column_type:
+        raise UnsupportedType(f"{column_type}: a storage form that the log does not describe")
+    if name in _WIDTHS:
+        return integer(_WIDTHS[name], "unsigned" in column_type).arrow
+    if name == "decimal":
+        return decimal(precision or 10, scale or 0).arrow
+    if name not in _BY_NAME:
+        raise UnsupportedType(f"type {column_type} is not supported")
+    if charset and charset != charsets.BINARY and not charsets.supported(charset):
+        raise UnsupportedType(f"character set {charset} is not supported")
+    return _BY_NAME[name]
+
+
+_LABELLED = re.compile(r"(enum|set)\b", re.IGNORECASE)
+
+
+def is_labelled(source_type: str) -> bool:
+    """ENUM or SET: sorted by number, compared with text as text."""
+    return _LABELLED.match(source_type) is not None

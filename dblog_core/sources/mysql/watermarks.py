@@ -1,0 +1,43 @@
+"""The watermark table: one row per worker, overwritten for every watermark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pymysql.connections import Connection
+
+from dblog_core.config import SourceConfig
+from dblog_core.schema import TableName
+from dblog_core.sources.mysql.connection import connect, quoted, rows, translated
+
+
+def qualified(table: TableName) -> str:
+    return f"{quoted(table.schema)}.{quoted(table.name)}"
+
+
+def create_statement(table: TableName) -> str:
+    return (
+        f"CREATE TABLE IF NOT EXISTS {qualified(table)} "
+        "(worker varchar(64) NOT NULL PRIMARY KEY, payload longtext NOT NULL) ENGINE=InnoDB"
+        " DEFAULT CHARACTER SET utf8mb4"
+    )
+
+
+class MysqlWatermarks:
+    """A WatermarkWriter: autocommit, so the binlog holds the payload when `write` returns."""
+
+    def __init__(self, config: SourceConfig, connection: Connection[Any], worker: str) -> None:
+        self._config, self._connection, self._worker = config, connection, worker
+        table = qualified(TableName.parse(config.watermark_table))
+        self._statement = f"INSERT INTO {table} (worker, payload) VALUES (%s, %s) ON DUPLICATE KEY UPDATE payload = %s"
+
+    def write(self, payload: str) -> None:
+        with translated(self._config, "writing a watermark"):
+            rows(self._connection, self._statement, (self._worker, payload, payload))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def open_watermarks(config: SourceConfig, worker: str) -> MysqlWatermarks:
+    return MysqlWatermarks(config, connect(config), worker)

@@ -1,0 +1,193 @@
+"""What the server's catalogue says of the wanted tables: shapes, keys, and what the log identifies their rows by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import RequestError, UnknownLogEvent
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.sources.postgres import types
+from dblog_core.sources.postgres.connection import Connection, rows
+
+_BASE = """
+    LATERAL (WITH RECURSIVE base(type, typmod, depth) AS (
+        SELECT {type}, {typmod}, 0
+        UNION ALL
+        SELECT t.typbasetype, t.typtypmod, depth + 1
+        FROM base JOIN pg_type t ON t.oid = base.type WHERE t.typtype = 'd')
+    SELECT format_type(type, typmod) AS name FROM base ORDER BY depth DESC LIMIT 1) AS base
+"""
+_TABLES = """
+    SELECT c.oid::bigint, n.nspname, c.relname, c.relkind, c.relreplident, c.relpersistence,
+           ARRAY(SELECT a.relid::oid::bigint FROM pg_partition_ancestors(c.oid) a WHERE a.relid <> c.oid)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+      AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+    ORDER BY n.nspname, c.relname
+"""
+_COLUMNS = f"""
+    SELECT a.attrelid::bigint, a.attname, base.name, a.attnotnull, a.attgenerated <> ''
+    FROM pg_attribute a, {_BASE.format(type="a.atttypid", typmod="a.atttypmod")}
+    WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attrelid, a.attnum
+"""
+_INDEXES = """
+    SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident,
+           i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL,
+           ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
+                 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+                 WHERE k.place <= i.indnkeyatts ORDER BY k.place)
+    FROM pg_index i WHERE i.indrelid = ANY(%s::oid[]) AND i.indisvalid
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueColumn:
+    """A column as the catalogue has it; `source_type` is the base type where it is a domain."""
+
+    name: str
+    source_type: str
+    not_null: bool
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueTable:
+    """A table as the catalogue has it now.
+
+    `identity`: the columns by which the log identifies old rows, empty for none; `full`: old rows come whole.
+    """
+
+    oid: int
+    name: TableName
+    partitioned: bool
+    logged: bool
+    full: bool
+    identity: frozenset[str]
+    columns: tuple[CatalogueColumn, ...]
+    primary_key: tuple[str, ...]
+    unique: tuple[frozenset[str], ...]
+    ancestors: tuple[int, ...]
+
+    def key(self, config: SourceConfig) -> tuple[str, ...]:
+        """The key that rows are known by: `[source.keys]` if the table is there, otherwise its primary key."""
+        return tuple(config.keys.get(str(self.name), self.primary_key))
+
+    def schema(self, config: SourceConfig) -> TableSchema:
+        """The staged shape. Generated columns are not in it: the log does not carry them."""
+        stored = tuple(types.column(c.name, c.source_type) for c in self.columns if not c.generated)
+        return TableSchema(self.name, stored, self.key(config))
+
+
+def watermark_table(config: SourceConfig) -> TableName:
+    return TableName.parse(config.watermark_table)
+
+
+def wanted(name: TableName, config: SourceConfig) -> bool:
+    """Whether a pattern of the configuration matches the table. The watermark table is never one of them."""
+    return name != watermark_table(config) and any(matches(name, pattern) for pattern in config.tables)
+
+
+def matches(name: TableName, pattern: str) -> bool:
+    return all(p.fullmatch(part) for p, part in zip(_expressions(pattern), (name.schema, name.name), strict=True))
+
+
+@lru_cache(maxsize=256)
+def _expressions(pattern: str) -> tuple[re.Pattern[str], ...]:
+    schema, _, table = pattern.partition(".")
+    return tuple(
+        re.compile(re.escape(part).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL) for part in (schema, table)
+    )
+
+
+def wanted_tables(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:
+    """The tables that the configuration wants; of a wanted partitioned table the root alone, for all its partitions."""
+    found = [row for row in rows(connection, _TABLES) if wanted(TableName(row[1], row[2]), config)]
+    oids = {row[0] for row in found}
+    return _describe(connection, [row for row in found if not oids.intersection(row[6])])
+
+
+def find_table(connection: Connection, name: TableName) -> CatalogueTable | None:
+    """One table by its exact name; None if there is none."""
+    return next(
+        iter(
+            _describe(
+                connection, [row for row in rows(connection, _TABLES) if (row[1], row[2]) == (name.schema, name.name)]
+            )
+        ),
+        None,
+    )
+
+
+def table(connection: Connection, name: TableName) -> CatalogueTable:
+    """One table by its exact name. Raises RequestError if it does not exist."""
+    found = find_table(connection, name)
+    if found is None:
+        raise RequestError(f"the source has no table {name}", fix="`dblog check` lists the tables of the configuration")
+    return found
+
+
+def leaves(connection: Connection, root: CatalogueTable) -> list[CatalogueTable]:
+    """The partitions of a partitioned table that hold rows."""
+    query = "SELECT relid::oid::bigint FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf"
+    oids = {oid for (oid,) in rows(connection, query, (root.oid,))}
+    return _describe(connection, [row for row in rows(connection, _TABLES) if row[0] in oids])
+
+
+def type_name(connection: Connection, oid: int, typmod: int) -> str:
+    """The base type's text of a type oid of the log. Raises UnknownLogEvent for a type that was dropped since."""
+    query = f"SELECT base.name FROM {_BASE.format(type='%s::oid', typmod='%s::int')}"
+    name = str(rows(connection, query, (oid, typmod))[0][0])
+    if name == "???":
+        raise UnknownLogEvent(f"the log holds a column of type oid {oid}, and the type is dropped", fix=FRESH_START)
+    return name
+
+
+def base_name(connection: Connection, name: str) -> str:
+    """The base type's text of a type name of the log (wal2json resolves a domain over a domain by one step only)."""
+    query = f"SELECT base.name FROM (SELECT to_regtype(%s)::oid AS oid) t, {_BASE.format(type='t.oid', typmod='-1')}"
+    found = rows(connection, query, (name,))[0][0]
+    return name if found in (None, "-", "???") else str(found)
+
+
+FRESH_START = "drop the slot and run `dblog capture --fresh-start`: it goes on at the present end and dumps all tables"
+
+
+def _describe(connection: Connection, found: Sequence[tuple[Any, ...]]) -> list[CatalogueTable]:
+    oids = [row[0] for row in found]
+    columns = rows(connection, _COLUMNS, (oids,))
+    indexes = rows(connection, _INDEXES, (oids,))
+    return [
+        _table(
+            row,
+            [CatalogueColumn(*c[1:]) for c in columns if c[0] == row[0]],
+            [i[1:] for i in indexes if i[0] == row[0]],
+        )
+        for row in found
+    ]
+
+
+def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[tuple[Any, ...]]) -> CatalogueTable:
+    oid, schema, name, kind, replica_identity, persistence, ancestors = row
+    primary = next((tuple(i[3]) for i in indexes if i[0]), ())
+    chosen = next((frozenset(i[3]) for i in indexes if i[1]), frozenset())
+    identity = {"d": frozenset(primary), "i": chosen, "f": frozenset(c.name for c in columns)}.get(
+        str(replica_identity), frozenset()
+    )
+    return CatalogueTable(
+        oid=int(oid),
+        name=TableName(str(schema), str(name)),
+        partitioned=kind == "p",
+        logged=persistence == "p",
+        full=replica_identity == "f",
+        identity=identity,
+        columns=tuple(columns),
+        primary_key=primary,
+        unique=tuple(frozenset(i[3]) for i in indexes if i[2]),
+        ancestors=tuple(ancestors),
+    )

@@ -1,0 +1,245 @@
+"""The preflight: every problem of server, rights, tables, publication and slot at once, each with its fix in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import psycopg2
+import psycopg2.errors
+from psycopg2 import sql
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import SourceError
+from dblog_core.interfaces import Problem
+from dblog_core.sources.postgres import catalogue, publication, slots
+from dblog_core.sources.postgres.catalogue import CatalogueTable
+from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, session, value
+from dblog_core.sources.postgres.identity import refusals
+from dblog_core.sources.postgres.watermarks import creation, identifier
+
+OLDEST = 150000
+_SETTINGS = """
+    SELECT current_setting('wal_level'), pg_is_in_recovery(), current_setting('max_replication_slots')::int,
+           (SELECT count(*) FROM pg_replication_slots), current_setting('max_wal_senders')::int,
+           (SELECT count(*) FROM pg_stat_replication), current_setting('max_slot_wal_keep_size'),
+           pg_encoding_to_char(encoding), rolsuper, rolreplication
+    FROM pg_database, pg_roles WHERE datname = current_database() AND rolname = current_user
+"""
+_TABLE_RIGHTS = """
+    SELECT has_schema_privilege(relnamespace, 'USAGE'), has_table_privilege(oid, 'SELECT'), row_security_active(oid),
+           pg_has_role(relowner, 'USAGE')
+    FROM pg_class WHERE oid = %s
+"""
+_NAN = ("real", "double precision", "numeric")
+
+
+def problems(config: SourceConfig) -> list[Problem]:
+    """Everything that `check` reports. Raises nothing for what a user can mend."""
+    try:
+        with session(config) as connection:
+            return list(_all(connection, config))
+    except SourceError as error:
+        return [Problem(f"{error.where}: {error.message}", error.fix)]
+
+
+def watermark_fix(connection: Connection, config: SourceConfig) -> str:
+    """The SQL for an administrator that makes the watermark table usable for us."""
+    table = catalogue.watermark_table(config)
+    return _sql(
+        connection,
+        "CREATE SCHEMA IF NOT EXISTS {}; {}; GRANT USAGE ON SCHEMA {} TO {}; GRANT SELECT, INSERT, UPDATE ON {} TO {}",
+        sql.Identifier(table.schema), creation(table), sql.Identifier(table.schema), sql.Identifier(config.user),
+        identifier(table), sql.Identifier(config.user),
+    )  # fmt: skip
+
+
+def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
+    if connection.server_version < OLDEST:
+        yield Problem(
+            f"the server's version is {connection.server_version // 10000}", "PostgreSQL 15 or later is needed"
+        )
+        return
+    if config.read_only:
+        yield Problem(
+            "read_only = true is not supported for PostgreSQL",
+            "set read_only = false, with a user that may write the watermark table",
+        )
+    yield from _server(connection, config)
+    tables = catalogue.wanted_tables(connection, config)
+    for pattern in config.tables:
+        if not any(catalogue.matches(table.name, pattern) for table in tables):
+            yield Problem(
+                f"no table matches {pattern}",
+                "correct tables in [source]: SCHEMA.TABLE with * and ?, upper and lower case count",
+            )
+    for table in tables:
+        yield from _table(connection, config, table)
+    yield from _watermarks(connection, config)
+    if config.plugin == "pgoutput":
+        yield from _publication(connection, config, tables)
+    yield from _slot(connection, config)
+
+
+def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
+    level, recovering, max_slots, used_slots, max_senders, senders, keep, encoding, superuser, replication = rows(
+        connection, _SETTINGS
+    )[0]
+    if level != "logical":
+        yield Problem(f"wal_level is {level}", "ALTER SYSTEM SET wal_level = 'logical'; then restart the server")
+    if recovering:
+        yield Problem("the server is a standby and cannot be written", "name the primary in host")
+    if used_slots >= max_slots and slots.find_slot(connection, config.slot) is None:
+        raised = f"ALTER SYSTEM SET max_replication_slots = {max_slots + 4}; then restart the server"
+        fix = f"drop one that is not needed (SELECT slot_name, active FROM pg_replication_slots), or {raised}"
+        yield Problem(f"all {max_slots} replication slots are taken", fix)
+    if senders >= max_senders:
+        yield Problem(
+            f"all {max_senders} WAL senders are busy",
+            f"ALTER SYSTEM SET max_wal_senders = {max_senders + 4}; then restart the server",
+        )
+    if keep != "-1":
+        what = f"max_slot_wal_keep_size is {keep}: a capture that stands still for longer than that loses its slot"
+        yield Problem(
+            what, "ALTER SYSTEM SET max_slot_wal_keep_size = -1, or watch the lag in `dblog status`", fatal=False
+        )
+    if encoding == "SQL_ASCII":
+        yield Problem(
+            "the database has no encoding (SQL_ASCII): text that is not UTF-8 stops the capture",
+            "convert it to UTF8",
+            fatal=False,
+        )
+    if not (superuser or replication):
+        yield Problem(
+            f"user {config.user} may not replicate",
+            _sql(connection, "ALTER ROLE {} REPLICATION", sql.Identifier(config.user)),
+        )
+        return
+    yield from _attempt(lambda: connect(config, replication=True).close())
+
+
+def _table(connection: Connection, config: SourceConfig, table: CatalogueTable) -> Iterator[Problem]:
+    yield from refusals(connection, table, config)
+    usage, select, hidden, _ = rows(connection, _TABLE_RIGHTS, (table.oid,))[0]
+    grant = (
+        sql.Identifier(table.name.schema),
+        sql.Identifier(config.user),
+        identifier(table.name),
+        sql.Identifier(config.user),
+    )
+    if not (usage and select):
+        yield Problem(
+            f"user {config.user} may not read {table.name}",
+            _sql(connection, "GRANT USAGE ON SCHEMA {} TO {}; GRANT SELECT ON {} TO {}", *grant),
+        )
+    if hidden:
+        yield Problem(
+            f"row security hides rows of {table.name} from user {config.user}",
+            _sql(connection, "ALTER ROLE {} BYPASSRLS", grant[1]),
+        )
+    if not table.key(config):
+        what = f"{table.name} has no key: its changes are logged, and it cannot have a lake table or be dumped"
+        yield Problem(
+            what, f'a primary key, or [source.keys] "{table.name}" = [its unique, never-null columns]', fatal=False
+        )
+    if generated := [c.name for c in table.columns if c.generated]:
+        what = f"{table.name}: generated columns ({', '.join(generated)}) are not in the log and are left out"
+        yield Problem(what, "compute them in the lake from the other columns", fatal=False)
+    if table.partitioned:
+        what = f"{table.name} is partitioned: TRUNCATE, DETACH and DROP of one partition are not in its log"
+        yield Problem(what, "DELETE the rows first, or dump the table afterwards", fatal=False)
+    floats = [
+        c.name
+        for c in table.columns
+        if c.source_type.startswith(_NAN) and not c.generated and not c.source_type.endswith("]")
+    ]
+    if floats and config.plugin == "wal2json":
+        what = f"{table.name}: wal2json sends NaN and infinities of ({', '.join(floats)}) as null"
+        yield Problem(what, 'set plugin = "pgoutput" unless those columns never hold such values', fatal=False)
+
+
+def _watermarks(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
+    name = catalogue.watermark_table(config)
+    table, fix = catalogue.find_table(connection, name), watermark_fix(connection, config)
+    if table is None:
+        creatable = (
+            "SELECT coalesce((SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s), false)"
+        )
+        if not value(connection, creatable, (name.schema,)):
+            yield Problem(f"the watermark table {name} is missing, and user {config.user} may not make it", fix)
+        return
+    if not value(
+        connection,
+        "SELECT bool_and(has_table_privilege(%s::oid, p)) FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS p",
+        (table.oid,),
+    ):
+        yield Problem(f"user {config.user} may not write the watermark table {name}", fix)
+    shape = {c.name: c.source_type for c in table.columns}
+    if shape != {"worker": "text", "payload": "text"} or table.primary_key != ("worker",) or not table.logged:
+        yield Problem(
+            f"{name} is not a watermark table of ours",
+            _sql(connection, "set watermark_table to another name, or DROP TABLE {}", identifier(name)),
+        )
+
+
+def _publication(connection: Connection, config: SourceConfig, tables: list[CatalogueTable]) -> Iterator[Problem]:
+    found = publication.find_publication(connection, config, tables)
+    if found.filtered:
+        yield Problem(publication.filtered(found, config), publication.replacement(connection, config))
+    needed = publication.statement(found, config)
+    if needed is None or _may_publish(connection, config, tables, exists=found.exists):
+        return
+    make = f"{creation(catalogue.watermark_table(config)).as_string(connection)}; {needed.as_string(connection)}"
+    yield Problem(
+        f"publication {config.publication} is missing or incomplete, and user {config.user} may not change it", make
+    )
+
+
+def _may_publish(connection: Connection, config: SourceConfig, tables: list[CatalogueTable], *, exists: bool) -> bool:
+    owned = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
+    creatable = "SELECT has_database_privilege(current_database(), 'CREATE')"
+    right = value(connection, owned, (config.publication,)) if exists else value(connection, creatable)
+    return bool(right) and all(rows(connection, _TABLE_RIGHTS, (table.oid,))[0][3] for table in tables)
+
+
+def _slot(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
+    slot = slots.find_slot(connection, config.slot)
+    if slot is not None:
+        yield from _attempt(lambda: slots.ensure_slot(connection, config))
+    elif config.plugin == "wal2json":
+        yield from _plugin(connection, config)
+
+
+def _plugin(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
+    """A temporary slot tells whether the server can load the plugin; it goes with its session, and waits for nobody."""
+    if not value(connection, "SELECT rolsuper OR rolreplication FROM pg_roles WHERE rolname = current_user"):
+        return  # reported already
+    try:
+        execute(connection, "SET statement_timeout = '2s'")
+        execute(
+            connection,
+            "SELECT pg_create_logical_replication_slot(%s, %s, true)",
+            (f"{config.slot}_check"[:63], config.plugin),
+        )
+        execute(connection, "SELECT pg_drop_replication_slot(%s)", (f"{config.slot}_check"[:63],))
+    except psycopg2.errors.UndefinedFile:
+        yield Problem(f"the server has no output plugin {config.plugin}", slots.plugin_fix(connection))
+    except psycopg2.errors.QueryCanceled:
+        return  # it was loaded, and then waited for older transactions
+    except (psycopg2.errors.ObjectNotInPrerequisiteState, psycopg2.errors.ConfigurationLimitExceeded):
+        return  # wal_level, or no free slot: reported already
+    except psycopg2.Error as error:
+        fix = "allow it on the server: output_plugin_libraries must name it where the server has that setting"
+        yield Problem(f"output plugin {config.plugin}: {' '.join(str(error).split())}", fix)
+    finally:
+        execute(connection, "RESET statement_timeout")
+
+
+def _attempt(step: Callable[[], object]) -> Iterator[Problem]:
+    try:
+        step()
+    except SourceError as error:
+        yield Problem(error.message, error.fix)
+
+
+def _sql(connection: Connection, template: str, *parts: sql.Composable) -> str:
+    return sql.SQL(template).format(*parts).as_string(connection)

@@ -1,0 +1,151 @@
+"""Connections to PostgreSQL: TLS, the session settings that fix every value's text form, errors in our own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+from psycopg2.extras import LogicalReplicationConnection
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import SourceError, SourceRefused, SourceUnavailable
+
+Connection = psycopg2.extensions.connection
+
+SESSION = {
+    "search_path": "pg_catalog",  # type names and regclass values come schema-qualified, whoever asks
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",  # the shortest text that reads back as the same float
+    "lc_monetary": "C",
+    "xmlbinary": "base64",
+    "jit": "off",  # compiling a plan takes longer than reading a chunk
+    "row_security": "off",  # a policy that would hide rows from a chunk raises an error instead
+}
+"""Values have one text form only under fixed settings: log and chunk connections share these."""
+
+_TLS = {"verify-full": "verify-full", "verify-ca": "verify-ca", "require": "require", "off": "disable"}
+_COMING_BACK = (
+    "starting up",
+    "shutting down",
+    "recovery mode",
+    "too many",
+    "connection slots",
+    "terminating",
+    "not yet accepting",
+)
+_TRANSIENT = ("08", "40", "53", "57", "55006", "55P03", "58030")
+
+
+def connect(config: SourceConfig, *, replication: bool = False) -> Connection:
+    """An open connection in autocommit mode. Raises SourceUnavailable or SourceRefused."""
+    factory = LogicalReplicationConnection if replication else Connection
+    with translated(config, connecting=True):
+        connection: Connection = psycopg2.connect(connection_factory=factory, **_arguments(config))
+    if not replication:  # those are so by nature
+        connection.autocommit = True
+    return connection
+
+
+@contextmanager
+def session(config: SourceConfig) -> Iterator[Connection]:
+    """A connection for a few statements; their errors are translated, and it is closed at the end."""
+    connection = connect(config)
+    try:
+        with translated(config):
+            yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def translated(config: SourceConfig, *, connecting: bool = False) -> Iterator[None]:
+    """Turns psycopg2's errors into ours: transient ones, and refusals with the server's own words."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        where = f"source {config.name} ({config.host}:{config.port}/{config.database})"
+        raise (_connect_error if connecting else _error)(error, config, where) from error
+
+
+def rows(connection: Connection, query: Any, parameters: Any = None) -> list[tuple[Any, ...]]:
+    """All rows of a query; `parameters` are bound."""
+    with connection.cursor() as cursor:
+        cursor.execute(query, parameters)
+        return cursor.fetchall()
+
+
+def value(connection: Connection, query: Any, parameters: Any = None) -> Any:
+    """The one value that a query gives."""
+    return rows(connection, query, parameters)[0][0]
+
+
+def execute(connection: Connection, statement: Any, parameters: Any = None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
+
+
+def _arguments(config: SourceConfig) -> dict[str, Any]:
+    tls = config.tls or "verify-full"
+    certificates = {"sslrootcert": config.tls_ca, "sslcert": config.tls_cert, "sslkey": config.tls_key}
+    arguments: dict[str, Any] = {name: str(path) for name, path in certificates.items() if path is not None}
+    if tls == "verify-full" and config.tls_ca is None and psycopg2.extensions.libpq_version() >= 160000:
+        arguments["sslrootcert"] = "system"  # the machine's own authorities; older libpq looks in ~/.postgresql
+    return {
+        **arguments,
+        "host": config.host,
+        "port": config.port,
+        "user": config.user,
+        "password": config.password.get_secret_value(),
+        "dbname": config.database,
+        "sslmode": _TLS[tls],
+        "connect_timeout": max(2, round(config.connect_timeout)),  # libpq takes whole seconds, at least two
+        "application_name": f"dblog {config.name}",
+        "client_encoding": "UTF8",
+        "options": " ".join(f"-c {name}={text.replace(' ', chr(92) + ' ')}" for name, text in SESSION.items()),
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+    }
+
+
+def _message(error: psycopg2.Error) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _connect_error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceError:
+    message = _message(error)
+    if "certificate" in message or "SSL" in message:
+        return SourceRefused(
+            message, where=where, fix="set tls, tls_ca, tls_cert and tls_key in [source] to what the server offers"
+        )
+    if "FATAL" not in message:
+        return SourceUnavailable(
+            message, where=where, fix="check host, port, and that the server runs and listens there"
+        )
+    if any(words in message for words in _COMING_BACK):
+        return SourceUnavailable(message, where=where, fix="wait until the server accepts connections again")
+    return SourceRefused(
+        message,
+        where=where,
+        fix="check user, password and database in [source], and the server's pg_hba.conf for this address",
+    )
+
+
+def _error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceError:
+    code, message = error.pgcode, _message(error)
+    if code is None and isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError | psycopg2.DatabaseError):
+        return SourceUnavailable(message, where=where, fix="the connection broke: it is made again by itself")
+    if code is not None and code.startswith(_TRANSIENT):
+        return SourceUnavailable(message, where=where, fix="it is tried again by itself")
+    fix = (
+        f"run `dblog check`: it prints the missing grants of user {config.user}"
+        if code == "42501"
+        else "run `dblog check`"
+    )
+    return SourceRefused(f"{message} (SQLSTATE {code})", where=where, fix=fix)

@@ -1,0 +1,70 @@
+"""Whether the log can say which row an update or a delete has hit: replica identity against our key."""
+
+from __future__ import annotations
+
+from dblog_core.config import SourceConfig
+from dblog_core.interfaces import Problem
+from dblog_core.sources.postgres.catalogue import CatalogueTable, leaves
+from dblog_core.sources.postgres.connection import Connection
+
+
+def refusals(connection: Connection, table: CatalogueTable, config: SourceConfig) -> list[Problem]:
+    """Why the table must not be captured as it is; empty if it may.
+
+    A table without a usable replica identity is not only unreadable: in a publication, every UPDATE and DELETE of it
+    fails, for the application too. So it is refused before anything is made.
+    """
+    if table.partitioned and config.plugin == "wal2json":
+        what = f"{table.name} is partitioned, and wal2json shows only its partitions, each under its own name"
+        return [Problem(what, 'set plugin = "pgoutput", or name the partitions in tables')]
+    found = _key_problems(table, config)
+    for part in [table, *(leaves(connection, table) if table.partitioned else [])]:
+        if not part.logged:
+            fix = f"ALTER TABLE {part.name} SET LOGGED, or a pattern in tables that does not match it"
+            found.append(Problem(f"{part.name} is unlogged: its changes are in no log", fix))
+        if not part.full and not found:
+            found += _identity_problems(part, table, config)
+    return found
+
+
+def _key_problems(table: CatalogueTable, config: SourceConfig) -> list[Problem]:
+    """What is wrong with the columns that the key names."""
+    columns, found = {c.name: c for c in table.columns}, []
+    key, place = table.key(config), f"[source.keys] {table.name}"
+    for name in key:
+        if name not in columns:
+            found.append(Problem(f"{place}: the table has no column {name}", "name existing columns"))
+        elif columns[name].generated:
+            found.append(
+                Problem(
+                    f"{table.name}: key column {name} is generated, and the log does not carry it",
+                    f"set {place} to others",
+                )
+            )
+        elif not columns[name].not_null:
+            found.append(
+                Problem(
+                    f"{place}: column {name} may be null", f"ALTER TABLE {table.name} ALTER COLUMN {name} SET NOT NULL"
+                )
+            )
+    if str(table.name) in config.keys and not any(unique <= set(key) for unique in table.unique):
+        found.append(
+            Problem(
+                f"{place}: no unique index says that ({', '.join(key)}) is unique", "name the columns of a unique index"
+            )
+        )
+    return found
+
+
+def _identity_problems(part: CatalogueTable, table: CatalogueTable, config: SourceConfig) -> list[Problem]:
+    key = table.key(config)
+    if key and part.identity == frozenset(key):
+        return []
+    identity = f"({', '.join(sorted(part.identity))})" if part.identity else "nothing"
+    what = f"the log identifies old rows of {part.name} by {identity}, and its key is ({', '.join(key) or 'none'})"
+    default = (
+        f"ALTER TABLE {part.name} REPLICA IDENTITY DEFAULT, or FULL"
+        if part.primary_key and key == table.primary_key
+        else ""
+    )
+    return [Problem(what, default or f"ALTER TABLE {part.name} REPLICA IDENTITY FULL")]

@@ -1,0 +1,35 @@
+"""LSNs: places in PostgreSQL's write-ahead log. A resume position is the LSN right after the last whole transaction.
+
+A START_REPLICATION from there sends every transaction whose *commit record* begins at or after it, in commit order.
+"""
+
+from __future__ import annotations
+
+import re
+
+from dblog_core.errors import LogPositionLost
+
+_TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+class Lsn(int):
+    """A byte position in the write-ahead log; prints as the server does (`16/B374D848`)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Lsn:
+        """The LSN of the server's text form. Raises LogPositionLost for text that is none."""
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise LogPositionLost(
+                f"{text!r} is not a PostgreSQL log position",
+                fix="the staging belongs to another kind of source: begin with an empty one and a full dump",
+            )
+        return cls((int(match[1], 16) << 32) | int(match[2], 16))
+
+    def __str__(self) -> str:
+        return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
+
+    def __repr__(self) -> str:
+        return f"Lsn({self})"

@@ -1,0 +1,98 @@
+"""The publication that pgoutput reads: all wanted tables and the watermark table, in step with the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg2.errors
+from psycopg2 import sql
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import SourceRefused
+from dblog_core.schema import TableName
+from dblog_core.sources.postgres.catalogue import CatalogueTable, watermark_table
+from dblog_core.sources.postgres.connection import Connection, execute, rows
+from dblog_core.sources.postgres.watermarks import identifier
+
+_PUBLICATION = """
+    SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot
+    FROM pg_publication WHERE pubname = %s
+"""
+_MEMBERS = "SELECT schemaname, tablename, rowfilter IS NOT NULL FROM pg_publication_tables WHERE pubname = %s"
+_COLUMN_LISTS = """
+    SELECT r.prrelid::regclass::text FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+    WHERE p.pubname = %s AND r.prattrs IS NOT NULL
+"""
+_OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What there is under the configured name; `suits`: it shows all kinds of changes, and a wanted root for its
+    partitions; `missing`: wanted tables that are not in it."""
+
+    exists: bool
+    suits: bool
+    filtered: tuple[str, ...]
+    missing: tuple[TableName, ...]
+
+
+def find_publication(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> Publication:
+    wanted = [table.name for table in tables] + [watermark_table(config)]
+    found = rows(connection, _PUBLICATION, (config.publication,))
+    if not found:
+        return Publication(False, False, (), tuple(wanted))
+    everything, complete, via_root = found[0]
+    members = {TableName(*row[:2]): row[2] for row in rows(connection, _MEMBERS, (config.publication,))}
+    filtered = [str(name) for name, some in members.items() if some]
+    filtered += [name for (name,) in rows(connection, _COLUMN_LISTS, (config.publication,))]
+    missing = () if everything else tuple(name for name in wanted if name not in members)
+    suits = complete and (via_root or not any(table.partitioned for table in tables))
+    return Publication(True, suits, tuple(filtered), missing)
+
+
+def statement(publication: Publication, config: SourceConfig) -> sql.Composed | None:
+    """What makes the publication right; None if it is. ONLY: children by inheritance are published as themselves."""
+    name = sql.Identifier(config.publication)
+    tables = sql.SQL(", ").join(sql.SQL("ONLY {}").format(identifier(table)) for table in publication.missing)
+    if not publication.exists:
+        return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH ({})").format(name, tables, sql.SQL(_OPTIONS))
+    if publication.missing:
+        return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(name, tables)
+    if not publication.suits:
+        return sql.SQL("ALTER PUBLICATION {} SET ({})").format(name, sql.SQL(_OPTIONS))
+    return None
+
+
+def filtered(publication: Publication, config: SourceConfig) -> str:
+    """What is wrong with a publication that has row filters or column lists."""
+    return f"publication {config.publication} leaves out rows or columns of {', '.join(publication.filtered)}"
+
+
+def replacement(connection: Connection, config: SourceConfig) -> str:
+    drop = sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(config.publication)).as_string(connection)
+    return f"{drop}, and run `dblog check` again: the capture makes it, or an administrator by the SQL that is printed"
+
+
+def ensure_publication(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> None:
+    """Makes or completes the publication. Raises SourceRefused with the SQL for an administrator."""
+    while True:
+        found = find_publication(connection, config, tables)
+        if found.filtered:
+            raise SourceRefused(
+                filtered(found, config), where=f"source {config.name}", fix=replacement(connection, config)
+            )
+        needed = statement(found, config)
+        if needed is None:
+            return
+        try:
+            execute(connection, needed)
+        except psycopg2.errors.DuplicateObject:
+            continue  # a standby was faster: look again
+        except psycopg2.errors.InsufficientPrivilege as error:
+            raise SourceRefused(
+                f"publication {config.publication} is missing or incomplete, and user {config.user} may not change it",
+                where=f"source {config.name}",
+                fix=f"as the owner of the tables or a superuser: {needed.as_string(connection)}",
+            ) from error

@@ -1,0 +1,212 @@
+"""wal2json's rows held against the catalogue: which version of its table a row is of, and the columns of its images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
+from dblog_core.events import TableChanges, changes_schema, image_type
+from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.sources.postgres import types
+from dblog_core.sources.postgres.catalogue import FRESH_START, CatalogueTable
+
+Json = dict[str, Any]
+Signature = tuple[tuple[str, str], ...]
+_OPS = {"I": "c", "U": "u", "D": "d"}
+
+
+def _values(columns: Any) -> Json:
+    return {c["name"]: c["value"] for c in columns}
+
+
+def _toastable(kind: pa.DataType) -> bool:
+    """Whether a value may lie outside its row, so that an update can leave it out."""
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind))
+
+
+class Version:
+    """The rows of one table version, column by column, until the batch ends."""
+
+    def __init__(
+        self, schema: TableSchema, *, ignored: frozenset[str], never_null: frozenset[str], base: Callable[[str], str]
+    ) -> None:
+        self.schema = schema
+        self._ignored = ignored  # generated columns, which wal2json sends and pgoutput does not
+        self._never_null = never_null
+        self._base = base
+        self._types = {c.name: c.type for c in schema.columns}
+        self._known: dict[tuple[str, Signature], bool] = {}
+        self._clear()
+
+    def fits(self, record: Json) -> bool:
+        """Whether the row can be of this version: no other column or type, and only what TOAST explains is missing."""
+        action = record["action"]
+        columns = record["identity" if action == "D" else "columns"]
+        signature = tuple([(c["name"], c["type"]) for c in columns])
+        known = self._known.get((action, signature))
+        if known is None:
+            known = self._known[action, signature] = self._compare(action, signature)
+        return known
+
+    def add(self, record: Json, sequence: int, transaction: int, *, where: Callable[[], str]) -> None:
+        """Takes a row that fits. Raises UnknownLogEvent where the old row cannot be told by the key."""
+        action = record["action"]
+        new = None if action == "D" else _values(record["columns"])
+        old = None if action == "I" else _values(record.get("identity", ()))
+        key_only = old is not None and self._by_key(old, where)
+        unchanged = None
+        if new is not None and old is not None:
+            unchanged = self._fill(new, old)
+            if key_only and all(new[name] == old[name] for name in self.schema.key):
+                old, key_only = (
+                    None,
+                    False,
+                )  # wal2json always sends the old key; it says something only where it changed
+        self._sequences.append(sequence)
+        self._transactions.append(transaction)
+        self._ops.append(_OPS[action])
+        self._key_only.append(key_only)
+        self._unchanged.append(unchanged)
+        self._old.append(old)
+        self._new.append(new)
+
+    def _fill(self, new: Json, old: Json) -> list[str] | None:
+        """Completes a new row from what its old one holds; the names of the columns that stay unknown."""
+        missing = self._types.keys() - new.keys()
+        if not missing:
+            return None
+        new.update({name: old[name] for name in missing & old.keys()})
+        return [c.name for c in self.schema.columns if c.name not in new] or None
+
+    def take(self) -> TableChanges | None:
+        if not self._sequences:
+            return None
+        columns = [
+            pa.array(self._sequences, pa.int64()),
+            pa.array(self._transactions, pa.int32()),
+            pa.array(self._ops, pa.string()),
+            pa.array(self._key_only, pa.bool_()),
+            pa.array(self._unchanged, pa.list_(pa.string())),
+            self._struct(self._old, complete=False),
+            self._struct(self._new, complete=True),
+        ]
+        self._clear()
+        return TableChanges(self.schema, pa.RecordBatch.from_arrays(columns, schema=changes_schema(self.schema)))
+
+    def _clear(self) -> None:
+        self._sequences: list[int] = []
+        self._transactions: list[int] = []
+        self._ops: list[str] = []
+        self._key_only: list[bool] = []
+        self._unchanged: list[list[str] | None] = []
+        self._old: list[Json | None] = []
+        self._new: list[Json | None] = []
+
+    def _compare(self, action: str, signature: Signature) -> bool:
+        names = {name for name, _ in signature}
+        for name, text in signature:
+            if name not in self._ignored and self._types.get(name) != types.arrow_type(self._base(text)):
+                return False
+        missing = self._types.keys() - names
+        if action == "D":
+            return missing.isdisjoint(self.schema.key)
+        return all(action == "U" and _toastable(self._types[name]) for name in missing)
+
+    def _by_key(self, old: Json, where: Callable[[], str]) -> bool:
+        """Whether the old image is the key alone; otherwise it must be the whole row (REPLICA IDENTITY FULL)."""
+        names = old.keys() - self._ignored
+        if self.schema.key and names == set(self.schema.key):
+            return True
+        if names == self._types.keys():
+            return False
+        key = ", ".join(self.schema.key)
+        raise UnknownLogEvent(
+            f"the log identifies old rows by ({', '.join(old) or 'nothing'}), and the key is ({key})",
+            where=f"{self.schema.table}, {where()}",
+            fix=f"ALTER TABLE {self.schema.table} REPLICA IDENTITY FULL; then {FRESH_START}",
+        )
+
+    def _struct(self, images: list[Json | None], *, complete: bool) -> pa.Array:
+        kind = image_type(self.schema)
+        if not any(images):
+            return pa.nulls(len(images), kind)
+        columns = [self._column(column, images, complete=complete) for column in self.schema.columns]
+        mask = pa.array([image is None for image in images])
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
+
+    def _column(self, column: Column, images: list[Json | None], *, complete: bool) -> pa.Array:
+        name = column.name
+        values = [None if image is None else image.get(name) for image in images]
+        if (
+            complete
+            and name in self._never_null
+            and any(v is None and image and name in image for v, image in zip(values, images, strict=True))
+        ):
+            raise ValueOutOfRange(
+                "wal2json sent null for a value that cannot be null: it was NaN or an infinity",
+                where=f"{self.schema.table}.{name}", fix=f'set plugin = "pgoutput"; then {FRESH_START}',
+            )  # fmt: skip
+        if pa.types.is_boolean(column.type):
+            values = ["t" if v is True else "f" if v is False else v for v in values]
+        texts = pa.array(values, pa.string())
+        if pa.types.is_binary(column.type):  # printed without its prefix, unless it is of a domain
+            prefixed = pc.binary_join_element_wise(pa.scalar("\\x"), texts, pa.scalar(""))
+            texts = pc.if_else(pc.starts_with(texts, "\\x"), texts, prefixed)
+        return types.from_text(texts, column, self.schema.table)
+
+
+class Shapes:
+    """Finds the version that a row is of, from the catalogue as it is now and from what the row itself says."""
+
+    def __init__(
+        self, config: SourceConfig, describe: Callable[[TableName], CatalogueTable | None], base: Callable[[str], str]
+    ) -> None:
+        self._config = config
+        self._describe = describe
+        self._base_of = base
+        self._bases: dict[str, str] = {}
+
+    def version(self, name: TableName, record: Json) -> Version:
+        """The catalogue's shape where the row fits it. Otherwise the row tells what the catalogue has changed since."""
+        table = self._describe(name)
+        listed = record["identity" if record["action"] == "D" else "columns"]
+        given = {c["name"]: self._base(c["type"]) for c in listed}
+        ignored = frozenset(c.name for c in table.columns if c.generated) if table else frozenset[str]()
+        columns = self._columns(record["action"], table, given, ignored)
+        key = table.key(self._config) if table else tuple(self._config.keys.get(str(name), ()))
+        logged_key = tuple(c["name"] for c in record.get("pk", ()))
+        if str(name) not in self._config.keys and set(logged_key) != set(key):
+            key = logged_key  # the primary key has changed since
+        floats = (
+            frozenset(
+                c.name for c in table.columns if c.not_null and c.source_type.startswith(("real", "double", "numeric"))
+            )
+            if table
+            else frozenset[str]()
+        )
+        return Version(TableSchema(name, columns, key), ignored=ignored, never_null=floats, base=self._base)
+
+    def _columns(
+        self, action: str, table: CatalogueTable | None, given: dict[str, str], ignored: frozenset[str]
+    ) -> tuple[Column, ...]:
+        columns = []
+        for c in table.columns if table else ():
+            kept = types.column(c.name, given.get(c.name, c.source_type))
+            missing = c.name not in given
+            added_since = missing and (action == "I" or (action == "U" and not _toastable(kept.type)))
+            if c.name not in ignored and not added_since:
+                columns.append(kept)
+        known = {c.name for c in columns} | ignored
+        dropped_since = [types.column(name, text) for name, text in given.items() if name not in known]
+        return (*columns, *dropped_since)
+
+    def _base(self, text: str) -> str:
+        """The base type of a type name; names that map to an Arrow type are bases already."""
+        if text not in self._bases:
+            self._bases[text] = text if not pa.types.is_string(types.arrow_type(text)) else self._base_of(text)
+        return self._bases[text]

@@ -1,0 +1,137 @@
+"""The replication slot: made, looked at, and held against the position that we want to read from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg2.errors
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
+from dblog_core.sources.postgres.catalogue import FRESH_START
+from dblog_core.sources.postgres.connection import Connection, execute, rows, value
+from dblog_core.sources.postgres.position import Lsn
+
+_SLOT = """
+    SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status, 'lost')
+    FROM pg_replication_slots WHERE slot_name = %s
+"""
+_CREATION_LIMIT = "30s"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A row of pg_replication_slots; `confirmed` is None for a physical slot."""
+
+    plugin: str | None
+    database: str | None
+    active_pid: int | None
+    confirmed: Lsn | None
+    wal_status: str
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server has removed log that the slot needed."""
+        return self.wal_status == "lost"
+
+
+def find_slot(connection: Connection, name: str) -> Slot | None:
+    found = rows(connection, _SLOT, (name,))
+    if not found:
+        return None
+    plugin, database, pid, confirmed, status = found[0]
+    return Slot(plugin, database, pid, Lsn.parse(confirmed) if confirmed else None, status)
+
+
+def ensure_slot(connection: Connection, config: SourceConfig) -> Slot:
+    """The slot, made where missing. Raises SourceUnavailable while older transactions keep it from being made."""
+    slot = find_slot(connection, config.slot)
+    if slot is None:
+        _create(connection, config)
+        slot = find_slot(connection, config.slot)
+        if slot is None:
+            raise SourceUnavailable(
+                f"slot {config.slot} vanished right after it was made", where=_where(config), fix="run it again"
+            )
+    return _fitting(slot, config)
+
+
+def slot_at(connection: Connection, config: SourceConfig, position: Lsn) -> Slot:
+    """The slot, able to send everything from `position` on. Raises LogPositionLost where it cannot."""
+    slot = find_slot(connection, config.slot)
+    if slot is None:
+        raise _lost(config, f"replication slot {config.slot} does not exist", f"every change after {position}")
+    slot = _fitting(slot, config)
+    confirmed = slot.confirmed
+    if confirmed is None or confirmed > position:
+        what = f"slot {config.slot} is confirmed up to {confirmed} and our last durable position is {position}"
+        raise _lost(config, what, f"the changes between {position} and {confirmed}")
+    end = Lsn.parse(value(connection, "SELECT pg_current_wal_flush_lsn()::text"))
+    if end < position:
+        what = f"the server's log ends at {end}, before our position {position}: it was restored or failed over"
+        raise _lost(config, what, "the changes since it took that turn")
+    if slot.active_pid is not None:
+        raise active(config, slot.active_pid)
+    return slot
+
+
+def active(config: SourceConfig, pid: int | None) -> SourceUnavailable:
+    """The error for a slot that another walsender holds: often the last leader's, until the server notices its end."""
+    return SourceUnavailable(
+        f"slot {config.slot} is in use by the server's process {pid}",
+        where=_where(config),
+        fix="another capture reads it, or one died and wal_sender_timeout has not passed yet: it is tried again",
+    )
+
+
+def _create(connection: Connection, config: SourceConfig) -> None:
+    # A new slot begins where no older transaction runs any more: one that never ends would let us wait for ever.
+    execute(connection, f"SET statement_timeout = '{_CREATION_LIMIT}'")
+    try:
+        execute(connection, "SELECT pg_create_logical_replication_slot(%s, %s)", (config.slot, config.plugin))
+    except psycopg2.errors.DuplicateObject:
+        return  # a standby was faster
+    except psycopg2.errors.QueryCanceled as error:
+        raise SourceUnavailable(
+            f"slot {config.slot} could not be made within {_CREATION_LIMIT}: transactions that are older run still",
+            where=_where(config),
+            fix="it is tried again; to help, end the oldest of SELECT pid, xact_start, query FROM pg_stat_activity "
+            "WHERE backend_xid IS NOT NULL ORDER BY xact_start",
+        ) from error
+    except psycopg2.errors.UndefinedFile as error:
+        raise SourceRefused(
+            f"the server has no output plugin {config.plugin}", where=_where(config), fix=plugin_fix(connection)
+        ) from error
+    finally:
+        execute(connection, "RESET statement_timeout")
+
+
+def plugin_fix(connection: Connection) -> str:
+    major = connection.server_version // 10000
+    return (
+        f'on the server: apt-get install postgresql-{major}-wal2json (no restart is needed), or set plugin = "pgoutput"'
+    )
+
+
+def _fitting(slot: Slot, config: SourceConfig) -> Slot:
+    if slot.plugin != config.plugin or slot.database != config.database:
+        raise _lost(
+            config,
+            f"slot {config.slot} is of plugin {slot.plugin} in database {slot.database}, "
+            f"not of {config.plugin} in {config.database}",
+            "what another plugin would have sent since the last durable position",
+        )
+    if slot.lost:
+        raise _lost(
+            config, f"the server has invalidated slot {config.slot}", "every change since the last durable position"
+        )
+    return slot
+
+
+def _lost(config: SourceConfig, message: str, lost: str) -> LogPositionLost:
+    drop = f"SELECT pg_drop_replication_slot('{config.slot}')"
+    return LogPositionLost(f"{message}; lost: {lost}", where=_where(config), fix=f"{FRESH_START} (drop: {drop})")
+
+
+def _where(config: SourceConfig) -> str:
+    return f"source {config.name}"

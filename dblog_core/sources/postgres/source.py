@@ -1,0 +1,121 @@
+"""The PostgreSQL source: the facade over log, chunks, watermarks and preflight."""
+
+from __future__ import annotations
+
+import psycopg2
+from psycopg2 import sql
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import SourceRefused
+from dblog_core.interfaces import Problem
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.sources.postgres import catalogue, check, publication, slots
+from dblog_core.sources.postgres.batch import Assembly
+from dblog_core.sources.postgres.chunks import PostgresChunkReader
+from dblog_core.sources.postgres.connection import Connection, execute, session, value
+from dblog_core.sources.postgres.identity import refusals
+from dblog_core.sources.postgres.log import Decoder, PostgresLog
+from dblog_core.sources.postgres.pgoutput import PgoutputDecoder, Types
+from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.shapes import Shapes
+from dblog_core.sources.postgres.wal2json import Wal2jsonDecoder
+from dblog_core.sources.postgres.watermarks import PostgresWatermarks, creation
+
+
+class PostgresSource:
+    """A Source for PostgreSQL 15 and later."""
+
+    kind = "postgres"
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+
+    def check(self) -> list[Problem]:
+        return check.problems(self._config)
+
+    def prepare(self) -> None:
+        """Watermark table, publication (pgoutput) and slot, in this order: a slot does not see an older publication."""
+        with session(self._config) as connection:
+            self._watermark_table(connection)
+            tables = catalogue.wanted_tables(connection, self._config)
+            self._refuse(tables, connection)
+            if self._config.plugin == "pgoutput":
+                publication.ensure_publication(connection, self._config, tables)
+            slots.ensure_slot(connection, self._config)
+
+    def tables(self) -> tuple[TableSchema, ...]:
+        with session(self._config) as connection:
+            return tuple(table.schema(self._config) for table in catalogue.wanted_tables(connection, self._config))
+
+    def current_position(self) -> str:
+        """The end of the flushed log. A commit with synchronous_commit off counts once the server has flushed it."""
+        with session(self._config) as connection:
+            return str(Lsn.parse(value(connection, "SELECT pg_current_wal_flush_lsn()::text")))
+
+    def start_position(self) -> str:
+        with session(self._config) as connection:
+            return str(slots.ensure_slot(connection, self._config).confirmed)
+
+    def reached(self, position: str, target: str) -> bool:
+        return Lsn.parse(position) >= Lsn.parse(target)
+
+    def show(self, position: str) -> str:
+        return str(Lsn.parse(position))
+
+    def open_log(self, position: str, *, skip: int = 0) -> PostgresLog:
+        assembly = Assembly(Lsn.parse(position), skip=skip)
+        return PostgresLog(self._config, self._decoder(assembly), assembly).open()
+
+    def open_reader(self) -> PostgresChunkReader:
+        return PostgresChunkReader(self._config)
+
+    def open_watermarks(self, worker: str) -> PostgresWatermarks:
+        return PostgresWatermarks(self._config, worker)
+
+    def horizon(self) -> str:
+        with session(self._config) as connection:
+            return str(value(connection, "SELECT pg_current_snapshot()::text"))
+
+    def _decoder(self, assembly: Assembly) -> Decoder:
+        if self._config.plugin == "wal2json":
+            return Wal2jsonDecoder(self._config, assembly, Shapes(self._config, self._describe, self._base_name))
+        return PgoutputDecoder(self._config, assembly, Types(self._type_name, self._key))
+
+    def _type_name(self, oid: int, typmod: int) -> str:
+        with session(self._config) as connection:
+            return catalogue.type_name(connection, oid, typmod)
+
+    def _base_name(self, name: str) -> str:
+        with session(self._config) as connection:
+            return catalogue.base_name(connection, name)
+
+    def _key(self, table: TableName) -> tuple[str, ...]:
+        found = self._describe(table)
+        return found.key(self._config) if found else tuple(self._config.keys.get(str(table), ()))
+
+    def _describe(self, table: TableName) -> catalogue.CatalogueTable | None:
+        with session(self._config) as connection:
+            return catalogue.find_table(connection, table)
+
+    def _watermark_table(self, connection: Connection) -> None:
+        table = catalogue.watermark_table(self._config)
+        if catalogue.find_table(connection, table) is not None:
+            return
+        statement: sql.Composed = creation(table)
+        try:
+            execute(connection, statement)
+        except psycopg2.Error as error:
+            raise SourceRefused(
+                f"the watermark table {table} is missing and cannot be made: {' '.join(str(error).split())}",
+                where=f"source {self._config.name}",
+                fix=check.watermark_fix(connection, self._config),
+            ) from error
+
+    def _refuse(self, tables: list[catalogue.CatalogueTable], connection: Connection) -> None:
+        found = [problem for table in tables for problem in refusals(connection, table, self._config)]
+        if found:
+            raise SourceRefused(
+                "\n".join(["tables that cannot be captured:", *(f"  - {p.what}" for p in found)]),
+                where=f"source {self._config.name}",
+                fix="; ".join(p.fix for p in found),
+            )

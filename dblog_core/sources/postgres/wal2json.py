@@ -1,0 +1,158 @@
+"""Decodes wal2json, format version 2: one JSON object a message, gathered into columns.
+
+Two things it does not say decide how its rows are read: an update leaves unchanged TOAST values out, and no message
+describes a table. So a table's shape is the catalogue's, held against the names and types of every row (`shapes.py`).
+NaN and the infinities arrive as null: pgoutput, which is exact, is the default.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+
+import orjson
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import UnknownLogEvent
+from dblog_core.events import Transaction
+from dblog_core.schema import TableName
+from dblog_core.sources.postgres.batch import Assembly
+from dblog_core.sources.postgres.catalogue import wanted, watermark_table
+from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.shapes import Json, Shapes, Version
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_SPECIAL = str.maketrans({character: "\\" + character for character in " '\",.*\\"})
+# Numbers become strings before they are parsed, so that no digit goes through a float. Inside a JSON string the quote
+# before the colon would stand behind a backslash: only members match.
+_NUMBER = re.compile(rb'"value":(-?[0-9][0-9.eE+-]*)')
+
+
+class Wal2jsonDecoder:
+    """Feeds an Assembly from wal2json's messages."""
+
+    plugin = "wal2json"
+
+    def __init__(self, config: SourceConfig, assembly: Assembly, shapes: Shapes) -> None:
+        self._config = config
+        self._assembly = assembly
+        self._shapes = shapes
+        self._watermarks = watermark_table(config)
+        self._names: dict[tuple[str, str], TableName | None] = {}  # None: a table that nobody asked for
+        self._versions: dict[TableName, Version] = {}
+        self._handlers: dict[str, Callable[[Json], None]] = {
+            "B": self._begin,
+            "C": self._commit,
+            "I": self._change,
+            "U": self._change,
+            "D": self._change,
+            "T": self._truncate,
+            "M": _nothing,  # pg_logical_emit_message: no row of any table
+        }
+
+    def options(self) -> dict[str, str]:
+        """What START_REPLICATION asks of the plugin: whole schemas where a pattern may match new tables."""
+        options = {
+            "format-version": "2",
+            "include-transaction": "true",
+            "include-xids": "true",
+            "include-timestamp": "true",
+            "include-lsn": "true",
+            "include-types": "true",
+            "include-typmod": "true",
+            "include-domain-data-type": "true",
+            "include-pk": "true",
+        }
+        filters = [_filter(pattern) for pattern in (*self._config.tables, _exact(self._watermarks))]
+        if None not in filters:
+            options["add-tables"] = ",".join(dict.fromkeys(str(text) for text in filters))
+        return options
+
+    def feed(self, message: bytes) -> None:
+        """Takes one message. Raises UnknownLogEvent for an action that is not handled."""
+        parts = _NUMBER.split(message)
+        parts[1::2] = [b'"value":"%b"' % number for number in parts[1::2]]
+        record: Json = orjson.loads(b"".join(parts))
+        handler = self._handlers.get(record.get("action", ""))
+        if handler is None:
+            raise UnknownLogEvent(
+                f"wal2json sent the unknown action {record.get('action')!r}", where=self._where(), fix="upgrade dblog"
+            )
+        handler(record)
+
+    def _begin(self, record: Json) -> None:
+        committed = (dt.datetime.fromisoformat(record["timestamp"]) - _EPOCH) // _MICROSECOND
+        self._assembly.begin(Transaction(str(record["xid"]), str(Lsn.parse(record["lsn"])), committed, record["xid"]))
+
+    def _commit(self, record: Json) -> None:
+        self._assembly.commit(Lsn.parse(record["nextlsn"]))
+
+    def _truncate(self, record: Json) -> None:
+        name = self._name(record)
+        if name is not None and name is not self._watermarks:
+            self._assembly.truncated(name)
+
+    def _change(self, record: Json) -> None:
+        name = self._name(record)
+        if name is None:
+            return
+        if name is self._watermarks:
+            self._watermark(record)
+            return
+        version = self._version(name, record)
+        if sequence := self._assembly.row():
+            version.add(record, sequence, self._assembly.transaction, where=self._where)
+
+    def _version(self, name: TableName, record: Json) -> Version:
+        """The table version that the row is of; a new one where it does not fit the current one."""
+        current = self._versions.get(name)
+        if current is not None and current.fits(record):
+            return current
+        version = self._shapes.version(name, record)
+        if current is not None and current.schema == version.schema:
+            return current
+        self._assembly.schema(version.schema, version, current)
+        self._versions[name] = version
+        return version
+
+    def _watermark(self, record: Json) -> None:
+        if record["action"] == "D":
+            return  # a worker's row was cleared away
+        payload = next((c["value"] for c in record["columns"] if c["name"] == "payload"), None)
+        if payload is None:
+            raise UnknownLogEvent(
+                "the watermark table holds a row without a payload", where=self._where(), fix="only dblog may write it"
+            )
+        self._assembly.watermark(payload)
+
+    def _name(self, record: Json) -> TableName | None:
+        """The table, None if nobody asked for it; the watermark table is always the same object."""
+        pair = record["schema"], record["table"]
+        if pair not in self._names:
+            name = TableName(*pair)
+            self._names[pair] = (
+                self._watermarks if name == self._watermarks else name if wanted(name, self._config) else None
+            )
+        return self._names[pair]
+
+    def _where(self) -> str:
+        current = self._assembly.open
+        return f"LSN {current.position}" if current else f"after LSN {self._assembly.position}"
+
+
+def _nothing(record: Json) -> None:
+    """A message that changes no row."""
+
+
+def _exact(name: TableName) -> str:
+    return f"{name.schema}.{name.name}"
+
+
+def _filter(pattern: str) -> str | None:
+    """The pattern for `add-tables`; None where only no filter at all would let every match through."""
+    schema, _, table = pattern.partition(".")
+    if set("*?") & set(schema):
+        return None
+    return f"{schema.translate(_SPECIAL)}.{'*' if set('*?') & set(table) else table.translate(_SPECIAL)}"

@@ -1,0 +1,224 @@
+"""How the merge is started: the spark-submit command, for the command line and for Airflow's SparkSubmitOperator alike.
+
+The command line holds no secret. The merge reads its configuration from the file, or from an environment variable
+where only the caller could resolve it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import orjson
+
+from dblog_core.config import Config
+from dblog_core.errors import DblogError, LakeError
+from dblog_core.interfaces import Problem
+
+SETTINGS: Mapping[str, str] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",  # 50 small tasks for every snapshot otherwise
+    "spark.databricks.delta.merge.materializeSource": "none",  # the source is cached, and its files never change
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # listing staged files needs no job
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # staged dates are of the proleptic calendar
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+CONFIG_VARIABLE = "DBLOG_MERGE_CONFIG"
+"""Environment variable with the whole configuration as JSON, read by the merge when it is given no file."""
+
+PARENT_VARIABLE = "DBLOG_MERGE_PARENT"
+"""Environment variable with the id of the process that a continuous merge serves: it ends when that one is gone."""
+
+_GRACE = 600.0  # seconds for the round that runs when a merge is told to stop
+_LOGGING = Path(__file__).parent / "spark_conf"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCommand:
+    """A spark-submit: as one command line (`argv`, `env`), and in the parts that SparkSubmitOperator wants."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    conf: dict[str, str]
+    jars: tuple[str, ...]
+    application: str
+    application_args: tuple[str, ...]
+    driver_memory: str
+    master: str
+
+
+def spark_conf(config: Config | None = None) -> dict[str, str]:
+    """The settings of a merge's session: ours, the loopback for a local master, then the configuration's."""
+    master, extra = (config.spark.master, config.spark.conf) if config else ("local", {})
+    local = (
+        {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        if master.startswith("local")
+        else {}
+    )
+    return {**SETTINGS, **local, **extra}
+
+
+def delta_jars(config: Config) -> list[Path]:
+    """The jars of Delta: from the configuration's directory, or fetched. Raises LakeError where they are missing."""
+    if not config.spark.jars:
+        from dblog_core.local.jars import jars
+
+        return jars()
+    found = sorted(Path(config.spark.jars).glob("delta-*.jar"))
+    if len(found) < 2:
+        raise LakeError(
+            "the jars delta-spark and delta-storage are not there",
+            where=config.spark.jars,
+            fix="`make setup` fetches them, without [spark] jars",
+        )
+    return found
+
+
+def merge_command(
+    config_path: Path | str | None, config: Config, *, continuous: bool = False, extra: Sequence[str] = ()
+) -> SparkCommand:
+    """The spark-submit of a merge. Without `config_path` the caller puts the configuration into CONFIG_VARIABLE."""
+    arguments = ["--config", str(Path(config_path).absolute())] if config_path is not None else []
+    arguments += ["--continuous" if continuous else "--once", *extra]
+    conf, jars, application = spark_conf(config), tuple(str(j) for j in delta_jars(config)), _application()
+    argv = [_spark_submit(), "--master", config.spark.master, "--driver-memory", config.spark.driver_memory]
+    argv += ["--name", f"dblog merge {config.source.name}", "--jars", ",".join(jars)]
+    for key, value in conf.items():
+        argv += ["--conf", f"{key}={value}"]
+    return SparkCommand(
+        argv=(*argv, application, *arguments),
+        env=_environment(config.spark.master),
+        conf=conf,
+        jars=jars,
+        application=application,
+        application_args=tuple(arguments),
+        driver_memory=config.spark.driver_memory,
+        master=config.spark.master,
+    )
+
+
+def _application() -> str:
+    spec = importlib.util.find_spec("spark_jobs")
+    if spec is None or not spec.submodule_search_locations:
+        raise LakeError("the package spark_jobs is not installed", fix="install dblog with its extra `spark`")
+    return str(Path(spec.submodule_search_locations[0]) / "merge.py")
+
+
+def _spark_submit() -> str:
+    """The one beside our Python belongs to the pyspark that the merge imports."""
+    beside = Path(sys.executable).with_name("spark-submit")
+    found = str(beside) if beside.exists() else shutil.which("spark-submit")
+    if found is None:
+        raise LakeError("spark-submit is not installed", fix="install dblog with its extra `spark`")
+    return found
+
+
+def _environment(master: str) -> dict[str, str]:
+    env = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_CONF_DIR": str(_LOGGING)}
+    if master.startswith("local"):
+        env["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return env
+
+
+def merge(
+    config: Config,
+    *,
+    continuous: bool,
+    stop: threading.Event,
+    on_line: Callable[[str], None],
+    on_result: Callable[[str], None] | None = None,
+    wait: float = 0.0,
+) -> int:
+    """Runs a merge to its end, or until `stop`; returns its exit code.
+
+    `on_line` gets its progress, `on_result` (if given) one JSON text per merge.
+    """
+    extra = ["--wait", str(wait)] if wait else []
+    command = merge_command(None, config, continuous=continuous, extra=[*extra, *(["--json"] if on_result else [])])
+    data = {**config.model_dump(mode="json"), "source": _source_with_password(config)}
+    own = {CONFIG_VARIABLE: orjson.dumps(data).decode(), PARENT_VARIABLE: str(os.getpid())}
+    env = {**os.environ, **command.env, **own}
+    # The JVM would end at once on a signal; it must outlive the round, so it ignores them and the Python job does not.
+    argv = ["/bin/sh", "-c", 'trap "" INT TERM; exec "$@"', "sh", *command.argv]
+    process = subprocess.Popen(
+        argv,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    reader = threading.Thread(target=_read, args=(process.stdout, on_line, on_result), daemon=True)
+    reader.start()
+    try:
+        return _wait(process, stop)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        reader.join(timeout=5)
+
+
+def _source_with_password(config: Config) -> dict[str, object]:
+    source = config.source
+    # The connection is resolved by now, and the merge has no Airflow to ask.
+    return {
+        **source.model_dump(mode="json"),
+        "password": source.password.get_secret_value(),
+        "airflow_connection": None,
+    }
+
+
+def _wait(process: subprocess.Popen[str], stop: threading.Event) -> int:
+    """The exit code of a merge that ends by itself, or at its next round's end once `stop` is set."""
+    while process.poll() is None:
+        if stop.wait(0.1):
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                return process.wait(_GRACE)
+            except subprocess.TimeoutExpired as error:
+                raise LakeError(
+                    f"the merge did not end within {_GRACE:.0f} s of being told to",
+                    fix="merge again: the next one finishes its round",
+                ) from error
+    return process.returncode
+
+
+def _read(lines: IO[str] | None, on_line: Callable[[str], None], on_result: Callable[[str], None] | None) -> None:
+    """spark-submit joins the job's two streams in its stdout: results are the lines that are JSON objects."""
+    for line in lines or ():
+        text = line.rstrip("\n")
+        if on_result is not None and text.startswith("{"):
+            on_result(text)
+        elif text:
+            on_line(text)
+
+
+def check(config: Config) -> Iterator[Problem]:
+    """What stands in the way of a merge."""
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        yield Problem("no Java is in the PATH", "install Java 17 (openjdk-17-jre-headless)")
+    for module in ("pyspark", "delta"):
+        if importlib.util.find_spec(module) is None:
+            yield Problem(f"the Python package {module} is missing", "install dblog with its extra `spark`")
+            return
+    try:
+        delta_jars(config)
+    except DblogError as error:
+        yield Problem(error.message, error.fix)

@@ -1,0 +1,5 @@
+"""The super-changelog on storage."""
+
+from dblog_core.staging.store import ChunkFile, Staging
+
+__all__ = ["ChunkFile", "Staging"]

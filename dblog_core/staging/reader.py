@@ -1,0 +1,231 @@
+"""The super-changelog as lines: what `dblog log` prints, and what any consumer outside Spark reads.
+
+Within a segment, log files, chunks and marks interleave by offset. Files are read one after the other where their
+ranges allow it, and in batches, so memory holds one chunk and a batch per table, not a segment.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.errors import CorruptSegment
+from dblog_core.events import FINISHED, REFRESH, SCHEMA
+from dblog_core.schema import TableSchema
+from dblog_core.staging import parquet
+from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
+from dblog_core.staging.segment import log_schema
+from dblog_core.staging.store import Staging
+from dblog_core.values import to_json
+
+Line = dict[str, Any]
+
+_TIME = pa.timestamp("us", tz="UTC")
+_WITHOUT_TRANSACTION = {REFRESH, SCHEMA, FINISHED}
+
+
+def lines(staging: Staging, *, from_offset: int = 0, tables: set[str] | None = None) -> Iterator[Line]:
+    """The lines of `log` (CONTRACT, command line) from `from_offset` on, up to the newest published segment.
+
+    `tables`: only these (SCHEMA.TABLE). Two runs give the same lines. To follow, call again from the last offset + 1.
+    Raises CorruptSegment for a file that is missing or was altered.
+    """
+    head = staging.head()
+    if head is None or head.last_offset < from_offset:
+        return
+    for manifest in staging.manifests(_segment_of(staging, from_offset, head) - 1):
+        yield from _segment(_Place(staging, from_offset, tables), manifest)
+
+
+def _segment_of(staging: Staging, offset: int, head: Manifest) -> int:
+    """The first segment that reaches up to `offset`: last offsets never fall from one segment to the next."""
+    low, high = staging.first_number(), head.segment
+    while low < high:
+        middle = (low + high) // 2
+        if staging.manifest(middle).last_offset < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    staging: Staging
+    from_offset: int
+    tables: set[str] | None
+
+    def wants(self, table: str, last_offset: int) -> bool:
+        return last_offset >= self.from_offset and (self.tables is None or table in self.tables)
+
+
+def _segment(place: _Place, manifest: Manifest) -> Iterator[Line]:
+    files = [_log_lines(place, f) for f in manifest.files if place.wants(f.table, f.last_offset)]
+    # Chunks have ranges of their own, so that only one is open at a time.
+    chunks = sorted(manifest.chunks, key=lambda c: c.first_offset)
+    dumped = (
+        line for c in chunks if place.wants(c.table, c.first_offset + c.rows - 1) for line in _chunk_lines(place, c)
+    )
+    marks = sorted((m for m in manifest.marks if place.wants(m.table, m.offset)), key=lambda m: m.offset)
+    return heapq.merge(*files, dumped, (_mark_line(place, m) for m in marks), key=itemgetter("offset"))
+
+
+def _log_lines(place: _Place, file: DataFile) -> Iterator[Line]:
+    staging, schema = place.staging, place.staging.schema(file.schema)
+    where = str(staging.root / file.path)
+    opened = parquet.opened(staging.read_file(file.path), expected=file.checksum, where=where)
+    if not opened.schema_arrow.equals(log_schema(schema)):
+        raise CorruptSegment("has other columns than its table version", where=where, fix="restore it from a backup")
+    for batch in parquet.batches(opened, where=where):
+        start = int(np.searchsorted(batch.column("offset").to_numpy(), place.from_offset))
+        yield from _log_batch(batch.slice(start), file.table, schema)
+
+
+def _log_batch(batch: pa.RecordBatch, table: str, schema: TableSchema) -> Iterator[Line]:
+    key_only = batch.column("key_only").to_pylist()
+    rows = zip(
+        *(batch.column(name).to_pylist() for name in ("offset", "op", "origin", "transaction", "position")),
+        batch.column("commit_time").cast(pa.int64()).to_pylist(),
+        _images(batch.column("before")),
+        _images(batch.column("after")),
+        batch.column("unchanged").to_pylist(),
+        _images(batch.column("moved_from")) if schema.key else [None] * len(batch),
+        strict=True,
+    )
+    for number, (offset, op, origin, transaction, position, time, before, after, unchanged, moved) in enumerate(rows):
+        key = _key(schema, before, after, unchanged)
+        if before is not None and key_only[number]:
+            before = {name: before[name] for name in schema.key}
+        if after is not None and unchanged:
+            after = {name: value for name, value in after.items() if name not in unchanged}
+        line = _line(offset, op, table, key, before, after, unchanged, position, transaction, time, origin)
+        if moved is not None:
+            line["moved_from"] = moved
+        yield line
+
+
+def _line(
+    offset: int,
+    op: str,
+    table: str,
+    key: Line | None,
+    before: Line | None,
+    after: Line | None,
+    unchanged: list[str] | None,
+    position: str,
+    transaction: str | None,
+    commit_time: int,
+    origin: str,
+) -> Line:
+    return {
+        "offset": offset,
+        "op": op,
+        "table": table,
+        "key": key,
+        "before": before,
+        "after": after,
+        "unchanged": unchanged or [],
+        "position": position,
+        "transaction": None if op in _WITHOUT_TRANSACTION else transaction,
+        "commit_time": _time(commit_time),
+        "origin": origin,
+    }
+
+
+def _key(schema: TableSchema, before: Line | None, after: Line | None, unchanged: list[str] | None) -> Line | None:
+    """The key that the row has after the change (a deleted one: had); None for a table without a key."""
+    if not schema.key:
+        return None
+    row = before if after is None else after
+    if row is None:
+        return None
+    if after is not None and before is not None and unchanged:
+        return {name: before[name] if name in unchanged else after[name] for name in schema.key}
+    return {name: row[name] for name in schema.key}
+
+
+def _chunk_lines(place: _Place, chunk: ChunkRef) -> Iterator[Line]:
+    staging, schema = place.staging, place.staging.schema(chunk.schema)
+    where = str(staging.root / chunk.path)
+    opened = parquet.opened(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
+    if not opened.schema_arrow.equals(schema.arrow):
+        raise CorruptSegment("has other columns than its table version", where=where, fix="restore it from a backup")
+    evicted, first = set(chunk.evicted), chunk.first_offset
+    for batch in parquet.batches(opened, where=where):
+        for offset, row in enumerate(_rows(batch.columns, schema.arrow), first):
+            if offset >= place.from_offset and offset - chunk.first_offset not in evicted:
+                key = _key(schema, None, row, None)
+                yield _line(
+                    offset, REFRESH, chunk.table, key, None, row, None, chunk.position, None, chunk.commit_time, "dump"
+                )
+        first += len(batch)
+
+
+def _mark_line(place: _Place, mark: LogMark) -> Line:
+    origin = "dump" if mark.op == FINISHED else "log"
+    line = _line(
+        mark.offset,
+        mark.op,
+        mark.table,
+        None,
+        None,
+        None,
+        None,
+        mark.position,
+        mark.transaction,
+        mark.commit_time,
+        origin,
+    )
+    if mark.op == FINISHED:
+        line |= {"dump": mark.dump, "since": mark.since}
+    if mark.op == SCHEMA and mark.schema is not None:
+        schema = place.staging.schema(mark.schema)
+        columns = [{"name": c.name, "type": str(c.type), "source_type": c.source_type} for c in schema.columns]
+        line |= {"schema": columns, "key_columns": list(schema.key)}
+    return line
+
+
+def _images(images: pa.StructArray) -> list[Line | None]:
+    """The images as JSON objects, null where there is none."""
+    if images.null_count == len(images):
+        return [None] * len(images)
+    rows = _rows([images.field(i) for i in range(images.type.num_fields)], images.type)
+    if not images.null_count:
+        return list(rows)
+    return [row if valid else None for row, valid in zip(rows, images.is_valid().to_pylist(), strict=True)]
+
+
+def _rows(columns: list[pa.Array], fields: Iterable[pa.Field]) -> Iterator[Line]:
+    names = [field.name for field in fields]
+    return (dict(zip(names, row, strict=True)) for row in zip(*(_json(column) for column in columns), strict=True))
+
+
+def _json(column: pa.Array) -> list[Any]:
+    """The JSON form of every value, as `values.to_json` gives it; by whole columns where Arrow knows the same form."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        text = pc.replace_substring(column.cast(pa.string()), " ", "T")
+        return list(pc.replace_substring(text, ".000000", "").to_pylist())
+    if pa.types.is_date(kind):
+        return list(column.cast(pa.string()).to_pylist())
+    if pa.types.is_decimal(kind):
+        text = column.cast(pa.string())
+        if not pc.any(pc.match_substring(text, "E")).as_py():  # very small ones get an exponent
+            return list(text.to_pylist())
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_boolean(kind):
+        return values
+    return [to_json(value) for value in values]
+
+
+@lru_cache(maxsize=4096)
+def _time(microseconds: int) -> Any:
+    return to_json(pa.scalar(microseconds, _TIME).as_py())

@@ -1,0 +1,192 @@
+"""Files below one directory: durable when a call returns, created if absent where order matters, errors translated.
+
+Paths are relative to the root, with `/`. A file system is enough (local, or shared with hard links and fsync, such as
+NFS): an object store would stand behind the same few methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from dblog_core.errors import CorruptSegment, StagingError, StagingUnavailable
+
+Bytes: TypeAlias = "bytes | pa.Buffer"
+
+_TEMPORARY = "tmp"
+_LEFTOVER_SECONDS = 3600.0  # a temporary file lives for milliseconds; one this old has lost its process
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_AWAY = {
+    errno.EIO, errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.EROFS, errno.ENOMEM, errno.EMFILE,
+    errno.ENFILE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.EREMOTEIO, errno.EINTR,
+}  # fmt: skip
+
+
+class LocalStorage:
+    """The files below `root`. Directories are made when first needed, for their owner alone."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._made: set[Path] = set()
+        self._swept = False
+
+    def path(self, relative: str) -> Path:
+        """The file's place. Raises CorruptSegment for a name that would lead out of the root."""
+        pure = PurePosixPath(relative)
+        if pure.is_absolute() or ".." in pure.parts or "\0" in relative:
+            raise CorruptSegment(f"{relative!r} is not a file of this staging directory", where=str(self.root))
+        return self.root / pure
+
+    def exists(self, relative: str) -> bool:
+        path = self.path(relative)
+        with translated(path):
+            try:
+                path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True
+
+    def read(self, relative: str) -> bytes | None:
+        """The file's bytes; None if there is no such file."""
+        path = self.path(relative)
+        with translated(path):
+            try:
+                return path.read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def names(self, directory: str) -> Iterator[str]:
+        """Names in a directory, in no order; none if it is missing."""
+        path = self.path(directory)
+        with translated(path):
+            try:
+                with os.scandir(path) as entries:
+                    yield from (entry.name for entry in entries)
+            except FileNotFoundError:
+                return
+
+    def create(self, relative: str, data: Bytes) -> bool:
+        """Makes the file whole, or not at all; False if the name is taken already."""
+        path = self.path(relative)
+        with translated(path), self._temporary(data) as temporary:
+            self._make_directory(path.parent)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            _sync_directory(path.parent)
+            return True
+
+    def settle(self, relative: str) -> None:
+        """Makes durable that the file has its name: a `create` may have failed between the two."""
+        path = self.path(relative)
+        with translated(path):
+            _sync_directory(path.parent)
+
+    def replace(self, relative: str, data: Bytes) -> None:
+        """Writes the file, whole at any moment, over an older one of the name."""
+        path = self.path(relative)
+        with translated(path), self._temporary(data) as temporary:
+            self._make_directory(path.parent)
+            temporary.replace(path)
+            _sync_directory(path.parent)
+
+    def write_directory(self, directory: str, files: Mapping[str, Bytes]) -> None:
+        """Makes a new directory with these files. Where that fails, what was written is removed again."""
+        path = self.path(directory)
+        with translated(path):
+            try:
+                self._make_directory(path)
+                for name, data in files.items():
+                    _write(path / name, data)
+                _sync_directory(path)
+            except OSError:
+                # A full disk needs the room back; what cannot be removed is named by no manifest and harms nobody.
+                shutil.rmtree(path, ignore_errors=True)
+                self._made.discard(path)
+                raise
+        self._made.discard(path)  # never written to again: nothing to remember
+
+    @contextlib.contextmanager
+    def _temporary(self, data: Bytes) -> Iterator[Path]:
+        folder = self.root / _TEMPORARY
+        self._make_directory(folder)
+        self._sweep(folder)
+        path = folder / uuid.uuid4().hex
+        try:
+            _write(path, data)
+            yield path
+        finally:
+            # Gone already after a replace; and a leftover is harmless: the next process sweeps it.
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def _sweep(self, folder: Path) -> None:
+        """Removes what processes that died left behind, once."""
+        if self._swept:
+            return
+        self._swept = True
+        for path in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process sweeps too
+                if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                    path.unlink()
+
+    def _make_directory(self, path: Path) -> None:
+        """The directory and those above it, durably."""
+        if path in self._made:
+            return
+        missing: list[Path] = []
+        while not path.is_dir():
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):  # another process was faster; a file there fails the next step
+                directory.mkdir(mode=0o700)
+            _sync_directory(directory.parent)
+            self._made.add(directory)
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turns the system's errors into ours, with the file and the way on."""
+    try:
+        yield
+    except OSError as error:
+        where = str(error.filename or path)
+        what = error.strerror or str(error)
+        if error.errno in _FULL:
+            raise StagingUnavailable(
+                f"there is no room: {what}", where=where, fix="free or add disk space; it goes on by itself then"
+            ) from error
+        if error.errno in _AWAY or isinstance(error, FileNotFoundError):
+            raise StagingUnavailable(
+                f"storage does not answer: {what}", where=where, fix="see that the file system is mounted and healthy"
+            ) from error
+        raise StagingError(
+            f"cannot be used: {what}", where=where, fix="give this user read and write rights on the staging directory"
+        ) from error
+
+
+def _write(path: Path, data: Bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,249 @@
+"""The super-changelog on storage: manifests published in order, schema versions, chunk files, segments to fill."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+
+from dblog_core.errors import CorruptSegment, SegmentTaken, StagingError
+from dblog_core.schema import TableSchema
+from dblog_core.staging import parquet
+from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.segment import SegmentWriter, safe_name
+from dblog_core.staging.storage import LocalStorage
+
+_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
+_MANIFEST = re.compile(r"(\d{20})\.json")
+_SEAL = re.compile(rb',"checksum":"([0-9a-f]{32})"\}\n')
+_SEAL_SIZE = len(b',"checksum":""}\n') + 32
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkFile:
+    """A durable chunk file: `path` relative to the staging root, `checksum` over its bytes."""
+
+    path: str
+    rows: int
+    bytes: int
+    checksum: str
+
+
+class Staging:
+    """The super-changelog of one source, in the directory ROOT/SOURCE, so that sources can share a ROOT."""
+
+    def __init__(self, root: str, *, source: str) -> None:
+        if _URL.match(root):
+            scheme = root.partition("://")[0]
+            raise StagingError(
+                f"staging on {scheme}:// is not supported yet",
+                where=root,
+                fix="give [staging] path a directory that all machines share",
+            )
+        self.source = source
+        self.root: Path = Path(root).expanduser().absolute() / source
+        self.storage = LocalStorage(self.root)
+        self._head = 0  # the newest segment that we know of: where the next search begins
+        self._schemas: dict[str, TableSchema] = {}
+
+    def publish(self, manifest: Manifest) -> None:
+        """Makes the segment part of the super-changelog; its files are durable already.
+
+        Raises SegmentTaken if the number is another capture's. After StagingUnavailable it is right to call it again
+        with the same manifest, whether or not the first call got through.
+        """
+        number = manifest.segment
+        self._check_predecessor(number)
+        path, data = _manifest_path(number), _sealed(orjson.dumps(manifest.to_json()))
+        if not self.storage.create(path, data):
+            if self.storage.read(path) != data:
+                raise SegmentTaken(
+                    f"segment {number} has been published by another capture",
+                    where=str(self.root),
+                    fix="none needed: the other one leads, this one waits as its standby",
+                )
+            self.storage.settle(path)
+        self._head = max(self._head, number)
+
+    def _check_predecessor(self, number: int) -> None:
+        if number > 1 and not self.storage.exists(_manifest_path(number - 1)):
+            raise StagingError(
+                f"segment {number} cannot be published: segment {number - 1} is missing",
+                where=str(self.root),
+                fix="restore the manifests from a backup; or begin a fresh staging directory and dump all tables",
+            )
+        if number == 1 and not self.storage.exists(_manifest_path(1)) and (first := self.first_number()):
+            raise SegmentTaken(
+                f"the super-changelog begins at segment {first} by now",
+                where=str(self.root),
+                fix="start the capture again",
+            )
+
+    def head(self) -> Manifest | None:
+        """The newest manifest; None before the first."""
+        number = self.head_number()
+        return self.manifest(number) if number else None
+
+    def head_number(self) -> int:
+        """The newest segment's number (0: none): few probes, since numbers have no gap and we know one that existed."""
+        low = self._head or 1
+        if not self._published(low):
+            # Nothing yet, or what we knew is removed by retention: only the directory tells.
+            self._head = max(self._listed(), default=0)
+            return self._head
+        step = 1
+        while self._published(low + step):
+            low += step
+            step *= 2
+        high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._published(middle) else (low, middle)
+        self._head = low
+        return low
+
+    def first_number(self) -> int:
+        """The oldest segment's number that retention has left (0: none)."""
+        return 1 if self._published(1) else min(self._listed(), default=0)
+
+    def _published(self, number: int) -> bool:
+        return self.storage.exists(_manifest_path(number))
+
+    def _listed(self) -> list[int]:
+        """Every number that is there, from the directory: slow when there are many."""
+        return [int(m[1]) for name in self.storage.names("manifests") if (m := _MANIFEST.fullmatch(name))]
+
+    def manifest(self, number: int) -> Manifest:
+        """Raises CorruptSegment if it is missing, cut short, altered or of a newer format."""
+        if (found := self._read(number)) is None:
+            raise CorruptSegment(
+                f"segment {number} is missing",
+                where=self._where(number),
+                fix="read from a later segment if retention has removed it; otherwise restore it from a backup",
+            )
+        return found
+
+    def manifests(self, after: int = 0) -> Iterator[Manifest]:
+        """Segments after+1, after+2, … up to the newest, each complete, also while more are published.
+
+        Raises CorruptSegment where one is missing and later ones are there: nothing is skipped.
+        """
+        number = after + 1
+        while True:
+            found = self._read(number)
+            if found is None:
+                self._head = max(self._head, after)
+                if self.head_number() < number:
+                    return
+                found = self.manifest(number)  # published since, or lost
+            self._head = max(self._head, number)
+            yield found
+            number += 1
+
+    def _read(self, number: int) -> Manifest | None:
+        if (data := self.storage.read(_manifest_path(number))) is None:
+            return None
+        where = self._where(number)
+        try:
+            manifest = Manifest.from_json(orjson.loads(_unsealed(data, where)))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptSegment(
+                f"is no manifest that this version can read: {error}",
+                where=where,
+                fix="upgrade dblog, or restore the file from a backup",
+            ) from error
+        if (manifest.segment, manifest.source) != (number, self.source):
+            raise CorruptSegment(
+                f"holds segment {manifest.segment} of source {manifest.source}",
+                where=where,
+                fix="restore the file from a backup",
+            )
+        return manifest
+
+    def _where(self, number: int) -> str:
+        return str(self.root / _manifest_path(number))
+
+    def put_schema(self, schema: TableSchema) -> None:
+        """Stores the table version, durable when it returns; the same again is no error."""
+        fingerprint = schema.fingerprint
+        if fingerprint not in self._schemas:
+            path = _schema_path(fingerprint)
+            if not self.storage.create(path, _sealed(orjson.dumps(schema.to_json()))):
+                self.storage.settle(path)
+            self._schemas[fingerprint] = schema
+
+    def schema(self, fingerprint: str) -> TableSchema:
+        """The stored table version. Raises CorruptSegment if it is missing or altered."""
+        if (known := self._schemas.get(fingerprint)) is not None:
+            return known
+        where = str(self.root / _schema_path(fingerprint))
+        if (data := self.storage.read(_schema_path(fingerprint))) is None:
+            raise CorruptSegment("the table version is missing", where=where, fix="restore the file from a backup")
+        try:
+            schema = TableSchema.from_json(orjson.loads(_unsealed(data, where)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptSegment(
+                f"is no table version: {error}", where=where, fix="restore the file from a backup"
+            ) from error
+        if schema.fingerprint != fingerprint:
+            raise CorruptSegment(
+                f"holds the table version {schema.fingerprint}", where=where, fix="restore the file from a backup"
+            )
+        self._schemas[fingerprint] = schema
+        return schema
+
+    def write_chunk(self, directory: str, name: str, rows: pa.RecordBatch) -> ChunkFile:
+        """Writes chunks/DIRECTORY/NAME.parquet; durable when it returns. `directory`: parts divided by /."""
+        if not rows.num_columns:
+            raise StagingError(
+                "a chunk has no column to stage", where=directory, fix="exclude fewer columns of the table"
+            )
+        parts = [safe_name(part) for part in directory.removeprefix("chunks/").split("/")]
+        path = "/".join(["chunks", *parts, f"{safe_name(name.removesuffix('.parquet'))}.parquet"])
+        data = parquet.encode(rows.schema, [rows])
+        self.storage.replace(path, data)
+        return ChunkFile(path, len(rows), data.size, parquet.checksum(data))
+
+    def read_chunk(self, path: str, *, checksum: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a chunk or log file. Raises CorruptSegment if it is missing, or not what `checksum` says."""
+        where = str(self.root / path)
+        file = parquet.opened(self.read_file(path), expected=checksum, where=where)
+        return pa.Table.from_batches(
+            list(parquet.batches(file, where=where, columns=columns)),
+            schema=file.schema_arrow if columns is None else pa.schema([file.schema_arrow.field(c) for c in columns]),
+        )
+
+    def read_file(self, path: str) -> bytes:
+        """The bytes of a file that a manifest names. Raises CorruptSegment if it is missing."""
+        if (data := self.storage.read(path)) is None:
+            raise CorruptSegment("the file is missing", where=str(self.root / path), fix="restore it from a backup")
+        return data
+
+    def open_segment(self, number: int, epoch: int) -> SegmentWriter:
+        return SegmentWriter(self.storage, number, epoch)
+
+
+def _manifest_path(number: int) -> str:
+    return f"manifests/{number:020d}.json"
+
+
+def _schema_path(fingerprint: str) -> str:
+    return f"schemas/{fingerprint}.json"
+
+
+def _sealed(body: bytes) -> bytes:
+    """A JSON object with a checksum over all before it as its last member, so that a cut or flipped bit shows."""
+    digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+    return body[:-1] + f',"checksum":"{digest}"}}\n'.encode()
+
+
+def _unsealed(data: bytes, where: str) -> bytes:
+    body, seal = data[:-_SEAL_SIZE] + b"}", _SEAL.fullmatch(data[-_SEAL_SIZE:])
+    if seal is None or hashlib.blake2b(body, digest_size=16).hexdigest().encode() != seal[1]:
+        raise CorruptSegment("was cut short or altered", where=where, fix="restore the file from a backup")
+    return body

@@ -1,0 +1,110 @@
+"""A state store within one process: the twin of the real ones in tests. Threads share it; its clock can be drawn."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from dblog_core.clock import SystemClock
+from dblog_core.errors import VersionConflict
+from dblog_core.interfaces import Clock, Entry, LeaseInfo
+from dblog_core.state.paths import checked, fitting
+
+_POLL_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class _Nodes:
+    """What several `MemoryState`s of one test share, as processes share a server."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    held: dict[str, MemoryLease] = field(default_factory=dict)
+
+
+class MemoryLease:
+    """A lease that lasts until it is released, or `expire` plays the death of its holder."""
+
+    def __init__(self, nodes: _Nodes, name: str, holder: str, epoch: int) -> None:
+        self.holder = holder
+        self.epoch = epoch
+        self._nodes = nodes
+        self._name = name
+
+    def valid(self) -> bool:
+        with self._nodes.lock:
+            return self._nodes.held.get(self._name) is self
+
+    def release(self) -> None:
+        with self._nodes.lock:
+            if self._nodes.held.get(self._name) is self:
+                del self._nodes.held[self._name]
+
+    expire = release
+
+
+class MemoryState:
+    """The `StateStore` contract in dictionaries. `shared` makes it another client of the same nodes."""
+
+    def __init__(self, *, clock: Clock | None = None, shared: MemoryState | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._nodes: _Nodes = shared._nodes if shared else _Nodes()
+
+    def get(self, path: str) -> Entry | None:
+        with self._nodes.lock:
+            return self._nodes.entries.get(checked(path))
+
+    def create(self, path: str, data: bytes) -> None:
+        with self._nodes.lock:
+            if checked(path) in self._nodes.entries:
+                raise VersionConflict("the entry exists already", where=path)
+            parts = path.split("/")
+            for depth in range(1, len(parts)):
+                self._nodes.entries.setdefault("/".join(parts[:depth]), Entry(b"", 0))
+            self._nodes.entries[path] = Entry(fitting(path, data), 0)
+
+    def update(self, path: str, data: bytes, version: int) -> int:
+        with self._nodes.lock:
+            entry = self._nodes.entries.get(checked(path))
+            if entry is None or entry.version != version:
+                found = "it is gone" if entry is None else f"it has version {entry.version}, not {version}"
+                raise VersionConflict(f"the entry was changed by another: {found}", where=path)
+            self._nodes.entries[path] = Entry(fitting(path, data), version + 1)
+            return version + 1
+
+    def delete(self, path: str) -> None:
+        with self._nodes.lock:
+            checked(path)
+            for name in [n for n in self._nodes.entries if n == path or n.startswith(f"{path}/")]:
+                del self._nodes.entries[name]
+
+    def children(self, path: str) -> list[str]:
+        with self._nodes.lock:
+            below = f"{checked(path)}/"
+            return sorted({n[len(below) :].partition("/")[0] for n in self._nodes.entries if n.startswith(below)})
+
+    def acquire(self, name: str, holder: str, *, ttl: float, wait: float = 0.0) -> MemoryLease | None:
+        deadline = self._clock.monotonic() + wait
+        while True:
+            with self._nodes.lock:
+                if name not in self._nodes.held:
+                    epoch = self._nodes.epochs.get(name, 0) + 1
+                    self._nodes.epochs[name] = epoch
+                    lease = self._nodes.held[name] = MemoryLease(self._nodes, name, holder, epoch)
+                    return lease
+            if (left := deadline - self._clock.monotonic()) <= 0:
+                return None
+            self._clock.sleep(min(_POLL_SECONDS, left))
+
+    def leader(self, name: str) -> LeaseInfo | None:
+        with self._nodes.lock:
+            lease = self._nodes.held.get(name)
+            return LeaseInfo(lease.holder, lease.epoch) if lease else None
+
+    def raise_epoch(self, name: str, epoch: int) -> None:
+        with self._nodes.lock:
+            self._nodes.epochs[name] = max(epoch, self._nodes.epochs.get(name, 0))
+
+    def close(self) -> None:
+        """Nothing is open; leases are left as a process that ends leaves them: held until released or expired."""

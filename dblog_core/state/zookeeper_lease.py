@@ -1,0 +1,175 @@
+"""A lease on ZooKeeper: the first of the ephemeral, sequential nodes below a path, and an epoch node that it raised."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from dblog_core.errors import StateError, StateUnavailable
+from dblog_core.interfaces import LeaseInfo
+from dblog_core.state.boottime import boottime
+from dblog_core.state.zookeeper_session import Session
+
+_SAFE_PART = 0.8  # of the session timeout: a server tells the ensemble's leader of our life up to a tick late
+_RECHECK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePaths:
+    """Where the contenders of a lease stand, and its epoch."""
+
+    locks: str
+    epoch: str
+
+
+class ZookeeperLease:
+    """A held lease. A thread asks for its lock node four times in a session timeout: each answer proves the session."""
+
+    def __init__(self, session: Session, node: str, holder: str, epoch: int, *, alive: float) -> None:
+        self.holder = holder
+        self.epoch = epoch
+        self._session = session
+        self._session_id = session.id
+        self._node = node
+        self._alive = alive  # boot time before the last question that was answered was sent
+        self._over = threading.Event()
+        self._pid = os.getpid()
+        session.on_lost(self._over.set)
+        threading.Thread(target=self._keep, name=f"lease {node}", daemon=True).start()
+
+    def valid(self) -> bool:
+        if self._over.is_set() or self._pid != os.getpid():
+            return False
+        return boottime() < self._alive + self._session.seconds * _SAFE_PART
+
+    def release(self) -> None:
+        self._over.set()
+        self._session.close()
+
+    def _keep(self) -> None:
+        beat = self._session.seconds / 4
+        pause = beat
+        while not self._over.wait(pause):
+            asked, pause = boottime(), beat / 4
+            try:
+                found = self._session.ask(lambda client: client.exists_async(self._node), timeout=beat)
+            except StateUnavailable:
+                continue  # not renewed: `valid` turns false by itself when the time is over
+            if found is None or self._session.id != self._session_id:
+                self._over.set()
+            else:
+                self._alive, pause = asked, beat
+        self._session.close()
+
+
+def take_lock(session: Session, paths: LeasePaths, holder: str, *, wait: float) -> ZookeeperLease | None:
+    """Queues for the lease; None if it does not come within `wait` seconds. The session then is the lease's own."""
+    deadline = time.monotonic() + wait
+    session.ask(lambda client: client.ensure_path_async(paths.locks))
+    if wait <= 0 and _contenders(session, paths):
+        return None
+    node: str = session.ask(
+        lambda client: client.create_async(f"{paths.locks}/lock-", holder.encode(), ephemeral=True, sequence=True)
+    )
+    name = node.rpartition("/")[2]
+    while (ahead := _ahead(session, paths, name)) is not None:
+        if not _await_end(session, f"{paths.locks}/{ahead}", deadline):
+            return None
+    epoch = _next_epoch(session, paths, name)
+    asked = boottime()
+    if session.ask(lambda client: client.exists_async(node)) is None:
+        raise _lost_in_queue(paths)
+    return ZookeeperLease(session, node, holder, epoch, alive=asked)
+
+
+def lock_holder(session: Session, paths: LeasePaths) -> LeaseInfo | None:
+    """Who holds the lease: the first contender, once it has raised the epoch."""
+    try:
+        contenders = _contenders(session, paths)
+        if not contenders:
+            return None
+        data, _ = session.ask(lambda client: client.get_async(f"{paths.locks}/{contenders[0]}"))
+        epoch, lock, _ = _read_epoch(session, paths)
+    except NoNodeError:
+        return None  # it has just gone
+    return LeaseInfo(data.decode(), epoch) if lock == contenders[0] else None
+
+
+def raise_epoch(session: Session, paths: LeasePaths, least: int) -> None:
+    """Sets the epoch to `least` where it is lower."""
+    while True:
+        epoch, lock, version = _read_epoch(session, paths)
+        if epoch >= least or _write_epoch(session, paths, least, lock, version):
+            return
+
+
+def _next_epoch(session: Session, paths: LeasePaths, lock: str) -> int:
+    while True:
+        epoch, _, version = _read_epoch(session, paths)
+        if _write_epoch(session, paths, epoch + 1, lock, version):
+            return epoch + 1
+
+
+def _read_epoch(session: Session, paths: LeasePaths) -> tuple[int, str, int | None]:
+    """The epoch, the lock node of who raised it, and the epoch node's version (None: there is no node yet)."""
+    try:
+        data, stat = session.ask(lambda client: client.get_async(paths.epoch))
+    except NoNodeError:
+        return 0, "", None
+    try:
+        content: dict[str, Any] = orjson.loads(data)
+        return int(content["epoch"]), str(content["lock"]), stat.version
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(
+            "the epoch node holds something else", where=paths.epoch, fix="remove that node; epochs go on from staging"
+        ) from error
+
+
+def _write_epoch(session: Session, paths: LeasePaths, epoch: int, lock: str, version: int | None) -> bool:
+    """Whether the node still had `version`."""
+    data = orjson.dumps({"epoch": epoch, "lock": lock})
+    try:
+        if version is None:
+            session.ask(lambda client: client.create_async(paths.epoch, data, makepath=True))
+        else:
+            session.ask(lambda client: client.set_async(paths.epoch, data, version))
+    except (NodeExistsError, BadVersionError, NoNodeError):
+        return False
+    return True
+
+
+def _contenders(session: Session, paths: LeasePaths) -> list[str]:
+    """Lock nodes, in the order in which they came."""
+    names: list[str] = session.ask(lambda client: client.get_children_async(paths.locks))
+    return sorted(names, key=lambda name: name[-10:])
+
+
+def _ahead(session: Session, paths: LeasePaths, name: str) -> str | None:
+    """The contender right before ours; None if ours is the first."""
+    names = _contenders(session, paths)
+    if name not in names:
+        raise _lost_in_queue(paths)
+    place = names.index(name)
+    return names[place - 1] if place else None
+
+
+def _await_end(session: Session, node: str, deadline: float) -> bool:
+    """Waits until the node has changed, or for a while; False once the deadline is over."""
+    changed = threading.Event()
+    if session.ask(lambda client: client.exists_async(node, watch=lambda _: changed.set())) is None:
+        return True
+    left = deadline - time.monotonic()
+    if left <= 0:
+        return False
+    changed.wait(min(left, _RECHECK_SECONDS))
+    return True
+
+
+def _lost_in_queue(paths: LeasePaths) -> StateUnavailable:
+    return StateUnavailable("the session ended while it waited for the lease", where=paths.locks, fix="none: try again")

@@ -1,0 +1,121 @@
+"""One session with ZooKeeper: every question has a deadline, every driver error becomes one of ours."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+
+from dblog_core.errors import StateError, StateUnavailable
+
+ANSWER_SECONDS = 10.0
+_LOST = (ConnectionLoss, ConnectionClosedError, SessionExpiredError, OperationTimeoutError, KazooTimeoutError)
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+
+# Reconnecting is part of life here, and our own errors say what matters; an application may still set a handler.
+logging.getLogger("kazoo").addHandler(logging.NullHandler())
+
+Request = Callable[[KazooClient], Any]
+"""Sends one command: gives kazoo's asynchronous result."""
+
+
+class Session:
+    """A connected KazooClient of this process. `servers`: HOST:PORT,…; `seconds`: the session timeout to ask for."""
+
+    def __init__(self, servers: str, *, seconds: float) -> None:
+        self._servers = servers
+        self._asked_seconds = seconds
+        self._seconds = seconds
+        self._closing = threading.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+        self._client: KazooClient | None = None
+
+    def start(self) -> Session:
+        """Connects. Raises StateUnavailable if no server answers."""
+        try:
+            client = KazooClient(self._servers, timeout=self._asked_seconds, connection_retry=_RECONNECT)
+            self._note_timeout(client)
+            self._client = client
+            client.start(timeout=ANSWER_SECONDS)
+        except KazooTimeoutError as error:
+            self.close()
+            raise StateUnavailable(
+                "no ZooKeeper server answers", where=self._servers, fix="start ZooKeeper, or correct [state] url"
+            ) from error
+        except (KazooException, ValueError) as error:
+            self.close()
+            raise StateError(f"cannot be used: {error}", where=self._servers, fix="correct [state] url") from error
+        return self
+
+    @property
+    def id(self) -> int | None:
+        """The server's number for this session: another one means that the first was lost."""
+        identity = self._connected.client_id
+        return int(identity[0]) if identity else None
+
+    @property
+    def seconds(self) -> float:
+        """The timeout that the server granted: it can be less than asked for."""
+        return self._seconds
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be asked: not closed, and not another process's by a fork."""
+        return not self._closed and self._pid == os.getpid()
+
+    def on_lost(self, call: Callable[[], None]) -> None:
+        """Calls when the server has ended the session; a connection that only broke is no such thing."""
+        self._connected.add_listener(lambda state: call() if state == KazooState.LOST else None)
+
+    def ask(self, request: Request, *, timeout: float = ANSWER_SECONDS) -> Any:
+        """The answer. Raises StateUnavailable if it did not come (the command may still have been carried out).
+
+        Answers about nodes (NoNodeError, BadVersionError and such) pass through, for the caller to read.
+        """
+        try:
+            return request(self._connected).get(timeout=timeout)
+        except _LOST as error:
+            raise StateUnavailable(
+                f"ZooKeeper does not answer ({type(error).__name__})",
+                where=self._servers,
+                fix="see that a majority of its servers runs",
+            ) from error
+
+    def close(self) -> None:
+        """Ends the session: its ephemeral nodes go at once, or after its timeout if no server is reached."""
+        with self._closing:
+            if self._closed or self._client is None:
+                return
+            self._closed = True
+            if self._pid == os.getpid():
+                self._client.stop()
+                self._client.close()
+
+    @property
+    def _connected(self) -> KazooClient:
+        assert self._client is not None, "the session was started"
+        return self._client
+
+    def _note_timeout(self, client: KazooClient) -> None:
+        # kazoo only logs what the server granted; it hands on two thirds of it as the read timeout.
+        connect = client._connection._connect
+
+        def noting(*arguments: Any) -> Any:
+            read_timeout, connect_timeout = connect(*arguments)
+            self._seconds = min(self._asked_seconds, read_timeout * 1.5 / 1000)
+            return read_timeout, connect_timeout
+
+        client._connection._connect = noting

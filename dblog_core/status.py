@@ -1,0 +1,53 @@
+"""`dblog status`: what staging, state store and lake say of one source, as one JSON object (CONTRACT)."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+
+from dblog_core import control, lake, wiring
+from dblog_core.config import Config
+from dblog_core.interfaces import Json, StateStore
+from dblog_core.staging.manifest import Manifest
+
+STALE = 15.0  # seconds after which a leader's own words are no longer believed
+
+
+def status(config: Config) -> Json:
+    """The object of `status --json`; what is not known yet is null. Raises StateUnavailable."""
+    head = wiring.open_staging(config).head()
+    merged = lake.progress(config)
+    with closing(wiring.open_state(config)) as state:
+        leader = state.leader("capture")
+        told = _told(state) if leader is not None else {}
+        return {
+            "source": config.source.name,
+            "leader": None if leader is None else {"id": leader.holder, "epoch": leader.epoch},
+            "position": head.log_position if head else None,
+            "offset": head.last_offset if head else None,
+            "lag_seconds": told.get("lag_seconds"),
+            "rows_per_second": told.get("rows_per_second"),
+            "tables": merged.tables_json(),
+            "windows": [_window(w) for w in told.get("windows", [])],
+            "dumps": [d.to_json() for d in control.dumps(state)],
+            "merge": {"offset": merged.offset, "lag_seconds": _merge_lag(head, merged.offset, merged.commit_time)},
+        }
+
+
+def _told(state: StateStore) -> Json:
+    told = control.read_status(state)
+    return told if told is not None and time.time() - told["at"] / 1e6 < STALE else {}
+
+
+def _window(window: Json) -> Json:
+    age = max(0.0, time.time() - window["opened"] / 1e6)
+    return {"table": window["table"], "dump": window["dump"], "age_seconds": round(age, 3)}
+
+
+def _merge_lag(head: Manifest | None, offset: int | None, commit_time: int | None) -> float | None:
+    """Seconds by which the lake is behind what is staged; None while nothing is merged."""
+    if head is None or offset is None:
+        return None
+    if offset >= head.last_offset or commit_time is None or head.commit_time is None:
+        return 0.0 if offset >= head.last_offset else None
+    return max(0.0, (head.commit_time - commit_time) / 1e6)

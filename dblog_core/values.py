@@ -1,0 +1,95 @@
+"""Values outside Arrow: the JSON forms that `log`, keys and watermarks share.
+
+Integers and floats are numbers, decimals strings that keep every digit, dates and times ISO 8601, binary base64, NaN
+and infinities strings.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import decimal
+import math
+from typing import Any
+
+import pyarrow as pa
+
+from dblog_core.errors import RequestError
+from dblog_core.schema import Column, TableSchema
+
+Key = tuple[Any, ...]
+"""A key as Python values (`RecordBatch.to_pylist` forms) in key order: exact, hashable, never compared by order."""
+
+
+def to_json(value: Any) -> Any:
+    """The JSON form of a value as Arrow's `as_py` gives it."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode()
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case decimal.Decimal():
+            return format(value, "f")
+        case dt.datetime():
+            text = value.replace(tzinfo=None).isoformat(timespec="microseconds" if value.microsecond else "seconds")
+            return text + "Z" if value.tzinfo else text
+        case dt.date():
+            return value.isoformat()
+    return value
+
+
+def from_json(value: Any, column: Column) -> Any:
+    """The Python value of a JSON key part. Raises RequestError where it does not fit the column's type."""
+    kind = column.type
+    try:
+        if pa.types.is_boolean(kind) and isinstance(value, bool):
+            return value
+        if pa.types.is_integer(kind) and isinstance(value, int) and not isinstance(value, bool):
+            return int(pa.scalar(value, kind).as_py())
+        if pa.types.is_floating(kind) and isinstance(value, int | float | str) and not isinstance(value, bool):
+            return float(value)
+        if pa.types.is_decimal(kind) and isinstance(value, int | str) and not isinstance(value, bool):
+            return pa.scalar(decimal.Decimal(value), kind).as_py()
+        if isinstance(value, str):
+            if pa.types.is_string(kind):
+                return value
+            if pa.types.is_binary(kind):
+                return base64.b64decode(value, validate=True)
+            if pa.types.is_date(kind):
+                return dt.date.fromisoformat(value)
+            if pa.types.is_timestamp(kind):
+                parsed = dt.datetime.fromisoformat(value)
+                return parsed.astimezone(dt.UTC) if kind.tz else parsed.replace(tzinfo=None)
+    except (ValueError, OverflowError, binascii.Error, decimal.InvalidOperation, pa.ArrowInvalid):
+        pass
+    raise RequestError(
+        f"{value!r} is not a value of key column {column.name} ({column.source_type})",
+        fix="give a JSON value of that type: numbers as numbers, decimals and dates as strings, binary as base64",
+    )
+
+
+def key_to_json(key: Key) -> Any:
+    """A key as users and watermarks write it: one JSON value, or an array for a composite key."""
+    parts = [to_json(part) for part in key]
+    return parts[0] if len(parts) == 1 else parts
+
+
+def key_from_json(data: Any, schema: TableSchema) -> Key:
+    """The key of a JSON form. Raises RequestError where its shape or a part does not fit the table."""
+    columns = schema.key_columns
+    parts = [data] if len(columns) == 1 else data
+    if not isinstance(parts, list) or len(parts) != len(columns):
+        names = ", ".join(schema.key)
+        raise RequestError(
+            f"{data!r} is not a key of {schema.table}",
+            fix=f"its key is ({names}): give "
+            + ("one JSON value" if len(columns) == 1 else f"a JSON array of {len(columns)}"),
+        )
+    return tuple(from_json(part, column) for part, column in zip(parts, columns, strict=True))
+
+
+def keys_of(rows: pa.RecordBatch | pa.StructArray, schema: TableSchema) -> list[Key]:
+    """The key of every row of a batch or of an image array."""
+    columns = [rows.field(name) if isinstance(rows, pa.StructArray) else rows.column(name) for name in schema.key]
+    return list(zip(*(column.to_pylist() for column in columns), strict=True))

@@ -1,0 +1,85 @@
+"""Watermarks: what a dump worker writes into the source's own log around each chunk (DBLog, section 3.2).
+
+A worker has one row in the watermark table and overwrites its payload; the log keeps every version. The payload is
+JSON text, so that any database stores it unchanged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from dblog_core.errors import UnknownLogEvent
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Which window of which dump a watermark belongs to.
+
+    `task`: `DUMP/NUMBER`, one key range or key list of one table; `attempt` grows with each worker (or restart of one)
+    that takes the task up; `ordinal` counts the task's chunks over all attempts; `window` is a fresh id per chunk read;
+    `full`: the task covers its whole table, so that its end tells which lake rows are ghosts.
+    """
+
+    source: str
+    task: str
+    attempt: int
+    ordinal: int
+    window: str
+    table: str
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Low:
+    """Written before the chunk's SELECT: the window opens where the log shows it."""
+
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class High:
+    """Written after the chunk's rows are durable in staging: everything that the capture needs to place them.
+
+    `schema`: fingerprint that the rows were read with; `last_key`: the JSON key the next chunk starts after (None: no
+    row was found); `final`: the task ends with this chunk; `snapshot`: PostgreSQL's `pg_current_snapshot()` of the
+    SELECT; `absent`: requested keys (JSON) that the SELECT did not find. `file` is None for a chunk without rows.
+    """
+
+    mark: Mark
+    file: str | None
+    rows: int
+    bytes: int
+    checksum: str
+    schema: str
+    last_key: Any
+    final: bool
+    snapshot: str | None = None
+    absent: tuple[Any, ...] = ()
+
+
+def encode(watermark: Low | High) -> str:
+    """The payload text of a watermark."""
+    kind = "low" if isinstance(watermark, Low) else "high"
+    return orjson.dumps({"dblog": FORMAT, "kind": kind, **asdict(watermark)}).decode()
+
+
+def parse(payload: str) -> Low | High:
+    """The watermark of a payload. Raises UnknownLogEvent where the text is none of ours or of a newer format."""
+    try:
+        data = orjson.loads(payload)
+        if data.pop("dblog") != FORMAT:
+            raise ValueError("a newer format")
+        kind, mark = data.pop("kind"), Mark(**data.pop("mark"))
+        if kind == "low":
+            return Low(mark)
+        return High(mark, **{**data, "absent": tuple(data["absent"])})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnknownLogEvent(
+            f"the watermark table holds a row that is not a watermark of this version: {payload[:200]!r}",
+            fix="only dblog may write that table; upgrade the capture before the dump workers",
+        ) from error

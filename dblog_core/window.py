@@ -1,0 +1,274 @@
+"""Windows: which rows of a chunk the log already knows better (DBLog, section 3.3; our DESIGN in ARCHITECTURE.md).
+
+Theory of operation. A chunk may be placed at any point of the log at or after its SELECT, if every row is evicted whose
+key has an event that the SELECT may not have seen, up to that point. What is evicted is in the log already; what
+survives is the state at that point. A `Visibility` says which events those are:
+
+- `LogOrder` (MySQL, MariaDB): commits become visible in log order, so all that lies before the low watermark was seen.
+  What counts is the stretch between low and high.
+- `Snapshots` (PostgreSQL): a transaction may be in the log and not yet visible, even before the low watermark. What
+  counts is every event from a transaction that the SELECT's own snapshot does not see. So events are remembered until
+  a *horizon* (a snapshot of the server, read before some place in the log) sees their transaction, and longer while a
+  window is open that was opened before that place: its SELECT may be older than the horizon.
+
+Eviction goes by column. An update may leave columns out (`unchanged`): for a row that nobody has seen before, the log
+then does not hold what eviction would remove. So each touched row is followed through its events, over changes of its
+key; columns that no event has set survive, under the row's last key.
+
+Offsets order everything here; there is no clock and no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dblog_core.schema import TableName
+from dblog_core.values import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """One row event: the key it concerns, the columns it left out, and the new key where it changed the key.
+
+    A delete or an insert leaves nothing out.
+    """
+
+    key: Key
+    unchanged: frozenset[str] = frozenset()
+    moved_to: Key | None = None
+
+
+class Touches(Protocol):
+    """Row events of one table in one transaction, in log order; made from columns only when somebody asks."""
+
+    def __iter__(self) -> Iterator[Touch]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """PostgreSQL's `pg_current_snapshot()`: `xmin:xmax:xip,…`, 64-bit transaction ids."""
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), frozenset(int(x) for x in running.split(",") if x))
+
+    def sees(self, xid: int) -> bool:
+        """Whether a transaction that committed is visible. `xid` has 32 bits, as the log has it."""
+        full = self._widen(xid)
+        return full < self.xmin or (full < self.xmax and full not in self.running)
+
+    def _widen(self, xid: int) -> int:
+        """The 64-bit id nearest to the snapshot's own: a log and a snapshot are never 2^31 transactions apart."""
+        base = self.xmax & ~0xFFFFFFFF
+        return min((base + xid, base + xid - (1 << 32), base + xid + (1 << 32)), key=lambda full: abs(full - self.xmax))
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Events of one transaction on one table. `retired_at`: offset from which every new SELECT sees them."""
+
+    offset: int
+    xid: int | None
+    touches: Touches | None  # None: the whole table (TRUNCATE)
+    retired_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    table: TableName
+    low: int
+
+
+@dataclass(slots=True)
+class _Track:
+    """A row of the chunk, followed through the log. `left_out` None: no event yet; empty: wholly overwritten."""
+
+    current: Key
+    left_out: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """What is left of an evicted row: columns that no event has set, and the key the row has now."""
+
+    key: Key
+    columns: frozenset[str]
+
+
+@dataclass(slots=True)
+class Overlap:
+    """What the log holds of a chunk's rows that its SELECT may not have seen.
+
+    `everything`: the table was truncated. `rows`: key in the chunk -> what survives of it (None: nothing).
+    `touched`: every key that an event concerned, by its old or its new value.
+    """
+
+    everything: bool = False
+    rows: dict[Key, Survivor | None] = field(default_factory=dict)
+    touched: set[Key] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return self.everything or bool(self.touched)
+
+
+class UnknownWindow(LookupError):
+    """A window that was never opened here: its low watermark lies before our start, or it was discarded."""
+
+
+class Visibility(Protocol):
+    """Which remembered events a chunk's SELECT may not have seen."""
+
+    def records_always(self) -> bool:
+        """Whether events are remembered while no window is open."""
+
+    def unseen(self, entry: _Entry, low: int, snapshot: str | None) -> bool: ...
+
+
+class LogOrder:
+    """Commits become visible in log order: events at or before the low watermark were seen."""
+
+    def records_always(self) -> bool:
+        return False
+
+    def unseen(self, entry: _Entry, low: int, snapshot: str | None) -> bool:
+        return entry.offset > low
+
+
+class Snapshots:
+    """The SELECT's own snapshot tells; `start` is a snapshot read when the log was opened.
+
+    What was logged before that is not remembered here, so a chunk counts only if its snapshot sees all of it.
+    """
+
+    def __init__(self, start: str) -> None:
+        self._start = Snapshot.parse(start)
+
+    def records_always(self) -> bool:
+        return True
+
+    def unseen(self, entry: _Entry, low: int, snapshot: str | None) -> bool:
+        if snapshot is None or entry.xid is None:
+            raise ValueError("a PostgreSQL chunk without a snapshot, or an event without a transaction id")
+        return not Snapshot.parse(snapshot).sees(entry.xid)
+
+    def covers_start(self, snapshot: str | None) -> bool:
+        """Whether the snapshot sees every transaction that was begun before the log was opened."""
+        return snapshot is not None and Snapshot.parse(snapshot).xmin >= self._start.xmax
+
+
+class Windows:
+    """The open windows of all tables and the events that they may need."""
+
+    def __init__(self, visibility: Visibility) -> None:
+        self._visibility = visibility
+        self._windows: dict[str, _Window] = {}
+        self._memory: dict[TableName, deque[_Entry]] = {}
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def open(self, window: str, table: TableName, offset: int) -> None:
+        """The low watermark stands right after `offset`. Raises ValueError if the window is open already."""
+        if window in self._windows:
+            raise ValueError(f"window {window} was opened twice")
+        self._windows[window] = _Window(table, offset)
+
+    def discard(self, window: str) -> None:
+        """Forgets a window that will not be placed; no error if it is not open."""
+        if (gone := self._windows.pop(window, None)) is not None:
+            self._prune(gone.table)
+
+    def is_open(self, window: str) -> bool:
+        return window in self._windows
+
+    def wants(self, table: TableName) -> bool:
+        """Whether row events of the table must be recorded now."""
+        return self._visibility.records_always() or any(w.table == table for w in self._windows.values())
+
+    def record(self, table: TableName, offset: int, xid: int | None, touches: Touches | None) -> None:
+        """Row events of one transaction (None: a TRUNCATE), the last of them at `offset`."""
+        if self.wants(table):
+            self._memory.setdefault(table, deque()).append(_Entry(offset, xid, touches))
+
+    def close(self, window: str, snapshot: str | None) -> Overlap:
+        """The high watermark: what the log holds that the chunk's SELECT may not have seen. Raises UnknownWindow."""
+        if (opened := self._windows.pop(window, None)) is None:
+            raise UnknownWindow(window)
+        entries = self._memory.get(opened.table, ())
+        overlap = follow(e.touches for e in entries if self._visibility.unseen(e, opened.low, snapshot))
+        self._prune(opened.table)
+        return overlap
+
+    def horizon(self, snapshot: str, offset: int) -> None:
+        """Every SELECT of a window opened after `offset` sees what `snapshot` sees (PostgreSQL)."""
+        seen = Snapshot.parse(snapshot)
+        for table in list(self._memory):
+            for entry in self._memory[table]:
+                if entry.retired_at is None and entry.xid is not None and seen.sees(entry.xid):
+                    entry.retired_at = offset
+            self._prune(table)
+
+    def earliest_unseen(self, offset: int) -> int:
+        """The largest offset, `offset` at most, before every event that a SELECT from now on may not see."""
+        if not self._visibility.records_always():
+            return offset
+        first = (e.offset for memory in self._memory.values() for e in memory if e.retired_at is None)
+        return min([offset, *(o - 1 for o in first)])
+
+    def _prune(self, table: TableName) -> None:
+        """Drops what no open or later window of the table can need."""
+        memory = self._memory.get(table)
+        if memory is None:
+            return
+        lows = [w.low for w in self._windows.values() if w.table == table]
+        oldest = min(lows, default=None)
+        if self._visibility.records_always():
+            kept = deque(e for e in memory if e.retired_at is None or (oldest is not None and oldest < e.retired_at))
+        else:
+            kept = deque(e for e in memory if oldest is not None and e.offset > oldest)
+        if kept:
+            self._memory[table] = kept
+        else:
+            del self._memory[table]
+
+
+def follow(stretches: Iterable[Touches | None]) -> Overlap:
+    """Follows rows through events in log order; None among them is a TRUNCATE."""
+    overlap = Overlap()
+    tracks: dict[Key, _Track] = {}  # by the key that the row has in the chunk
+    current: dict[Key, _Track] = {}  # by the key that it has now
+    for stretch in stretches:
+        if stretch is None:
+            overlap.everything = True
+            continue
+        for touch in stretch:
+            _step(touch, tracks, current)
+            overlap.touched.add(touch.key)
+            if touch.moved_to is not None:
+                overlap.touched.add(touch.moved_to)
+    for key, track in tracks.items():
+        overlap.rows[key] = Survivor(track.current, track.left_out) if track.left_out else None
+    return overlap
+
+
+def _step(touch: Touch, tracks: dict[Key, _Track], current: dict[Key, _Track]) -> None:
+    track = current.pop(touch.key, None)
+    if track is None and touch.key not in tracks:
+        track = tracks[touch.key] = _Track(touch.key)
+    if touch.moved_to is not None and touch.moved_to not in tracks:
+        # A row of the chunk with the new key, if there is one, had to go before this: nothing of it survives.
+        tracks[touch.moved_to] = _Track(touch.moved_to, frozenset())
+    if track is None:  # a later row under a key that the chunk's row has left
+        return
+    track.left_out = touch.unchanged if track.left_out is None else track.left_out & touch.unchanged
+    if track.left_out:
+        track.current = touch.key if touch.moved_to is None else touch.moved_to
+        current[track.current] = track

@@ -1,0 +1,41 @@
+"""Builds the parts that a configuration names. The only module that knows every implementation; drivers load on use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dblog_core.config import Config, SourceConfig
+from dblog_core.interfaces import Source, StateStore
+
+if TYPE_CHECKING:
+    from dblog_core.staging import Staging
+
+
+def open_source(config: SourceConfig) -> Source:
+    """The source; no connection is made yet."""
+    if config.kind == "postgres":
+        from dblog_core.sources.postgres.source import PostgresSource
+
+        return PostgresSource(config)
+    from dblog_core.sources.mysql.source import MysqlSource
+
+    return MysqlSource(config)
+
+
+def open_state(config: Config) -> StateStore:
+    """The state store, connected, with all paths below the source's name. Raises StateUnavailable."""
+    scheme, _, rest = config.state.url.partition("://")
+    if scheme == "zookeeper":
+        from dblog_core.state.zookeeper import ZookeeperState
+
+        return ZookeeperState(rest, prefix=config.source.name)
+    from dblog_core.state.sqlite import SqliteState
+
+    return SqliteState(rest, prefix=config.source.name)
+
+
+def open_staging(config: Config) -> Staging:
+    """The source's super-changelog: the directory is made where missing."""
+    from dblog_core.staging import Staging
+
+    return Staging(config.staging.path, source=config.source.name)

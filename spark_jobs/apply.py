@@ -1,0 +1,148 @@
+"""One table's share of a merge, from staged files to a committed Delta version. Safe to run again at any point."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core.events import DELETE
+from dblog_core.lake import table_path
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from dblog_core.values import Key
+from spark_jobs import changes, fold, ghosts, moves
+from spark_jobs.lake import Batch, LakeTable, measured
+from spark_jobs.plan import Work, from_dump
+from spark_jobs.shapes import check_follows, key_shape, quoted
+from spark_jobs.withheld import Withheld
+
+_BROADCAST_ROWS, _BROADCAST_BYTES = 200_000, 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a table's rows: those staged, those written, those removed (ghosts included), those withheld."""
+
+    table: str
+    rows: int
+    applied: int = 0
+    deleted: int = 0
+    withheld: int = 0
+    seconds: float = 0.0
+    version: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """Where tables go, and by what name our transactions are known there."""
+
+    path: Path
+    app: str
+
+    def table(self, spark: SparkSession, schema: TableSchema) -> LakeTable:
+        return LakeTable(spark, table_path(self.path, schema.table), schema, app=f"{self.app}:{schema.table}")
+
+
+class TableMerge:
+    """Applies works of one table after another; `spark` is a session of its own, for the transaction settings."""
+
+    def __init__(self, spark: SparkSession, staging: Staging, lake: Lake, withheld: Withheld) -> None:
+        self._spark = spark
+        self._staging = staging
+        self._lake = lake
+        self._withheld = withheld
+
+    def apply(self, work: Work, number: int, *, last: int, known: str | None, again: bool) -> Applied | None:
+        """Applies the work as part of merge `number`, whose last segment is `last`; None for a table without a key.
+
+        `known`: the shape that the lake table has for certain; `again`: an earlier run may have committed it.
+        """
+        began = time.monotonic()
+        schema = self._staging.schema(work.schema)
+        if not schema.key:
+            return None
+        lake = self._lake.table(self._spark, schema)
+        done = again and lake.exists() and lake.committed() == number
+        counts, withheld = {"inserted": 0, "updated": 0, "deleted": 0}, 0
+        if not done:
+            work = self._checked(work, schema, lake, known)
+            if work.truncated is not None:
+                lake.remove_older(work.truncated)
+                self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
+            if work.files or work.chunks:
+                counts, withheld = self._commit(work, schema, lake, number)
+        removed = sum(
+            ghosts.remove(self._spark, self._staging, lake, schema, mark, last=last) for mark in work.finished
+        )
+        self._settle(lake, schema)
+        return Applied(
+            table=work.table,
+            rows=work.rows,
+            applied=counts["inserted"] + counts["updated"],
+            deleted=counts["deleted"] + removed,
+            withheld=withheld,
+            seconds=round(time.monotonic() - began, 3),
+            version=lake.version(),
+        )
+
+    def _checked(self, work: Work, schema: TableSchema, lake: LakeTable, known: str | None) -> Work:
+        """The work whose files are whole and whose shapes the lake table, made or widened now, can take."""
+        version = lake.version()
+        if not version:  # none yet, or just made
+            work = from_dump(work)
+        changes.check_files(self._staging, work)
+        for fingerprint in work.schemas:
+            check_follows(self._staging.schema(fingerprint), schema)
+        if version is None or known != work.schema:
+            lake.prepare()
+        return work
+
+    def _commit(self, work: Work, schema: TableSchema, lake: LakeTable, number: int) -> tuple[dict[str, int], int]:
+        batch = measured(self._folded(work, schema, lake), schema)
+        if not batch.count:
+            return {"inserted": 0, "updated": 0, "deleted": 0}, 0
+        before = self._withheld.keys(work.table, schema)
+        unknown = _unknown(batch, lake, schema) if batch.keeps else []
+        self._withheld.add(work.table, unknown)
+        small = batch.count <= _BROADCAST_ROWS and work.bytes <= _BROADCAST_BYTES
+        counts = lake.apply(batch, number, broadcast=small)
+        if before:
+            deleted = batch.rows.where(F.col("op") == DELETE)
+            self._withheld.forget(work.table, set(self._keys(deleted, before, schema)) - set(unknown))
+        return counts, len(unknown)
+
+    def _folded(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
+        events = changes.events(self._spark, self._staging, work, schema)
+        if not any(f.has_unchanged for f in work.files):
+            return fold.last_rows(events)
+        if any(f.has_moves for f in work.files):
+            events = moves.resolve(self._spark, events, lake.rows(), schema)
+        return fold.column_by_column(events, schema)
+
+    def _settle(self, lake: LakeTable, schema: TableSchema) -> None:
+        """Forgets the withheld keys that the lake has by now."""
+        table = str(schema.table)
+        if self._withheld.waits(table):
+            rows = lake.rows().select(F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"))
+            self._withheld.forget(table, self._keys(rows, self._withheld.keys(table, schema), schema))
+
+    def _keys(self, rows: DataFrame, wanted: list[Key], schema: TableSchema) -> list[Key]:
+        """Those of the wanted keys that the rows have."""
+        asked = self._spark.createDataFrame(wanted, key_shape(schema))
+        asked = asked.select(F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"))
+        return [
+            moves.as_key(row.key) for row in rows.join(F.broadcast(asked), "key", "left_semi").select("key").collect()
+        ]
+
+
+def _unknown(batch: Batch, lake: LakeTable, schema: TableSchema) -> list[Key]:
+    """Keys of the rows with a value that nobody has: neither this span nor the lake."""
+    partial = batch.rows.where(F.col("missing").isNotNull() & (F.col("op") == fold.PUT)).select("key")
+    have = lake.rows().select(F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"))
+    lost = batch.rows.where(F.col("op") == fold.WITHHOLD).select("key")
+    return [moves.as_key(row.key) for row in partial.join(have, "key", "left_anti").union(lost).collect()]

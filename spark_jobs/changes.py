@@ -1,0 +1,146 @@
+"""Staged rows as one DataFrame of events: log files, and chunks by reference, in the newest shape.
+
+An event has the columns `key` (struct), `offset`, `op`, `origin`, `position`, `commit_time`, `unchanged` (list of
+column names, null if none), `moved_from` (key struct or null) and `row` (the image after; null on d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import TypeVar
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from dblog_core.errors import CorruptSegment
+from dblog_core.events import DELETE, REFRESH
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging, parquet
+from dblog_core.staging.manifest import ChunkRef, DataFile
+from spark_jobs.plan import Work
+from spark_jobs.shapes import key_shape, log_shape, quoted, row_shape
+
+_REF = t.StructType(
+    [
+        t.StructField("path", t.StringType()),
+        t.StructField("first_offset", t.LongType()),
+        t.StructField("position", t.StringType()),
+        t.StructField("commit_micros", t.LongType()),
+        t.StructField("evicted", t.ArrayType(t.LongType())),
+    ]
+)
+_File = TypeVar("_File", bound=DataFile | ChunkRef)
+
+
+def check_files(staging: Staging, work: Work) -> None:
+    """Raises CorruptSegment for the first file that is missing or not the one that the manifest names."""
+    files: list[DataFile | ChunkRef] = [*work.files, *work.chunks]
+    for file in files:
+        data = staging.read_file(file.path)
+        if len(data) != file.bytes or parquet.checksum(data) != file.checksum:
+            raise CorruptSegment(
+                f"the file was changed: {len(data)} bytes, {file.bytes} were staged, or another checksum",
+                where=str(staging.root / file.path),
+                fix="restore it from a backup; the merge of this table waits before it",
+            )
+
+
+def events(spark: SparkSession, staging: Staging, work: Work, schema: TableSchema) -> DataFrame:
+    """All events of the work, in the shape `schema`; not yet one per key."""
+    frames = [_log_events(spark, staging, files, schema) for files in _by_schema(work.files)]
+    frames += [_chunk_events(spark, staging, chunks, schema) for chunks in _by_schema(work.chunks)]
+    found = reduce(DataFrame.unionByName, frames)
+    return found.where(F.col("offset") > work.lower) if work.lower else found
+
+
+def _by_schema(files: Iterable[_File]) -> list[list[_File]]:
+    """Files that one read can take together."""
+    groups: dict[str, list[_File]] = {}
+    for file in files:
+        groups.setdefault(file.schema, []).append(file)
+    return list(groups.values())
+
+
+def _log_events(spark: SparkSession, staging: Staging, files: Sequence[DataFile], schema: TableSchema) -> DataFrame:
+    own = staging.schema(files[0].schema)
+    lines = spark.read.schema(log_shape(own)).parquet(*_paths(staging.root, files))
+    key = F.struct(*(_key_part(name).alias(name) for name in schema.key))
+    row = F.when(F.col("op") != DELETE, _image(F.col("after"), own, schema))
+    return lines.select(
+        key.alias("key"),
+        "offset",
+        "op",
+        "origin",
+        "position",
+        "commit_time",
+        "unchanged",
+        "moved_from",
+        row.alias("row"),
+    )
+
+
+def _key_part(name: str) -> Column:
+    """A delete has its key in `before`; so has an update with a key so large that the log leaves it out of `after`."""
+    left_out = F.coalesce(F.array_contains("unchanged", name), F.lit(False))
+    return F.when((F.col("op") == DELETE) | left_out, F.col(f"before.{quoted(name)}")).otherwise(
+        F.col(f"after.{quoted(name)}")
+    )
+
+
+def _image(image: Column, own: TableSchema, schema: TableSchema) -> Column:
+    """An image in the newest shape: columns that came later are NULL."""
+    if own.columns == schema.columns:
+        return image
+    have = {c.name for c in own.columns}
+    return F.struct(
+        *(
+            (image.getField(f.name) if f.name in have else F.lit(None).cast(f.dataType)).alias(f.name)
+            for f in row_shape(schema)
+        )
+    )
+
+
+def _chunk_events(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef], schema: TableSchema) -> DataFrame:
+    own = staging.schema(chunks[0].schema)
+    offset = F.col("ref.first_offset") + F.col("index")
+    return (
+        chunk_rows(spark, staging, chunks, own)
+        .where(~F.array_contains("ref.evicted", F.col("index")))
+        .select(
+            F.struct(*(F.col(f"row.{quoted(name)}").alias(name) for name in schema.key)).alias("key"),
+            offset.alias("offset"),
+            F.lit(REFRESH).alias("op"),
+            F.lit("dump").alias("origin"),
+            F.col("ref.position").alias("position"),
+            F.timestamp_micros("ref.commit_micros").alias("commit_time"),
+            F.lit(None).cast("array<string>").alias("unchanged"),
+            F.lit(None).cast(key_shape(schema)).alias("moved_from"),
+            _image(F.col("row"), own, schema).alias("row"),
+        )
+    )
+
+
+def chunk_rows(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef], own: TableSchema) -> DataFrame:
+    """Every row of the chunks, evicted ones too: `row` (struct), `index` in its file, and `ref`, its chunk."""
+    depth = chunks[0].path.count("/") + 1
+    refs = spark.createDataFrame(
+        [(c.path, c.first_offset, c.position, c.commit_time, list(c.evicted)) for c in chunks], _REF
+    )
+    image = F.struct(*(F.col(quoted(c.name)) for c in own.columns))
+    rows = spark.read.schema(row_shape(own)).parquet(*_paths(staging.root, chunks))
+    # Only the end of the path compares: Spark escapes the beginning as a URL does, while staged names need no escape.
+    place = F.substring_index(rows.metadataColumn("_metadata").getField("file_path"), "/", -depth)
+    index = rows.metadataColumn("_metadata").getField("row_index")
+    placed = rows.select(image.alias("row"), index.alias("index"), place.alias("place"))
+    found = placed.join(F.broadcast(refs), placed.place == refs.path, "left")
+    ref = F.when(
+        refs.path.isNull(), F.raise_error(F.concat(F.lit("a chunk row of no known chunk: "), placed.place)).cast(_REF)
+    )
+    return found.select("row", "index", ref.otherwise(F.struct(*(refs[name] for name in _REF.names))).alias("ref"))
+
+
+def _paths(root: Path, files: Sequence[DataFile] | Sequence[ChunkRef]) -> list[str]:
+    return [str(root / f.path) for f in files]

@@ -1,0 +1,52 @@
+"""Ghosts: lake rows whose key a finished full dump of the table has not seen, and that nothing has touched since."""
+
+from __future__ import annotations
+
+from functools import reduce
+from itertools import takewhile
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core.errors import LakeError
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import ChunkRef, LogMark
+from spark_jobs.changes import chunk_rows
+from spark_jobs.lake import LakeTable
+from spark_jobs.plan import ghost_chunks
+from spark_jobs.shapes import OFFSET, quoted
+
+
+def remove(
+    spark: SparkSession, staging: Staging, lake: LakeTable, schema: TableSchema, mark: LogMark, *, last: int
+) -> int:
+    """Removes the ghosts that the dump of `mark` shows; how many. Again, it removes nothing more."""
+    if mark.since is None or mark.since_segment is None:
+        raise LakeError(
+            f"the end of dump {mark.dump} says not since when it holds", where=mark.table, fix="upgrade the capture"
+        )
+    manifests = takewhile(lambda m: m.segment <= last, staging.manifests(after=mark.since_segment - 1))
+    lake_rows = lake.rows().where(F.col(OFFSET) <= mark.since)
+    keys = lake_rows.select(*(F.col(quoted(name)) for name in schema.key))
+    seen = _seen(spark, staging, ghost_chunks(manifests, mark), schema)
+    if seen is not None:
+        keys = keys.join(seen, list(schema.key), "left_anti")
+    ghosts = keys.localCheckpoint(eager=False)  # counted and then merged: one scan of the lake's keys
+    found = ghosts.count()
+    if found:
+        same = reduce(Column.__and__, [F.col(f"t.{quoted(n)}") == F.col(f"s.{quoted(n)}") for n in schema.key])
+        table = DeltaTable.forPath(spark, str(lake.path)).alias("t")
+        table.merge(ghosts.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= mark.since).execute()
+    return found
+
+
+def _seen(spark: SparkSession, staging: Staging, chunks: list[ChunkRef], schema: TableSchema) -> DataFrame | None:
+    """The keys in the dump's chunk files; evicted rows count as seen."""
+    frames = []
+    for fingerprint in dict.fromkeys(c.schema for c in chunks):
+        own = staging.schema(fingerprint)
+        rows = chunk_rows(spark, staging, [c for c in chunks if c.schema == fingerprint], own)
+        frames.append(rows.select(*(F.col(f"row.{quoted(name)}").alias(name) for name in schema.key)))
+    return reduce(DataFrame.union, frames) if frames else None

@@ -1,0 +1,216 @@
+"""The Delta tables: made, widened, and changed by one MERGE a span, exactly once by Delta's transaction versions.
+
+Every statement is also guarded by offsets, so that applying one again changes nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core.errors import LakeError
+from dblog_core.events import DELETE
+from dblog_core.schema import TableSchema
+from spark_jobs import delta_log
+from spark_jobs.fold import PUT, WITHHOLD
+from spark_jobs.shapes import (
+    COMMIT_TIME,
+    OFFSET,
+    ORIGIN,
+    POSITION,
+    added_columns,
+    check_names,
+    lake_shape,
+    needs_mapping,
+    quoted,
+)  # fmt: skip
+
+_KEY = "dblog.key"
+_APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_Bounded = (int, str, decimal.Decimal, dt.date)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Folded rows of one table, computed once; how many there are, and the ends of each key column."""
+
+    rows: DataFrame
+    count: int = 0
+    deletes: bool = False
+    keeps: bool = False
+    """Whether a row keeps lake values (`missing`)."""
+    bounds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+
+def measured(rows: DataFrame, schema: TableSchema) -> Batch:
+    """Computes the folded rows once, and what the MERGE wants to know of them."""
+    # A checkpoint, not persist(): Delta refuses a source that turns into a cached one under its hands.
+    cached = rows.localCheckpoint(eager=False)
+    ends = [
+        f(F.col(f"key.{quoted(n)}")).alias(f"{f.__name__}{i}") for i, n in enumerate(schema.key) for f in (F.min, F.max)
+    ]
+    found = cached.agg(
+        F.count(F.lit(1)).alias("count"),
+        F.coalesce(F.bool_or(F.col("op") != PUT), F.lit(False)).alias("deletes"),
+        F.coalesce(F.bool_or(F.col("missing").isNotNull()), F.lit(False)).alias("keeps"),
+        *ends,
+    ).collect()[0]
+    bounds = {
+        name: (found[f"min{i}"], found[f"max{i}"])
+        for i, name in enumerate(schema.key)
+        if isinstance(found[f"min{i}"], _Bounded) and not isinstance(found[f"min{i}"], bool)
+    }
+    return Batch(cached, found["count"], found["deletes"], found["keeps"], bounds)
+
+
+@contextmanager
+def _transaction(spark: SparkSession, app: str, number: int) -> Iterator[None]:
+    """Statements within commit as merge `number` of `app`. One pair covers one statement."""
+    spark.conf.set(_APP, app)
+    spark.conf.set(_VERSION, str(number))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_APP)
+        spark.conf.unset(_VERSION)
+
+
+class LakeTable:
+    """One table of the lake. `app` names our transactions in its Delta log."""
+
+    def __init__(self, spark: SparkSession, path: Path, schema: TableSchema, *, app: str) -> None:
+        self._spark = spark
+        self.path = path
+        self._schema = schema
+        self._app = app
+
+    def exists(self) -> bool:
+        return self.version() is not None
+
+    def version(self) -> int | None:
+        return delta_log.version(self.path)
+
+    def prepare(self) -> None:
+        """Makes the table, or adds the columns that are new. Raises LakeError for a shape that it can not take."""
+        check_names(self._schema)
+        if not self.exists():
+            self._create()
+            return
+        table = DeltaTable.forPath(self._spark, str(self.path))
+        key = table.detail().select("properties").collect()[0][0].get(_KEY)
+        if key is None:
+            raise LakeError("holds a Delta table that dblog has not made", where=str(self.path), fix="move it away")
+        for new, after in added_columns(table.toDF().schema, json.loads(key), self._schema):
+            place = f"AFTER {quoted(after)}" if after else "FIRST"
+            self._spark.sql(
+                f"ALTER TABLE {self._sql} ADD COLUMNS ({quoted(new.name)} {new.dataType.simpleString()} {place})"
+            )
+
+    @property
+    def _sql(self) -> str:
+        return f"delta.{quoted(str(self.path))}"
+
+    def _create(self) -> None:
+        builder = (
+            DeltaTable.createIfNotExists(self._spark)
+            .location(str(self.path))
+            .addColumns(lake_shape(self._schema))
+            .property("delta.enableDeletionVectors", "true")
+            .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
+            .property(_KEY, json.dumps(list(self._schema.key)))
+        )
+        if needs_mapping(self._schema):
+            builder = builder.property("delta.columnMapping.mode", "name")
+        builder.execute()
+
+    def rows(self) -> DataFrame:
+        return self._spark.read.format("delta").load(str(self.path))
+
+    def remove_older(self, offset: int) -> None:
+        """TRUNCATE at `offset`: what came before goes."""
+        DeltaTable.forPath(self._spark, str(self.path)).delete(F.col(OFFSET) < offset)
+
+    def committed(self) -> int | None:
+        """The newest merge that has committed here."""
+        return delta_log.committed(self.path, self._app)
+
+    def apply(self, batch: Batch, number: int, *, broadcast: bool) -> dict[str, int]:
+        """Commits the batch as merge `number`, and looks whether it is there. Returns rows by what became of them."""
+        with _transaction(self._spark, self._app, number):
+            if self.version() == 0:
+                counts = self._append(batch)
+            else:
+                counts = self._merge(batch, broadcast=broadcast)
+        delta_log.check_committed(self.path, self._app, number)
+        return counts
+
+    def _append(self, batch: Batch) -> dict[str, int]:
+        """The table is new and empty: nothing to compare with."""
+        whole = batch.rows.where((F.col("op") == PUT) & F.col("missing").isNull())
+        columns = [value.alias(name) for name, value in self._values("").items()]
+        whole.select(*columns).write.format("delta").mode("append").save(str(self.path))
+        # A row that is not whole is withheld, and one that is deleted was never there.
+        inserted = batch.count if not (batch.deletes or batch.keeps) else whole.count()
+        return {"inserted": inserted, "updated": 0, "deleted": 0}
+
+    def _merge(self, batch: Batch, *, broadcast: bool) -> dict[str, int]:
+        source = F.broadcast(batch.rows) if broadcast else batch.rows
+        later = F.col("s.offset") > F.col(f"t.{OFFSET}")
+        merge = (
+            DeltaTable.forPath(self._spark, str(self.path)).alias("t").merge(source.alias("s"), self._same_key(batch))
+        )
+        if batch.deletes:
+            merge = merge.whenMatchedDelete(F.col("s.op").isin(DELETE, WITHHOLD) & later)
+        merge = merge.whenMatchedUpdate(
+            (F.col("s.op") == PUT) & later & (F.col("s.inserted") | ~self._equal(batch.keeps)),
+            {quoted(name): value for name, value in self._values("s.", keeps=batch.keeps).items()},
+        )
+        merge = merge.whenNotMatchedInsert(
+            (F.col("s.op") == PUT) & F.col("s.missing").isNull(),
+            {quoted(name): value for name, value in self._values("s.").items()},
+        )
+        metrics = merge.execute().collect()
+        if not metrics:
+            return {"inserted": 0, "updated": 0, "deleted": 0}
+        return {name: int(metrics[0][f"num_{name}_rows"]) for name in ("inserted", "updated", "deleted")}
+
+    def _same_key(self, batch: Batch) -> Column:
+        """Equal keys; the literal bounds of the batch's keys let Delta leave out files."""
+        parts = [F.col(f"t.{quoted(n)}") == F.col(f"s.key.{quoted(n)}") for n in self._schema.key]
+        for name, (low, high) in batch.bounds.items():
+            parts.append(F.col(f"t.{quoted(name)}").between(F.lit(low), F.lit(high)))
+        return reduce(Column.__and__, parts)
+
+    def _equal(self, keeps: bool) -> Column:
+        """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN."""
+        same = []
+        for column in self._schema.columns:
+            equal = F.col(f"t.{quoted(column.name)}").eqNullSafe(F.col(f"s.row.{quoted(column.name)}"))
+            same.append(_kept(column.name) | equal if keeps else equal)
+        return reduce(Column.__and__, same)
+
+    def _values(self, source: str, *, keeps: bool = False) -> dict[str, Column]:
+        """Each lake column's new value. `keeps`: a missing one stays as the lake has it."""
+        values: dict[str, Column] = {}
+        for column in self._schema.columns:
+            value = F.col(f"{source}row.{quoted(column.name)}")
+            if keeps:
+                value = F.when(_kept(column.name), F.col(f"t.{quoted(column.name)}")).otherwise(value)
+            values[column.name] = value
+        provenance = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
+        return {**values, **{name: F.col(f"{source}{field}") for name, field in provenance.items()}}
+
+
+def _kept(name: str) -> Column:
+    return F.coalesce(F.array_contains("s.missing", name), F.lit(False))

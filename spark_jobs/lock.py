@@ -1,0 +1,74 @@
+"""One merger per lake path: two Spark drivers on a plain file system can otherwise both report success.
+
+A file lock keeps out others on this machine, whatever their configuration says; a lease in the state store
+those elsewhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dblog_core.errors import LakeBusy, LeaseLost
+from dblog_core.interfaces import StateStore
+
+_EVERY = 0.2  # seconds between two tries
+
+
+@contextmanager
+def lake_lock(directory: Path, state: StateStore, *, ttl: float, wait: float = 0.0) -> Iterator[Callable[[], None]]:
+    """Holds both; yields a check that raises LeaseLost in doubt. Raises LakeBusy after `wait` seconds."""
+    holder = f"{socket.gethostname()}:{os.getpid()}"
+    deadline = time.monotonic() + wait
+    with _file_lock(directory / "lock", holder, deadline):
+        lease = state.acquire("merge", holder, ttl=ttl, wait=max(0.0, deadline - time.monotonic()))
+        if lease is None:
+            other = state.leader("merge")
+            raise _busy(directory, other.holder if other else "another merge")
+
+        def check() -> None:
+            if not lease.valid():
+                raise LeaseLost(
+                    "the lease on the lake is in doubt",
+                    where=str(directory),
+                    fix="merge again: it goes on where this one stopped",
+                )
+
+        try:
+            yield check
+        finally:
+            lease.release()
+
+
+@contextmanager
+def _file_lock(path: Path, holder: str, deadline: float) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while not _taken(descriptor):
+            if time.monotonic() >= deadline:
+                raise _busy(path.parent, os.pread(descriptor, 200, 0).decode(errors="replace") or "another merge")
+            time.sleep(_EVERY)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _busy(directory: Path, who: str) -> LakeBusy:
+    return LakeBusy(
+        f"{who} merges into this lake", where=str(directory.parent), fix="wait for it (--wait SECONDS), or stop it"
+    )

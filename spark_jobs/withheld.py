@@ -1,0 +1,130 @@
+"""Keys of rows with a value that nobody knows: kept until a dump, requested by the merge itself, has brought them.
+
+A key is recorded before the commit that leaves its row out, and forgotten when the lake has it or it is deleted; a
+crash in between at worst asks for a dump twice. A dump that ended without bringing a key (the row changed at that very
+moment, or it was cancelled) is asked for again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import orjson
+
+from dblog_core.config import Config
+from dblog_core.errors import DblogError, LakeError
+from dblog_core.schema import TableSchema
+from dblog_core.values import Key, key_from_json, key_to_json
+from spark_jobs.record import Records
+
+_FILE = "withheld.json"
+_PER_REQUEST = 5_000
+_AGAIN_SECONDS = 30.0  # between two requests for the same table where dumps end without bringing its keys
+
+
+class Dumps(Protocol):
+    """How the merge asks for dumps."""
+
+    def submit(self, table: str, keys: list[Any]) -> str:
+        """Requests a dump of JSON keys and returns its id."""
+
+    def over(self, dump: str) -> bool:
+        """Whether the dump has ended, whichever way."""
+
+
+class ControlDumps:
+    """Dumps through the state store."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def submit(self, table: str, keys: list[Any]) -> str:
+        from dblog_core.control import DumpRequest, submit
+
+        return submit(self._config, DumpRequest(tables=(table,), keys=tuple(keys)), requested_by="system")
+
+    def over(self, dump: str) -> bool:
+        from contextlib import closing
+
+        from dblog_core.control import is_over
+        from dblog_core.wiring import open_state
+
+        with closing(open_state(self._config)) as state:
+            return is_over(state, dump)
+
+
+class Withheld:
+    """LAKE/_dblog/withheld.json: per table, each key as JSON text with the id of its dump, or None."""
+
+    def __init__(self, records: Records, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._records = records
+        self._monotonic = monotonic
+        self._lock = threading.Lock()  # tables merge in threads
+        self._keys: dict[str, dict[str, str | None]] = {}
+        self._asked: dict[str, float] = {}
+
+    def load(self) -> None:
+        self._keys = self._records.read(_FILE) or {}
+
+    def keys(self, table: str, schema: TableSchema) -> list[Key]:
+        """The keys that the table waits for."""
+        return [key_from_json(orjson.loads(text), schema) for text in self._keys.get(table, {})]
+
+    def waits(self, table: str) -> bool:
+        return bool(self._keys.get(table))
+
+    def add(self, table: str, keys: Iterable[Key]) -> None:
+        """Records keys, durably."""
+        texts = {_text(key): None for key in keys}
+        if texts.keys() - self._keys.get(table, {}).keys():
+            self._save(table, {**texts, **self._keys.get(table, {})})
+
+    def forget(self, table: str, keys: Iterable[Key]) -> None:
+        """The lake has these keys now, or they are deleted."""
+        gone = {_text(key) for key in keys}
+        if gone & self._keys.get(table, {}).keys():
+            self._save(table, {text: dump for text, dump in self._keys[table].items() if text not in gone})
+
+    def _save(self, table: str, keys: dict[str, str | None]) -> None:
+        with self._lock:
+            self._keys[table] = keys
+            self._keys = {name: held for name, held in self._keys.items() if held}
+            self._records.write(_FILE, self._keys)
+
+    def ended(self, dumps: Dumps) -> set[str]:
+        """The dumps that keys wait for and that have ended by now: all they bring is staged."""
+        return {
+            d for d in {d for keys in self._keys.values() for d in keys.values()} if d is not None and dumps.over(d)
+        }
+
+    def ask(self, dumps: Dumps, *, ended: set[str]) -> None:
+        """Requests what no running dump brings; `ended`: those whose rows have all been merged since."""
+        for table, keys in list(self._keys.items()):
+            wanted = [text for text, dump in keys.items() if dump is None]
+            if (again := [text for text, dump in keys.items() if dump in ended]) and self._may_repeat(table):
+                wanted += again
+            for i in range(0, len(wanted), _PER_REQUEST):
+                some = wanted[i : i + _PER_REQUEST]
+                self._asked[table] = self._monotonic()
+                self._save(table, {**self._keys[table], **dict.fromkeys(some, self._submit(dumps, table, some))})
+
+    def _may_repeat(self, table: str) -> bool:
+        asked = self._asked.get(table)
+        return asked is None or self._monotonic() - asked >= _AGAIN_SECONDS
+
+    def _submit(self, dumps: Dumps, table: str, texts: list[str]) -> str:
+        try:
+            return dumps.submit(table, [orjson.loads(text) for text in texts])
+        except DblogError as error:
+            raise LakeError(
+                f"{len(texts)} rows are withheld, and their dump cannot be requested: {error.message}",
+                where=table,
+                fix=error.fix or "merge again when the source and the state store can be reached",
+            ) from error
+
+
+def _text(key: Key) -> str:
+    return orjson.dumps(key_to_json(key)).decode()

@@ -1,0 +1,53 @@
+"""When the doorbell of the merge rings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dblog_core.airflow.doorbell import QUIET, TROUBLED, Watch
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+
+
+def manifest(number: int, *, rows: int, first: int = 1) -> Manifest:
+    return Manifest(
+        source="shop", segment=number, epoch=1, first_offset=first, last_offset=first + rows - 1, position="p",
+        partial=0, log_position="p", commit_time=None, sealed_at=0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(str(tmp_path / "staging"), "shop", str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    return Staging(str(tmp_path / "staging"), source="shop")
+
+
+def test_it_rings_at_start_when_the_lake_is_behind(watch: Watch, staging: Staging) -> None:
+    staging.publish(manifest(1, rows=3))
+    assert watch.look() == (True, QUIET)
+
+
+def test_it_is_silent_before_the_first_row_and_rings_once_for_new_segments(watch: Watch, staging: Staging) -> None:
+    assert watch.look()[0] is False
+    staging.publish(manifest(1, rows=0))
+    assert watch.look()[0] is False
+    staging.publish(manifest(2, rows=2))
+    staging.publish(manifest(3, rows=0, first=3))
+    assert watch.look()[0] is True
+    assert watch.segment == 3
+    assert watch.look()[0] is False
+
+
+def test_what_cannot_be_read_is_looked_at_again_later(watch: Watch, staging: Staging) -> None:
+    watch.look()
+    staging.publish(replace(manifest(1, rows=1)))
+    path = next(staging.root.glob("manifests/*1.json"))
+    path.write_bytes(b"{}")
+    assert watch.look() == (False, TROUBLED)

@@ -1,0 +1,109 @@
+"""What the DAG files make of a directory of sources; each look is a fresh process, as in Airflow's DAG processor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DAGS = Path(__file__).parents[2] / "dags"
+GOOD = """
+[source]
+name = "{name}"
+kind = "mysql"
+password = "${{A_SECRET_THAT_IS_NOT_SET}}"
+database = "shop"
+tables = {tables}
+[staging]
+path = "/nowhere/staging"
+[state]
+url = "sqlite:////nowhere/state.db"
+[lake]
+path = "/nowhere/lake"
+[dump]
+chunk_size = 7000
+"""
+_LOOK = """
+import json, runpy, sys
+sys.path.insert(0, {dags!r})
+found = runpy.run_path({dags!r} + "/dblog.py")
+dags = {{name: dag for name, dag in found.items() if name.startswith("dblog_")}}
+params = {{}}
+for name, dag in dags.items():
+    if name.endswith("_dump"):
+        params[name] = {{key: dag.params.get_param(key).schema for key in dag.params}}
+try:
+    runpy.run_path({dags!r} + "/dblog_config_errors.py")
+    error = ""
+except Exception as fault:
+    error = str(fault)
+known = ("pyspark", "pyarrow", "pandas", "pymysql", "psycopg2", "kazoo", "pymysqlreplication")
+drivers = [module for module in known if module in sys.modules]
+tasks = {{name: {{t.task_id: t.retries for t in dag.tasks}} for name, dag in dags.items()}}
+print(json.dumps({{"tasks": tasks, "params": params, "error": error, "drivers": drivers}}))
+"""
+
+
+def look(sources: Path, home: Path) -> dict[str, Any]:
+    """What one parse finds."""
+    env = {**os.environ, "AIRFLOW_HOME": str(home), "DBLOG_CONFIG_DIR": str(sources)}
+    code = _LOOK.format(dags=str(DAGS))
+    result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return answer
+
+
+def write(directory: Path, file: str, *, name: str, tables: list[str] | None = None) -> None:
+    directory.mkdir(exist_ok=True)
+    (directory / file).write_text(GOOD.format(name=name, tables=json.dumps(tables or ["shop.orders"])))
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    return tmp_path / "sources"
+
+
+def test_a_source_gets_its_dags_without_secrets_drivers_or_connections(sources: Path, tmp_path: Path) -> None:
+    write(sources, "shop.toml", name="shop")
+    found = look(sources, tmp_path)
+    assert set(found["tasks"]) == {"dblog_shop_" + d for d in ("capture", "capture_standby", "dump", "merge")}
+    assert found["tasks"]["dblog_shop_capture"] == {"capture": 100}
+    assert set(found["tasks"]["dblog_shop_dump"]) == {"plan", "work", "complete", "close"}
+    assert found["drivers"] == []
+    assert found["error"] == ""
+
+
+def test_the_dump_form_has_the_parameters_of_the_contract_all_optional(sources: Path, tmp_path: Path) -> None:
+    write(sources, "a.toml", name="a", tables=["shop.orders", "shop.items"])
+    write(sources, "b.toml", name="b", tables=["shop.*"])
+    found = look(sources, tmp_path)["params"]
+    form = found["dblog_a_dump"]
+    pace = ["chunk_size", "delay_seconds", "rows_per_second", "workers"]
+    assert list(form) == ["tables", "pks", "key_from", "key_to", *pace, "dry_run"]
+    assert all("null" in schema["type"] for name, schema in form.items() if name != "dry_run")
+    assert form["tables"]["examples"] == ["shop.orders", "shop.items"]
+    assert "7000" in form["chunk_size"]["description_md"]
+    assert "examples" not in found["dblog_b_dump"]["tables"], "the form could offer only patterns"
+
+
+def test_a_broken_file_and_a_name_used_twice_cost_only_those_sources_their_dags(sources: Path, tmp_path: Path) -> None:
+    write(sources, "good.toml", name="good")
+    write(sources, "one.toml", name="twin")
+    write(sources, "two.toml", name="twin")
+    (sources / "broken.toml").write_text("[source]\nnme = 1\n")
+    found = look(sources, tmp_path)
+    assert {name.split("_")[1] for name in found["tasks"]} == {"good"}
+    for file in ("broken.toml", "one.toml", "two.toml"):
+        assert file in found["error"]
+    assert "good.toml" not in found["error"]
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    found = look(tmp_path / "missing", tmp_path)
+    assert found["tasks"] == {}
+    assert "DBLOG_CONFIG_DIR" in found["error"]

@@ -1,0 +1,212 @@
+"""The DAGs in a real Airflow, on a real MySQL. The tests share both, in any order."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from dblog_core import control, wiring
+from dblog_core.capture import LEASE
+from dblog_core.control import DumpStatus
+from dblog_core.interfaces import LeaseInfo
+from dblog_core.lake import table_path
+from dblog_core.local.errors import LocalError
+from dblog_core.schema import TableName
+from dblog_core.staging.reader import lines
+from tests.fix_airflow import PASSWORD, Live
+
+CAPTURES = ("dblog_live_capture", "dblog_live_capture_standby")
+DUMP, MERGE = "dblog_live_dump", "dblog_live_merge"
+PATIENCE = 120.0  # seconds: the machine may be busy with other tests
+Found = TypeVar("Found")
+
+pytestmark = pytest.mark.timeout(600)  # the first test waits for the servers too
+
+
+def until(look: Callable[[], Found], what: str, *, timeout: float = PATIENCE) -> Found:
+    """The first true result of `look`."""
+    deadline = time.monotonic() + timeout
+    pause = threading.Event()
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
+        pause.wait(0.3)
+    return found
+
+
+def leader(live: Live) -> LeaseInfo | None:
+    with closing(wiring.open_state(live.config)) as state:
+        return state.leader(LEASE)
+
+
+def logs(live: Live) -> dict[str, str]:
+    """What the newest run of each capture has written."""
+    texts = {}
+    for dag in CAPTURES:
+        newest = live.client.runs(dag, limit=1)
+        running = newest and any(t["state"] == "running" for t in live.client.tasks(dag, newest[0]["dag_run_id"]))
+        texts[dag] = live.client.log(dag, newest[0]["dag_run_id"], "capture") if running else ""
+    return texts
+
+
+def capturing(live: Live) -> LeaseInfo:
+    return until(lambda: leader(live), "a capture leads")
+
+
+def staged(live: Live, **wanted: Any) -> list[dict[str, Any]]:
+    found = lines(wiring.open_staging(live.config))
+    return [line for line in found if all(line[name] == value for name, value in wanted.items())]
+
+
+def dump_of(live: Live, run: str) -> DumpStatus | None:
+    with closing(wiring.open_state(live.config)) as state:
+        mine = [d for d in control.dumps(state) if d.requested_by == f"airflow:{DUMP}/{run}"]
+    return mine[-1] if mine else None
+
+
+def states(live: Live, dag: str, run: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for task in live.client.tasks(dag, run):
+        found.setdefault(task["task_id"], set()).add(str(task["state"]))
+    return found
+
+
+def test_a_broken_file_is_named_and_costs_no_other_source_its_dags(live: Live) -> None:
+    wanted = {*CAPTURES, DUMP, MERGE}
+    assert wanted <= set(live.client.dags())
+    [error] = until(live.client.import_errors, "the import error is shown")
+    assert "broken.toml" in error["stack_trace"]
+
+
+def test_one_capture_leads_and_the_other_stands_by(live: Live) -> None:
+    capturing(live)
+
+    def both() -> bool:
+        texts = logs(live).values()
+        return any("leading, epoch" in text for text in texts) and any("standing by; leader" in text for text in texts)
+
+    until(both, "both roles are told in the logs")
+
+
+def test_a_dump_with_parameters_ends_with_its_chunks_in_the_super_changelog(live: Live) -> None:
+    capturing(live)
+    orders, countries = f"{live.database.name}.orders", f"{live.database.name}.countries"
+    run = live.client.trigger(DUMP, {"tables": [orders, countries, ""], "chunk_size": 100, "workers": 2})
+    assert live.client.wait(DUMP, run, timeout=PATIENCE) == "success"
+    result = live.client.xcom(DUMP, run, "complete")
+    chunks = [c for m in wiring.open_staging(live.config).manifests() for c in m.chunks if c.dump == result["id"]]
+    assert sum(c.rows for c in chunks if c.table == orders) == result["rows"] - 3 >= 500
+    assert len([t for t in live.client.tasks(DUMP, run) if t["task_id"] == "work"]) == 2
+    assert states(live, DUMP, run)["close"] == {"success"}
+
+
+def test_keys_arrive_as_json_and_as_lines_of_the_form(live: Live) -> None:
+    capturing(live)
+    table = f"{live.database.name}.countries"
+    run = live.client.trigger(DUMP, {"tables": [table], "pks": ['"de"', "fr", "xx", ""]})
+    assert live.client.wait(DUMP, run, timeout=PATIENCE) == "success"
+    assert live.client.xcom(DUMP, run, "complete")["rows"] == 3
+    gone = staged(live, table=table, op="d", origin="dump")
+    assert {"code": "xx"} in [line["key"] for line in gone]
+
+
+def test_a_dry_run_says_what_it_would_read_and_requests_nothing(live: Live) -> None:
+    run = live.client.trigger(DUMP, {"dry_run": True})
+    assert live.client.wait(DUMP, run, timeout=PATIENCE) == "success"
+    tables = live.client.xcom(DUMP, run, "plan", "plan")["tables"]
+    assert {t["table"] for t in tables} == {f"{live.database.name}.{t}" for t in ("orders", "countries")}
+    assert dump_of(live, run) is None
+
+
+def test_a_wrong_table_fails_at_once_with_the_reason(live: Live) -> None:
+    run = live.client.trigger(DUMP, {"tables": [f"{live.database.name}.missing"]})
+    assert live.client.wait(DUMP, run, timeout=PATIENCE) == "failed"
+    log = live.client.log(DUMP, run, "plan", attempt=1)
+    assert "is not a captured table" in log
+    assert [t["try_number"] for t in live.client.tasks(DUMP, run) if t["task_id"] == "plan"] == [1]
+    assert live.database.account.password not in log
+
+
+@pytest.mark.parametrize(
+    "conf", [{"chunk_size": 0}, {"tables": "orders"}, {"workers": 65}, {"key_from": {}}, {"pks": []}], ids=str
+)
+def test_the_schema_refuses_what_the_form_refuses(live: Live, conf: dict[str, Any]) -> None:
+    with pytest.raises(LocalError, match="400") as refused:
+        live.client.trigger(DUMP, conf)
+    assert next(iter(conf)) in str(refused.value)
+
+
+def test_marking_the_run_as_failed_cancels_its_dump(live: Live) -> None:
+    capturing(live)
+    conf = {"tables": [f"{live.database.name}.orders"], "chunk_size": 1, "delay_seconds": 2}
+    run = live.client.trigger(DUMP, conf)
+    until(lambda: (d := dump_of(live, run)) and d.chunks, "the dump has placed a chunk")
+    live.client.mark(DUMP, run, "failed")
+    until(lambda: (d := dump_of(live, run)) and d.state == "cancelled", "the dump is cancelled")
+    assert live.client.wait(DUMP, run, timeout=PATIENCE) == "failed"
+    until(lambda: "running" not in str(states(live, DUMP, run)), "no task of the run is left")
+
+
+def test_sealed_segments_start_the_merge_and_the_lake_gets_the_rows(live: Live) -> None:
+    capturing(live)
+    live.database.execute("INSERT INTO orders VALUES (70001, 'for the lake')")
+    table = table_path(live.config.lake.path, TableName(live.database.name, "orders"))
+
+    def merged() -> bool:
+        commits = sorted(table.glob("_delta_log/*.json"))
+        actions = [json.loads(line) for commit in commits for line in commit.read_text().splitlines()]
+        added, removed = ({a[kind]["path"] for a in actions if kind in a} for kind in ("add", "remove"))
+        return any(70001 in pq.ParquetFile(table / file).read(["id"])["id"].to_pylist() for file in added - removed)
+
+    until(merged, "the row is in the lake", timeout=240)
+    run = live.client.runs(MERGE, limit=1)[0]
+    assert run["run_type"] == "asset_triggered"
+
+
+def test_kill_9_of_the_leading_capture_loses_nothing_and_another_leads(live: Live) -> None:
+    before = capturing(live)
+    live.database.execute("INSERT INTO orders VALUES (80001, 'before')")
+    pid = int(re.search(r"\d+$", before.holder).group())  # type: ignore[union-attr]
+    psutil.Process(pid).kill()
+    live.database.execute("INSERT INTO orders VALUES (80002, 'after')")
+    until(lambda: (now := leader(live)) and now.epoch > before.epoch, "another one leads")
+    table = f"{live.database.name}.orders"
+    until(lambda: len(staged(live, table=table, key={"id": 80002})) == 1, "what was written meanwhile is staged")
+    assert len(staged(live, table=table, key={"id": 80001})) == 1
+
+
+def test_no_task_outlives_its_supervisor_or_a_stop_and_a_start_goes_on(live: Live) -> None:
+    before = capturing(live)
+    supervisors = until(live.server.task_processes, "a task runs")
+    orphans = supervisors[0].children()
+    supervisors[0].kill()
+    until(lambda: not psutil.wait_procs(orphans, timeout=0)[1], "the orphan ends by itself", timeout=20)
+    live.server.stop()
+    home = live.server.environment()["AIRFLOW_HOME"]
+    running = [p.info for p in psutil.process_iter(["pid", "cmdline", "environ"])]
+    assert [p for p in running if (p["environ"] or {}).get("AIRFLOW_HOME") == home] == []
+    live.server.start()
+    live.database.execute("INSERT INTO orders VALUES (90001, 'after the restart')")
+    table = f"{live.database.name}.orders"
+    until(lambda: staged(live, table=table, key={"id": 90001}), "the capture goes on")
+    assert capturing(live).epoch > before.epoch
+
+
+def test_no_log_and_no_file_of_airflow_holds_the_password(live: Live) -> None:
+    capturing(live)
+    home = live.server.environment()["AIRFLOW_HOME"]
+    secret = live.server.environment()[PASSWORD].encode()
+    assert all(secret not in path.read_bytes() for path in _files(home))
+
+
+def _files(home: str) -> list[Path]:
+    return [path for path in Path(home).rglob("*") if path.is_file()]

@@ -1,0 +1,50 @@
+"""What all tests share: the servers, and the seeds of the long runs."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import hypothesis
+import pytest
+
+pytest_plugins = ("tests.fix_servers", "tests.fix_spark")
+
+hypothesis.settings.register_profile("dblog", deadline=None, print_blob=True)  # a busy machine is no failure
+hypothesis.settings.load_profile("dblog")
+
+
+_BEGAN = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("soak", "seeded long runs (tests that ask for `soak_seed`)")
+    group.addoption("--soak-seeds", type=int, default=1, help="how many seeds each of them runs with")
+    group.addoption("--soak-first", type=int, default=None, help="the first seed; default: another one every time")
+    group.addoption("--soak-minutes", type=float, default=0, help="start no seeded run after that time; 0: no limit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.soak_first is None:
+        config.option.soak_first = secrets.randbelow(1_000_000)
+    config.stash[_BEGAN] = time.monotonic()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    first, count = config.option.soak_first, config.option.soak_seeds
+    return f"soak: --soak-first={first} --soak-seeds={count}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "soak_seed" in metafunc.fixturenames:
+        first, count = metafunc.config.option.soak_first, metafunc.config.option.soak_seeds
+        metafunc.parametrize("soak_seed", range(first, first + count))
+
+
+@pytest.fixture(autouse=True)
+def _within_the_minutes(request: pytest.FixtureRequest) -> None:
+    minutes = request.config.option.soak_minutes
+    if minutes and "soak_seed" in request.fixturenames:
+        spent = (time.monotonic() - request.config.stash[_BEGAN]) / 60
+        if spent > minutes:
+            pytest.skip(f"the {minutes:g} minutes that were asked for are over")

@@ -1,0 +1,291 @@
+"""One behaviour of all state stores: memory, SQLite, ZooKeeper."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dblog_core.errors import StateError, StateUnavailable, VersionConflict
+from dblog_core.interfaces import Entry, LeaseInfo, StateStore
+from dblog_core.state.memory import MemoryState
+from tests.contract.lease_holder import store
+
+TTL = 3.0
+LONG = 30.0  # so long that nothing in a test waits for its end
+REAL = ["sqlite", "zookeeper"]
+
+Open = Callable[..., StateStore]
+Holder = Callable[[float], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
+    if kind == "zookeeper":
+        return str(request.getfixturevalue("zookeeper_url"))
+    return f"sqlite://{tmp_path / 'state' / 'state.db'}"
+
+
+@pytest.fixture
+def open_store(kind: str, request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Opens clients of one store."""
+    opened: list[StateStore] = []
+    memory = MemoryState()
+
+    def open_one(prefix: str = "shop") -> StateStore:
+        opened.append(MemoryState(shared=memory) if kind == "memory" else store(request.getfixturevalue("url"), prefix))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+every = pytest.mark.parametrize("kind", ["memory", *REAL])
+real = pytest.mark.parametrize("kind", REAL)
+
+
+@every
+def test_what_one_client_creates_another_reads(open_store: Open) -> None:
+    open_store().create("dumps/d1/tasks/0", b"data")
+    assert open_store().get("dumps/d1/tasks/0") == Entry(b"data", 0)
+    assert open_store().get("dumps/d1") == Entry(b"", 0)
+    assert open_store().get("dumps/d2") is None
+
+
+@every
+def test_a_node_is_created_once(open_store: Open) -> None:
+    state = open_store()
+    state.create("a/b", b"first")
+    with pytest.raises(VersionConflict):
+        state.create("a/b", b"second")
+    assert state.get("a/b") == Entry(b"first", 0)
+
+
+@every
+def test_an_update_needs_the_present_version(open_store: Open) -> None:
+    state = open_store()
+    state.create("a", b"0")
+    assert state.update("a", b"1", 0) == 1
+    with pytest.raises(VersionConflict):
+        state.update("a", b"2", 0)
+    with pytest.raises(VersionConflict):
+        state.update("missing", b"2", 0)
+    assert state.get("a") == Entry(b"1", 1)
+
+
+@every
+def test_delete_takes_all_below_and_nothing_beside(open_store: Open) -> None:
+    state = open_store()
+    for path in ("d/1", "d/1/tasks/0", "d/10", "d/1-x"):
+        state.create(path, b"")
+    state.delete("d/1")
+    state.delete("d/1")
+    assert state.children("d") == ["1-x", "10"]
+    assert state.get("d/1/tasks/0") is None
+
+
+@every
+def test_children_are_sorted_names_right_below(open_store: Open) -> None:
+    state = open_store()
+    for path in ("t/b/deep/er", "t/a", "t/ü", "tt/c"):
+        state.create(path, b"")
+    assert state.children("t") == ["a", "b", "ü"]
+    assert state.children("t/a") == [] == state.children("none")
+
+
+@real
+def test_sources_do_not_see_each_other(open_store: Open) -> None:
+    open_store("shop").create("a", b"")
+    assert open_store("shop2").get("a") is None
+    first, second = open_store("shop"), open_store("shop2")
+    one, two = first.acquire("capture", "x", ttl=TTL), second.acquire("capture", "y", ttl=TTL)
+    assert one is not None and two is not None
+    one.release()
+    two.release()
+
+
+@every
+def test_what_does_not_fit_or_is_no_path_is_refused_clearly(open_store: Open) -> None:
+    state = open_store()
+    with pytest.raises(StateError, match="do not fit") as caught:
+        state.create("big", bytes(1_000_000))
+    assert not caught.value.transient
+    for path in ("", "/a", "a/", "a//b", "a/../b"):
+        with pytest.raises(StateError, match="not a path"):
+            state.get(path)
+
+
+@every
+def test_concurrent_updates_lose_nothing(open_store: Open) -> None:
+    open_store().create("counter", b"0")
+
+    def count(state: StateStore) -> None:
+        done = 0
+        while done < 20:
+            entry = state.get("counter")
+            assert entry is not None
+            try:
+                state.update("counter", str(int(entry.data) + 1).encode(), entry.version)
+            except VersionConflict:
+                continue
+            done += 1
+
+    threads = [threading.Thread(target=count, args=(open_store(),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert open_store().get("counter") == Entry(b"80", 80)
+
+
+@every
+def test_a_lease_is_one_holders_and_epochs_grow(open_store: Open) -> None:
+    first, second = open_store(), open_store()
+    assert second.leader("capture") is None
+    lease = first.acquire("capture", "one", ttl=TTL)
+    assert lease is not None and lease.valid()
+    assert second.leader("capture") == LeaseInfo("one", lease.epoch)
+    assert second.acquire("capture", "two", ttl=TTL) is None
+    assert second.acquire("capture", "two", ttl=TTL, wait=0.2) is None
+    lease.release()
+    assert not lease.valid()
+    later = second.acquire("capture", "two", ttl=TTL)
+    assert later is not None and later.epoch > lease.epoch
+    assert first.leader("capture") == LeaseInfo("two", later.epoch)
+    later.release()
+    later.release()
+    assert first.leader("capture") is None
+
+
+@every
+def test_raised_epochs_are_passed(open_store: Open) -> None:
+    state = open_store()
+    state.raise_epoch("capture", 41)
+    state.raise_epoch("capture", 7)
+    lease = state.acquire("capture", "one", ttl=TTL)
+    assert lease is not None and lease.epoch == 42
+    lease.release()
+
+
+@every
+def test_a_waiting_standby_gets_the_lease_when_it_is_released(open_store: Open) -> None:
+    first, second = open_store(), open_store()
+    lease = first.acquire("capture", "one", ttl=LONG)
+    assert lease is not None
+    threading.Timer(0.3, lease.release).start()
+    began = time.monotonic()
+    later = second.acquire("capture", "two", ttl=LONG, wait=LONG)
+    assert later is not None and later.epoch == lease.epoch + 1
+    assert time.monotonic() - began < LONG / 3
+    later.release()
+
+
+@every
+def test_a_lease_keeps_itself_alive(open_store: Open) -> None:
+    first, second = open_store(), open_store()
+    lease = first.acquire("capture", "one", ttl=TTL)
+    assert lease is not None
+    assert second.acquire("capture", "two", ttl=TTL, wait=1.5 * TTL) is None
+    assert lease.valid()
+    lease.release()
+
+
+@every
+def test_many_contenders_hold_it_one_at_a_time(open_store: Open) -> None:
+    inside, epochs, clashes = threading.Lock(), [], []
+
+    def contend(state: StateStore, number: int) -> None:
+        for _ in range(3):
+            lease = state.acquire("capture", str(number), ttl=TTL, wait=30)
+            assert lease is not None
+            if not inside.acquire(blocking=False):
+                clashes.append(number)
+            epochs.append(lease.epoch)
+            inside.release()
+            lease.release()
+
+    threads = [threading.Thread(target=contend, args=(open_store(), n)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not clashes
+    assert epochs == list(range(1, 13))
+
+
+@pytest.fixture
+def holder(url: str) -> Iterator[Holder]:
+    """Starts other processes that hold the lease for a ttl."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(ttl: float) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.contract.lease_holder", url, str(ttl)]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@real
+def test_a_killed_holder_is_replaced(kind: str, open_store: Open, holder: Holder) -> None:
+    child = holder(
+        LONG if kind == "sqlite" else TTL
+    )  # SQLite's looks at the process: nobody waits for its lease to end
+    epoch = int(_line(child))
+    state = open_store()
+    assert state.acquire("capture", "us", ttl=TTL) is None
+    child.kill()
+    child.wait()
+    began = time.monotonic()
+    lease = state.acquire("capture", "us", ttl=TTL, wait=30)
+    assert lease is not None and lease.epoch > epoch
+    assert time.monotonic() - began < (LONG / 3 if kind == "sqlite" else TTL + 10)
+    lease.release()
+
+
+@real
+def test_a_holder_that_was_stopped_for_long_knows_at_once_that_its_lease_is_gone(
+    open_store: Open, holder: Holder
+) -> None:
+    child = holder(TTL)
+    epoch = int(_line(child))
+    child.send_signal(signal.SIGSTOP)
+    lease = open_store().acquire("capture", "us", ttl=TTL, wait=30)
+    assert lease is not None and lease.epoch > epoch
+    assert child.stdin is not None
+    child.stdin.write("?\n")
+    child.stdin.flush()
+    child.send_signal(signal.SIGCONT)
+    assert _line(child) == "False"
+    assert lease.valid()
+    lease.release()
+
+
+@real
+def test_a_store_that_cannot_be_reached_is_a_transient_error(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dblog_core.state.zookeeper_session.ANSWER_SECONDS", 1.0)
+    monkeypatch.setattr("dblog_core.state.zookeeper._PATIENCE", 1.0)
+    blocked = tmp_path / "blocked"
+    blocked.write_text("")
+    state = store({"zookeeper": "zookeeper://127.0.0.1:1/x", "sqlite": f"sqlite://{blocked}/state.db"}[kind], "shop")
+    with pytest.raises(StateUnavailable if kind == "zookeeper" else StateError) as caught:
+        state.get("a")
+    assert caught.value.where and caught.value.fix
+    state.close()

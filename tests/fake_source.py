@@ -1,0 +1,245 @@
+"""A database in memory behind the Source protocol, for interleavings that no server shows on demand.
+
+Rows are dicts; a transaction is a list of steps, applied and logged at once by `commit`. Commits are visible in log
+order. Tests drive the capture's parts by hand, or whole through `wiring`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from dblog_core.errors import RequestError
+from dblog_core.events import (
+    LogBatch,
+    SchemaSeen,
+    Signal,
+    TableChanges,
+    Transaction,
+    Truncated,
+    WatermarkSeen,
+    changes_schema,
+)
+from dblog_core.interfaces import Chunk, Problem
+from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.values import Key
+
+ORDERS = TableSchema(
+    TableName("shop", "orders"),
+    (Column("id", "bigint", pa.int64()), Column("name", "text", pa.string()), Column("big", "text", pa.string())),
+    ("id",),
+)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A step of a transaction: op c, u, d, t (truncate) or w (watermark, `after["payload"]`)."""
+
+    op: str
+    table: TableName
+    before: Row | None = None
+    after: Row | None = None
+    unchanged: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class FakeDatabase:
+    """Tables and their log."""
+
+    schemas: dict[TableName, TableSchema] = field(default_factory=lambda: {ORDERS.table: ORDERS})
+    rows: dict[TableName, dict[Key, Row]] = field(default_factory=dict)
+    log: list[list[Change]] = field(default_factory=list)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def key(self, table: TableName, row: Row) -> Key:
+        return tuple(row[name] for name in self.schemas[table].key)
+
+    def put(self, row: Row, table: TableName = ORDERS.table, unchanged: tuple[str, ...] = ()) -> Change:
+        """An insert, or an update of the row with that key."""
+        before = self.rows.get(table, {}).get(self.key(table, row))
+        return Change("c" if before is None else "u", table, before, row, unchanged)
+
+    def move(self, key: Key, row: Row, table: TableName = ORDERS.table, unchanged: tuple[str, ...] = ()) -> Change:
+        return Change("u", table, self.rows[table][key], row, unchanged)
+
+    def remove(self, key: Key, table: TableName = ORDERS.table) -> Change:
+        return Change("d", table, self.rows[table][key], None)
+
+    def commit(self, *changes: Change) -> None:
+        with self.lock:
+            for change in changes:
+                self._apply(change)
+            self.log.append(list(changes))
+
+    def _apply(self, change: Change) -> None:
+        rows = self.rows.setdefault(change.table, {})
+        if change.op == "t":
+            rows.clear()
+        if change.before is not None and change.op in "ud":
+            del rows[self.key(change.table, change.before)]
+        if change.after is not None and change.op in "cu":
+            rows[self.key(change.table, change.after)] = change.after
+
+
+class FakeSource:
+    """The Source protocol over a `FakeDatabase`; positions are indexes of the log."""
+
+    kind = "mysql"
+
+    def __init__(self, database: FakeDatabase, *, batch: int = 1000) -> None:
+        self.database, self._batch = database, batch
+        self.acknowledged = 0
+
+    def check(self) -> list[Problem]:
+        return []
+
+    def prepare(self) -> None:
+        return None
+
+    def tables(self) -> tuple[TableSchema, ...]:
+        return tuple(self.database.schemas.values())
+
+    def current_position(self) -> str:
+        return str(len(self.database.log))
+
+    start_position = current_position
+
+    def reached(self, position: str, target: str) -> bool:
+        return int(position) >= int(target)
+
+    def show(self, position: str) -> str:
+        return f"fake:{position}"
+
+    def open_log(self, position: str, *, skip: int = 0) -> FakeStream:
+        return FakeStream(self, int(position), skip, self._batch)
+
+    def open_reader(self) -> FakeReader:
+        return FakeReader(self.database)
+
+    def open_watermarks(self, worker: str) -> FakeWatermarks:
+        return FakeWatermarks(self.database)
+
+    def horizon(self) -> str | None:
+        return None
+
+
+class FakeStream:
+    """Reads one stretch of at most `size` changes a call; a transaction may take several."""
+
+    def __init__(self, source: FakeSource, at: int, skip: int, size: int) -> None:
+        self._source, self._at, self._skip, self._size = source, at, skip, size
+        self._seen: set[str] = set()
+
+    def read(self, timeout: float) -> LogBatch | None:
+        log = self._source.database.log
+        if self._at >= len(log):
+            return None
+        changes = log[self._at]
+        part = changes[self._skip : self._skip + self._size]
+        transaction = Transaction(f"tx{self._at}", f"fake:{self._at}", 1_000_000 * (self._at + 1))
+        self._skip += len(part)
+        if whole := self._skip >= len(changes):
+            self._at, self._skip = self._at + 1, 0
+        return self._batch(part, transaction, 0 if whole else self._skip)
+
+    def _batch(self, part: list[Change], transaction: Transaction, partial: int) -> LogBatch:
+        signals: list[Signal] = []
+        rows: dict[TableName, list[tuple[int, Change]]] = {}
+        for sequence, change in enumerate(part):
+            if change.op == "w":
+                signals.append(WatermarkSeen(sequence, 0, (change.after or {})["payload"]))
+            elif change.op == "t":
+                signals.append(Truncated(sequence, 0, change.table))
+            else:
+                schema = self._source.database.schemas[change.table]
+                if schema.fingerprint not in self._seen:
+                    self._seen.add(schema.fingerprint)
+                    signals.append(SchemaSeen(sequence, 0, schema))
+                rows.setdefault(change.table, []).append((sequence, change))
+        tables = tuple(self._changes(self._source.database.schemas[t], of) for t, of in rows.items())
+        return LogBatch(tables, tuple(signals), (transaction,), str(self._at), partial)
+
+    @staticmethod
+    def _changes(schema: TableSchema, rows: list[tuple[int, Change]]) -> TableChanges:
+        return changes_batch(
+            schema, [(s, 0, c.op, c.before if c.op != "c" else None, c.after, c.unchanged) for s, c in rows]
+        )
+
+    def acknowledge(self, position: str) -> None:
+        self._source.acknowledged = int(position)
+
+    def close(self) -> None:
+        return None
+
+
+def changes_batch(
+    schema: TableSchema, rows: Sequence[tuple[int, int, str, Row | None, Row | None, tuple[str, ...]]]
+) -> TableChanges:
+    """A change batch from (sequence, transaction, op, before, after, unchanged)."""
+    target = changes_schema(schema)
+    after = [None if r[4] is None else {k: None if k in r[5] else v for k, v in r[4].items()} for r in rows]
+    columns = [
+        [r[0] for r in rows],
+        [r[1] for r in rows],
+        [r[2] for r in rows],
+        [False] * len(rows),
+        [list(r[5]) or None for r in rows],
+        [r[3] for r in rows],
+        after,
+    ]
+    arrays = [pa.array(values, f.type) for values, f in zip(columns, target, strict=True)]
+    return TableChanges(schema, pa.RecordBatch.from_arrays(arrays, schema=target))
+
+
+class FakeReader:
+    """Reads the committed state, keys in Python's order."""
+
+    def __init__(self, database: FakeDatabase) -> None:
+        self._database = database
+
+    def schema(self, table: TableName) -> TableSchema:
+        if table not in self._database.schemas:
+            raise RequestError(f"{table} does not exist", fix="name another")
+        return self._database.schemas[table]
+
+    def last_key(self, schema: TableSchema) -> Key | None:
+        return max(self._database.rows.get(schema.table, {}), default=None)
+
+    def estimated_rows(self, table: TableName) -> int:
+        return len(self._database.rows.get(table, {}))
+
+    def read(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Chunk:
+        with self._database.lock:
+            rows = self._database.rows.get(schema.table, {})
+            keys = sorted(k for k in rows if (after is None or k > after) and (upto is None or k <= upto))
+            return self._chunk(schema, [rows[k] for k in keys[:limit]])
+
+    def read_keys(self, schema: TableSchema, keys: Sequence[Key]) -> Chunk:
+        with self._database.lock:
+            rows = self._database.rows.get(schema.table, {})
+            return self._chunk(schema, [rows[k] for k in sorted(keys) if k in rows])
+
+    @staticmethod
+    def _chunk(schema: TableSchema, rows: list[Row]) -> Chunk:
+        return Chunk(schema, pa.RecordBatch.from_pylist(rows, schema.arrow), None)
+
+    def close(self) -> None:
+        return None
+
+
+class FakeWatermarks:
+    """Writes watermarks as transactions of their own."""
+
+    def __init__(self, database: FakeDatabase) -> None:
+        self._database = database
+
+    def write(self, payload: str) -> None:
+        self._database.commit(Change("w", TableName("shop", "dblog_watermark"), after={"payload": payload}))
+
+    def close(self) -> None:
+        return None

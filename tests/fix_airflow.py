@@ -1,0 +1,80 @@
+"""A real Airflow with one MySQL source, shared by the tests that ask for it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from dblog_core.config import Config
+from dblog_core.local.airflow import AirflowServer
+from dblog_core.local.airflow_client import AirflowClient
+from dblog_core.local.mysql import MysqlServer
+from tests.fix_servers import Database
+
+PASSWORD = "DBLOG_TEST_PASSWORD"
+DAGS = Path(__file__).parents[1] / "dags"
+_TOML = """
+[source]
+name = "live"
+kind = "mysql"
+host = "{host}"
+port = {port}
+user = "{user}"
+password = "${{{variable}}}"
+database = "{database}"
+tables = ["{database}.orders", "{database}.countries"]
+[staging]
+path = "{root}/staging"
+[state]
+url = "sqlite:///{root}/state.db"
+ttl = 4
+[lake]
+path = "{root}/lake"
+"""
+_TABLES = (
+    "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40))",
+    "INSERT INTO orders WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) "
+    "SELECT i, CONCAT('order ', i) FROM n",
+    "CREATE TABLE countries (code VARCHAR(8) PRIMARY KEY, name VARCHAR(40))",
+    "INSERT INTO countries VALUES ('de', 'Germany'), ('fr', 'France'), ('pt', 'Portugal')",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """An Airflow in which both captures of the source `live` run."""
+
+    server: AirflowServer
+    client: AirflowClient
+    database: Database
+    config: Config = field(repr=False)
+
+
+@pytest.fixture(scope="session")
+def live(mysql: MysqlServer, server_root: Path) -> Iterator[Live]:
+    name = f"t_{secrets.token_hex(4)}"
+    mysql.create_database(name)
+    database = Database(mysql, name, mysql.create_capture_user(name, user=f"dblog_{name}"))
+    database.execute(*_TABLES)
+    root, account = server_root / "airflow", database.account
+    configs = root / "sources"
+    configs.mkdir(parents=True)
+    (configs / "live.toml").write_text(
+        _TOML.format(host=mysql.host, port=mysql.port, user=account.user, variable=PASSWORD, database=name, root=root)
+    )
+    (configs / "broken.toml").write_text("[source]\nname = 'broken'\n")
+    given = {PASSWORD: account.password}
+    server = AirflowServer(root / "home", dags=DAGS, configs=configs, environment=given)
+    config = database.config(root, source={"name": "live"}, state={"url": f"sqlite:///{root}/state.db", "ttl": 4})
+    server.start()
+    try:
+        client = server.client()
+        for dag in ("dblog_live_capture", "dblog_live_capture_standby"):
+            client.pause(dag, False)
+        yield Live(server, client, database, config)
+    finally:
+        server.kill()  # its data goes as well

@@ -1,0 +1,170 @@
+"""Real servers for tests: started when the first test asks, shared by the run, gone afterwards.
+
+A server that cannot be had fails the tests that asked for it: nothing is skipped.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from dblog_core.config import Config
+from dblog_core.local.mariadb import MariadbServer
+from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.server import Account, DatabaseServer, Server
+from dblog_core.local.zookeeper import ZookeeperServer
+
+ServerType = TypeVar("ServerType", bound=Server)
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database of its own on a shared server, with a capture user of its own."""
+
+    server: DatabaseServer
+    name: str
+    account: Account
+
+    @property
+    def kind(self) -> str:
+        return self.server.kind
+
+    @property
+    def schema(self) -> str:
+        """What stands before the dot in SCHEMA.TABLE."""
+        return "public" if self.kind == "postgres" else self.name
+
+    def connect(self) -> Any:
+        """The administrator's connection, in autocommit mode."""
+        return self.server.connect(self.name)
+
+    def execute(self, *statements: str) -> None:
+        """Runs statements as the administrator, each in a transaction of its own."""
+        self.server.execute(*statements, database=self.name)
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        """The rows of a SELECT, as the administrator."""
+        connection = self.connect()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+                return [tuple(row) for row in cursor.fetchall()]
+        finally:
+            connection.close()
+
+    def config(self, directory: Path, **sections: dict[str, Any]) -> Config:
+        """A configuration for it with staging, state and lake below `directory`; `sections` add to it or change it."""
+        source = {
+            "name": self.name,
+            "kind": self.kind,
+            "host": self.server.host,
+            "port": self.server.port,
+            "user": self.account.user,
+            "password": self.account.password,
+            "database": self.name,
+            "tables": [f"{self.schema}.*"],
+        }
+        usual: dict[str, dict[str, Any]] = {
+            "source": source,
+            "staging": {"path": str(directory / "staging")},
+            "state": {"url": f"sqlite:///{directory / 'state.db'}"},
+            "lake": {"path": str(directory / "lake")},
+        }
+        return Config.model_validate({n: {**usual.get(n, {}), **sections.get(n, {})} for n in {**usual, **sections}})
+
+
+@pytest.fixture(scope="session")
+def server_root() -> Iterator[Path]:
+    """The data of all servers of this run. Open to all: PostgreSQL may run as another user than we."""
+    root = Path(tempfile.mkdtemp(prefix="dblog-test-"))
+    root.chmod(0o755)
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.fixture(scope="session")
+def mysql(server_root: Path) -> Iterator[MysqlServer]:
+    yield from _running(MysqlServer(server_root / "mysql"))
+
+
+@pytest.fixture(scope="session")
+def mariadb(server_root: Path) -> Iterator[MariadbServer]:
+    yield from _running(MariadbServer(server_root / "mariadb"))
+
+
+@pytest.fixture(scope="session")
+def postgres(server_root: Path) -> Iterator[PostgresServer]:
+    yield from _running(PostgresServer(server_root / "postgres"))
+
+
+@pytest.fixture(scope="session")
+def zookeeper(server_root: Path) -> Iterator[ZookeeperServer]:
+    yield from _running(ZookeeperServer(server_root / "zookeeper"))
+
+
+@pytest.fixture
+def zookeeper_url(zookeeper: ZookeeperServer) -> str:
+    """A state URL with a root node of its own."""
+    return f"zookeeper://{zookeeper.address()}/t_{secrets.token_hex(4)}"
+
+
+@pytest.fixture(params=["mysql", "mariadb", "postgres"])
+def source_kind(request: pytest.FixtureRequest) -> str:
+    """Every kind of source; a test for one kind alone parametrises it indirectly."""
+    return str(request.param)
+
+
+@pytest.fixture
+def source_server(source_kind: str, request: pytest.FixtureRequest) -> DatabaseServer:
+    server: DatabaseServer = request.getfixturevalue(source_kind)
+    return server
+
+
+@pytest.fixture
+def new_database() -> Iterator[Callable[[DatabaseServer], Database]]:
+    """Makes databases, each with a capture user; drops them after the test."""
+    made: list[Database] = []
+
+    def make(server: DatabaseServer) -> Database:
+        name = f"t_{secrets.token_hex(4)}"
+        server.create_database(name)
+        if isinstance(server, PostgresServer):
+            account = server.create_capture_user(name, user=f"dblog_{name}", publication=f"dblog_{name}")
+        else:
+            account = server.create_capture_user(name, user=f"dblog_{name}")
+        made.append(Database(server, name, account))
+        return made[-1]
+
+    yield make
+    for database in made:
+        database.server.start()  # a test may have killed it
+        database.server.drop_database(database.name)
+        database.server.drop_user(database.account.user)
+
+
+@pytest.fixture
+def database(source_server: DatabaseServer, new_database: Callable[[DatabaseServer], Database]) -> Database:
+    """A fresh database in the server of `source_kind`."""
+    return new_database(source_server)
+
+
+@pytest.fixture
+def source_config(database: Database, tmp_path: Path) -> Config:
+    """A configuration that captures all tables of `database`."""
+    return database.config(tmp_path)
+
+
+def _running(server: ServerType) -> Iterator[ServerType]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()  # its data goes as well: no need to wait for an orderly end

@@ -1,0 +1,74 @@
+"""One Spark session for all tests that read or write the lake: its first start costs more than most tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dblog_core.config import Config
+from dblog_core.lake import own_directory
+from dblog_core.local.jars import jars
+from dblog_core.spark import spark_conf
+from dblog_core.wiring import open_staging, open_state
+from spark_jobs.apply import Lake
+from spark_jobs.lock import lake_lock
+from spark_jobs.merge import Job
+from spark_jobs.record import Records
+from spark_jobs.rounds import Merger
+from spark_jobs.session import open_session
+from spark_jobs.withheld import ControlDumps, Withheld
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_CONF_DIR"] = str(Path(spark_conf.__code__.co_filename).parent / "spark_conf")
+    conf = {
+        **spark_conf(),
+        "spark.master": "local[2]",
+        "spark.driver.memory": "1g",
+        "spark.jars": ",".join(str(jar) for jar in jars()),
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    session = open_session(conf, name="dblog tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def read_lake(spark: SparkSession) -> Callable[[Path], list[dict[str, Any]]]:
+    """Reads a Delta table whole: a dict a row."""
+
+    def read(path: Path) -> list[dict[str, Any]]:
+        return [row.asDict() for row in spark.read.format("delta").load(str(path)).collect()]
+
+    return read
+
+
+@pytest.fixture
+def merge_here(spark: SparkSession) -> Callable[[Config], None]:
+    """The merge job in this process's warm session: all that is sealed, as `dblog merge --once` does."""
+
+    def merge(config: Config) -> None:
+        staging = open_staging(config)
+        lake = Lake(Path(config.lake.path).absolute(), f"dblog:{config.source.name}")
+        records = Records(own_directory(lake.path))
+        records.prepare()
+        with (
+            closing(open_state(config)) as state,
+            lake_lock(records.directory, state, ttl=config.state.ttl, wait=30) as check,
+        ):
+            withheld = Withheld(records)
+            merger = Merger(spark, staging, lake, records, withheld, check=check)
+            assert Job(merger, withheld, ControlDumps(config), threading.Event(), json=False).once() == 0
+
+    return merge

@@ -1,0 +1,215 @@
+"""The commands as a person runs them: real processes on real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core.config import Config
+from tests.fix_servers import Database
+
+DEADLINE = 120.0  # seconds: for a machine that does much else at the same time
+
+
+class Commands:
+    """Runs `dblog` on one configuration."""
+
+    def __init__(self, file: Path, password: str) -> None:
+        self.file, self._password = file, password
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dblog_core.cli", "--config", str(self.file), *arguments]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self._started.append(subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"}, **pipes))
+        return self._started[-1]
+
+    def end(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+        """Waits for it; whatever it said, it was neither a traceback nor the password."""
+        stdout, stderr = process.communicate(timeout=DEADLINE)
+        assert "Traceback" not in stdout + stderr
+        assert self._password not in stdout + stderr
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.end(self.start(*arguments))
+
+    def json(self, *arguments: str) -> Any:
+        done = self(*arguments, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def until(self, condition: Callable[[Any], bool]) -> Any:
+        """The status once it is so."""
+        deadline = time.monotonic() + DEADLINE
+        while not condition(status := self.json("status")):
+            assert time.monotonic() < deadline, status
+        return status
+
+    def kill(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def tables(database: Database) -> Database:
+    """An integer key, a text key, and a table without a key."""
+    database.execute(
+        "CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, note VARCHAR(50))",
+        "CREATE TABLE b (code VARCHAR(50) NOT NULL PRIMARY KEY, amount DECIMAL(10,2))",
+        "CREATE TABLE plain (x INTEGER)",
+        "INSERT INTO a VALUES " + ", ".join(f"({n}, 'note {n}')" for n in range(1, 501)),
+        "INSERT INTO b VALUES ('x', 1.10), ('y', 2.20)",
+    )
+    if database.kind == "postgres":
+        database.execute("ALTER TABLE plain REPLICA IDENTITY FULL")
+    return database
+
+
+def write(config: Config, file: Path, **changes: str) -> None:
+    """The configuration as TOML; `changes` replace values of the source."""
+    source = {
+        **config.source.model_dump(mode="json", include={"name", "kind", "host", "port", "user", "database", "tables"}),
+        "password": config.source.password.get_secret_value(),
+        **changes,
+    }
+    sections = {"source": source, "staging": {"path": config.staging.path}, "state": {"url": config.state.url}}
+    sections["lake"] = {"path": config.lake.path}
+    lines = [
+        f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in keys.items()) for name, keys in sections.items()
+    ]
+    file.touch(mode=0o600)
+    file.write_text("\n".join(lines))
+
+
+@pytest.fixture
+def config(tables: Database, tmp_path: Path, zookeeper_url: str) -> Config:
+    return tables.config(tmp_path, state={"url": zookeeper_url})
+
+
+@pytest.fixture
+def dblog(config: Config, tmp_path: Path) -> Iterator[Commands]:
+    write(config, tmp_path / "source.toml")
+    commands = Commands(tmp_path / "source.toml", config.source.password.get_secret_value())
+    yield commands
+    commands.kill()
+
+
+def test_from_check_to_the_log(dblog: Commands, tables: Database) -> None:
+    checked = dblog.json("check")
+    assert checked["ok"]
+    assert any("plain" in p["what"] for p in checked["problems"]), "a table without a key is named"
+
+    first = dblog("capture", "--until-current", "--json")
+    assert first.returncode == 0, first.stderr
+    tables.execute(
+        "INSERT INTO a VALUES (501, 'live')", "UPDATE a SET id = 502 WHERE id = 501", "DELETE FROM b WHERE code = 'y'"
+    )
+    assert dblog("capture", "--until-current").returncode == 0
+    lines = [json.loads(line) for line in dblog("log", "--table", f"{tables.schema}.a").stdout.splitlines()]
+    assert [(x["op"], x["key"]) for x in lines if x["op"] != "s"] == [
+        ("c", {"id": 501}),
+        ("d", {"id": 501}),
+        ("c", {"id": 502}),
+    ]
+    assert lines[-1]["moved_from"] == {"id": 501}
+    again = dblog("log", "--from", str(lines[-1]["offset"]))
+    assert json.loads(again.stdout.splitlines()[0]) == lines[-1]
+
+
+def test_dumps_are_requested_placed_and_controlled(dblog: Commands, tables: Database) -> None:
+    capture = dblog.start("capture", "--json")
+    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
+    name = f"{tables.schema}.a"
+
+    whole = dblog("dump", "--all", "--chunk-size", "100", "--wait")
+    assert whole.returncode == 0, whole.stderr
+    found = {d["id"]: d for d in dblog.json("dumps")}[whole.stdout.strip()]
+    assert (found["state"], found["rows"]) == ("done", 502)
+    assert dblog("pause", found["id"]).returncode == 2, "it is over"
+
+    some = dblog.json("dump", "--table", name, "--pk", "1", "--pk", "9999", "--wait")
+    assert (some["state"], some["rows"]) == ("done", 2)
+    lines = [json.loads(line) for line in dblog("log", "--table", name).stdout.splitlines()]
+    assert [(x["op"], x["key"]["id"], x["origin"]) for x in lines[-2:]] == [("r", 1, "dump"), ("d", 9999, "dump")]
+
+    slow = dblog.start("dump", "--table", name, "--chunk-size", "10", "--delay", "30")
+    assert slow.stdout is not None
+    dump_id = slow.stdout.readline().strip()
+    assert dblog.json("pause", dump_id)["state"] == "paused"
+    assert dblog.json("set", dump_id, "chunk_size=5", "delay=25")["options"]["chunk_size"] == 5
+    assert dblog.json("resume", dump_id)["state"] != "paused"
+    assert dblog.json("cancel", dump_id)["state"] == "cancelled"
+    assert dblog.end(slow).returncode == 1, "its dump did not come about"
+
+    capture.terminate()
+    ended = dblog.end(capture)
+    assert ended.returncode == 0
+    assert json.loads(ended.stdout)["outcome"] == "stopped"
+
+
+def test_what_looks_like_sql_is_refused_or_bound(dblog: Commands, tables: Database) -> None:
+    capture = dblog.start("capture")
+    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
+    for table in (f"{tables.schema}.a; DROP TABLE a", f"{tables.schema}.a`", f'{tables.schema}."a"', "x.y' OR '1'='1"):
+        refused = dblog("dump", "--table", table)
+        assert (refused.returncode, refused.stdout) == (2, "")
+    for key in ('"1; DROP TABLE a"', '"1 OR 1=1"', "[1, 2]", "{}"):
+        refused = dblog("dump", "--table", f"{tables.schema}.a", "--pk", key)
+        assert (refused.returncode, refused.stdout) == (2, "")
+    bound = dblog.json("dump", "--table", f"{tables.schema}.b", "--pk", json.dumps("x'; DROP TABLE b; --"), "--wait")
+    assert (bound["state"], bound["rows"]) == ("done", 1)
+    assert [row[0] for row in tables.query("SELECT count(*) FROM b")] == [2]
+    assert [row[0] for row in tables.query("SELECT count(*) FROM a")] == [500]
+    capture.terminate()
+    assert dblog.end(capture).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["check", "capture"])
+def test_wrong_settings_are_told_with_their_fix(
+    dblog: Commands, config: Config, tables: Database, command: str
+) -> None:
+    wrong = {
+        "password": {"password": "not-the-password"},
+        "host": {"host": "127.0.0.2"},
+        "database": {"database": "no_such_database", "tables": ["no_such_database.*"]},
+        "tables": {"tables": [f"{tables.schema}.a", f"{tables.schema}.nothing*"]},
+    }
+    for changes in wrong.values():
+        write(config, dblog.file, **changes)  # type: ignore[arg-type]
+        arguments = ["check"] if command == "check" else ["capture", "--for", "1"]
+        done = dblog(*arguments)
+        assert done.returncode == 1, (changes, done)
+        told = done.stdout if command == "check" else done.stderr
+        assert "fix: " in told, (changes, told)
+        assert "not-the-password" not in done.stdout + done.stderr
+
+
+def test_a_user_without_grants_is_told_which_to_ask_for(dblog: Commands, config: Config, tables: Database) -> None:
+    user, password = f"weak_{tables.name}"[:30], "weak-password-1"
+    who = f'"{user}"' if tables.kind == "postgres" else f"'{user}'@'{config.source.host}'"
+    create = (
+        f"CREATE ROLE {who} LOGIN PASSWORD '{password}'"
+        if tables.kind == "postgres"
+        else f"CREATE USER {who} IDENTIFIED BY '{password}'"
+    )
+    tables.execute(create)
+    if tables.kind != "postgres":
+        tables.execute(f"GRANT CREATE ON `{tables.name}`.`nothing` TO {who}")  # enough to connect to the database
+    try:
+        write(config, dblog.file, user=user, password=password)
+        done = dblog("check")
+        assert done.returncode == 1
+        assert "GRANT" in done.stdout or "REPLICATION" in done.stdout
+        assert password not in done.stdout
+    finally:
+        tables.execute(f"DROP {'ROLE' if tables.kind == 'postgres' else 'USER'} {who}")

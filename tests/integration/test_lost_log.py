@@ -1,0 +1,86 @@
+"""The source has dropped the log that comes next: an error that says so, and the way on that mends everything."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import control, wiring
+from dblog_core.capture import run_capture
+from dblog_core.config import Config
+from dblog_core.errors import LogPositionLost
+from dblog_core.staging.reader import lines
+from tests.fix_servers import Database
+
+
+def replay(config: Config) -> dict[int, str]:
+    """What a keyed consumer of `log` holds at the end."""
+    rows: dict[int, str] = {}
+    seen: dict[int, int] = {}
+    for line in lines(wiring.open_staging(config)):
+        if line["op"] in "cur":
+            rows[line["key"]["id"]], seen[line["key"]["id"]] = line["after"]["v"], line["offset"]
+        elif line["op"] == "d":
+            rows.pop(line["key"]["id"], None)
+        elif line["op"] == "f":
+            rows = {k: v for k, v in rows.items() if seen[k] > line["since"]}
+    return rows
+
+
+def drop_log(database: Database) -> None:
+    """Makes the server forget everything that is in its log now."""
+    if database.kind == "postgres":
+        database.execute(f"SELECT pg_drop_replication_slot('dblog_{database.name}')")
+        return
+    database.execute("FLUSH BINARY LOGS")
+    newest = database.query("SHOW BINARY LOGS")[-1][0]
+    deadline = time.monotonic() + 30
+    while database.query("SHOW BINARY LOGS")[0][0] != newest:  # not while the last capture's thread still reads it
+        assert time.monotonic() < deadline, "the server keeps its log"
+        database.execute(f"PURGE BINARY LOGS TO '{newest}'")
+
+
+@pytest.mark.timeout(120)
+def test_a_lost_log_stops_the_capture_and_a_fresh_start_mends_it(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))")
+    config = database.config(tmp_path)
+    stop = threading.Event()
+    run_capture(config, stop=stop, until_current=True)
+    database.execute("INSERT INTO t VALUES (1, 'one'), (2, 'two'), (3, 'three')")
+    run_capture(config, stop=stop, until_current=True)
+    before = wiring.open_staging(config).head()
+    database.execute("UPDATE t SET v = 'changed' WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    drop_log(database)
+    with pytest.raises(LogPositionLost, match="lost") as caught:
+        run_capture(config, stop=stop, until_current=True)
+    assert "--fresh-start" in caught.value.fix
+    assert wiring.open_staging(config).head() == before
+    mend(config)
+    assert replay(config) == {1: "changed", 3: "three"}
+
+
+def mend(config: Config) -> None:
+    """A capture with a fresh start, until the dump that it requests is done."""
+    stop, faults = threading.Event(), []
+
+    def capture() -> None:
+        try:
+            run_capture(config, stop=stop, fresh_start=True)
+        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+            faults.append(error)
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    state: Any = wiring.open_state(config)
+    pause = threading.Event()
+    while not any(d.state == "done" for d in control.dumps(state)):
+        assert thread.is_alive(), faults
+        pause.wait(0.1)
+    state.close()
+    stop.set()
+    thread.join(timeout=30)
+    assert not faults

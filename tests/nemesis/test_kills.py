@@ -1,0 +1,135 @@
+"""Seeded runs: capture, worker, merge and server are killed under a live workload; nothing is lost or repeated."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import wiring
+from dblog_core.config import Config
+from dblog_core.staging.reader import lines
+from tests.fix_servers import Database
+from tests.nemesis import oracles
+from tests.nemesis.processes import Dblog, kill
+from tests.nemesis.workload import TABLES, Writers, create_tables
+
+CHAOS = 14.0  # seconds of kills, at least
+RUNNING = {"capture": ("capture",), "work": ("work",), "merge": ("merge",)}
+LIFETIMES = {"capture": (1.5, 7.0), "work": (1.5, 7.0), "merge": (3.0, 15.0), "server": (5.0, 30.0)}  # seconds
+
+LakeReader = Callable[[Path], list[dict[str, Any]]]
+
+
+class Chaos:
+    """Keeps capture, worker and merge running, and kills each, and the server, after lifetimes that the seed draws."""
+
+    def __init__(self, dblog: Dblog, database: Database, seed: int) -> None:
+        self._dblog, self._database, self._draw = dblog, database, random.Random(seed)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._ends: dict[str, float] = {}
+        self.kills: dict[str, int] = dict.fromkeys(LIFETIMES, 0)
+
+    def run(self, seconds: float) -> None:
+        """For `seconds`, and until capture, worker and merge were killed at least once each."""
+        deadline = time.monotonic() + seconds
+        self._live("server")
+        while time.monotonic() < deadline or not all(self.kills[name] for name in RUNNING):
+            for name, arguments in RUNNING.items():
+                if name not in self._processes or self._processes[name].poll() is not None:
+                    self._processes[name] = self._dblog.start(*arguments)
+                    self._live(name)
+            for name, ends in self._ends.items():
+                if time.monotonic() >= ends:
+                    self._strike(name)
+            time.sleep(0.05)  # the pace of this loop, not a wait: lifetimes are drawn
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            kill(process)
+
+    def _live(self, name: str) -> None:
+        self._ends[name] = time.monotonic() + self._draw.uniform(*LIFETIMES[name])
+
+    def _strike(self, name: str) -> None:
+        if name == "server":
+            self._database.server.kill()
+            self._database.server.start()
+            self.kills[name] += 1
+        elif self._processes[name].poll() is None:
+            kill(self._processes[name])
+            self.kills[name] += 1
+        self._live(name)
+
+
+def log_start(database: Database) -> Callable[[], list[oracles.Entry]]:
+    """Marks the present end of the server's log; the function it returns reads from there by the server's own tools."""
+    if database.kind == "postgres":
+        slot = f"reference_{database.name}"
+        database.query(f"SELECT pg_create_logical_replication_slot('{slot}', 'wal2json')")
+
+        def read() -> list[oracles.Entry]:
+            entries = oracles.slot_entries(database, slot)
+            database.query(f"SELECT pg_drop_replication_slot('{slot}')")
+            return entries
+
+        return read
+    status = "SHOW BINARY LOG STATUS" if database.kind == "mysql" else "SHOW MASTER STATUS"
+    file, position = database.query(status)[0][:2]
+    return lambda: oracles.binlog_entries(database, (file, int(position)))
+
+
+@pytest.mark.timeout(420)
+def test_kills_lose_nothing_and_repeat_nothing(
+    database: Database,
+    soak_seed: int,
+    zookeeper_url: str,
+    merge_here: Callable[[Config], None],
+    read_lake: LakeReader,
+    tmp_path: Path,
+) -> None:
+    create_tables(database)
+    state = {"url": zookeeper_url if soak_seed % 2 else f"sqlite:///{tmp_path / 'state.db'}", "ttl": 4.0}
+    config = database.config(tmp_path, state=state, dump={"chunk_size": 100, "workers": 2, "delay": 0.2})
+    dblog = Dblog(config, tmp_path)
+    chaos = Chaos(dblog, database, soak_seed)
+    try:
+        reference = log_start(database)
+        dblog.run("capture", "--until-current")
+        with Writers(database, seed=soak_seed) as writers:
+            first = dblog.start("dump", "--all")
+            chaos.run(CHAOS)
+            kill(first)
+        chaos.stop()
+        assert not writers.faults
+        print(f"kills: {chaos.kills}, transactions: {writers.transactions}")
+        capture = dblog.start("capture")
+        dblog.run("work", "--once")
+        dblog.run("capture", "--until-current")
+        kill(capture)
+        merge_here(config)
+        judge(config, database, reference(), read_lake)
+    except BaseException:
+        print(dblog.output())
+        raise
+    finally:
+        dblog.close()
+
+
+def judge(config: Config, database: Database, reference: list[oracles.Entry], read_lake: LakeReader) -> None:
+    """All validators over what the run has left."""
+    found = list(lines(wiring.open_staging(config)))
+    oracles.check_offsets(found)
+    oracles.check_no_key_goes_back(found)
+    oracles.check_same_log(oracles.ours(found), reference)
+    assert {line["op"] for line in found} >= {"c", "u", "d", "r", "f"}
+    lake: dict[str, dict[Any, tuple[Any, ...]]] = {}
+    for table in TABLES:
+        rows = read_lake(Path(config.lake.path) / database.schema / table)
+        lake[table] = {r["id"]: tuple(v for name, v in r.items() if not name.startswith("_dblog_")) for r in rows}
+    oracles.check_equal(oracles.source_rows(database), lake)

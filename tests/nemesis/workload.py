@@ -1,0 +1,122 @@
+"""Writers over few hot and many cold keys; every row carries the number of the operation that wrote it.
+
+Each writer owns the keys that are its number modulo the writers, so operation numbers grow along every key's history
+and a row that goes back is seen at once.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+from tests.fix_servers import Database
+
+TABLES = ("accounts", "names")
+HOT, COLD = 20, 2_000
+
+
+def create_tables(database: Database) -> None:
+    """`accounts` with an integer key, `names` with a text key that changes; both filled before any capture."""
+    text = "longtext" if database.kind != "postgres" else "text"
+    database.execute(
+        f"CREATE TABLE accounts (id bigint PRIMARY KEY, op bigint NOT NULL, amount decimal(12,2), note {text})",
+        f"CREATE TABLE names (id varchar(40) PRIMARY KEY, op bigint NOT NULL, big {text})",
+    )
+    connection = database.connect()
+    try:
+        with connection.cursor() as cursor:
+            rows = [(i, 0, i / 4, f"cold {i}") for i in range(COLD)]
+            cursor.executemany("INSERT INTO accounts VALUES (%s, %s, %s, %s)", rows)
+            names = [(f"n{i}", 0, "x" * (3000 if i % 50 == 0 else 20)) for i in range(COLD // 4)]
+            cursor.executemany("INSERT INTO names VALUES (%s, %s, %s)", names)
+    finally:
+        connection.close()
+
+
+class Writers:
+    """`count` threads that write until stopped, reconnecting when the server goes away."""
+
+    def __init__(self, database: Database, *, seed: int, count: int = 2) -> None:
+        self._database, self._count = database, count
+        self._stop = threading.Event()
+        self.transactions = 0
+        self.faults: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(number, random.Random(seed * 100 + number)))
+            for number in range(count)
+        ]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=60)
+
+    def _run(self, number: int, draw: random.Random) -> None:
+        operation = number + self._count
+        while not self._stop.is_set():
+            try:
+                connection = self._database.connect()
+            except Exception:  # noqa: BLE001 - the server was killed on purpose: until it is back
+                self._stop.wait(0.1)
+                continue
+            try:
+                while not self._stop.is_set():
+                    operation = self._transaction(connection, number, operation, draw)
+                    self.transactions += 1
+                    self._stop.wait(draw.random() * 0.02)
+            except Exception as error:  # noqa: BLE001 - as above; what is no lost connection fails the run
+                if not _is_undone(error):
+                    self.faults.append(error)
+                    return
+                operation += 1000 * self._count  # a commit whose answer was lost may have used the numbers before
+            finally:
+                connection.close()
+
+    def _transaction(self, connection: Any, number: int, operation: int, draw: random.Random) -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            for _ in range(draw.choice((1, 1, 1, 2, 5))):
+                operation += self._count
+                self._operation(cursor, number, operation, draw)
+            cursor.execute("ROLLBACK" if draw.random() < 0.1 else "COMMIT")
+        return operation
+
+    def _operation(self, cursor: Any, number: int, operation: int, draw: random.Random) -> None:
+        key = draw.randrange(HOT if draw.random() < 0.5 else COLD * 2) // self._count * self._count + number
+        name, other = f"n{key}", f"n{key + COLD * 2}"
+        match draw.randrange(8):
+            case 0:
+                cursor.execute("DELETE FROM accounts WHERE id = %s", (key,))
+            case 1:
+                cursor.execute("DELETE FROM names WHERE id = %s", (name,))
+            case 2 | 3:
+                updated = cursor.execute("UPDATE accounts SET op = %s WHERE id = %s", (operation, key))
+                if not (cursor.rowcount if updated is None else updated):
+                    values = (key, operation, operation / 8, f"é {operation}")
+                    cursor.execute("INSERT INTO accounts VALUES (%s, %s, %s, %s)", values)
+            case 4:
+                values = (operation, f"note {operation}", key)
+                cursor.execute("UPDATE accounts SET op = %s, note = %s WHERE id = %s", values)
+            case 5:
+                cursor.execute("DELETE FROM names WHERE id = %s", (other,))
+                cursor.execute("UPDATE names SET id = %s, op = %s WHERE id = %s", (other, operation, name))
+            case 6:
+                cursor.execute("UPDATE names SET op = %s WHERE id = %s", (operation, name))
+            case _:
+                cursor.execute("DELETE FROM names WHERE id = %s", (name,))
+                big = "y" * (2600 + operation % 100 if operation % 3 == 0 else 10)
+                cursor.execute("INSERT INTO names VALUES (%s, %s, %s)", (name, operation, big))
+
+
+def _is_undone(error: BaseException) -> bool:
+    """Whether the server went away or broke a deadlock of the two writers: errors that undo the transaction."""
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else None
+    if type(error).__module__.startswith("pymysql"):
+        return code in (0, 1053, 1205, 1213, 2003, 2006, 2013) or type(error).__name__ == "InterfaceError"
+    return type(error).__name__ in ("OperationalError", "InterfaceError", "AdminShutdown")

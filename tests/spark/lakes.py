@@ -1,0 +1,80 @@
+"""A lake under test: its staging, merges of it, and what is in its tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from dblog_core.lake import own_directory, table_path
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from spark_jobs.apply import Lake
+from spark_jobs.record import Records
+from spark_jobs.rounds import Merged, Merger
+from spark_jobs.withheld import Withheld
+from tests.spark.segments import Row, SegmentBuilder
+
+
+class Crash(BaseException):
+    """The process died here. Not an Exception: nothing may handle it."""
+
+
+class TestLake:
+    __test__ = False
+
+    def __init__(self, spark: SparkSession, staging: Staging, path: Path) -> None:
+        self.spark, self.staging, self.path = spark, staging, path
+        self.build = SegmentBuilder(staging)
+        self.withheld: Withheld | None = None
+
+    def merger(self, **options: Any) -> Merger:
+        """A merger as a new process would make it."""
+        records = Records(own_directory(self.path))
+        self.withheld = Withheld(records)
+        merger = Merger(self.spark, self.staging, Lake(self.path, "dblog:shop"), records, self.withheld, **options)
+        merger.load()
+        return merger
+
+    def merge(self, **options: Any) -> list[Merged]:
+        """All rounds until nothing is left, retrying stopped tables once, as `merge --once`."""
+        merger, done, retry = self.merger(**options), [], True
+        while (merged := merger.round(retry_stopped=retry)) is not None:
+            done.append(merged)
+            retry = False
+        return done
+
+    def merge_well(self, **options: Any) -> list[Merged]:
+        """As `merge`, and no table may fail."""
+        done = self.merge(**options)
+        assert [table.error for merged in done for table in merged.tables if table.error] == []
+        return done
+
+    def merge_until(self, step: str) -> None:
+        """A merge that dies right after the step."""
+
+        def die(name: str) -> None:
+            if name == step:
+                raise Crash
+
+        try:
+            self.merge(step=die)
+        except Crash:
+            return
+        raise AssertionError(f"no step was named {step}")
+
+    def rows(self, schema: TableSchema, *, provenance: bool = False) -> list[Row]:
+        """The table's rows as the source has them, by key."""
+        frame = self.spark.read.format("delta").load(str(self.table(schema)))
+        rows = [row.asDict() for row in frame.collect()]
+        if not provenance:
+            rows = [{k: v for k, v in row.items() if not k.startswith("_dblog_")} for row in rows]
+        return sorted(rows, key=lambda row: [str(row[k]) for k in schema.key])
+
+    def table(self, schema: TableSchema) -> Path:
+        return table_path(self.path, schema.table)
+
+    def cuts(self) -> list[Row]:
+        frame = self.spark.read.format("delta").load(str(own_directory(self.path) / "cuts"))
+        return [row.asDict() for row in frame.orderBy("cut").collect()]

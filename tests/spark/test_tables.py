@@ -1,0 +1,212 @@
+"""What is special about a table: rows it waits for, ghosts, shapes that change, files that are damaged."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from dblog_core.lake import TableStatus, read_status
+from dblog_core.schema import TableSchema
+from spark_jobs import delta_log
+from tests.spark.lakes import TestLake
+from tests.spark.segments import table
+
+NOTES = table("notes", id=pa.int64(), v=pa.string(), big=pa.string())
+
+
+class FakeDumps:
+    """Remembers what was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, list[Any]]] = []
+
+    def submit(self, table: str, keys: list[Any]) -> str:
+        self.asked.append((table, keys))
+        return f"d{len(self.asked)}"
+
+    def over(self, dump: str) -> bool:
+        return True
+
+
+def _status(lake: TestLake, schema: TableSchema) -> TableStatus:
+    status = read_status(lake.path)
+    assert status is not None
+    return status.tables[str(schema.table)]
+
+
+def test_a_row_with_an_unknown_value_waits_for_a_dump_of_its_key(lake: TestLake) -> None:
+    build, dumps = lake.build, FakeDumps()
+    build.create(NOTES, {"id": 1, "v": "a", "big": "x"})
+    build.update(NOTES, {"id": 7, "v": "b", "big": None}, unchanged=["big"])
+    build.seal()
+    lake.merge_well()
+    assert [r["id"] for r in lake.rows(NOTES)] == [1]
+    assert _status(lake, NOTES).state == "incomplete"
+    assert lake.withheld is not None
+    for _ in range(2):  # asked for once
+        lake.withheld.ask(dumps, ended=set())
+        assert dumps.asked == [("shop.notes", [7])]
+    build.chunk(NOTES, [{"id": 7, "v": "b", "big": "big"}])
+    build.seal()
+    lake.merge_well()
+    assert lake.rows(NOTES)[1] == {"id": 7, "v": "b", "big": "big"}
+    assert _status(lake, NOTES).state == "ok"
+
+
+def test_a_dump_that_ended_without_the_row_is_asked_for_again(lake: TestLake) -> None:
+    dumps = FakeDumps()
+    lake.build.update(NOTES, {"id": 7, "v": "b", "big": None}, unchanged=["big"])
+    lake.build.seal()
+    lake.merge_well()
+    assert lake.withheld is not None
+    lake.withheld.ask(dumps, ended=set())
+    lake.merger()  # another process: it knows the file alone
+    lake.withheld.ask(dumps, ended=lake.withheld.ended(dumps))
+    assert [keys for _, keys in dumps.asked] == [[7], [7]]
+
+
+def test_rows_that_are_equal_are_not_written_again(lake: TestLake) -> None:
+    build = lake.build
+    rows = [{"id": i, "v": None if i % 2 else "v", "big": "b"} for i in range(6)]
+    build.chunk(NOTES, rows)
+    build.seal()
+    lake.merge_well()
+    build.chunk(NOTES, rows)
+    build.update(NOTES, rows[3])
+    build.update(NOTES, {**rows[4], "v": "new"})
+    build.seal()
+    (merged,) = lake.merge_well()
+    assert (merged.tables[0].rows, merged.tables[0].applied) == (8, 1)
+    assert [r["_dblog_offset"] for r in lake.rows(NOTES, provenance=True)] == [1, 2, 3, 4, 14, 6]
+
+
+def test_ghosts_go_and_rows_that_live_stay(lake: TestLake) -> None:
+    build = lake.build
+    rows = [{"id": i, "v": "v", "big": "b"} for i in range(6)]
+    build.chunk(NOTES, rows, dump="first")
+    build.seal()
+    lake.merge_well()
+    since = build.offset
+    build.delete(NOTES, {"id": 1})  # unseen by the SELECT, and born again with the same values
+    build.create(NOTES, rows[1])
+    build.chunk(NOTES, [rows[0], rows[2], rows[3]], evicted=[1], dump="full")
+    build.seal()
+    build.finished(NOTES, "full", since=since, since_segment=2)
+    build.seal()
+    lake.merge_well(max_rows=1)
+    assert [r["id"] for r in lake.rows(NOTES)] == [0, 1, 2, 3]
+
+
+def test_a_truncate_takes_all_that_came_before_it(lake: TestLake) -> None:
+    build = lake.build
+    build.create(NOTES, {"id": 1, "v": "a", "big": "x"})
+    build.create(NOTES, {"id": 2, "v": "a", "big": "x"})
+    build.seal()
+    lake.merge_well()
+    build.update(NOTES, {"id": 1, "v": "b", "big": None}, unchanged=["big"])
+    build.truncate(NOTES)
+    build.create(NOTES, {"id": 2, "v": "a", "big": "y"})
+    build.seal()
+    lake.merge_well()
+    assert lake.rows(NOTES) == [{"id": 2, "v": "a", "big": "y"}]
+    build.truncate(NOTES)
+    build.seal()
+    lake.merge_well()
+    assert lake.rows(NOTES) == []
+
+
+def test_added_columns_are_followed_in_their_place(lake: TestLake) -> None:
+    build = lake.build
+    wider = table(
+        "notes", id=pa.int64(), new=pa.timestamp("us"), v=pa.string(), big=pa.string(), last=pa.decimal128(5, 2)
+    )
+    build.create(NOTES, {"id": 1, "v": "a", "big": "x"})
+    build.seal()
+    lake.merge_well()
+    build.create(NOTES, {"id": 2, "v": "b", "big": "x"})
+    build.schema(wider)
+    build.create(wider, {"id": 3, "new": None, "v": "c", "big": None, "last": None})
+    build.seal()
+    lake.merge_well()
+    assert list(lake.rows(wider)[0]) == ["id", "new", "v", "big", "last"]
+    assert [(r["id"], r["v"], r["last"]) for r in lake.rows(wider)] == [(1, "a", None), (2, "b", None), (3, "c", None)]
+
+
+def test_a_shape_that_cannot_be_followed_stops_that_table_alone_until_a_dump_builds_it_anew(lake: TestLake) -> None:
+    build = lake.build
+    other = table("other", id=pa.int64())
+    narrower = table("notes", id=pa.int64(), v=pa.int32())
+    build.create(NOTES, {"id": 1, "v": "a", "big": "x"})
+    build.seal()
+    lake.merge_well()
+    build.update(NOTES, {"id": 1, "v": "b", "big": "x"})
+    build.schema(narrower)
+    build.create(narrower, {"id": 2, "v": 2})
+    build.create(other, {"id": 5})
+    build.seal()
+    lake.merge()
+    status = _status(lake, NOTES)
+    assert status.state == "stopped" and "big is gone" in str(status.error) and "dblog dump" in str(status.error)
+    assert (status.offset, _status(lake, other).offset) == (1, build.offset)
+    assert lake.rows(other) == [{"id": 5}] and len(lake.rows(NOTES)) == 1
+    lake.table(NOTES).rename(lake.path / "moved away")
+    since = build.offset
+    build.chunk(narrower, [{"id": 1, "v": 1}, {"id": 2, "v": 2}], dump="full")
+    build.finished(narrower, "full", since=since, since_segment=3)
+    build.seal()
+    lake.merge()
+    assert _status(lake, NOTES).state == "ok"
+    assert lake.rows(narrower) == [{"id": 1, "v": 1}, {"id": 2, "v": 2}]
+
+
+def test_a_damaged_file_stops_its_table_by_name_and_is_caught_up_on_when_it_is_back(lake: TestLake) -> None:
+    build = lake.build
+    other = table("other", id=pa.int64())
+    build.create(other, {"id": 1})
+    build.chunk(NOTES, [{"id": 1, "v": "a", "big": "x"}])
+    manifest = build.seal()
+    path = lake.staging.root / manifest.chunks[0].path
+    good = path.read_bytes()
+    path.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
+    lake.merge()
+    status = _status(lake, NOTES)
+    assert status.state == "stopped" and str(path) in str(status.error)
+    assert lake.rows(other) == [{"id": 1}] and delta_log.version(lake.table(NOTES)) is None
+    path.write_bytes(good)
+    build.update(NOTES, {"id": 1, "v": "b", "big": "x"})
+    build.seal()
+    lake.merge()
+    assert _status(lake, NOTES).state == "ok" and lake.rows(NOTES)[0]["v"] == "b"
+
+
+def test_names_and_keys_of_every_kind(lake: TestLake) -> None:
+    odd = table(
+        "odd table",
+        key=("the key", "k`2"),
+        **{"the key": pa.string(), "k`2": pa.date32(), "a.b": pa.int8(), "=;": pa.bool_()},
+    )
+    twins = table("twins", id=pa.int64(), Id=pa.int64())
+    build = lake.build
+    build.create(odd, {"the key": "Ä", "k`2": None, "a.b": 1, "=;": True} | {"k`2": _date("0001-01-01")})
+    build.create(odd, {"the key": "ä", "k`2": _date("1582-10-10"), "a.b": None, "=;": None})
+    build.create(twins, {"id": 1, "Id": 2})
+    build.seal()
+    lake.merge()
+    assert "upper and lower case" in str(_status(lake, twins).error)
+    build.update(odd, {"the key": "Ä", "k`2": _date("0001-01-01"), "a.b": None, "=;": True}, unchanged=["a.b"])
+    build.seal()
+    lake.merge()
+    assert lake.rows(odd) == [
+        {"the key": "Ä", "k`2": _date("0001-01-01"), "a.b": 1, "=;": True},
+        {"the key": "ä", "k`2": _date("1582-10-10"), "a.b": None, "=;": None},
+    ]
+    detail = lake.spark.sql(f"DESCRIBE DETAIL delta.`{lake.table(odd)}`").collect()[0]
+    assert json.loads(detail.properties["dblog.key"]) == ["the key", "k`2"]
+
+
+def _date(text: str) -> Any:
+    import datetime as dt
+
+    return dt.date.fromisoformat(text)

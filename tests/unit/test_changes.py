@@ -1,0 +1,64 @@
+"""Key changes become a delete and a create; offsets and transactions are joined on; keys are read for the windows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dblog_core.changes import ChangeTouches, log_rows, split_key_changes
+from dblog_core.events import Transaction
+from dblog_core.window import Touch
+from tests.fake_source import ORDERS, Row, changes_batch
+
+
+def row(key: int, name: str = "n", big: str | None = "b") -> Row:
+    return {"id": key, "name": name, "big": big}
+
+
+def test_updates_that_keep_the_key_pass_untouched() -> None:
+    changes = changes_batch(ORDERS, [(0, 0, "c", None, row(1), ()), (3, 1, "u", row(1), row(1, "x"), ())])
+    split = split_key_changes(changes)
+    assert split.batch is changes.batch and split.moved_from is None
+    assert split.sequence.tolist() == [0, 6]
+
+
+def test_a_key_change_is_a_delete_and_then_a_create_with_the_old_key() -> None:
+    changes = changes_batch(
+        ORDERS,
+        [
+            (0, 0, "c", None, row(1), ()),
+            (1, 0, "u", row(1), row(2), ("big",)),
+            (2, 0, "d", row(9), None, ()),
+        ],
+    )
+    split = split_key_changes(changes)
+    rows = split.batch.to_pylist()
+    assert [r["op"] for r in rows] == ["c", "d", "c", "d"]
+    assert split.sequence.tolist() == [0, 2, 3, 4]
+    assert rows[1]["before"] == row(1) and rows[1]["after"] is None and rows[1]["unchanged"] is None
+    assert rows[2]["before"] is None and rows[2]["after"] == row(2, big=None) and rows[2]["unchanged"] == ["big"]
+    assert split.moved_from is not None and split.moved_from.to_pylist() == [None, None, {"id": 1}, None]
+
+
+def test_a_deleted_row_is_not_taken_for_half_of_a_key_change() -> None:
+    changes = changes_batch(
+        ORDERS, [(0, 0, "d", row(5), None, ()), (1, 0, "u", row(1), row(2), ("big",)), (2, 0, "u", row(3), row(3), ())]
+    )
+    assert list(ChangeTouches(split_key_changes(changes))) == [
+        Touch((5,)),
+        Touch((1,), frozenset({"big"}), (2,)),
+        Touch((3,)),
+    ]
+
+
+def test_slices_keep_images_and_touches_together() -> None:
+    changes = changes_batch(ORDERS, [(i, 0, "u", row(i), row(i + (i == 3)), ()) for i in range(6)])
+    part = split_key_changes(changes).between(2 * 3, 2 * 5)
+    assert list(ChangeTouches(part)) == [Touch((3,), moved_to=(4,)), Touch((4,))]
+
+
+def test_log_rows_carry_offset_and_their_own_transaction() -> None:
+    changes = changes_batch(ORDERS, [(0, 1, "c", None, row(1), ()), (1, 0, "c", None, row(2), ())])
+    transactions = [Transaction("a", "p0", 0), Transaction("b", "p1", 1_000_000)]
+    rows = log_rows(split_key_changes(changes), np.array([7, 9]), transactions).to_pylist()
+    assert [(r["offset"], r["transaction"], r["position"]) for r in rows] == [(7, "b", "p1"), (9, "a", "p0")]
+    assert {r["origin"] for r in rows} == {"log"} and rows[0]["moved_from"] is None

@@ -1,0 +1,284 @@
+"""The command line: what is wrong use, what errors look like, and what goes to which stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dblog_core import capture as engine
+from dblog_core import control
+from dblog_core.cli import app
+from dblog_core.errors import RequestError, SourceUnavailable
+
+PASSWORD = "hunter2secret"
+COMMANDS = ["check", "capture", "dump", "work", "dumps", "pause", "resume", "cancel", "set", "merge", "log", "status"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration whose source nothing listens at."""
+    path = tmp_path / "shop.toml"
+    path.write_text(
+        f"""
+        [source]
+        name = "shop"
+        kind = "mysql"
+        port = 9
+        password = "{PASSWORD}"
+        database = "shop"
+        tables = ["shop.*"]
+        [staging]
+        path = "staging"
+        [state]
+        url = "sqlite://{tmp_path}/state.db"
+        [lake]
+        path = "lake"
+        """
+    )
+    return path
+
+
+@pytest.fixture
+def run(file: Path) -> Callable[..., Any]:
+    def run(*arguments: str) -> Any:
+        result = CliRunner().invoke(app, ["--config", str(file), *arguments])
+        assert PASSWORD not in result.output
+        assert "Traceback" not in result.output
+        return result
+
+    return run
+
+
+def test_every_command_explains_itself() -> None:
+    listed = CliRunner().invoke(app, ["--help"])
+    assert listed.exit_code == 0
+    for command in COMMANDS:
+        assert f"  {command} " in listed.stdout
+        explained = CliRunner().invoke(app, [command, "--help"])
+        assert explained.exit_code == 0
+        assert "Usage: " in explained.stdout
+
+
+@pytest.mark.parametrize("command", ["check", "capture", "dump", "work", "dumps", "set", "merge", "log", "status"])
+def test_help_has_examples(command: str) -> None:
+    assert "dblog --config shop.toml" in CliRunner().invoke(app, [command, "--help"]).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bogus"],
+        ["capture", "--bogus"],
+        ["dump"],
+        ["dump", "--all", "--table", "shop.a"],
+        ["dump", "--all", "--pk", "1"],
+        ["dump", "--all", "--key-from", "1"],
+        ["dump", "--table", "shop.a", "--table", "shop.b", "--pk", "1"],
+        ["dump", "--table", "shop.a", "--pk", "not json"],
+        ["dump", "--table", "shop.a", "--key-to", "{"],
+        ["dump", "--table", "shop.a", "--chunk-size", "0"],
+        ["dump", "--table", "shop.a", "--rate", "fast"],
+        ["merge", "--once", "--continuous"],
+        ["log", "--from", "-1"],
+        ["log", "--table", "nodot"],
+        ["set", "some-id", "bogus=1"],
+        ["set", "some-id", "rate=fast"],
+        ["set", "some-id"],
+        ["pause"],
+        ["pause", "no-such-dump"],
+        ["set", "../../x", "rate=1"],
+    ],
+)
+def test_wrong_use_exits_with_2(run: Callable[..., Any], arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr
+
+
+def test_without_a_configuration_the_message_says_how_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DBLOG_CONFIG", raising=False)
+    result = CliRunner().invoke(app, ["status"])
+    assert result.exit_code == 2
+    assert "--config" in result.stderr
+    assert "DBLOG_CONFIG" in result.stderr
+
+
+def test_a_wrong_configuration_exits_with_2_and_tells_every_fault(file: Path, run: Callable[..., Any]) -> None:
+    file.write_text(file.read_text().replace("mysql", "oracle").replace("[lake]", "[lakes]"))
+    result = run("status")
+    assert result.exit_code == 2
+    for place in ("[source] kind", "[lakes]", "[lake]"):
+        assert place in result.stderr
+
+
+def test_the_configuration_may_come_from_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DBLOG_CONFIG", str(file))
+    assert CliRunner().invoke(app, ["dumps"]).exit_code == 0
+
+
+@pytest.mark.parametrize("arguments", [["--json", "dumps"], ["dumps", "--json"]])
+def test_json_before_or_after_the_command(run: Callable[..., Any], arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, json.loads(result.stdout)) == (0, [])
+
+
+def test_an_unreachable_source_is_told_by_check_and_by_the_capture(run: Callable[..., Any]) -> None:
+    checked = run("check", "--json")
+    report = json.loads(checked.stdout)
+    assert (checked.exit_code, report["ok"]) == (1, False)
+    assert any(p["area"] == "source" and p["fatal"] and p["fix"] for p in report["problems"])
+    captured = run("capture", "--for", "1")
+    assert (captured.exit_code, captured.stdout) == (1, "")
+    assert "fix: " in captured.stderr
+
+
+def test_check_warns_of_a_password_that_others_can_read(file: Path, run: Callable[..., Any]) -> None:
+    file.chmod(0o644)
+    assert "holds a password" in run("check").stdout
+    file.chmod(0o600)
+    assert "holds a password" not in run("check").stdout
+
+
+def test_check_tells_of_staging_that_cannot_be_written(file: Path, run: Callable[..., Any]) -> None:
+    (file.parent / "staging").write_text("a file where a directory is wanted")
+    problems = json.loads(run("check", "--json").stdout)["problems"]
+    assert any(p["area"] == "staging" and p["fatal"] for p in problems)
+
+
+def test_status_of_a_source_that_was_never_captured(run: Callable[..., Any]) -> None:
+    found = json.loads(run("status", "--json").stdout)
+    assert (found["source"], found["leader"], found["offset"], found["dumps"]) == ("shop", None, None, [])
+    assert "no capture is running" in run("status").stdout
+
+
+def test_the_schema_needs_no_configuration() -> None:
+    schema = CliRunner().invoke(app, ["config", "schema"])
+    assert schema.exit_code == 0
+    assert "source" in json.loads(schema.stdout)["properties"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(RequestError("no such table", fix="name another"), 2), (SourceUnavailable("it is down"), 1)]
+)
+def test_errors_become_messages_and_exit_codes(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def submit(*_: Any, **__: Any) -> str:
+        raise error
+
+    monkeypatch.setattr(control, "submit", submit)
+    result = run("dump", "--all")
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert str(error) in result.stderr
+
+
+def test_an_unknown_error_is_one_line_with_a_hint(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> str:
+        raise ZeroDivisionError(f"with {PASSWORD} in it")
+
+    monkeypatch.setattr(control, "submit", broken)
+    result = run("dump", "--all")
+    assert result.exit_code == 1
+    assert "ZeroDivisionError: with ***** in it" in result.stderr
+    assert "--debug" in result.stderr
+
+
+def test_keys_reach_the_engine_with_all_their_digits(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[control.DumpRequest] = []
+
+    def submit(_: Any, request: control.DumpRequest) -> str:
+        asked.append(request)
+        raise RequestError("enough")
+
+    monkeypatch.setattr(control, "submit", submit)
+    run("dump", "--table", "shop.a", "--pk", '[1, "x"]', "--pk", "1.10", "--rate", "5", "--delay", "0.5")
+    run("dump", "--table", "shop.a", "--key-from", '"a; DROP TABLE x"', "--key-to", "null")
+    assert asked[0].tables == ("shop.a",)
+    assert asked[0].keys == ([1, "x"], "1.10")
+    assert (asked[0].rate, asked[0].delay) == (5, 0.5)
+    assert asked[1].key_from == "a; DROP TABLE x"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "arguments", "code"),
+    [
+        (engine.CaptureOutcome.STOPPED, [], 0),
+        (engine.CaptureOutcome.SLICE_OVER, ["--for", "1"], 0),
+        (engine.CaptureOutcome.CURRENT, ["--until-current"], 0),
+        (engine.CaptureOutcome.STOPPED, ["--until-current"], 1),
+        (engine.CaptureOutcome.SLICE_OVER, ["--until-current", "--for", "1"], 1),
+    ],
+)
+def test_exit_codes_of_a_capture_that_ends(
+    run: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: engine.CaptureOutcome,
+    arguments: list[str],
+    code: int,
+) -> None:
+    given: dict[str, Any] = {}
+
+    def run_capture(_: Any, **options: Any) -> engine.CaptureOutcome:
+        given.update(options)
+        options["on_status"](engine.CaptureStatus(True, 3, 7, 99, "binlog.1:4", 0.2, 10.0, 0, "me"))
+        return outcome
+
+    monkeypatch.setattr(engine, "run_capture", run_capture)
+    result = run("capture", "--json", *arguments)
+    assert result.exit_code == code
+    assert json.loads(result.stdout)["offset"] == 99
+    assert given["until_current"] is ("--until-current" in arguments)
+    assert "leading, epoch 3" in result.stderr
+
+
+def test_a_reader_that_goes_away_ends_the_log_quietly(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import dblog_core.staging.reader as r; "
+        "r.lines = lambda *_, **__: ({'offset': n, 'x': 'y' * 500} for n in range(100_000)); "
+        "from dblog_core.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "--config", str(file), "log"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.readline())["offset"] == 0
+    process.stdout.close()
+    assert process.wait(30) == 0
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+@pytest.fixture
+def waiting(file: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `dblog` with a command that waits, and ends it after the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dblog_core.cli", "--config", str(file), *arguments]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        started.append(subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"}, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("ending", ["terminate", "interrupt"])
+def test_what_runs_until_it_is_stopped_exits_with_0(waiting: Callable[..., subprocess.Popen[str]], ending: str) -> None:
+    process = waiting("status", "--watch", "--json")
+    assert process.stdout is not None
+    json.loads(process.stdout.readline())
+    process.terminate() if ending == "terminate" else process.send_signal(2)
+    threading.Thread(target=process.stdout.read, daemon=True).start()
+    assert process.wait(30) == 0

@@ -1,0 +1,220 @@
+"""The configuration: every fault is told at once, in its place, with a fix, and without a secret."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dblog_core.config import Config, ConfigError, json_schema, load
+
+SOURCE = """
+[source]
+name = "shop"
+kind = "mysql"
+host = "127.0.0.1"
+password = "hunter2secret"
+database = "shop"
+tables = ["shop.*"]
+"""
+REST = """
+[staging]
+path = "staging"
+[state]
+url = "sqlite:///var/lib/dblog/state.db"
+[lake]
+path = "lake"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "shop.toml"
+
+
+def faults(file: Path, text: str) -> str:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert "hunter2secret" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_left_out_has_its_documented_default(file: Path) -> None:
+    file.write_text(SOURCE + REST)
+    config = load(file)
+    assert (config.source.port, config.source.tls, config.source.slot) == (3306, "off", "dblog_shop")
+    assert config.source.watermark_table == "shop.dblog_watermark"
+    assert (config.dump.chunk_size, config.dump.workers) == (10_000, 2)
+    assert "hunter2secret" not in repr(config)
+
+
+def test_defaults_follow_the_kind_and_the_host(file: Path) -> None:
+    file.write_text(SOURCE.replace("mysql", "postgres").replace("127.0.0.1", "db.example") + REST)
+    source = load(file).source
+    assert (source.port, source.tls, source.watermark_table) == (5432, "verify-full", "public.dblog_watermark")
+
+
+def test_relative_paths_are_meant_from_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(SOURCE + REST)
+    monkeypatch.chdir("/")
+    assert load(file).staging.path == str(file.parent / "staging")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("kind =", "kindd ="), ["[source] kindd: is not known; did you mean kind?", "[source] kind: is missing"]),
+        (
+            ('"mysql"', '"oracle"'),
+            ["[source] kind: is none of the possible values; use 'mysql', 'mariadb' or 'postgres'"],
+        ),
+        (('name = "shop"', 'name = "My Shop"'), ["[source] name: does not have the right form"]),
+        (("[staging]", "[stagging]"), ["[stagging]: is not known; did you mean staging?", "[staging]: is missing"]),
+        (("database =", "chunk_size = 5\ndatabase ="), ["[source] chunk_size: is not known; it belongs in [dump]"]),
+        (("database =", 'port = "3306"\ndatabase ='), ["[source] port: has the wrong type; it must be a whole number"]),
+        (("database =", "port = true\ndatabase ="), ["[source] port: has the wrong type"]),
+        (("database =", "port = 70000\ndatabase ="), ["[source] port: must be less than or equal to 65535"]),
+        (
+            ("database =", 'read_only = "no"\ndatabase ='),
+            ["[source] read_only: has the wrong type; it must be true or false"],
+        ),
+        (('["shop.*"]', '"shop.*"'), ["[source] tables: has the wrong type; it must be a list"]),
+        (('["shop.*"]', "[]"), ["[source] tables"]),
+        (('["shop.*"]', '["shop"]'), ["[source] tables, entry 1: does not have the right form"]),
+        (('["shop.*"]', '["shop.a", "shop.a"]'), ["[source] tables, entry 2: stands there twice"]),
+        (("database =", 'slot = "s"\ndatabase ='), ["[source] slot: has no meaning for kind = mysql"]),
+        (("database =", 'tls_ca = "no.pem"\ndatabase ='), ["[source] tls_ca: names a file that does not exist"]),
+        (
+            ("database =", 'tls = "off"\ntls_ca = "no.pem"\ndatabase ='),
+            ["[source] tls_ca: is never used with tls = off"],
+        ),
+        (("database =", 'tls_cert = "no.pem"\ndatabase ='), ["[source] tls_cert: is given without tls_key"]),
+        (
+            ("database =", 'start = "initial"\nread_only = true\ndatabase ='),
+            ["[source] start: initial dumps all tables, which writes watermarks"],
+        ),
+        (("database =", 'airflow_connection = "db"\ndatabase ='), ["[source] password: is in airflow_connection too"]),
+        (('path = "lake"', 'path = "staging/lake"'), ["[lake] path: lies inside the staging directory"]),
+        (('path = "lake"', 'path = "staging"'), ["[lake] path: is the staging directory"]),
+        (('path = "staging"', 'path = "lake/staging"'), ["[staging] path: lies inside the lake"]),
+        (('path = "staging"', 'path = "s3://bucket/x"'), ["[staging] path: is a URL"]),
+        (
+            ('path = "lake"', 'path = "lake"\n[dump]\nworkers = 0'),
+            ["[dump] workers: must be greater than or equal to 1"],
+        ),
+        (("sqlite:///var", "sqlite://var"), ["[state] url: does not have the right form"]),
+        (
+            ("hunter2secret", "${NOT_SET_ANYWHERE}"),
+            ["[source] password: the environment variable NOT_SET_ANYWHERE is not set"],
+        ),
+        (("hunter2secret", "hunter2secret${A:-b}"), ["[source] password: holds a ${ that is not ${NAME}"]),
+    ],
+)
+def test_a_fault_is_told_in_its_place_with_its_fix(file: Path, change: tuple[str, str], told: list[str]) -> None:
+    text = SOURCE + REST
+    assert change[0] in text
+    message = faults(file, text.replace(*change))
+    for line in told:
+        assert line in message
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        (
+            '[source.columns."shop.a"]\nmaskk = ["x"]',
+            '[source.columns."shop.a"] maskk: is not known; did you mean mask?',
+        ),
+        ('[source.columns."other.a"]\nmask = ["x"]', '[source.columns."other.a"]: is no table of this capture'),
+        (
+            '[source.columns."shop.a"]\nmask = ["x"]\nhash = ["x"]',
+            '[source.columns."shop.a"] hash, entry 1: is under mask too',
+        ),
+        (
+            '[source.columns."shop.a"]\nexclude = ["id"]\n[source.keys]\n"shop.a" = ["id"]',
+            '[source.keys] "shop.a", entry 1: is a key column, and under exclude',
+        ),
+        ('[source.keys]\n"shop.a" = []', '[source.keys] "shop.a": names no column'),
+        ('[source.keys]\n"shop.a" = ["id", "id"]', '[source.keys] "shop.a", entry 2: stands there twice'),
+    ],
+)
+def test_faults_of_column_rules_and_keys(file: Path, rules: str, told: str) -> None:
+    assert told in faults(file, f"{SOURCE}\n{rules}\n{REST}")
+
+
+def test_all_faults_are_told_at_once(file: Path) -> None:
+    text = SOURCE.replace("mysql", "oracle").replace("database", "databse") + REST.replace('"lake"', '"staging/lake"')
+    message = faults(file, text)
+    assert "4 faults" in message
+    for place in ("[source] kind", "[source] databse", "[source] database", "[lake] path"):
+        assert f"  - {place}: " in message
+
+
+@pytest.mark.parametrize("text", ["[source\n", 'password = "hunter2secret\n', "a = 1\na = 2"])
+def test_what_is_not_toml_is_told_with_its_line(file: Path, text: str) -> None:
+    assert "is not TOML" in faults(file, text)
+
+
+def test_a_missing_file_is_told_with_how_to_name_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="DBLOG_CONFIG"):
+        load(tmp_path / "none.toml")
+
+
+def test_values_from_the_environment_stand_for_texts_numbers_and_flags(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PORT", "4406")
+    monkeypatch.setenv("SECRET", "x${NOT_EXPANDED}y")
+    monkeypatch.setenv("RO", "true")
+    more = 'port = "${PORT}"\nread_only = "${RO}"\ndatabase ='
+    file.write_text((SOURCE + REST).replace("database =", more).replace("hunter2secret", "${SECRET}"))
+    source = load(file).source
+    assert (source.port, source.read_only) == (4406, True)
+    assert source.password.get_secret_value() == "x${NOT_EXPANDED}y"
+
+
+def test_an_environment_variable_of_the_wrong_type_is_told_without_its_value(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PORT", "hunter2secret")
+    message = faults(file, (SOURCE + REST).replace("database =", 'port = "${PORT}"\ndatabase ='))
+    assert "[source] port: comes from an environment variable that holds a value of the wrong type" in message
+
+
+def test_without_secrets_an_unset_variable_and_a_missing_file_are_no_fault(file: Path) -> None:
+    more = 'port = "${NOT_SET}"\ntls = "verify-ca"\ntls_ca = "no.pem"\ndatabase ='
+    file.write_text((SOURCE + REST).replace("database =", more).replace("hunter2secret", "${NOT_SET_EITHER}"))
+    config = load(file, secrets=False)
+    assert config.source.name == "shop"
+    assert config.source.password.get_secret_value() == ""
+    with pytest.raises(ConfigError):
+        load(file)
+
+
+def test_an_airflow_connection_is_resolved_by_who_connects(file: Path) -> None:
+    text = (SOURCE + REST).replace('password = "hunter2secret"', 'airflow_connection = "shop_db"')
+    file.write_text(text.replace('host = "127.0.0.1"\n', ""))
+    source = load(file).source
+    assert source.tls is None, "unknown while the host is"
+    connected = source.connected(host="db.example", port=None, user="u", password="p")
+    assert (connected.port, connected.tls, connected.airflow_connection) == (3306, "verify-full", None)
+
+
+def test_loading_imports_no_driver_no_arrow_and_no_airflow(file: Path) -> None:
+    file.write_text(SOURCE + REST)
+    code = (
+        "import sys; from dblog_core.config import load; load(sys.argv[1]); "
+        "print(sorted({'pymysql', 'psycopg2', 'pyarrow', 'airflow', 'pyspark', 'kazoo'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_schema_names_every_section_and_key() -> None:
+    schema = json_schema()
+    assert set(schema["properties"]) == set(Config.model_fields)
+    assert json.dumps(schema).count('"additionalProperties": false') >= len(Config.model_fields)

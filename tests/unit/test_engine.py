@@ -1,0 +1,357 @@
+"""Capture and dump workers over a database in memory: what is staged is the source, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import control, dump, wiring
+from dblog_core.capture import CaptureOutcome, run_capture
+from dblog_core.config import Config
+from dblog_core.control import DumpRequest
+from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
+from dblog_core.events import LogBatch
+from dblog_core.rules import Rules
+from dblog_core.sequencer import Sequencer
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.reader import lines
+from dblog_core.staging.storage import LocalStorage
+from dblog_core.state.memory import MemoryState
+from dblog_core.window import LogOrder
+from tests.fake_source import ORDERS, Change, FakeDatabase, FakeSource, FakeStream
+
+
+class World:
+    """A source, a state store and staging; `replay` is what any keyed consumer of `log` ends with."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.database = FakeDatabase()
+        self.source = FakeSource(self.database)
+        self.state = MemoryState()
+        self.config = Config.model_validate(
+            {
+                "source": {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]},
+                "staging": {"path": str(path / "staging"), "max_age": 0.05},
+                "state": {"url": "sqlite:///unused"},
+                "lake": {"path": str(path / "lake")},
+            }
+        )
+        monkeypatch.setattr(wiring, "open_source", lambda config: self.source)
+        monkeypatch.setattr(wiring, "open_state", lambda config: MemoryState(shared=self.state))
+
+    @property
+    def staging(self) -> Staging:
+        return wiring.open_staging(self.config)
+
+    def capture(self) -> None:
+        """Stages all that is committed now."""
+        assert run_capture(self.config, stop=threading.Event(), until_current=True) is CaptureOutcome.CURRENT
+
+    def capture_until_dumped(self, *, fresh_start: bool) -> None:
+        """Captures until the dump that the capture itself requests and works on is done."""
+        stop, pause = threading.Event(), threading.Event()
+        more = {"stop": stop, "fresh_start": fresh_start}
+        thread = threading.Thread(target=run_capture, args=(self.config,), kwargs=more)
+        thread.start()
+        deadline = time.monotonic() + 30
+        while not any(d.state == "done" for d in control.dumps(self.state)):
+            assert time.monotonic() < deadline, "the dump is not done"
+            pause.wait(0.05)
+        stop.set()
+        thread.join(timeout=20)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return list(lines(self.staging))
+
+    def replay(self) -> dict[int, Any]:
+        rows: dict[int, Any] = {}
+        seen: dict[int, int] = {}
+        for line in self.lines():
+            if line["op"] == "t":
+                rows.clear()
+            if line["op"] in "cudr":
+                key = line["key"]["id"]
+                seen[key] = line["offset"]
+                old = rows.pop(key, {})
+                if line["op"] != "d":
+                    rows[key] = {**{c: old.get(c) for c in line["unchanged"]}, **line["after"]}
+            if line["op"] == "f":
+                rows = {k: v for k, v in rows.items() if seen[k] > line["since"]}
+        return rows
+
+    def rows(self) -> dict[int, Any]:
+        return {key[0]: row for key, row in self.database.rows.get(ORDERS.table, {}).items()}
+
+    def put(self, *keys: int, name: str = "n") -> None:
+        self.database.commit(*(self.database.put({"id": k, "name": name, "big": "b"}) for k in keys))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def running(world: World) -> Iterator[World]:
+    """The world with a capture that runs beside the test."""
+    world.capture()
+    stop = threading.Event()
+    thread = threading.Thread(target=run_capture, args=(world.config,), kwargs={"stop": stop})
+    thread.start()
+    yield world
+    stop.set()
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+
+
+def test_the_first_capture_begins_at_the_present_end(world: World) -> None:
+    world.put(1)
+    world.capture()
+    world.put(2)
+    world.capture()
+    assert set(world.replay()) == {2}
+
+
+def test_every_change_is_staged_once_in_order(world: World) -> None:
+    world.capture()
+    for i in range(50):
+        world.put(i % 7, name=str(i))
+        world.capture() if i % 10 == 0 else None
+    world.capture()
+    found = world.lines()
+    assert [line["after"]["name"] for line in found if line["op"] in "cu"] == [str(i) for i in range(50)]
+    assert [line["offset"] for line in found] == sorted({line["offset"] for line in found})
+    assert world.replay() == world.rows()
+
+
+def test_the_source_is_acknowledged_up_to_what_is_published_and_never_before(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.capture()
+    world.put(1)
+    real, calls = Staging.publish, 0
+
+    def publish(self: Staging, manifest: Manifest) -> None:
+        nonlocal calls
+        calls += 1
+        assert world.source.acknowledged < int(manifest.position)
+        real(self, manifest)
+
+    monkeypatch.setattr(Staging, "publish", publish)
+    world.capture()
+    head = world.staging.head()
+    assert calls and head is not None and world.source.acknowledged == int(head.position)
+
+
+def test_a_dump_brings_rows_that_the_log_never_showed(running: World) -> None:
+    with running.database.lock:
+        running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(95)}
+    dump_id = control.submit(running.config, DumpRequest(("shop.orders",), chunk_size=10))
+    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    status = control.dump(running.state, dump_id)
+    assert (status.state, status.rows, status.chunks) == ("done", 95, 10)
+    assert running.replay() == running.rows()
+    assert [line["op"] for line in running.lines()][-1] == "f"
+
+
+def test_listed_keys_that_are_gone_become_deletes(running: World) -> None:
+    running.put(1, 2, 3)
+    with running.database.lock:
+        del running.database.rows[ORDERS.table][(2,)]  # a delete that the log lost
+    dump_id = control.submit(running.config, DumpRequest(("shop.orders",), keys=(1, 2)))
+    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    assert running.replay() == running.rows()
+
+
+def test_a_full_dump_removes_ghosts(running: World) -> None:
+    running.put(1, 2, 3)
+    with running.database.lock:
+        del running.database.rows[ORDERS.table][(3,)]
+    dump_id = control.submit(running.config, DumpRequest(None))
+    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    assert running.replay() == running.rows()
+
+
+def test_a_key_range_includes_both_ends(running: World) -> None:
+    with running.database.lock:
+        running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(30)}
+    request = DumpRequest(("shop.orders",), key_from=5, key_to=17, chunk_size=4)
+    dump_id = control.submit(running.config, request)
+    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    assert set(running.replay()) == set(range(5, 18))
+
+
+def test_writes_during_a_dump_always_win(running: World) -> None:
+    with running.database.lock:
+        running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(300)}
+    dump_id = control.submit(running.config, DumpRequest(("shop.orders",), chunk_size=7))
+    done = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not done.wait(0.001):  # slower than the capture reads: a faster writer would never let it catch up
+            number += 1
+            key = number * 37 % 300
+            with running.database.lock:
+                if (key,) not in running.database.rows[ORDERS.table] or number % 5:
+                    running.put(key, name=f"new{number}")
+                elif (key + 1000,) in running.database.rows[ORDERS.table]:
+                    running.database.commit(running.database.remove((key,)))
+                else:
+                    moved = {"id": key + 1000, "name": f"moved{number}", "big": "b"}
+                    running.database.commit(running.database.move((key,), moved))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    done.set()
+    writer.join()
+    status = control.dump(running.state, dump_id)
+    assert status.state == "done" and status.evicted > 0
+    target = running.source.current_position()
+    deadline = threading.Event()
+    for _ in range(100):
+        head = running.staging.head()
+        if head is not None and int(head.position) >= int(target):
+            break
+        deadline.wait(0.05)
+    assert running.replay() == running.rows()
+
+
+def test_a_restart_inside_a_large_transaction_goes_on_after_the_staged_rows(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.capture()
+    world.source._batch = 10
+    tight = world.config.staging.model_copy(update={"max_bytes": 1})
+    world.config = world.config.model_copy(update={"staging": tight})
+    world.put(*range(95))
+    real, calls = FakeStream.read, 0
+
+    def broken(self: FakeStream, timeout: float) -> LogBatch | None:
+        nonlocal calls
+        calls += 1
+        if calls % 4 == 0:
+            raise SourceUnavailable("the connection broke")
+        return real(self, timeout)
+
+    monkeypatch.setattr(FakeStream, "read", broken)
+    world.capture()
+    created = [line["key"]["id"] for line in world.lines() if line["op"] == "c"]
+    assert created == list(range(95))
+    partial = [m.partial for m in world.staging.manifests()]
+    assert max(partial) > 0 and partial[-1] == 0
+
+
+def test_an_initial_start_dumps_all_tables_by_itself(world: World) -> None:
+    with world.database.lock:
+        world.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(5)}
+    initial = world.config.source.model_copy(update={"start": "initial"})
+    world.config = world.config.model_copy(update={"source": initial})
+    world.capture_until_dumped(fresh_start=False)
+    assert [d.requested_by for d in control.dumps(world.state)] == [control.SYSTEM]
+    assert world.replay() == world.rows()
+
+
+def test_a_fresh_start_gives_up_lost_log_and_dumps_all_that_is_there(world: World) -> None:
+    world.capture()
+    world.put(1, 2, 3)
+    world.capture()
+    world.put(4)
+    world.database.commit(world.database.remove((1,)))
+    world.capture_until_dumped(fresh_start=True)
+    assert [line["op"] for line in world.lines()] == ["s", "c", "c", "c", "r", "r", "r", "f"]
+    assert world.replay() == world.rows()
+
+
+def test_a_full_disk_stops_the_acknowledgements_and_nothing_is_lost_when_there_is_room_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.capture()
+    acknowledged = world.source.acknowledged
+    world.put(1, 2, 3)
+    real, calls = LocalStorage.write_directory, 0
+
+    def full(self: LocalStorage, *arguments: Any, **more: Any) -> None:
+        nonlocal calls
+        calls += 1
+        assert world.source.acknowledged == acknowledged
+        if calls <= 3:
+            raise StagingUnavailable("no space left on device", where=str(self), fix="make room")
+        real(self, *arguments, **more)
+
+    monkeypatch.setattr(LocalStorage, "write_directory", full)
+    world.capture()
+    assert calls > 3
+    assert world.replay() == world.rows()
+    assert [line["op"] for line in world.lines()] == ["s", "c", "c", "c"]
+
+
+def test_two_leaders_publish_each_segment_once(world: World) -> None:
+    world.capture()
+    world.put(1)
+    head = world.staging.head()
+    assert head is not None
+    zombie = Sequencer(world.staging, source="shop", epoch=1, head=head, visibility=LogOrder(), rules=Rules({}))
+    batch = world.source.open_log(head.position).read(0)
+    assert batch is not None
+    zombie.process(batch)
+    late = zombie.seal(0)
+    world.capture()
+    with pytest.raises(SegmentTaken):
+        world.staging.publish(late)
+    assert [line["op"] for line in world.lines()] == ["s", "c"]
+
+
+def test_a_truncate_is_a_line_and_clears(world: World) -> None:
+    world.capture()
+    world.put(1, 2)
+    world.database.commit(Change("t", ORDERS.table))
+    world.put(3)
+    world.capture()
+    assert [line["op"] for line in world.lines()] == ["s", "c", "c", "t", "c"]
+    assert world.replay() == world.rows()
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (DumpRequest(("shop.nothing",)), "not a captured table"),
+        (DumpRequest(("shop.orders; DROP TABLE x",)), "not a captured table"),
+        (DumpRequest(()), "no table"),
+        (DumpRequest(("shop.orders",), keys=("1 OR 1=1",)), "not a value of key column id"),
+        (DumpRequest(("shop.orders",), keys=([1, 2],)), "not a value"),
+        (DumpRequest(("shop.orders",), keys=(1,), key_from=1), "both keys and a key range"),
+        (DumpRequest(("shop.orders",), chunk_size=0), "chunk_size"),
+    ],
+)
+def test_a_request_that_cannot_be_carried_out_is_refused_by_name(
+    world: World, request_: DumpRequest, words: str
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        control.submit(world.config, request_)
+    assert control.dumps(world.state) == []
+
+
+def test_pause_retune_resume_and_cancel(running: World) -> None:
+    with running.database.lock:
+        running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(40)}
+    dump_id = control.submit(running.config, DumpRequest(("shop.orders",), chunk_size=1, delay=30))
+    worker = threading.Thread(
+        target=dump.work, args=(running.config,), kwargs={"stop": threading.Event(), "dump_id": dump_id}
+    )
+    worker.start()
+    control.pause(running.state, dump_id)
+    assert control.dump(running.state, dump_id).state == "paused"
+    control.retune(running.state, dump_id, delay=0, chunk_size=20)
+    control.resume(running.state, dump_id)
+    worker.join(timeout=60)
+    assert control.dump(running.state, dump_id).state == "done"
+    with pytest.raises(RequestError, match="is done"):
+        control.cancel(running.state, dump_id)

@@ -1,0 +1,126 @@
+"""The log's value forms, on hand-made bytes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import struct
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.sources.mysql import decimals, jsontext, temporal, types
+from dblog_core.sources.mysql.binary_values import ValueFault, to_arrow
+from dblog_core.sources.mysql.decode import Images
+from dblog_core.sources.mysql.types import ColumnType, Kind
+
+
+def values(column: ColumnType, *raw: bytes | None, zero_dates: str = "error") -> list[object]:
+    found: list[object] = to_arrow(column, raw, zero_dates=zero_dates).to_pylist()
+    return found
+
+
+def test_integers_of_every_width_and_sign() -> None:
+    assert values(types.integer(1, False), b"\x80", None) == [-128, None]
+    assert values(types.integer(1, True), b"\xff") == [255]
+    assert values(types.integer(3, False), b"\x00\x00\x80", b"\xff\xff\xff", b"\xff\xff\x7f") == [-8388608, -1, 8388607]
+    assert values(types.integer(3, True), b"\xff\xff\xff") == [16777215]
+    assert values(types.integer(8, True), b"\xff" * 8, None) == [decimal.Decimal(2**64 - 1), None]
+
+
+def test_packed_decimals() -> None:
+    packed = bytes.fromhex("810dfb38d204d2")  # 1234567890.1234 in DECIMAL(14,4), from the server's manual
+    assert decimals.to_text(packed, precision=14, scale=4) == "1234567890.1234"
+    negative = bytes(b ^ 0xFF for b in packed)
+    assert values(types.decimal(14, 4), packed, negative, None) == [
+        decimal.Decimal("1234567890.1234"),
+        decimal.Decimal("-1234567890.1234"),
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "scale", "shown"), [(0, 3, "0.000"), (-5, 3, "-0.005"), (12, 0, "12"), (-1234, 2, "-12.34")]
+)
+def test_decimal_text_keeps_every_digit(number: int, scale: int, shown: str) -> None:
+    assert decimals.text(number, scale) == shown
+
+
+DATE = ColumnType(Kind.DATE, pa.date32(), "date", width=3)
+
+
+def packed_date(year: int, month: int, day: int) -> bytes:
+    return (year << 9 | month << 5 | day).to_bytes(3, "little")
+
+
+def test_dates() -> None:
+    assert values(DATE, packed_date(2024, 2, 29), packed_date(1, 1, 1), packed_date(9999, 12, 31), None) == [
+        dt.date(2024, 2, 29),
+        dt.date(1, 1, 1),
+        dt.date(9999, 12, 31),
+        None,
+    ]
+
+
+@pytest.mark.parametrize("parts", [(0, 0, 0), (2024, 0, 5), (2024, 5, 0), (2023, 2, 29), (2024, 4, 31)])
+def test_dates_that_do_not_exist_are_faults_or_null(parts: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueFault) as raised:
+        values(DATE, packed_date(2024, 1, 1), packed_date(*parts))
+    assert raised.value.row == 1
+    assert values(DATE, packed_date(*parts), zero_dates="null") == [None]
+
+
+@pytest.mark.parametrize(
+    ("raw", "fsp", "shown"),
+    [
+        ("800000", 0, "00:00:00"),
+        ("80c8b8", 0, "12:34:56"),
+        ("b46efb", 0, "838:59:59"),
+        ("4b9105", 0, "-838:59:59"),
+        ("7ffffff6", 1, "-00:00:00.1"),
+        ("7fffffffffff", 6, "-00:00:00.000001"),
+        ("800000000001", 6, "00:00:00.000001"),
+    ],
+)
+def test_times_print_as_the_server_prints_them(raw: str, fsp: int, shown: str) -> None:
+    assert temporal.time_text(bytes.fromhex(raw), fsp) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0.1, "0.1"),
+        (1.0, "1.0"),
+        (-0.0, "-0.0"),
+        (1e15, "1e15"),
+        (1e14, "100000000000000.0"),
+        (1e100, "1e100"),
+        (1.5e-7, "0.00000015"),
+    ],
+)
+def test_json_doubles(number: float, shown: str) -> None:
+    assert jsontext.double(number) == shown
+
+
+def test_json_document() -> None:
+    # {"a": [1, "x\n"]}: an object of one key, its value an array of an inline number and a string.
+    array = struct.pack("<HH", 2, 13) + b"\x05" + struct.pack("<h", 1) + b"\x0c" + struct.pack("<H", 10) + b"\x02x\n"
+    head = struct.pack("<HH", 1, 12 + len(array)) + struct.pack("<HH", 11, 1) + b"\x02" + struct.pack("<H", 12) + b"a"
+    assert jsontext.to_text(b"\x00" + head + array) == '{"a": [1, "x\\n"]}'
+    assert jsontext.to_text(b"") == "null" and jsontext.to_text(b"\x04\x01") == "true"
+
+
+def test_json_strings_escape_as_the_server_does() -> None:
+    assert jsontext.quote('"\\/\b\f\n\r\t\x01\x7fé😀') == '"\\"\\\\/\\b\\f\\n\\r\\t\\u0001\x7fé😀"'
+
+
+def test_images_split_into_columns_with_nulls() -> None:
+    columns = [
+        types.integer(4, False),
+        ColumnType(Kind.TEXT, pa.string(), "varchar", prefix=1),
+        ColumnType(Kind.PADDED, pa.binary(), "binary", prefix=1, width=4),
+    ]
+    images = Images(columns)
+    event = b"\x00" + struct.pack("<i", 7) + b"\x02\xc3\xa9" + b"\x01a" + b"\x06" + struct.pack("<i", 8)
+    assert images.read(event, images.read(event, 0)) == len(event)
+    assert [array.to_pylist() for array in images.finish("error")] == [[7, 8], ["é", None], [b"a\0\0\0", None]]

@@ -1,0 +1,115 @@
+"""Where packages are asked for, and the cache that they are kept in."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from dblog_core.local import cache
+from dblog_core.local.apt import repositories
+
+STANZAS = """\
+Types: deb deb-src
+# a comment
+URIs: http://mirror.example/debian
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb
+URIs: http://mirror.example/debian-security
+Suites: bookworm-security
+Components: main
+Trusted: yes
+
+Types: deb
+URIs: http://other.example/apt
+Suites: bookworm-other
+Components: main
+
+Enabled: no
+Types: deb
+URIs: http://off.example/debian
+Suites: bookworm
+Components: main
+"""
+LINES = """\
+# deb http://old.example/debian bookworm main
+deb http://third.example/linux bookworm stable
+deb-src http://mirror.example/debian bookworm main
+deb http://security.example/debian-security bookworm-security main
+deb [arch=amd64,arm64 signed-by=/etc/keys/debian.gpg] http://mirror.example/debian/ bookworm main contrib # note
+"""
+
+
+@pytest.fixture
+def etc(tmp_path: Path) -> Path:
+    (tmp_path / "sources.list.d").mkdir()
+    return tmp_path
+
+
+def test_stanzas_of_the_distribution_are_found_with_all_that_is_said_of_them(etc: Path) -> None:
+    (etc / "sources.list.d" / "debian.sources").write_text(STANZAS)
+    archive, security = repositories(etc, "bookworm")
+    assert archive.stanza(["sid"]).splitlines() == [
+        "Types: deb",
+        "URIs: http://mirror.example/debian",
+        "Suites: sid",
+        "Components: main",
+        "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg",
+    ]
+    assert (security.suites, security.fields) == (("bookworm-security",), {"Trusted": "yes"})
+
+
+def test_a_key_inside_a_stanza_is_kept_whole(etc: Path) -> None:
+    key = "Signed-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mDMEY\n -----END PGP PUBLIC KEY BLOCK-----\n"
+    stanza = f"Types: deb\nURIs: http://mirror.example/debian\nSuites: bookworm\nComponents: main\n{key}"
+    (etc / "sources.list.d" / "debian.sources").write_text(stanza)
+    assert " .\n mDMEY\n -----END" in repositories(etc, "bookworm")[0].stanza(["sid"])
+
+
+def test_lines_of_the_distribution_are_found_and_the_archive_comes_first(etc: Path) -> None:
+    (etc / "sources.list").write_text(LINES)
+    archive, security = repositories(etc, "bookworm")
+    assert archive.uri == "http://mirror.example/debian/"
+    assert archive.fields == {"Architectures": "amd64 arm64", "Signed-By": "/etc/keys/debian.gpg"}
+    assert security.suites == ("bookworm-security",)
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DBLOG_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_an_entry_is_made_once_however_many_ask(own_cache: Path) -> None:
+    filled: list[Path] = []
+    gate = threading.Barrier(4)
+
+    def ask() -> None:
+        gate.wait()
+        cache.entry("thing", filled.append)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(filled) == 1
+    assert (own_cache / "thing").is_dir()
+
+
+def test_what_failed_or_was_killed_half_way_is_never_seen(own_cache: Path) -> None:
+    def fail(part: Path) -> None:
+        (part / "half").touch()
+        raise OSError("mirror away")
+
+    with pytest.raises(OSError, match="mirror away"):
+        cache.entry("thing", fail)
+    killed = own_cache / ".thing.part-left"
+    killed.mkdir()
+    entry = cache.entry("thing", lambda part: (part / "whole").touch())
+    assert [path.name for path in entry.iterdir()] == ["whole"]
+    assert not killed.exists()

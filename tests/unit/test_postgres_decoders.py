@@ -1,0 +1,338 @@
+"""pgoutput and wal2json by hand-made messages: what no server sends today must stop the capture, by name."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import LogPositionLost, UnknownLogEvent
+from dblog_core.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
+from dblog_core.schema import TableName
+from dblog_core.sources.postgres.batch import Assembly
+from dblog_core.sources.postgres.pgoutput import PgoutputDecoder, Types
+from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.shapes import Shapes
+from dblog_core.sources.postgres.types import arrow_type, comparable
+from dblog_core.sources.postgres.wal2json import Wal2jsonDecoder
+
+OID_NAMES = {20: "bigint", 25: "text", 17: "bytea"}
+SHOP = SourceConfig.model_validate({"name": "shop", "kind": "postgres", "database": "shop", "tables": ["public.t*"]})
+
+
+def begin(final: int = 100, xid: int = 7) -> bytes:
+    return struct.pack(">cQqI", b"B", final, 0, xid)
+
+
+def commit(end: int = 110) -> bytes:
+    return struct.pack(">cBQQq", b"C", 0, end - 10, end, 0)
+
+
+def relation(name: str, columns: list[tuple[int, str, int]], *, oid: int = 1, identity: str = "d") -> bytes:
+    head = (
+        struct.pack(">cI", b"R", oid)
+        + b"public\0"
+        + name.encode()
+        + b"\0"
+        + identity.encode()
+        + struct.pack(">H", len(columns))
+    )
+    return head + b"".join(
+        bytes([flag]) + column.encode() + b"\0" + struct.pack(">Ii", type_oid, -1) for flag, column, type_oid in columns
+    )
+
+
+def row(*values: str | bytes | None) -> bytes:
+    """`bytes` stand for a tuple kind alone."""
+    parts = [
+        value
+        if isinstance(value, bytes)
+        else b"n"
+        if value is None
+        else b"t" + struct.pack(">I", len(value.encode())) + value.encode()
+        for value in values
+    ]
+    return struct.pack(">H", len(values)) + b"".join(parts)
+
+
+def change(kind: bytes, *images: tuple[bytes, bytes], oid: int = 1) -> bytes:
+    return kind + struct.pack(">I", oid) + b"".join(marker + image for marker, image in images)
+
+
+T = relation("t", [(1, "id", 20), (0, "v", 25), (0, "big", 25)])
+
+
+def pgoutput(*, skip: int = 0) -> tuple[PgoutputDecoder, Assembly]:
+    assembly = Assembly(Lsn(1), skip=skip)
+    types = Types(lambda oid, typmod: OID_NAMES[oid], lambda table: ("id",))
+    return PgoutputDecoder(SHOP, assembly, types), assembly
+
+
+def feed(*messages: bytes, skip: int = 0) -> LogBatch:
+    decoder, assembly = pgoutput(skip=skip)
+    for message in messages:
+        decoder.feed(message)
+    return assembly.take()
+
+
+def rows(batch: LogBatch) -> list[dict[str, Any]]:
+    found = [line for changes in batch.changes for line in changes.batch.to_pylist()]
+    return sorted(found, key=lambda line: line["sequence"])
+
+
+def test_an_lsn_prints_and_reads_as_the_server_does() -> None:
+    assert str(Lsn.parse("16/B374D848")) == "16/B374D848" and int(Lsn.parse("1/0")) == 1 << 32
+    assert Lsn.parse("0/FFFFFFFF") < Lsn.parse("1/0")
+    with pytest.raises(LogPositionLost):
+        Lsn.parse("mysql-bin.000001:4")
+
+
+@pytest.mark.parametrize(
+    ("text", "staged"),
+    [
+        ("numeric(38,38)", "decimal128(38, 38)"),
+        ("numeric(39,2)", "string"),
+        ("numeric(2,-3)", "string"),
+        ("numeric(3,5)", "string"),
+        ("numeric", "string"),
+        ("timestamp(3) with time zone", "timestamp[us, tz=UTC]"),
+        ("timestamp without time zone", "timestamp[us]"),
+        ("integer[]", "string"),
+        ("public.mood", "string"),
+        ("real", "float"),
+        ("bytea", "binary"),
+        ("date", "date32[day]"),
+    ],
+)
+def test_a_type_is_known_by_its_text(text: str, staged: str) -> None:
+    assert str(arrow_type(text)) == staged
+
+
+@pytest.mark.parametrize(
+    ("text", "cast"),
+    [
+        ("character varying(5)", "character varying"),
+        ("character(5)", "bpchar"),
+        ("numeric(5,2)", "numeric"),
+        ("timestamp(3) without time zone", "timestamp without time zone"),
+        ("bit(3)", "bit(3)"),
+        ("uuid", "uuid"),
+    ],
+)
+def test_a_bound_is_cast_without_a_length(text: str, cast: str) -> None:
+    assert comparable(text) == cast
+
+
+def test_rows_of_all_kinds_are_decoded_together() -> None:
+    batch = feed(
+        begin(),
+        T,
+        change(b"I", (b"N", row("1", "é\nx", None))),
+        change(b"U", (b"N", row("1", "", b"u"))),
+        change(b"U", (b"K", row("1", None, None)), (b"N", row("2", "w", b"u"))),
+        change(b"U", (b"O", row("2", "w", "old")), (b"N", row("2", "x", b"u"))),
+        change(b"D", (b"K", row("2", None, None))),
+        commit(),
+    )
+    found = [(r["op"], r["key_only"], r["unchanged"], r["before"], r["after"]) for r in rows(batch)]
+    empty = {"v": None, "big": None}
+    assert found == [
+        ("c", False, None, None, {"id": 1, "v": "é\nx", "big": None}),
+        ("u", False, ["big"], None, {"id": 1, "v": "", "big": None}),
+        ("u", True, ["big"], {"id": 1, **empty}, {"id": 2, "v": "w", "big": None}),
+        ("u", False, None, {"id": 2, "v": "w", "big": "old"}, {"id": 2, "v": "x", "big": "old"}),
+        ("d", True, None, {"id": 2, **empty}, None),
+    ]
+    assert (batch.position, batch.partial) == ("0/6E", 0)
+    assert [(t.id, t.xid, t.position, t.commit_time) for t in batch.transactions] == [
+        ("7", 7, "0/64", 946_684_800_000_000)
+    ]
+
+
+def test_several_tables_keep_their_order_by_sequence() -> None:
+    other = relation("t2", [(1, "id", 20)], oid=2)
+    batch = feed(
+        begin(),
+        T,
+        change(b"I", (b"N", row("1", None, None))),
+        other,
+        change(
+            b"I",
+            (
+                b"N",
+                row(
+                    "5",
+                ),
+            ),
+            oid=2,
+        ),
+        b"T" + struct.pack(">IBII", 2, 0, 1, 2),
+        change(
+            b"I",
+            (
+                b"N",
+                row(
+                    "6",
+                ),
+            ),
+            oid=2,
+        ),
+        commit(),
+    )
+    places = [(r["sequence"], r["op"]) for r in rows(batch)]
+    places += [(s.sequence, type(s).__name__) for s in batch.signals]
+    assert sorted(places) == [
+        (1, "SchemaSeen"),
+        (2, "c"),
+        (3, "SchemaSeen"),
+        (4, "c"),
+        (5, "Truncated"),
+        (6, "Truncated"),
+        (7, "c"),
+    ]
+
+
+def test_an_open_transaction_is_partial_and_resumes_after_what_was_delivered() -> None:
+    inserts = [change(b"I", (b"N", row(str(number), None, None))) for number in range(5)]
+    truncate = b"T" + struct.pack(">IBI", 1, 0, 1)
+    first = feed(begin(), T, *inserts[:2], truncate)
+    assert (first.position, first.partial) == ("0/1", 3)
+    assert [type(s) for s in first.signals] == [SchemaSeen, Truncated]
+    rest = feed(begin(50), commit(60), begin(), T, *inserts[:2], truncate, *inserts[2:], commit(), skip=3)
+    assert [r["after"]["id"] for r in rows(rest)] == [2, 3, 4]
+    assert [type(s) for s in rest.signals] == [SchemaSeen] and (rest.position, rest.partial) == ("0/6E", 0)
+    with pytest.raises(UnknownLogEvent, match="fewer rows"):
+        feed(begin(), T, *inserts[:2], commit(), skip=3)
+
+
+def test_nothing_is_handed_on_while_rows_are_skipped() -> None:
+    decoder, assembly = pgoutput(skip=2)
+    for message in (begin(), T, change(b"I", (b"N", row("1", None, None)))):
+        decoder.feed(message)
+    assembly.advance(Lsn(90))
+    assert not assembly.ready and assembly.position == 1
+
+
+def test_watermarks_are_no_rows_and_strangers_are_left_out() -> None:
+    marks = relation("dblog_watermark", [(1, "worker", 25), (0, "payload", 25)], oid=2)
+    stranger = relation("strange", [(1, "id", 20)], oid=3)
+    batch = feed(
+        begin(),
+        marks,
+        change(b"I", (b"N", row("w", "one")), oid=2),
+        change(b"U", (b"K", row("w", None)), (b"N", row("x", "two")), oid=2),
+        change(b"D", (b"K", row("x", None)), oid=2),
+        stranger,
+        change(b"I", (b"N", row("1")), oid=3),
+        b"T" + struct.pack(">IBII", 2, 0, 2, 3),
+        commit(),
+    )
+    assert [s.payload for s in batch.signals if isinstance(s, WatermarkSeen)] == ["one", "two"]
+    assert not batch.changes and len(batch.signals) == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (b"S\0\0\0\1\1", "unknown kind"),
+        (change(b"I", (b"N", row("1", b"b", None))), "column value of an unknown kind"),
+        (change(b"I", (b"N", row("1", "2"))), "another number of columns"),
+        (change(b"I", (b"N", row("1", None, None))) + b"x", "unknown length"),
+        (change(b"U", (b"K", row("1", None, None)), (b"X", row("1", None, None))), "row image of an unknown kind"),
+        (change(b"I", (b"N", row("1")), oid=9), "before its description"),
+    ],
+)
+def test_what_is_unknown_stops_the_capture_by_name(message: bytes, words: str) -> None:
+    with pytest.raises(UnknownLogEvent, match=words):
+        feed(begin(), T, message, commit())
+
+
+def test_messages_that_change_no_row_are_passed_over() -> None:
+    batch = feed(
+        begin(),
+        b"Y\0\0\0\1public\0mood\0",
+        b"O" + b"\0" * 8 + b"origin\0",
+        b"M\0" + b"\0" * 8 + b"p\0\0\0\0\0",
+        commit(),
+    )
+    assert not batch.signals and not batch.changes and batch.position == "0/6E"
+
+
+def test_an_update_by_another_identity_than_the_key_is_refused() -> None:
+    by_index = relation("t", [(0, "id", 20), (1, "v", 25), (0, "big", 25)], identity="i")
+    assert len(rows(feed(begin(), by_index, change(b"I", (b"N", row("1", None, None))), commit()))) == 1
+    with pytest.raises(UnknownLogEvent, match="REPLICA IDENTITY FULL"):
+        feed(begin(), by_index, change(b"D", (b"K", row(None, "v", None))), commit())
+
+
+def test_a_relation_sent_again_is_a_new_schema_only_if_it_changed() -> None:
+    wider = relation("t", [(1, "id", 20), (0, "v", 25), (0, "big", 25), (0, "w", 17)])
+    batch = feed(
+        begin(),
+        T,
+        T,
+        change(b"I", (b"N", row("1", None, None))),
+        wider,
+        change(b"I", (b"N", row("2", None, None, "\\x00ff"))),
+        commit(),
+    )
+    assert [len(s.schema.columns) for s in batch.signals if isinstance(s, SchemaSeen)] == [3, 4]
+    assert rows(batch)[1]["after"]["w"] == b"\x00\xff"
+
+
+def wal2json(*records: str) -> LogBatch:
+    assembly = Assembly(Lsn(1))
+    decoder = Wal2jsonDecoder(SHOP, assembly, Shapes(SHOP, lambda table: None, lambda name: name))
+    for record in records:
+        decoder.feed(record.encode())
+    return assembly.take()
+
+
+BEGIN = '{"action":"B","xid":7,"timestamp":"2026-11-21 10:08:57.204539+00","lsn":"0/64","nextlsn":"0/6E"}'
+COMMIT = '{"action":"C","xid":7,"timestamp":"2026-11-21 10:08:57.204539+00","lsn":"0/64","nextlsn":"0/6E"}'
+
+
+def test_wal2json_keeps_every_digit_and_text_that_looks_like_a_number() -> None:
+    columns = (
+        '[{"name":"id","type":"bigint","value":9223372036854775807},{"name":"n","type":"numeric","value":-1.1000000000000001},'
+        '{"name":"v","type":"text","value":"\\"value\\":12.50}"},'
+        '{"name":"value","type":"double precision","value":1e+300}]'
+    )
+    batch = wal2json(
+        BEGIN,
+        f'{{"action":"I","schema":"public","table":"t","columns":{columns},"pk":[{{"name":"id","type":"bigint"}}]}}',
+        COMMIT,
+    )
+    assert rows(batch)[0]["after"] == {
+        "id": 2**63 - 1,
+        "n": "-1.1000000000000001",
+        "v": '"value":12.50}',
+        "value": 1e300,
+    }
+    assert batch.changes[0].schema.key == ("id",) and batch.transactions[0].commit_time == 1795255737204539
+
+
+def test_wal2json_names_an_unknown_action() -> None:
+    with pytest.raises(UnknownLogEvent, match="'X'"):
+        wal2json(BEGIN, '{"action":"X"}')
+
+
+def test_wal2json_filters_by_schema_where_a_pattern_may_match_new_tables() -> None:
+    def options(*tables: str) -> str | None:
+        config = SHOP.model_copy(update={"tables": tables})
+        return (
+            Wal2jsonDecoder(config, Assembly(Lsn(1)), Shapes(config, lambda t: None, str)).options().get("add-tables")
+        )
+
+    assert options("public.t*", "s.a b,c") == r"public.*,s.a\ b\,c,public.dblog_watermark"
+    assert options("*.t") is None
+
+
+def test_a_table_name_is_matched_part_by_part() -> None:
+    from dblog_core.sources.postgres.catalogue import matches, wanted
+
+    assert matches(TableName("public", "t1"), "public.t?") and not matches(TableName("publicx", "t1"), "public.t?")
+    assert matches(TableName("a", "b.c[1]"), "a.b.c[1]") and not matches(TableName("a", "b"), "A.b")
+    assert not wanted(TableName("public", "dblog_watermark"), SHOP.model_copy(update={"tables": ("public.*",)}))

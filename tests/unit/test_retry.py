@@ -1,0 +1,93 @@
+"""The retry policy: what is tried again, how long it waits, when it ends."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+
+import pytest
+
+from dblog_core.errors import DblogError, SourceRefused, SourceUnavailable
+from dblog_core.retry import retrying
+
+
+class DrawnClock:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def failing(times: int, error: Exception, clock: DrawnClock, seen: list[float]) -> object:
+    def step() -> str:
+        seen.append(clock.now)
+        if len(seen) <= times:
+            raise error
+        return "done"
+
+    return step
+
+
+def test_transient_errors_are_tried_again_ever_more_slowly() -> None:
+    clock, seen = DrawnClock(), []
+    step = failing(7, SourceUnavailable("away"), clock, seen)
+    assert retrying(clock=clock, first_wait=0.1, longest_wait=1.0)(step) == "done"
+    waits = [round(b - a, 3) for a, b in itertools.pairwise(seen)]
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("error", [SourceRefused("wrong password"), ValueError("a fault"), OSError("raw")])
+def test_other_errors_pass_through_at_once(error: Exception) -> None:
+    clock, seen = DrawnClock(), []
+    with pytest.raises(type(error)) as caught:
+        retrying(clock=clock)(failing(9, error, clock, seen))
+    assert caught.value is error and seen == [0.0]
+
+
+def test_it_gives_up_with_the_last_error_as_it_was() -> None:
+    clock, seen, error = DrawnClock(), [], SourceUnavailable("away", where="db", fix="start it")
+    with pytest.raises(SourceUnavailable) as caught:
+        retrying(clock=clock, give_up_after=2.0, first_wait=0.5)(failing(99, error, clock, seen))
+    assert caught.value is error
+    assert 2.0 <= clock.now <= 4.0
+
+
+def test_a_policy_that_is_used_twice_counts_anew() -> None:
+    clock, policy_seen = DrawnClock(), []
+    policy = retrying(clock=clock, give_up_after=1.0)
+    for _ in range(2):
+        seen: list[float] = []
+        clock.now += 100
+        assert policy(failing(2, SourceUnavailable("away"), clock, seen)) == "done"
+        policy_seen.append(len(seen))
+    assert policy_seen == [3, 3]
+
+
+def test_a_stop_ends_the_waiting() -> None:
+    clock, stop, seen = DrawnClock(), threading.Event(), []
+
+    def hear(_: DblogError, __: float) -> None:
+        stop.set()
+
+    with pytest.raises(SourceUnavailable):
+        retrying(clock=clock, stop=stop, first_wait=60, longest_wait=60, on_retry=hear)(
+            failing(99, SourceUnavailable("away"), clock, seen)
+        )
+    assert clock.now < 1
+
+
+def test_every_failure_is_announced_with_its_wait() -> None:
+    clock, heard = DrawnClock(), []
+    error = SourceUnavailable("away")
+    policy = retrying(clock=clock, first_wait=0.5, on_retry=lambda e, wait: heard.append((e, wait)))
+    policy(failing(2, error, clock, []))
+    assert heard == [(error, 0.5), (error, 1.0)]
