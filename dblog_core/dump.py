@@ -31,7 +31,7 @@ from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.values import Key, key_from_json, key_to_json, keys_of
-from dblog_core.watermark import High, Low, Mark
+from dblog_core.watermark import Heals, High, Low, Mark
 
 log = logging.getLogger(__name__)
 
@@ -288,7 +288,7 @@ class _Attempt:
             ordinal=self._ordinal,
             window=uuid.uuid4().hex,
             table=self._task.table,
-            full=self._task.full,
+            heals=Heals() if self._task.full else None,
         )
         self._connections.watermarks.write(watermark.encode(Low(mark)))
         schema = self._connections.reader.schema(name)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from dblog_core.events import LogBatch
+from dblog_core.filters import Filter
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.values import Key
 
@@ -50,6 +52,27 @@ class Chunk:
     snapshot: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """How a server reads a table in key order: the index (None: it sorts, or scans), and its estimate of rows."""
+
+    index: str | None
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """What a source suffers from now; None where it cannot tell.
+
+    `replication_lag`: seconds that its slowest replica is behind; `running`: statements at work on the server;
+    `retained_bytes`: log that the server keeps (PostgreSQL: for our slot).
+    """
+
+    replication_lag: float | None
+    running: int | None
+    retained_bytes: int | None
+
+
 class ChunkReader(Protocol):
     """A connection that reads chunks; keys are compared by the database alone and values are bound."""
 
@@ -62,8 +85,24 @@ class ChunkReader(Protocol):
     def estimated_rows(self, table: TableName) -> int:
         """The server's own estimate, without a scan."""
 
-    def read(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Chunk:
-        """At most `limit` rows with after < key <= upto (None: open), read in a new snapshot of the database."""
+    def explain(self, schema: TableSchema, *, filters: Sequence[Filter] = ()) -> ReadPlan:
+        """How the server would read the table in key order, without reading it. Raises RequestError for a filter
+        whose value the column's type does not take."""
+
+    def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:
+        """The key of every `every`-th row with after < key <= upto (None: open), in the database's key order."""
+
+    def read(
+        self,
+        schema: TableSchema,
+        *,
+        after: Key | None,
+        upto: Key | None,
+        limit: int,
+        filters: Sequence[Filter] = (),
+    ) -> Chunk:
+        """At most `limit` rows with after < key <= upto (None: open) that pass all `filters`, in key order, read in a
+        new snapshot of the database."""
 
     def read_keys(self, schema: TableSchema, keys: Sequence[Key]) -> Chunk:
         """The rows that have one of `keys`, read in a new snapshot of the database."""
@@ -112,6 +151,9 @@ class Source(Protocol):
     def open_reader(self) -> ChunkReader: ...
 
     def open_watermarks(self, worker: str) -> WatermarkWriter: ...
+
+    def strain(self) -> Strain:
+        """How the source fares now; one short connection."""
 
     def horizon(self) -> str | None:
         """PostgreSQL: `pg_current_snapshot()` now; None where visibility follows the log's order."""
@@ -185,6 +227,9 @@ class Clock(Protocol):
     def time(self) -> float: ...
 
     def sleep(self, seconds: float) -> None: ...
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Waits until the event is set, `seconds` at most; whether it is set."""
 
 
 Json = dict[str, Any]

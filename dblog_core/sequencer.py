@@ -284,7 +284,7 @@ class Sequencer:
         self._opened.pop(mark.window, None)
         evicted = self._place(high, schema, overlap, transaction)
         progress = self._tasks.placed(high, evicted=evicted)
-        if progress.done and mark.full:
+        if progress.done and mark.heals is not None:
             dump = mark.task.partition("/")[0]
             self._mark(
                 "f", schema.table, transaction, dump=dump, since=progress.since, since_segment=progress.since_segment

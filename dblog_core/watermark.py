@@ -17,12 +17,21 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Heals:
+    """The key range (JSON, both ends included; None: open) in which a finished dump has seen every row."""
+
+    key_from: Any = None
+    key_to: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Mark:
     """Which window of which dump a watermark belongs to.
 
     `task`: `DUMP/NUMBER`, one key range or key list of one table; `attempt` grows with each worker (or restart of one)
     that takes the task up; `ordinal` counts the task's chunks over all attempts; `window` is a fresh id per chunk read;
-    `full`: the task covers its whole table, so that its end tells which lake rows are ghosts.
+    `parts`: how many tasks of the dump cover the table, or its range, together; `heals`: what their common end tells of
+    ghosts (None: nothing; keys of a range, or `Heals()` for the whole table).
     """
 
     source: str
@@ -31,7 +40,8 @@ class Mark:
     ordinal: int
     window: str
     table: str
-    full: bool
+    parts: int = 1
+    heals: Heals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +84,7 @@ def parse(payload: str) -> Low | High:
         data = orjson.loads(payload)
         if data.pop("dblog") != FORMAT:
             raise ValueError("a newer format")
-        kind, mark = data.pop("kind"), Mark(**data.pop("mark"))
+        kind, mark = data.pop("kind"), _mark(**data.pop("mark"))
         if kind == "low":
             return Low(mark)
         return High(mark, **{**data, "absent": tuple(data["absent"])})
@@ -83,3 +93,7 @@ def parse(payload: str) -> Low | High:
             f"the watermark table holds a row that is not a watermark of this version: {payload[:200]!r}",
             fix="only dblog may write that table; upgrade the capture before the dump workers",
         ) from error
+
+
+def _mark(*, heals: dict[str, Any] | None, **fields: Any) -> Mark:
+    return Mark(heals=None if heals is None else Heals(**heals), **fields)
