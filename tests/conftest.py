@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import threading
 import time
 
 import hypothesis
@@ -15,6 +17,7 @@ hypothesis.settings.load_profile("dblog")
 
 
 _BEGAN = pytest.StashKey[float]()
+_STATUS = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,3 +51,22 @@ def _within_the_minutes(request: pytest.FixtureRequest) -> None:
         spent = (time.monotonic() - request.config.stash[_BEGAN]) / 60
         if spent > minutes:
             pytest.skip(f"the {minutes:g} minutes that were asked for are over")
+
+
+def _left_over() -> list[str]:
+    """Threads that would keep this process from ending: a failed test's, since the others wait for theirs."""
+    return [t.name for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    deadline = time.monotonic() + 20
+    while _left_over() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if left := _left_over():
+        terminalreporter.line(f"threads that tests left running: {', '.join(left)}", red=True)
+        config.stash[_STATUS] = exitstatus or 1
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _STATUS in config.stash:
+        os._exit(config.stash[_STATUS])

@@ -7,6 +7,7 @@ order. Tests drive the capture's parts by hand, or whole through `wiring`.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +55,7 @@ class FakeDatabase:
     schemas: dict[TableName, TableSchema] = field(default_factory=lambda: {ORDERS.table: ORDERS})
     rows: dict[TableName, dict[Key, Row]] = field(default_factory=dict)
     log: list[list[Change]] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)  # of each commit in the log, microseconds since 1970 UTC
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def key(self, table: TableName, row: Row) -> Key:
@@ -74,6 +76,7 @@ class FakeDatabase:
         with self.lock:
             for change in changes:
                 self._apply(change)
+            self.times.append(time.time_ns() // 1000)
             self.log.append(list(changes))
 
     def _apply(self, change: Change) -> None:
@@ -141,7 +144,7 @@ class FakeStream:
             return None
         changes = log[self._at]
         part = changes[self._skip : self._skip + self._size]
-        transaction = Transaction(f"tx{self._at}", f"fake:{self._at}", 1_000_000 * (self._at + 1))
+        transaction = Transaction(f"tx{self._at}", f"fake:{self._at}", self._source.database.times[self._at])
         self._skip += len(part)
         if whole := self._skip >= len(changes):
             self._at, self._skip = self._at + 1, 0

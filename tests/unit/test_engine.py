@@ -59,12 +59,14 @@ class World:
         more = {"stop": stop, "fresh_start": fresh_start}
         thread = threading.Thread(target=run_capture, args=(self.config,), kwargs=more)
         thread.start()
-        deadline = time.monotonic() + 30
-        while not any(d.state == "done" for d in control.dumps(self.state)):
-            assert time.monotonic() < deadline, "the dump is not done"
-            pause.wait(0.05)
-        stop.set()
-        thread.join(timeout=20)
+        try:
+            deadline = time.monotonic() + 60
+            while not any(d.state == "done" for d in control.dumps(self.state)):
+                assert time.monotonic() < deadline, "the dump is not done"
+                pause.wait(0.05)
+        finally:  # a thread that goes on would keep the whole run from ending
+            stop.set()
+            thread.join(timeout=20)
 
     def lines(self) -> list[dict[str, Any]]:
         return list(lines(self.staging))
