@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import threading
 import time
 
@@ -69,4 +70,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _STATUS in config.stash:
+        sys.stdout.flush()
         os._exit(config.stash[_STATUS])
