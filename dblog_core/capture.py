@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable
 
 from dblog_core import wiring
-from dblog_core.clock import SystemClock
+from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config import Config
 from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused
-from dblog_core.interfaces import Clock, Source
+from dblog_core.interfaces import Clock, Source, Spawn
 from dblog_core.leader import HOUSEKEEPING, LEASE, CaptureOutcome, CaptureStatus, Leader, Parts
 
 __all__ = ["LEASE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]
@@ -38,6 +38,7 @@ def run_capture(
     fresh_start: bool = False,
     on_status: OnStatus | None = None,
     clock: Clock | None = None,
+    spawn: Spawn = spawn_thread,
 ) -> CaptureOutcome:
     """Captures until `stop` is set, the slice is over, or all that was committed at the start is staged.
 
@@ -51,7 +52,7 @@ def run_capture(
     refuse(source)
     state = wiring.open_state(config)
     try:
-        parts = Parts(config, source, staging, state, clock or SystemClock())
+        parts = Parts(config, source, staging, state, clock or SystemClock(), spawn)
         return _Capture(parts, stop, slice_seconds, on_status, fresh_start).run(until_current)
     finally:
         state.close()
@@ -153,4 +154,4 @@ class _Capture:
         self._faults += 1
         log.warning("trying again in %.1f s: %s", delay, error)
         self.tell(CaptureStatus(False, None, 0, 0, "", None, 0.0, 0, None, str(error)))
-        self._stop.wait(delay)
+        self._parts.clock.wait(self._stop, delay)

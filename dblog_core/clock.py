@@ -1,9 +1,10 @@
-"""The real clock behind `interfaces.Clock`."""
+"""The real clock behind `interfaces.Clock`, and threads behind `interfaces.Spawn`."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 
 class SystemClock:
@@ -20,3 +21,10 @@ class SystemClock:
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         return event.wait(seconds)
+
+
+def spawn_thread(name: str, function: Callable[[], None]) -> threading.Thread:
+    """A daemon thread: it must not keep its process alive."""
+    thread = threading.Thread(target=function, name=name, daemon=True)
+    thread.start()
+    return thread

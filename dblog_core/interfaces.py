@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -231,5 +231,15 @@ class Clock(Protocol):
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Waits until the event is set, `seconds` at most; whether it is set."""
 
+
+class Running(Protocol):
+    """Something that goes on beside its starter, such as a thread."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits for its end, `timeout` seconds at most."""
+
+
+Spawn = Callable[[str, Callable[[], None]], Running]
+"""Starts a function by itself under a name; threads in production, whatever a simulation likes there."""
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from dblog_core import control, dump
 from dblog_core.config import Config
 from dblog_core.control import DumpRequest
 from dblog_core.errors import DblogError, LeaseLost, StateError
-from dblog_core.interfaces import Clock, Lease, LogStream, Source, StateStore
+from dblog_core.interfaces import Clock, Lease, LogStream, Source, Spawn, StateStore
 from dblog_core.rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
@@ -62,6 +62,7 @@ class Parts:
     staging: Staging
     state: StateStore
     clock: Clock
+    spawn: Spawn
 
 
 class Reign(Protocol):
@@ -84,7 +85,7 @@ class Leader:
     def __init__(self, capture: Reign, parts: Parts, lease: Lease) -> None:
         self._capture, self._lease = capture, lease
         self._config, self._source, self._staging = parts.config, parts.source, parts.staging
-        self._state, self._clock = parts.state, parts.clock
+        self._state, self._clock, self._spawn = parts.state, parts.clock, parts.spawn
         self._rows, self._rate, self._measured = 0, 0.0, self._clock.monotonic()
         self._caught_up = False
         self._dirty_since: float | None = None
@@ -111,8 +112,7 @@ class Leader:
             rules=Rules(self._config.source.columns),
         )
         self._mirror()
-        worker = threading.Thread(target=self._work_system_dumps, name="system-dumps", daemon=True)
-        worker.start()
+        worker = self._spawn("system-dumps", self._work_system_dumps)
         stream = self._source.open_log(head.position, skip=head.partial)
         try:
             self._loop(stream)
@@ -281,7 +281,7 @@ class Leader:
 
     def _work_system_dumps(self) -> None:
         """Works on dumps that the system asked for; a fault here is told, and tried again."""
-        while not self._quit.wait(HOUSEKEEPING):
+        while not self._clock.wait(self._quit, HOUSEKEEPING):
             try:
                 dump.work(self._config, stop=self._quit, once=True, requested_by=control.SYSTEM)
             except DblogError as error:
