@@ -104,8 +104,8 @@ class ChunkReader(Protocol):
         """At most `limit` rows with after < key <= upto (None: open) that pass all `filters`, in key order, read in a
         new snapshot of the database."""
 
-    def read_keys(self, schema: TableSchema, keys: Sequence[Key]) -> Chunk:
-        """The rows that have one of `keys`, read in a new snapshot of the database."""
+    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
+        """The rows that have one of `keys` and pass all `filters`, read in a new snapshot of the database."""
 
     def close(self) -> None: ...
 
