@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -142,13 +143,20 @@ class ChangeTouches:
 
     __slots__ = ("_after", "_before", "_moved_from", "_op", "_unchanged")
 
-    def __init__(self, changes: OrderedChanges) -> None:
-        batch, key = changes.batch, changes.schema.key
-        self._op = batch.column("op")
-        self._before = [batch.column("before").field(name) for name in key]
-        self._after = [batch.column("after").field(name) for name in key]
-        self._unchanged = batch.column("unchanged")
-        self._moved_from = changes.moved_from
+    def __init__(self, rows: pa.RecordBatch, moved_from: pa.StructArray | None, key: Sequence[str]) -> None:
+        """`rows` has op, unchanged, and images before and after; `moved_from` is null but for changes of the key."""
+        self._op = rows.column("op")
+        self._before = [rows.column("before").field(name) for name in key]
+        self._after = [rows.column("after").field(name) for name in key]
+        self._unchanged = rows.column("unchanged")
+        self._moved_from = moved_from
+
+    @classmethod
+    def of(cls, changes: OrderedChanges) -> ChangeTouches:
+        return cls(changes.batch, changes.moved_from, changes.schema.key)
+
+    def __len__(self) -> int:
+        return len(self._op)
 
     def __iter__(self) -> Iterator[Touch]:
         ops = self._op.to_pylist()
@@ -164,6 +172,14 @@ class ChangeTouches:
                 continue  # the first half of a key change: told with the second
             else:
                 yield Touch(before[i] if op == "d" else after[i], left_out)
+
+
+def runs(values: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
+    """First and end index of every run of equal values; none for no values."""
+    if not len(values):
+        return []
+    edges = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
+    return list(pairwise(edges))
 
 
 def _keys(columns: list[pa.Array]) -> list[Key]:

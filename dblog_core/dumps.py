@@ -1,11 +1,11 @@
 """Dump tasks as the capture sees them: which watermark counts, and how far each task has come.
 
-A task is one table, or some listed keys of it, read chunk by chunk by one worker at a time. Each worker that takes the
-task up writes a higher `attempt`; chunks are numbered by `ordinal` over all attempts. A chunk is placed only if it is
-the task's next one, of the newest attempt, and its window was open from its low watermark on. Anything else *breaks*
-the attempt: nothing more of it is placed, the worker sees that in the task's progress, and starts a new attempt after
-the last placed chunk. So a zombie worker, a restart of the capture and a lost window all end the same way, and no chunk
-is lost or placed twice.
+A task is one table, a key range or some listed keys of it, read chunk by chunk by one worker at a time. Each worker
+that takes the task up writes a higher `attempt`; chunks are numbered by `ordinal` over all attempts. A chunk is placed
+only if it is the task's next one, of the newest attempt, and its window was open from its low watermark on. Anything
+else *breaks* the attempt: nothing more of it is placed, the worker sees that in the task's progress, and starts a new
+attempt after the last placed chunk. So a zombie worker, a restart of the capture and a lost window all end the same
+way, and no chunk is lost or placed twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class TaskProgress:
 
     `ordinal`: chunks placed; `key`: JSON key that the next chunk starts after; `broken`: newest attempt that cannot go
     on (0: none); `since`, `since_segment`: an offset before every event that any SELECT of this task may not have seen,
-    and the segment where its chunks begin.
+    and the segment where its chunks begin; `began`, `at`: commit times (microseconds UTC, 0: none yet) of its first low
+    watermark and of its last placed chunk.
     """
 
     table: str
@@ -36,6 +37,8 @@ class TaskProgress:
     reason: str = ""
     since: int = 0
     since_segment: int = 1
+    began: int = 0
+    at: int = 0
     done: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -58,8 +61,8 @@ class Tasks:
     def __getitem__(self, task: str) -> TaskProgress:
         return self._tasks[task]
 
-    def low(self, low: Low, *, since: int, segment: int) -> None:
-        """Opens the watermark's window. Raises Refused."""
+    def low(self, low: Low, *, since: int, segment: int, at: int = 0) -> None:
+        """Opens the watermark's window; `at`: its commit time. Raises Refused."""
         mark = low.mark
         progress = self._tasks.get(mark.task, TaskProgress(mark.table))
         if progress.done or mark.attempt < progress.attempt or mark.attempt <= progress.broken:
@@ -71,7 +74,7 @@ class Tasks:
                 self._put(mark.task, progress)
                 self._break(mark, f"it begins at chunk {mark.ordinal}, and {progress.ordinal} are placed")
         if mark.ordinal == 0:
-            progress = _with(progress, since=since, since_segment=segment)
+            progress = _with(progress, since=since, since_segment=segment, began=progress.began or at)
         self._put(mark.task, progress)
         self._windows[mark.window] = mark
 
@@ -86,7 +89,7 @@ class Tasks:
         if mark.ordinal != progress.ordinal:
             self._break(mark, f"chunk {mark.ordinal} came where {progress.ordinal} is next")
 
-    def placed(self, high: High, *, evicted: int) -> TaskProgress:
+    def placed(self, high: High, *, evicted: int, at: int = 0) -> TaskProgress:
         """The chunk stands in the segment that is being made."""
         progress = self._tasks[high.mark.task]
         progress = _with(
@@ -95,6 +98,7 @@ class Tasks:
             key=high.last_key if high.last_key is not None else progress.key,
             rows=progress.rows + high.rows + len(high.absent),
             evicted=progress.evicted + evicted,
+            at=at,
             done=high.final,
         )
         self._put(high.mark.task, progress)
@@ -121,6 +125,10 @@ class Tasks:
         """Windows that were dropped since the last call: nothing will be placed from them."""
         void, self._void = self._void, []
         return void
+
+    def of(self, dump: str, table: str) -> list[TaskProgress]:
+        """The progress of every task of the dump that reads the table."""
+        return [p for task, p in self._tasks.items() if p.table == table and task.partition("/")[0] == dump]
 
     def windows(self) -> dict[str, Mark]:
         return dict(self._windows)

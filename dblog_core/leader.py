@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import control, dump
+from dblog_core import control, dump, requests
 from dblog_core.config import Config
-from dblog_core.control import DumpRequest
 from dblog_core.errors import DblogError, LeaseLost, StateError
 from dblog_core.interfaces import Clock, Lease, LogStream, Source, Spawn, StateStore
+from dblog_core.requests import DumpRequest
 from dblog_core.rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
@@ -21,6 +21,7 @@ from dblog_core.window import LogOrder, Snapshots
 
 log = logging.getLogger(__name__)
 
+WHOLE = DumpRequest(tables=None, ranges=1)  # uncut: reading boundaries would keep the capture waiting at its start
 LEASE = "capture"
 CHUNK_AGE = 0.2  # seconds: a placed chunk is published this soon, since its worker waits for it
 IDLE_PUBLISH = 10.0  # seconds: a position that moved without rows is published this often: the source can drop log
@@ -101,14 +102,12 @@ class Leader:
         if self._capture.fresh_start:
             head = self._start_afresh(head)
         self._published = head
-        start = self._source.horizon()
-        visibility = LogOrder() if start is None else Snapshots(start)
         self._sequencer = Sequencer(
             self._staging,
             source=self._config.source.name,
             epoch=self._lease.epoch,
             head=head,
-            visibility=visibility,
+            visibility=self._visibility(head),
             rules=Rules(self._config.source.columns),
         )
         self._mirror()
@@ -120,6 +119,12 @@ class Leader:
             self._quit.set()
             stream.close()
             worker.join(timeout=self._config.state.ttl)
+
+    def _visibility(self, head: Manifest) -> LogOrder | Snapshots:
+        now = self._source.horizon()
+        if now is None:
+            return LogOrder()
+        return Snapshots(now if head.unseen_after is None else head.start)
 
     def _first_manifest(self) -> Manifest:
         """Records where a first capture begins, at once; the super-changelog's offsets begin with 1."""
@@ -135,9 +140,11 @@ class Leader:
             log_position=self._source.show(position),
             commit_time=None,
             sealed_at=self._now(),
+            unseen_after=0,
+            start=self._source.horizon(),
         )
         if self._config.source.start == "initial":  # before the manifest: a crash between the two must not lose it
-            control.submit(self._config, DumpRequest(tables=None), requested_by=control.SYSTEM, state=self._state)
+            requests.submit(self._config, WHOLE, requested_by=control.SYSTEM, state=self._state)
         self._staging.publish(manifest)
         return manifest
 
@@ -156,9 +163,11 @@ class Leader:
             files=(),
             chunks=(),
             marks=(),
+            unseen_after=head.last_offset,
+            start=self._source.horizon(),
         )
         # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
-        control.submit(self._config, DumpRequest(tables=None), requested_by=control.SYSTEM, state=self._state)
+        requests.submit(self._config, WHOLE, requested_by=control.SYSTEM, state=self._state)
         self._staging.publish(manifest)
         self._capture.fresh_start = False
         log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
@@ -238,8 +247,8 @@ class Leader:
         """What does not belong to single batches: horizon, abandoned windows, dumps that are over, status."""
         self._looked_at = now
         self._advance_horizon()
-        self._sequencer.expire(self._now() - int(WINDOW_TIMEOUT * 1e6))
-        self._sequencer.forget(lambda dump_id: control.is_over(self._state, dump_id))
+        self._sequencer.dumps.expire(self._now() - int(WINDOW_TIMEOUT * 1e6))
+        self._sequencer.dumps.forget(lambda dump_id: control.is_over(self._state, dump_id))
         self._rate, self._rows = self._rows / max(now - self._measured, 1e-3), 0
         self._measured = now
         control.put_status(self._state, self._status_json())
@@ -270,13 +279,13 @@ class Leader:
                 position=head.log_position,
                 lag_seconds=self._lag(),
                 rows_per_second=self._rate,
-                windows=len(self._sequencer.open_windows()),
+                windows=len(self._sequencer.dumps.open_windows()),
                 leader=self._lease.holder,
             )
         )
 
     def _status_json(self) -> dict[str, object]:
-        windows = [{"table": w.table, "dump": w.dump, "opened": w.opened} for w in self._sequencer.open_windows()]
+        windows = [{"table": w.table, "dump": w.dump, "opened": w.opened} for w in self._sequencer.dumps.open_windows()]
         return {"at": self._now(), "lag_seconds": self._lag(), "rows_per_second": self._rate, "windows": windows}
 
     def _work_system_dumps(self) -> None:

@@ -7,16 +7,17 @@ them, to the windows; watermarks open windows and place chunks. It reads chunk f
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dblog_core import watermark
-from dblog_core.changes import ChangeTouches, OrderedChanges, log_rows, split_key_changes
-from dblog_core.dumps import Refused, TaskProgress, Tasks
+from dblog_core import recall, watermark
+from dblog_core.changes import ChangeTouches, OrderedChanges, log_rows, runs, split_key_changes
+from dblog_core.chunks import Chunks, Finished, Placement, Refused
+from dblog_core.dumps import TaskProgress
 from dblog_core.events import LogBatch, SchemaSeen, Signal, Transaction, Truncated, WatermarkSeen
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
@@ -25,7 +26,7 @@ from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
 from dblog_core.staging.segment import SegmentWriter, log_schema
 from dblog_core.values import Key, key_from_json, keys_of
 from dblog_core.watermark import High, Low
-from dblog_core.window import LogOrder, Overlap, Snapshots, Survivor, Windows
+from dblog_core.window import LogOrder, Snapshots, Survivor
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +40,6 @@ class _Draft:
     writer: SegmentWriter
     chunks: list[ChunkRef] = field(default_factory=list)
     marks: list[LogMark] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenWindow:
-    """A window for `status`: its table, its dump and the commit time of its low watermark (microseconds)."""
-
-    table: str
-    dump: str
-    opened: int
 
 
 class Sequencer:
@@ -65,9 +57,10 @@ class Sequencer:
     ) -> None:
         self._staging, self._source, self._epoch, self._rules = staging, source, epoch, rules
         self._visibility = visibility
-        self._windows = Windows(visibility)
-        self._opened: dict[str, OpenWindow] = {}
-        self._tasks = Tasks(head.tasks)
+        self._dumps = Chunks(visibility, head.tasks)
+        if isinstance(visibility, Snapshots):
+            for event in recall.events(staging, head):
+                self._dumps.rows(event.table, event.offsets, event.xid, event.touches)
         self._schemas = dict(head.schemas)
         self._next = head.last_offset + 1
         self._position, self._partial = head.position, head.partial
@@ -87,12 +80,12 @@ class Sequencer:
     @property
     def dirty(self) -> bool:
         """Whether the segment would hold anything but a position."""
-        return self._next > self._draft.first_offset or self._tasks.changed
+        return self._next > self._draft.first_offset or self._dumps.changed
 
     @property
     def places_chunks(self) -> bool:
         """Whether a dump worker waits for this segment."""
-        return bool(self._draft.chunks) or self._tasks.changed
+        return bool(self._draft.chunks) or self._dumps.changed
 
     @property
     def last_offset(self) -> int:
@@ -112,28 +105,18 @@ class Sequencer:
         """Of the last transaction seen, microseconds since 1970 UTC."""
         return self._commit_time
 
-    def open_windows(self) -> list[OpenWindow]:
-        return list(self._opened.values())
-
-    def forget(self, is_over: Callable[[str], bool]) -> None:
-        """Drops the tasks of dumps that are over by `is_over(dump id)`."""
-        self._tasks.forget([t for t in self._tasks.to_json() if is_over(t.partition("/")[0])])
-        self._discard_void()
-
-    def expire(self, before: int) -> None:
-        """Drops windows whose low watermark was committed before `before` (microseconds): their worker is gone."""
-        for window, opened in list(self._opened.items()):
-            if opened.opened < before:
-                self._tasks.expire(window)
-        self._discard_void()
+    @property
+    def dumps(self) -> Chunks:
+        """The dumps' side of the super-changelog."""
+        return self._dumps
 
     def horizon(self, snapshot: str) -> None:
         """All windows from here on see what `snapshot` sees: the log was read up to where it was taken."""
-        self._windows.horizon(snapshot, self.last_offset)
+        self._dumps.horizon(snapshot, self.last_offset)
 
     def take_progress(self) -> dict[str, TaskProgress]:
         """Progress that the last published segment made true: for the state store."""
-        return self._tasks.take_changed()
+        return self._dumps.take_progress()
 
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
@@ -168,7 +151,9 @@ class Sequencer:
             files=files,
             chunks=tuple(draft.chunks),
             marks=tuple(draft.marks),
-            tasks=self._tasks.to_json(),
+            tasks=self._dumps.progress(),
+            unseen_after=self._dumps.earliest_unseen(self.last_offset),
+            start=self._visibility.start if isinstance(self._visibility, Snapshots) else None,
             schemas=dict(self._schemas),
         )
 
@@ -195,19 +180,16 @@ class Sequencer:
             own = offsets[start : start + len(stretch)]
             start += len(stretch)
             self._draft.writer.add(stretch.schema, log_rows(stretch, own, transactions))
-            if self._windows.wants(stretch.schema.table) and stretch.schema.key:
+            if self._dumps.wants(stretch.schema.table) and stretch.schema.key:
                 self._remember(stretch, own, transactions)
 
     def _remember(self, stretch: OrderedChanges, offsets: Any, transactions: tuple[Transaction, ...]) -> None:
         """Row events for the windows, one record a transaction."""
         table = stretch.schema.table
-        ends = np.flatnonzero(np.diff(stretch.transaction)) + 1
-        start = 0
-        for end in [*ends.tolist(), len(stretch)]:
+        for start, end in runs(stretch.transaction):
             xid = transactions[int(stretch.transaction[start])].xid
-            touches = ChangeTouches(stretch.slice(start, end))
-            self._windows.record(table, int(offsets[end - 1]), xid, touches)
-            start = end
+            between = int(offsets[start]), int(offsets[end - 1])
+            self._dumps.rows(table, between, xid, ChangeTouches.of(stretch.slice(start, end)))
 
     # Signals --------------------------------------------------------------------------------------------------------
 
@@ -217,7 +199,7 @@ class Sequencer:
                 self._shape(self._rules.schema(signal.schema), transaction)
             case Truncated():
                 offset = self._mark("t", signal.table, transaction, transaction=transaction.id)
-                self._windows.record(signal.table, offset, transaction.xid, None)
+                self._dumps.rows(signal.table, (offset, offset), transaction.xid, None)
             case WatermarkSeen():
                 self._watermark(watermark.parse(signal.payload), transaction)
 
@@ -230,10 +212,7 @@ class Sequencer:
         self._schemas[str(schema.table)] = schema.fingerprint
         self._mark("s", schema.table, transaction, schema=schema.fingerprint)
         if known:
-            for window, mark in self._tasks.windows().items():
-                if mark.table == str(schema.table):
-                    self._tasks.expire(window)
-            self._discard_void()
+            self._dumps.altered(schema.table)
 
     def _mark(self, op: str, table: TableName, at: Transaction, **more: Any) -> int:
         offset = self._take(1)
@@ -259,70 +238,46 @@ class Sequencer:
                 self._high(mark, transaction)
         except Refused as reason:
             log.info("%s attempt %d: %s", mark.mark.task, mark.mark.attempt, reason)
-            self._windows.discard(mark.mark.window)
-            self._opened.pop(mark.mark.window, None)
-        self._discard_void()
 
     def _low(self, low: Low, transaction: Transaction) -> None:
-        mark, table = low.mark, TableName.parse(low.mark.table)
-        self._tasks.low(low, since=self._windows.earliest_unseen(self.last_offset), segment=self.segment)
-        self._windows.open(mark.window, table, self.last_offset)
-        self._opened[mark.window] = OpenWindow(mark.table, mark.task.partition("/")[0], transaction.commit_time)
+        self._dumps.low(low, offset=self.last_offset, segment=self.segment, at=transaction.commit_time)
 
     def _high(self, high: High, transaction: Transaction) -> None:
-        self._tasks.high(high)
-        mark = high.mark
-        if isinstance(self._visibility, Snapshots) and not self._visibility.covers_start(high.snapshot):
-            self._tasks.void(mark, "its SELECT may not have seen what was logged before the capture started")
         schema = self._staging.schema(high.schema)
-        known = self._schemas.get(mark.table)
-        if known is not None and known != high.schema:
-            self._tasks.void(mark, "the table's shape has changed since the SELECT")
-        if known is None:
-            self._shape(schema, transaction)
-        overlap = self._windows.close(mark.window, high.snapshot)
-        self._opened.pop(mark.window, None)
-        evicted = self._place(high, schema, overlap, transaction)
-        progress = self._tasks.placed(high, evicted=evicted)
-        if progress.done and mark.heals is not None:
-            dump = mark.task.partition("/")[0]
-            self._mark(
-                "f", schema.table, transaction, dump=dump, since=progress.since, since_segment=progress.since_segment
-            )
-
-    def _discard_void(self) -> None:
-        for window in self._tasks.take_void():
-            self._windows.discard(window)
-            self._opened.pop(window, None)
+        placement = self._dumps.high(
+            high,
+            at=transaction.commit_time,
+            keys=lambda: keys_of(self._chunk(high, list(schema.key)), schema),
+            absent=[key_from_json(k, schema) for k in high.absent],
+        )
+        # A shape that the log has not shown yet is a newer one: the window was open, so no event of it came in between.
+        self._shape(schema, transaction)
+        self._place(high, schema, placement, transaction)
 
     # Chunks ---------------------------------------------------------------------------------------------------------
 
-    def _place(self, high: High, schema: TableSchema, overlap: Overlap, at: Transaction) -> int:
-        """Puts the chunk here; returns how many of its rows are evicted (whole or in part)."""
-        evicted: list[int] = []
+    def _place(self, high: High, schema: TableSchema, placement: Placement, at: Transaction) -> None:
+        """Puts the chunk here."""
         if high.file is not None:
-            kept: list[tuple[int, Survivor]] = []
-            if overlap:
-                evicted, kept = self._overlapping(high, schema, overlap)
-            self._draft.chunks.append(self._reference(high, tuple(evicted), at))
-            if kept:
-                self._keep(high, schema, kept, at)
-        absent = [] if overlap.everything else [key_from_json(k, schema) for k in high.absent]
-        if gone := [key for key in absent if key not in overlap.touched]:
-            self._delete(schema, gone, at)
-        return len(evicted)
+            self._draft.chunks.append(self._reference(high, placement.evicted, at))
+        if placement.kept:
+            self._keep(high, schema, placement.kept, at)
+        if placement.deleted:
+            self._delete(schema, placement.deleted, at)
+        if placement.finished is not None:
+            self._finish(schema.table, placement.finished, at)
 
-    def _overlapping(
-        self, high: High, schema: TableSchema, overlap: Overlap
-    ) -> tuple[list[int], list[tuple[int, Survivor]]]:
-        """Row numbers that the log knows better, and what survives of them."""
-        if overlap.everything:
-            return list(range(high.rows)), []
-        assert high.file is not None
-        keys = keys_of(self._chunk(high, list(schema.key)), schema)
-        evicted = [i for i, key in enumerate(keys) if key in overlap.rows]
-        kept = [(i, rest) for i in evicted if (rest := overlap.rows[keys[i]]) is not None]
-        return evicted, kept
+    def _finish(self, table: TableName, finished: Finished, at: Transaction) -> None:
+        self._mark(
+            "f",
+            table,
+            at,
+            dump=finished.dump,
+            since=finished.since,
+            since_segment=finished.segment,
+            key_from=finished.heals.key_from,
+            key_to=finished.heals.key_to,
+        )
 
     def _chunk(self, high: High, columns: list[str] | None = None) -> pa.RecordBatch:
         assert high.file is not None
@@ -347,7 +302,7 @@ class Sequencer:
             commit_time=at.commit_time,
         )
 
-    def _keep(self, high: High, schema: TableSchema, kept: list[tuple[int, Survivor]], at: Transaction) -> None:
+    def _keep(self, high: High, schema: TableSchema, kept: Sequence[tuple[int, Survivor]], at: Transaction) -> None:
         """Refreshes of those columns of evicted rows that the log left out."""
         rows = self._chunk(high)
         images, unchanged = [], []
@@ -359,7 +314,7 @@ class Sequencer:
             unchanged.append([c.name for c in schema.columns if c.name not in stays])
         self._dump_rows(schema, "r", at, after=images, unchanged=unchanged)
 
-    def _delete(self, schema: TableSchema, keys: list[Key], at: Transaction) -> None:
+    def _delete(self, schema: TableSchema, keys: Sequence[Key], at: Transaction) -> None:
         """Requested keys that neither the SELECT nor the log has."""
         self._dump_rows(schema, "d", at, before=[dict(zip(schema.key, key, strict=True)) for key in keys])
 

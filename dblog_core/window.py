@@ -28,6 +28,9 @@ from typing import Protocol
 from dblog_core.schema import TableName
 from dblog_core.values import Key
 
+ROW_EVENTS = 200_000
+"""Row events of one table that are remembered at most: some 40 MB of keys."""
+
 
 @dataclass(frozen=True, slots=True)
 class Touch:
@@ -45,6 +48,8 @@ class Touches(Protocol):
     """Row events of one table in one transaction, in log order; made from columns only when somebody asks."""
 
     def __iter__(self) -> Iterator[Touch]: ...
+
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +78,18 @@ class Snapshot:
 
 @dataclass(slots=True)
 class _Entry:
-    """Events of one transaction on one table. `retired_at`: offset from which every new SELECT sees them."""
+    """Events of one transaction on one table, from offset `first` to `offset`.
 
+    `retired_at`: offset from which every new SELECT sees them.
+    `lost`: there were more keys than are remembered, so a chunk that did not see them cannot be placed.
+    """
+
+    first: int
     offset: int
     xid: int | None
-    touches: Touches | None  # None: the whole table (TRUNCATE)
+    touches: Touches | None  # None: the whole table (TRUNCATE), or lost
     retired_at: int | None = None
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +134,18 @@ class UnknownWindow(LookupError):
     """A window that was never opened here: its low watermark lies before our start, or it was discarded."""
 
 
+class TooManyKeys(LookupError):
+    """The chunk's SELECT did not see events whose keys were too many to remember."""
+
+
 class Visibility(Protocol):
     """Which remembered events a chunk's SELECT may not have seen."""
+
+    def admits(self, snapshot: str | None) -> bool:
+        """Whether the SELECT saw every event that was logged before the log was first opened."""
+
+    def horizon(self, snapshot: str) -> None:
+        """The SELECT of every window that opens from now on sees what `snapshot` sees."""
 
     def records_always(self) -> bool:
         """Whether events are remembered while no window is open."""
@@ -135,6 +156,12 @@ class Visibility(Protocol):
 class LogOrder:
     """Commits become visible in log order: events at or before the low watermark were seen."""
 
+    def admits(self, snapshot: str | None) -> bool:
+        return True
+
+    def horizon(self, snapshot: str) -> None:
+        raise ValueError("a horizon where visibility follows the log's order")
+
     def records_always(self) -> bool:
         return False
 
@@ -143,13 +170,28 @@ class LogOrder:
 
 
 class Snapshots:
-    """The SELECT's own snapshot tells; `start` is a snapshot read when the log was opened.
+    """The SELECT's own snapshot tells.
 
-    What was logged before that is not remembered here, so a chunk counts only if its snapshot sees all of it.
+    `start`: a snapshot read when the log was first opened. What was logged before is nowhere remembered, so a chunk
+    counts only if its snapshot sees all of it. None: every SELECT does.
     """
 
-    def __init__(self, start: str) -> None:
-        self._start = Snapshot.parse(start)
+    def __init__(self, start: str | None) -> None:
+        self._start = start
+        self._settled = start is None
+
+    @property
+    def start(self) -> str | None:
+        """What a restart must ask of windows that open from now on."""
+        return None if self._settled else self._start
+
+    def admits(self, snapshot: str | None) -> bool:
+        if self._start is None:
+            return True
+        return snapshot is not None and Snapshot.parse(snapshot).xmin >= Snapshot.parse(self._start).xmax
+
+    def horizon(self, snapshot: str) -> None:
+        self._settled = self._settled or self.admits(snapshot)  # a window that is open may be older: it is still asked
 
     def records_always(self) -> bool:
         return True
@@ -159,18 +201,15 @@ class Snapshots:
             raise ValueError("a PostgreSQL chunk without a snapshot, or an event without a transaction id")
         return not Snapshot.parse(snapshot).sees(entry.xid)
 
-    def covers_start(self, snapshot: str | None) -> bool:
-        """Whether the snapshot sees every transaction that was begun before the log was opened."""
-        return snapshot is not None and Snapshot.parse(snapshot).xmin >= self._start.xmax
-
 
 class Windows:
-    """The open windows of all tables and the events that they may need."""
+    """The open windows of all tables and the events that they may need: at most `limit` row events of a table."""
 
-    def __init__(self, visibility: Visibility) -> None:
-        self._visibility = visibility
+    def __init__(self, visibility: Visibility, *, limit: int = ROW_EVENTS) -> None:
+        self._visibility, self._limit = visibility, limit
         self._windows: dict[str, _Window] = {}
         self._memory: dict[TableName, deque[_Entry]] = {}
+        self._counts: dict[TableName, int] = {}  # row events in the memory of each table
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -193,19 +232,31 @@ class Windows:
         """Whether row events of the table must be recorded now."""
         return self._visibility.records_always() or any(w.table == table for w in self._windows.values())
 
-    def record(self, table: TableName, offset: int, xid: int | None, touches: Touches | None) -> None:
-        """Row events of one transaction (None: a TRUNCATE), the last of them at `offset`."""
-        if self.wants(table):
-            self._memory.setdefault(table, deque()).append(_Entry(offset, xid, touches))
+    def record(self, table: TableName, offsets: tuple[int, int], xid: int | None, touches: Touches | None) -> None:
+        """Row events of one transaction (None: a TRUNCATE), the first and the last of them at `offsets`."""
+        if not self.wants(table):
+            return
+        memory = self._memory.setdefault(table, deque())
+        memory.append(_Entry(*offsets, xid, touches))
+        self._counts[table] = self._counts.get(table, 0) + (0 if touches is None else len(touches))
+        if self._counts[table] > self._limit:
+            for entry in memory:
+                entry.lost, entry.touches = entry.lost or entry.touches is not None, None
+            self._counts[table] = 0
 
     def close(self, window: str, snapshot: str | None) -> Overlap:
-        """The high watermark: what the log holds that the chunk's SELECT may not have seen. Raises UnknownWindow."""
+        """The high watermark: what the log holds that the chunk's SELECT may not have seen.
+
+        Raises UnknownWindow or TooManyKeys; the window is closed in any case.
+        """
         if (opened := self._windows.pop(window, None)) is None:
             raise UnknownWindow(window)
-        entries = self._memory.get(opened.table, ())
-        overlap = follow(e.touches for e in entries if self._visibility.unseen(e, opened.low, snapshot))
+        memory = self._memory.get(opened.table, ())
+        unseen = [e for e in memory if self._visibility.unseen(e, opened.low, snapshot)]
         self._prune(opened.table)
-        return overlap
+        if any(e.lost for e in unseen):
+            raise TooManyKeys(window)
+        return follow(e.touches for e in unseen)
 
     def horizon(self, snapshot: str, offset: int) -> None:
         """Every SELECT of a window opened after `offset` sees what `snapshot` sees (PostgreSQL)."""
@@ -220,7 +271,7 @@ class Windows:
         """The largest offset, `offset` at most, before every event that a SELECT from now on may not see."""
         if not self._visibility.records_always():
             return offset
-        first = (e.offset for memory in self._memory.values() for e in memory if e.retired_at is None)
+        first = (e.first for memory in self._memory.values() for e in memory if e.retired_at is None)
         return min([offset, *(o - 1 for o in first)])
 
     def _prune(self, table: TableName) -> None:
@@ -234,10 +285,13 @@ class Windows:
             kept = deque(e for e in memory if e.retired_at is None or (oldest is not None and oldest < e.retired_at))
         else:
             kept = deque(e for e in memory if oldest is not None and e.offset > oldest)
+        if len(kept) == len(memory):
+            return
         if kept:
             self._memory[table] = kept
+            self._counts[table] = sum(len(e.touches) for e in kept if e.touches is not None)
         else:
-            del self._memory[table]
+            del self._memory[table], self._counts[table]
 
 
 def follow(stretches: Iterable[Touches | None]) -> Overlap:

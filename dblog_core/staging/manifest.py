@@ -61,7 +61,8 @@ class ChunkRef:
 class LogMark:
     """A line that is not a row: op t (truncate), s (schema) or f (a dump of the table has finished).
 
-    `schema` is a fingerprint (s); `dump` and `since` belong to f, whose chunks lie in segments from `since_segment` on.
+    `schema` is a fingerprint (s). To f belong `dump` and `since`, whose chunks lie in segments from `since_segment` on,
+    and the ends (JSON keys, included; None: open) of the range that the dump was of.
     """
 
     offset: int
@@ -74,6 +75,8 @@ class LogMark:
     dump: str | None = None
     since: int | None = None
     since_segment: int | None = None
+    key_from: Any = None
+    key_to: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,9 @@ class Manifest:
     transaction goes on in the next segment, and a merge does not stop here). `log_position` and `commit_time`: of the
     last transaction, to show. `tasks`: progress of every unfinished dump task after this segment (`dumps.TaskProgress`
     as JSON): what a restart and the state store's mirror are made from. `schemas`: fingerprint of each table's
-    newest shape, so that a restart repeats no s mark.
+    newest shape, so that a restart repeats no s mark. PostgreSQL: `unseen_after` is the largest offset before every
+    event that a SELECT from here on may not see, and `start` a snapshot that it must see all of (None: it does): what a
+    restart rebuilds its memory from.
     """
 
     source: str
@@ -103,6 +108,8 @@ class Manifest:
     marks: tuple[LogMark, ...] = ()
     tasks: dict[str, Any] = field(default_factory=dict)
     schemas: dict[str, str] = field(default_factory=dict)
+    unseen_after: int | None = None
+    start: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}

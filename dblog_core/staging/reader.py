@@ -41,20 +41,8 @@ def lines(staging: Staging, *, from_offset: int = 0, tables: set[str] | None = N
     head = staging.head()
     if head is None or head.last_offset < from_offset:
         return
-    for manifest in staging.manifests(_segment_of(staging, from_offset, head) - 1):
+    for manifest in staging.manifests(staging.segment_of(from_offset, head) - 1):
         yield from _segment(_Place(staging, from_offset, tables), manifest)
-
-
-def _segment_of(staging: Staging, offset: int, head: Manifest) -> int:
-    """The first segment that reaches up to `offset`: last offsets never fall from one segment to the next."""
-    low, high = staging.first_number(), head.segment
-    while low < high:
-        middle = (low + high) // 2
-        if staging.manifest(middle).last_offset < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +174,8 @@ def _mark_line(place: _Place, mark: LogMark) -> Line:
     )
     if mark.op == FINISHED:
         line |= {"dump": mark.dump, "since": mark.since}
+        if mark.key_from is not None or mark.key_to is not None:
+            line |= {"key_from": mark.key_from, "key_to": mark.key_to}
     if mark.op == SCHEMA and mark.schema is not None:
         schema = place.staging.schema(mark.schema)
         columns = [{"name": c.name, "type": str(c.type), "source_type": c.source_type} for c in schema.columns]

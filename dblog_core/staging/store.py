@@ -145,6 +145,17 @@ class Staging:
             yield found
             number += 1
 
+    def segment_of(self, offset: int, head: Manifest) -> int:
+        """The first segment that reaches up to `offset`: last offsets never fall from one segment to the next."""
+        low, high = self.first_number(), head.segment
+        while low < high:
+            middle = (low + high) // 2
+            if self.manifest(middle).last_offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def _read(self, number: int) -> Manifest | None:
         if (data := self.storage.read(_manifest_path(number))) is None:
             return None

@@ -43,7 +43,7 @@ def test_a_deleted_row_is_not_taken_for_half_of_a_key_change() -> None:
     changes = changes_batch(
         ORDERS, [(0, 0, "d", row(5), None, ()), (1, 0, "u", row(1), row(2), ("big",)), (2, 0, "u", row(3), row(3), ())]
     )
-    assert list(ChangeTouches(split_key_changes(changes))) == [
+    assert list(ChangeTouches.of(split_key_changes(changes))) == [
         Touch((5,)),
         Touch((1,), frozenset({"big"}), (2,)),
         Touch((3,)),
@@ -53,7 +53,7 @@ def test_a_deleted_row_is_not_taken_for_half_of_a_key_change() -> None:
 def test_slices_keep_images_and_touches_together() -> None:
     changes = changes_batch(ORDERS, [(i, 0, "u", row(i), row(i + (i == 3)), ()) for i in range(6)])
     part = split_key_changes(changes).between(2 * 3, 2 * 5)
-    assert list(ChangeTouches(part)) == [Touch((3,), moved_to=(4,)), Touch((4,))]
+    assert list(ChangeTouches.of(part)) == [Touch((3,), moved_to=(4,)), Touch((4,))]
 
 
 def test_log_rows_carry_offset_and_their_own_transaction() -> None:

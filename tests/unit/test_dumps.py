@@ -9,7 +9,7 @@ from dblog_core.watermark import High, Low, Mark
 
 
 def mark(attempt: int, ordinal: int, window: str = "") -> Mark:
-    return Mark("shop", "d/0", attempt, ordinal, window or f"{attempt}.{ordinal}", "shop.orders", True)
+    return Mark("shop", "d/0", attempt, ordinal, window or f"{attempt}.{ordinal}", "shop.orders")
 
 
 def high(at: Mark, *, final: bool = False, key: object = 1) -> High:

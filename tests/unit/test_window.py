@@ -22,25 +22,25 @@ def windows() -> Windows:
 def test_only_events_between_low_and_high_evict() -> None:
     w = windows()
     w.open("outer", T, 0)
-    w.record(T, 1, None, [touch(1)])
+    w.record(T, (1, 1), None, [touch(1)])
     w.open("inner", T, 1)
-    w.record(T, 2, None, [touch(2)])
+    w.record(T, (2, 2), None, [touch(2)])
     assert set(w.close("inner", None).rows) == {(2,)}
-    w.record(T, 3, None, [touch(3)])
+    w.record(T, (3, 3), None, [touch(3)])
     assert set(w.close("outer", None).rows) == {(1,), (2,), (3,)}
 
 
 def test_another_tables_events_evict_nothing() -> None:
     w = windows()
     w.open("w", T, 0)
-    w.record(OTHER, 1, None, [touch(1)])
+    w.record(OTHER, (1, 1), None, [touch(1)])
     assert not w.close("w", None)
 
 
 def test_both_keys_of_a_key_change_are_evicted() -> None:
     w = windows()
     w.open("w", T, 0)
-    w.record(T, 1, None, [touch(1, to=2)])
+    w.record(T, (1, 1), None, [touch(1, to=2)])
     overlap = w.close("w", None)
     assert overlap.rows == {(1,): None, (2,): None}
     assert overlap.touched == {(1,), (2,)}
@@ -49,16 +49,16 @@ def test_both_keys_of_a_key_change_are_evicted() -> None:
 def test_a_truncate_evicts_everything() -> None:
     w = windows()
     w.open("w", T, 0)
-    w.record(T, 1, None, None)
+    w.record(T, (1, 1), None, None)
     assert w.close("w", None).everything
 
 
 def test_columns_that_no_event_set_survive_under_the_last_key() -> None:
     w = windows()
     w.open("w", T, 0)
-    w.record(T, 1, None, [touch(1, "big", "note")])
-    w.record(T, 2, None, [touch(1, "big", to=7)])
-    w.record(T, 3, None, [touch(7, "big", "name")])
+    w.record(T, (1, 1), None, [touch(1, "big", "note")])
+    w.record(T, (2, 2), None, [touch(1, "big", to=7)])
+    w.record(T, (3, 3), None, [touch(7, "big", "name")])
     assert w.close("w", None).rows == {(1,): Survivor((7,), frozenset({"big"})), (7,): None}
 
 
@@ -66,14 +66,14 @@ def test_columns_that_no_event_set_survive_under_the_last_key() -> None:
 def test_a_full_image_or_disjoint_columns_leave_nothing(last: Touch) -> None:
     w = windows()
     w.open("w", T, 0)
-    w.record(T, 1, None, [touch(1, "big"), last])
+    w.record(T, (1, 1), None, [touch(1, "big"), last])
     assert w.close("w", None).rows == {(1,): None}
 
 
 def test_a_new_row_under_a_key_that_was_left_does_not_revive_the_old_one() -> None:
     w = windows()
     w.open("w", T, 0)
-    w.record(T, 1, None, [touch(1, "big", to=2), touch(1), touch(1, "big")])
+    w.record(T, (1, 1), None, [touch(1, "big", to=2), touch(1), touch(1, "big")])
     assert w.close("w", None).rows == {(1,): Survivor((2,), frozenset({"big"})), (2,): None}
 
 
@@ -91,7 +91,7 @@ def test_without_an_open_window_nothing_is_remembered() -> None:
     w = windows()
     assert not w.wants(T)
     w.open("w", T, 0)
-    w.record(T, 1, None, [touch(1)])
+    w.record(T, (1, 1), None, [touch(1)])
     w.discard("w")
     assert not w._memory
 
@@ -113,8 +113,8 @@ def postgres() -> Windows:
 
 def test_an_event_before_low_from_an_unseen_transaction_evicts() -> None:
     w = postgres()
-    w.record(T, 1, 100, [touch(1)])
-    w.record(T, 2, 101, [touch(2)])
+    w.record(T, (1, 1), 100, [touch(1)])
+    w.record(T, (2, 2), 101, [touch(2)])
     w.open("w", T, 2)
     assert set(w.close("w", "100:102:100").rows) == {(1,)}
 
@@ -122,14 +122,14 @@ def test_an_event_before_low_from_an_unseen_transaction_evicts() -> None:
 def test_an_event_in_the_window_that_the_select_saw_does_not_evict() -> None:
     w = postgres()
     w.open("w", T, 0)
-    w.record(T, 1, 100, [touch(1)])
+    w.record(T, (1, 1), 100, [touch(1)])
     assert not w.close("w", "101:101:")
 
 
 def test_a_horizon_forgets_what_every_later_select_sees_and_no_more() -> None:
     w = postgres()
-    w.record(T, 1, 100, [touch(1)])
-    w.record(T, 2, 101, [touch(2)])
+    w.record(T, (1, 1), 100, [touch(1)])
+    w.record(T, (2, 2), 101, [touch(2)])
     w.horizon("101:102:101", 2)
     w.open("w", T, 2)
     assert set(w.close("w", "100:102:100,101").rows) == {(2,)}
@@ -138,7 +138,7 @@ def test_a_horizon_forgets_what_every_later_select_sees_and_no_more() -> None:
 
 def test_a_window_opened_before_the_horizon_keeps_its_memory() -> None:
     w = postgres()
-    w.record(T, 1, 100, [touch(1)])
+    w.record(T, (1, 1), 100, [touch(1)])
     w.open("early", T, 1)
     w.horizon("102:102:", 5)
     w.open("late", T, 5)
@@ -149,6 +149,11 @@ def test_a_window_opened_before_the_horizon_keeps_its_memory() -> None:
 
 def test_a_chunk_must_see_all_that_ran_when_the_log_was_opened() -> None:
     start = Snapshots("90:95:91")
-    assert not start.covers_start("94:99:94")
-    assert not start.covers_start(None)
-    assert start.covers_start("95:99:96")
+    assert not start.admits("94:99:94")
+    assert not start.admits(None)
+    assert start.admits("95:99:96")
+    start.horizon("94:99:94")
+    assert start.start == "90:95:91"
+    start.horizon("95:99:96")
+    assert start.start is None
+    assert not start.admits("94:99:94"), "a window that was open before the horizon may be older than it"

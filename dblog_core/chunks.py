@@ -1,0 +1,185 @@
+"""Placing chunks: what watermarks, row events and table changes make of dumps (DBLog, section 3.3; ARCHITECTURE.md).
+
+`Chunks` joins the numbering of tasks (`dumps`) with the windows (`window`): the sequencer tells it what the log shows,
+in log order, and it answers where a chunk goes, which of its rows the log knows better, what survives of those, which
+requested keys are gone, and when a dump has seen a whole table. It knows offsets and watermarks; no clock, no I/O (the
+one thing it may ask for is the keys in a chunk's file, when an event overlaps with it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dblog_core.dumps import Refused, TaskProgress, Tasks
+from dblog_core.schema import TableName
+from dblog_core.values import Key
+from dblog_core.watermark import Heals, High, Low, Mark
+from dblog_core.window import Overlap, Survivor, TooManyKeys, Touches, UnknownWindow, Visibility, Windows
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWindow:
+    """A window for `status`: its table, its dump and the commit time of its low watermark (microseconds)."""
+
+    table: str
+    dump: str
+    opened: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A dump has seen every row of `heals` that lived at offset `since` or before; its chunks begin in `segment`."""
+
+    table: str
+    dump: str
+    since: int
+    segment: int
+    heals: Heals
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A chunk that stands in the super-changelog here.
+
+    `evicted`: numbers of its rows that the log knows better; `kept`: what survives of some of them, as refreshes of
+    their own; `deleted`: requested keys that neither the SELECT nor an event it may not have seen has.
+    """
+
+    evicted: tuple[int, ...]
+    kept: tuple[tuple[int, Survivor], ...]
+    deleted: tuple[Key, ...]
+    finished: Finished | None
+
+
+class Chunks:
+    """Every dump's tasks and windows, from a manifest's progress on. Offsets that it is told never fall."""
+
+    def __init__(self, visibility: Visibility, progress: dict[str, Any] | None = None) -> None:
+        self._visibility = visibility
+        self._windows = Windows(visibility)
+        self._tasks = Tasks(progress)
+        self._opened: dict[str, OpenWindow] = {}
+
+    # The log's own events -------------------------------------------------------------------------------------------
+
+    def wants(self, table: TableName) -> bool:
+        """Whether row events of the table must be told."""
+        return self._windows.wants(table)
+
+    def rows(self, table: TableName, offsets: tuple[int, int], xid: int | None, touches: Touches | None) -> None:
+        """Row events of one transaction (None: a TRUNCATE), the first and the last of them at `offsets`."""
+        self._windows.record(table, offsets, xid, touches)
+
+    def altered(self, table: TableName) -> None:
+        """The table has another shape from here on: chunks that are being read may have the old one."""
+        for window, mark in self._tasks.windows().items():
+            if mark.table == str(table):
+                self._tasks.expire(window)
+        self._discard_void()
+
+    def horizon(self, snapshot: str, offset: int) -> None:
+        """Every SELECT of a window opened after `offset` sees what `snapshot` sees (PostgreSQL)."""
+        self._windows.horizon(snapshot, offset)
+        self._visibility.horizon(snapshot)
+
+    # Watermarks -----------------------------------------------------------------------------------------------------
+
+    def low(self, low: Low, *, offset: int, segment: int, at: int) -> None:
+        """Opens a window right after `offset`; `at`: the watermark's commit time. Raises Refused."""
+        mark = low.mark
+        try:
+            self._tasks.low(low, since=self.earliest_unseen(offset), segment=segment, at=at)
+            self._windows.open(mark.window, TableName.parse(mark.table), offset)
+            self._opened[mark.window] = OpenWindow(mark.table, mark.task.partition("/")[0], at)
+        finally:
+            self._discard_void()
+
+    def high(self, high: High, *, at: int, keys: Callable[[], Sequence[Key]], absent: Sequence[Key] = ()) -> Placement:
+        """Places the chunk; `keys` reads those of its rows, in their order. Raises Refused, and what `keys` raises."""
+        mark = high.mark
+        try:
+            self._tasks.high(high)
+            overlap = self._overlap(high)
+            evicted, kept = _overlapping(overlap, high.rows, keys)
+            deleted = () if overlap.everything else tuple(key for key in absent if key not in overlap.touched)
+            progress = self._tasks.placed(high, evicted=len(evicted), at=at)
+            return Placement(evicted, kept, deleted, self._finished(mark) if progress.done else None)
+        finally:
+            self._windows.discard(mark.window)
+            self._opened.pop(mark.window, None)
+            self._discard_void()
+
+    def _overlap(self, high: High) -> Overlap:
+        if not self._visibility.admits(high.snapshot):
+            self._tasks.void(high.mark, "its SELECT may not have seen what was logged before the log was first opened")
+        try:
+            return self._windows.close(high.mark.window, high.snapshot)
+        except UnknownWindow:
+            self._tasks.void(high.mark, "its window was given up")
+        except TooManyKeys:
+            self._tasks.void(high.mark, "more keys of its table changed meanwhile than are remembered")
+        raise AssertionError("void() raises")
+
+    def _finished(self, mark: Mark) -> Finished | None:
+        """The end of a dump's last task for the table, where that tells of ghosts."""
+        dump = mark.task.partition("/")[0]
+        done = [p for p in self._tasks.of(dump, mark.table) if p.done]
+        if mark.heals is None or len(done) < mark.parts:
+            return None
+        since, segment = min(p.since for p in done), min(p.since_segment for p in done)
+        return Finished(mark.table, dump, since, segment, mark.heals)
+
+    # Housekeeping ---------------------------------------------------------------------------------------------------
+
+    def forget(self, is_over: Callable[[str], bool]) -> None:
+        """Drops the tasks of dumps that are over by `is_over(dump id)`."""
+        self._tasks.forget([task for task in self._tasks.to_json() if is_over(task.partition("/")[0])])
+        self._discard_void()
+
+    def expire(self, before: int) -> None:
+        """Drops windows whose low watermark was committed before `before` (microseconds): their worker is gone."""
+        for window in [w for w, opened in self._opened.items() if opened.opened < before]:
+            self._tasks.expire(window)
+        self._discard_void()
+
+    def open_windows(self) -> list[OpenWindow]:
+        return list(self._opened.values())
+
+    def earliest_unseen(self, offset: int) -> int:
+        """The largest offset, `offset` at most, before every event that a SELECT from now on may not see."""
+        return self._windows.earliest_unseen(offset)
+
+    def progress(self) -> dict[str, Any]:
+        """For the manifest: what a restart goes on from."""
+        return self._tasks.to_json()
+
+    def take_progress(self) -> dict[str, TaskProgress]:
+        """Tasks whose progress has changed since the last call (at first: all)."""
+        return self._tasks.take_changed()
+
+    @property
+    def changed(self) -> bool:
+        """Whether `take_progress` would give anything."""
+        return self._tasks.changed
+
+    def _discard_void(self) -> None:
+        for window in self._tasks.take_void():
+            self._windows.discard(window)
+            self._opened.pop(window, None)
+
+
+def _overlapping(
+    overlap: Overlap, rows: int, keys: Callable[[], Sequence[Key]]
+) -> tuple[tuple[int, ...], tuple[tuple[int, Survivor], ...]]:
+    """Row numbers that the log knows better, and what survives of them."""
+    if overlap.everything:
+        return tuple(range(rows)), ()
+    if not rows or not overlap.rows:
+        return (), ()
+    found = [(number, overlap.rows[key]) for number, key in enumerate(keys()) if key in overlap.rows]
+    return tuple(number for number, _ in found), tuple((number, rest) for number, rest in found if rest is not None)
+
+
+__all__ = ["Chunks", "Finished", "OpenWindow", "Placement", "Refused"]

@@ -1,0 +1,140 @@
+"""After a restart the capture remembers, from staged segments, what a later SELECT may not see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dblog_core import watermark
+from dblog_core.events import LogBatch, SchemaSeen, Signal, TableChanges, Transaction, Truncated, WatermarkSeen
+from dblog_core.rules import Rules
+from dblog_core.sequencer import Sequencer
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.reader import lines
+from dblog_core.watermark import Heals, High, Low, Mark
+from dblog_core.window import Snapshots
+from tests.fake_source import ORDERS, Row, changes_batch
+
+OPENED = "100:100:"
+
+
+def row(key: int, name: str) -> Row:
+    return {"id": key, "name": name, "big": "b"}
+
+
+class Log:
+    """A capture over PostgreSQL-like transactions, restarted at will; offsets begin with 1."""
+
+    def __init__(self, path: Path) -> None:
+        self.staging = Staging(str(path), source="shop")
+        self.staging.publish(Manifest("shop", 1, 1, 1, 0, "0", 0, "", None, 0, unseen_after=0, start=OPENED))
+        self.place = 0
+        self.restart()
+
+    def restart(self) -> None:
+        head = self.staging.head()
+        assert head is not None
+        self.sequencer = Sequencer(
+            self.staging, source="shop", epoch=1, head=head, visibility=Snapshots(head.start), rules=Rules({})
+        )
+
+    def commit(self, xid: int, *rows: tuple[str, Row | None, Row | None, tuple[str, ...]]) -> None:
+        changes = changes_batch(ORDERS, [(i + 1, 0, *r) for i, r in enumerate(rows)])
+        self.take(xid, SchemaSeen(0, 0, ORDERS), changes=(changes,))
+
+    def take(self, xid: int, *signals: Signal, changes: tuple[TableChanges, ...] = ()) -> None:
+        self.place += 1
+        transaction = Transaction(str(xid), str(self.place), self.place, xid)
+        self.sequencer.process(LogBatch(changes, signals, (transaction,), str(self.place)))
+
+    def publish(self) -> Manifest:
+        manifest = self.sequencer.seal(0)
+        self.staging.publish(manifest)
+        self.sequencer.published()
+        return manifest
+
+    def dump(self, snapshot: str, *rows: Row, attempt: int = 1) -> None:
+        """One chunk that holds the whole table, in a window of its own."""
+        mark = Mark("shop", "d/0", attempt, 0, f"w{attempt}", str(ORDERS.table), 1, Heals())
+        changes = changes_batch(ORDERS, [(0, 0, "c", None, r, ()) for r in rows])
+        self.staging.put_schema(ORDERS)
+        images = changes.batch.column("after")
+        chunk = pa.RecordBatch.from_arrays(images.flatten(), schema=ORDERS.arrow)
+        file = self.staging.write_chunk("chunks/d/0", f"c{attempt}", chunk)
+        high = High(
+            mark, file.path, len(chunk), file.bytes, file.checksum, ORDERS.fingerprint, len(chunk), True, snapshot
+        )
+        for at in (Low(mark), high):
+            self.take(900, WatermarkSeen(0, 0, watermark.encode(at)))
+        self.publish()
+
+    def refreshed(self) -> list[int]:
+        return [line["key"]["id"] for line in lines(self.staging) if line["op"] == "r"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    return Log(tmp_path)
+
+
+def test_an_unseen_event_of_before_the_restart_evicts(log: Log) -> None:
+    log.commit(101, ("u", row(1, "old"), row(1, "new"), ()), ("c", None, row(2, "new"), ()))
+    log.commit(102, ("u", row(3, "old"), row(3, "new"), ()))
+    log.publish()
+    log.restart()
+    log.dump("101:103:101", row(1, "old"), row(3, "new"))
+    assert log.refreshed() == [3]
+    (finished,) = [line for line in lines(log.staging) if line["op"] == "f"]
+    created = min(line["offset"] for line in lines(log.staging) if line["op"] in "cu")
+    assert finished["since"] < created, "key 2 was logged, no SELECT saw it, and it lives"
+
+
+def test_an_unseen_truncate_and_key_change_of_before_the_restart_evict(log: Log) -> None:
+    log.commit(101, ("u", row(1, "old"), row(5, "new"), ("big",)))
+    log.publish()
+    log.restart()
+    log.dump("101:102:101", row(1, "old"), row(2, "b"))
+    refreshed = [line for line in lines(log.staging) if line["op"] == "r"]
+    assert [(line["key"], line["after"], line["unchanged"]) for line in refreshed] == [
+        ({"id": 2}, row(2, "b"), []),
+        ({"id": 5}, {"id": 5, "big": "b"}, ["name"]),
+    ]
+
+
+def test_an_unseen_truncate_of_before_the_restart_evicts_all(log: Log) -> None:
+    log.commit(101, ("c", None, row(1, "old"), ()))
+    log.take(102, Truncated(0, 0, ORDERS.table))
+    log.publish()
+    log.restart()
+    log.dump("102:103:102", row(1, "old"))
+    assert log.refreshed() == []
+
+
+def test_only_what_may_be_unseen_is_read_again(log: Log) -> None:
+    log.commit(101, ("c", None, row(1, "a"), ()))
+    log.commit(102, ("c", None, row(2, "a"), ()), ("c", None, row(3, "a"), ()))
+    log.sequencer.horizon("102:103:102")
+    assert log.publish().unseen_after == 2, "the schema's mark and the row of 101 lie before"
+    log.sequencer.horizon("103:103:")
+    log.commit(103)
+    assert log.publish().unseen_after == log.sequencer.last_offset
+
+
+def test_what_was_logged_before_the_log_was_opened_must_be_seen(log: Log) -> None:
+    log.dump("99:101:99", row(1, "old"))
+    assert log.refreshed() == [] and log.sequencer.dumps.progress()["d/0"]["broken"] == 1
+    log.restart()
+    log.dump("99:101:99", row(1, "old"), attempt=2)
+    assert log.refreshed() == []
+    log.dump("100:101:", row(1, "new"), attempt=3)
+    assert log.refreshed() == [1]
+
+
+def test_a_horizon_settles_what_was_before_the_log_was_opened(log: Log) -> None:
+    log.sequencer.horizon("100:105:101")
+    log.take(101)
+    assert log.publish().start is None
