@@ -14,16 +14,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
+from dblog_core import sizes
 from dblog_core.config_faults import Fault, Place, contradictions, in_words
 from dblog_core.errors import ConfigError
 
@@ -31,6 +34,16 @@ TableNameText = Annotated[str, Field(pattern=r"^[^.]+\..+$", description="SCHEMA
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
+
+
+def _size(value: Any) -> Any:
+    return sizes.parse(value) if isinstance(value, str) else value
+
+
+_SIZE = BeforeValidator(_size)
+_SIZE_FORMS = [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\s*\d+\s*[KMGTkmgt]?[Bb]?\s*$"}]
+Size = Annotated[int, Field(strict=True), _SIZE, WithJsonSchema({"anyOf": _SIZE_FORMS})]
+"""Bytes: a number, or text such as "10G"."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ENV = re.compile(r"\$\{(\w*)([^}]*)(\}?)")
@@ -56,6 +69,8 @@ class _Section(BaseModel):
             return inner(value)
         field = cls.model_fields[str(info.field_name)]
         convert: Any = _FROM_TEXT.get(field.annotation, str) if isinstance(field.annotation, type) else str
+        if _SIZE in field.metadata:
+            convert = sizes.parse
         if isinstance(value, Unset):
             if convert is not str or field.annotation is SecretStr:
                 return field.get_default()
@@ -193,6 +208,13 @@ class DumpConfig(_Section):
     delay: Number = Field(default=0.0, ge=0, description="seconds between two chunks of a worker")
     rate: Whole = Field(default=0, ge=0, description="rows a second of one worker; 0: no limit")
     in_flight: Whole = Field(default=4, ge=1, le=64, description="chunks of one worker that wait to be placed")
+    adaptive: Flag = Field(default=False, description="true: workers slow down while the source suffers")
+    max_retained: Size = Field(
+        default=0,
+        ge=0,
+        le=2**63 - 1,
+        description='bytes, or "10G": dumps stand still while the source keeps more log than that; 0: no ceiling',
+    )
 
 
 class SparkConfig(_Section):

@@ -1,0 +1,16 @@
+"""Sizes as people write them: 500, 64K, 10G (of 1024 each)."""
+
+from __future__ import annotations
+
+import re
+
+_FORM = re.compile(r"^(\d+)\s*([KMGT]?)B?$", re.IGNORECASE)
+_POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def parse(text: str) -> int:
+    """Bytes. Raises ValueError where the text is no size; the text is not in the message."""
+    found = _FORM.fullmatch(text.strip())
+    if found is None:
+        raise ValueError("is no size: a whole number, which may end in K, M, G or T, such as 10G")
+    return int(found[1]) << _POWERS[found[2].upper()]
