@@ -14,7 +14,7 @@ from dblog_core.events import image_type
 from dblog_core.schema import TableSchema
 from dblog_core.staging import parquet
 from dblog_core.staging.manifest import DataFile
-from dblog_core.staging.storage import LocalStorage
+from dblog_core.staging.storage import Storage
 
 _REPEATED = ("op", "origin", "transaction", "position", "unchanged.list.element")
 _BATCH_OVERHEAD = 8192  # bytes that the arrays of a batch take beside their values
@@ -62,7 +62,7 @@ class _Buffer:
 class SegmentWriter:
     """The segment that is being filled. `bytes` and `rows` tell how much it holds in memory."""
 
-    def __init__(self, storage: LocalStorage, number: int, epoch: int) -> None:
+    def __init__(self, storage: Storage, number: int, epoch: int) -> None:
         self._storage = storage
         self._number = number
         self._epoch = epoch

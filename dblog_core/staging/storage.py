@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -29,6 +29,35 @@ _AWAY = {
     errno.EIO, errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.EROFS, errno.ENOMEM, errno.EMFILE,
     errno.ENFILE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.EHOSTDOWN, errno.EREMOTEIO, errno.EINTR,
 }  # fmt: skip
+
+
+class Storage(Protocol):
+    """Files below one root; `tests/contract/test_staging_storage.py` says what each method promises.
+
+    Any call may raise StagingUnavailable, and StagingError where rights are missing.
+    """
+
+    root: Path
+
+    def exists(self, relative: str) -> bool: ...
+
+    def read(self, relative: str) -> bytes | None:
+        """The file's bytes; None if there is no such file."""
+
+    def names(self, directory: str) -> Iterator[str]:
+        """Names in a directory, in no order; none if it is missing."""
+
+    def create(self, relative: str, data: Bytes) -> bool:
+        """Makes the file whole, or not at all; False if the name is taken already."""
+
+    def settle(self, relative: str) -> None:
+        """Makes durable that the file has its name: a `create` may have failed between the two."""
+
+    def replace(self, relative: str, data: Bytes) -> None:
+        """Writes the file, whole at any moment, over an older one of the name."""
+
+    def write_directory(self, directory: str, files: Mapping[str, Bytes]) -> None:
+        """Makes a new directory with these files. Where that fails, what was written is removed again."""
 
 
 class LocalStorage:

@@ -16,7 +16,7 @@ from dblog_core.schema import TableSchema
 from dblog_core.staging import parquet
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.segment import SegmentWriter, safe_name
-from dblog_core.staging.storage import LocalStorage
+from dblog_core.staging.storage import LocalStorage, Storage
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _MANIFEST = re.compile(r"(\d{20})\.json")
@@ -37,7 +37,7 @@ class ChunkFile:
 class Staging:
     """The super-changelog of one source, in the directory ROOT/SOURCE, so that sources can share a ROOT."""
 
-    def __init__(self, root: str, *, source: str) -> None:
+    def __init__(self, root: str, *, source: str, storage: Storage | None = None) -> None:
         if _URL.match(root):
             scheme = root.partition("://")[0]
             raise StagingError(
@@ -47,7 +47,7 @@ class Staging:
             )
         self.source = source
         self.root: Path = Path(root).expanduser().absolute() / source
-        self.storage = LocalStorage(self.root)
+        self.storage: Storage = storage or LocalStorage(self.root)
         self._head = 0  # the newest segment that we know of: where the next search begins
         self._schemas: dict[str, TableSchema] = {}
 
