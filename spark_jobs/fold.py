@@ -22,7 +22,8 @@ _LAST = ("op", "offset", "position", "commit_time", "origin")
 def last_rows(events: DataFrame) -> DataFrame:
     """The fold where no event leaves a column out: the last event of each key is all there is to know."""
     newest = Window.partitionBy("key").orderBy(F.col("offset").desc())
-    last = events.withColumn("_n", F.row_number().over(newest)).where(F.col("_n") == 1)
+    born = F.bool_or(F.col("op") == CREATE).over(Window.partitionBy("key"))
+    last = events.withColumn("_n", F.row_number().over(newest)).withColumn("_born", born).where(F.col("_n") == 1)
     return last.select(
         "key",
         F.when(F.col("op") == DELETE, F.lit(DELETE)).otherwise(F.lit(PUT)).alias("op"),
@@ -30,7 +31,7 @@ def last_rows(events: DataFrame) -> DataFrame:
         "position",
         "commit_time",
         "origin",
-        (F.col("op") == CREATE).alias("inserted"),
+        (F.col("_born") & (F.col("op") != DELETE)).alias("inserted"),
         F.lit(None).cast("array<string>").alias("missing"),
         "row",
     )

@@ -1,22 +1,30 @@
-"""Ghosts: lake rows whose key a finished full dump of the table has not seen, and that nothing has touched since."""
+"""Ghosts: lake rows whose key a finished dump of the table has not seen, and that nothing has touched since.
+
+A dump of a key range tells of that range alone. It says so only where the lake orders the key as the database does.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Callable
 from functools import reduce
 from itertools import takewhile
+from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
+from dblog_core.schema import Column as SourceColumn
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark
+from dblog_core.values import key_from_json, to_json
 from spark_jobs.changes import chunk_rows
 from spark_jobs.lake import LakeTable
 from spark_jobs.plan import ghost_chunks
-from spark_jobs.shapes import OFFSET, quoted
+from spark_jobs.shapes import OFFSET, quoted, spark_type
 
 
 def remove(
@@ -29,6 +37,9 @@ def remove(
         )
     manifests = takewhile(lambda m: m.segment <= last, staging.manifests(after=mark.since_segment - 1))
     lake_rows = lake.rows().where(F.col(OFFSET) <= mark.since)
+    for end, beyond in ((mark.key_from, True), (mark.key_to, False)):
+        if end is not None:
+            lake_rows = lake_rows.where(_from(schema, end) if beyond else _upto(schema, end))
     keys = lake_rows.select(*(F.col(quoted(name)) for name in schema.key))
     seen = _seen(spark, staging, ghost_chunks(manifests, mark), schema)
     if seen is not None:
@@ -40,6 +51,31 @@ def remove(
         table = DeltaTable.forPath(spark, str(lake.path)).alias("t")
         table.merge(ghosts.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= mark.since).execute()
     return found
+
+
+def _from(schema: TableSchema, end: Any) -> Column:
+    """Keys from `end` on, in key order."""
+    return _beyond(schema, end, Column.__gt__)
+
+
+def _upto(schema: TableSchema, end: Any) -> Column:
+    """Keys up to `end`, in key order."""
+    return _beyond(schema, end, Column.__lt__)
+
+
+def _beyond(schema: TableSchema, end: Any, beyond: Callable[[Column, Column], Column]) -> Column:
+    """The last column that differs from `end` decides from the left; equal keys are in."""
+    condition = F.lit(True)
+    for column, part in reversed(list(zip(schema.key_columns, key_from_json(end, schema), strict=True))):
+        own, other = F.col(quoted(column.name)), _literal(part, column)
+        condition = beyond(own, other) | ((own == other) & condition)
+    return condition
+
+
+def _literal(part: Any, column: SourceColumn) -> Column:
+    if isinstance(part, dt.date):  # a datetime too: as text, so that no time zone of Spark's moves it
+        return F.lit(to_json(part)).cast(spark_type(column.type))
+    return F.lit(part)
 
 
 def _seen(spark: SparkSession, staging: Staging, chunks: list[ChunkRef], schema: TableSchema) -> DataFrame | None:

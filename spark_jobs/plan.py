@@ -132,7 +132,8 @@ def from_dump(work: Work) -> Work:
 
     Every key that lives at the dump's end has a whole row after `since`, or one whose missing columns changed after it.
     """
-    floor = max((m.since for m in work.finished if m.since is not None), default=None)
+    full = [m for m in work.finished if m.key_from is None and m.key_to is None]
+    floor = max((m.since for m in full if m.since is not None), default=None)
     if floor is None:
         return work
     return replace(

@@ -42,7 +42,7 @@ class ControlDumps:
         self._config = config
 
     def submit(self, table: str, keys: list[Any]) -> str:
-        from dblog_core.control import DumpRequest, submit
+        from dblog_core.requests import DumpRequest, submit
 
         return submit(self._config, DumpRequest(tables=(table,), keys=tuple(keys)), requested_by="system")
 

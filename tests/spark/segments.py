@@ -99,8 +99,17 @@ class SegmentBuilder:
     def truncate(self, schema: TableSchema) -> None:
         self._mark("t", schema)
 
-    def finished(self, schema: TableSchema, dump: str, *, since: int, since_segment: int) -> None:
-        self._mark("f", schema, dump=dump, since=since, since_segment=since_segment)
+    def finished(
+        self,
+        schema: TableSchema,
+        dump: str,
+        *,
+        since: int,
+        since_segment: int,
+        key_from: Any = None,
+        key_to: Any = None,
+    ) -> None:
+        self._mark("f", schema, dump=dump, since=since, since_segment=since_segment, key_from=key_from, key_to=key_to)
 
     def _mark(self, op: str, of: TableSchema, /, **more: Any) -> None:
         offset = self.next()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from dblog_core.lake import TableStatus, read_status
 from dblog_core.schema import TableSchema
@@ -97,6 +99,43 @@ def test_ghosts_go_and_rows_that_live_stay(lake: TestLake) -> None:
     build.seal()
     lake.merge_well(max_rows=1)
     assert [r["id"] for r in lake.rows(NOTES)] == [0, 1, 2, 3]
+
+
+def test_a_row_that_was_born_again_as_it_was_is_no_ghost(lake: TestLake) -> None:
+    build = lake.build
+    rows = [{"id": i, "v": "v", "big": "b"} for i in range(4)]
+    build.chunk(NOTES, rows, dump="first")
+    build.seal()
+    lake.merge_well()
+    since = build.offset
+    build.delete(NOTES, {"id": 1})
+    build.delete(NOTES, {"id": 2})
+    build.chunk(NOTES, [rows[0]], dump="full")  # its SELECT saw the deletes, and not what follows
+    build.create(NOTES, rows[1])
+    build.create(NOTES, {**rows[2], "v": "other"})
+    build.update(NOTES, rows[2])
+    build.finished(NOTES, "full", since=since, since_segment=2)
+    build.seal()
+    lake.merge_well()
+    assert [r["id"] for r in lake.rows(NOTES)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("shape", ["number", "pair"])
+def test_a_dump_of_a_range_removes_ghosts_of_that_range_alone(lake: TestLake, shape: str) -> None:
+    build = lake.build
+    pairs = table(f"ghosts_{shape}", key=("day", "n") if shape == "pair" else ("n",), day=pa.date32(), n=pa.int64())
+    days = (dt.date(2026, 1, 31), dt.date(2026, 2, 1))
+    rows = [{"day": days[n // 5], "n": n} for n in range(10)]
+    build.chunk(pairs, rows, dump="first")
+    build.seal()
+    lake.merge_well()
+    since = build.offset
+    build.chunk(pairs, [rows[3]], dump="some")
+    ends = (["2026-01-31", 2], ["2026-02-01", 6]) if shape == "pair" else (2, 6)
+    build.finished(pairs, "some", since=since, since_segment=2, key_from=ends[0], key_to=ends[1])
+    build.seal()
+    lake.merge_well()
+    assert [r["n"] for r in lake.rows(pairs)] == [0, 1, 3, 7, 8, 9]
 
 
 def test_a_truncate_takes_all_that_came_before_it(lake: TestLake) -> None:
