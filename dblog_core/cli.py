@@ -16,7 +16,7 @@ import typer
 import typer.core
 
 from dblog_core import __version__
-from dblog_core.commands import capture, check, config, dumps, log, merge, status
+from dblog_core.commands import capture, check, config, dumps, log, merge, request, status
 from dblog_core.commands.session import FAILED, WRONG_USE, JsonFlag, Session, note, set_up_logging
 from dblog_core.errors import ConfigError, DblogError, RequestError
 
@@ -90,7 +90,7 @@ def options(
 
 app.command()(check.check)
 app.command()(capture.capture)
-app.command()(dumps.dump)
+app.command(cls=request.DumpCommand)(request.dump)
 app.command()(dumps.work)
 app.command(name="dumps")(dumps.dumps)
 app.command()(dumps.pause)

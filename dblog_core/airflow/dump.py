@@ -133,9 +133,13 @@ def describe(status: DumpStatus) -> str:
     """One line for a person."""
     open_tasks = [t.table for t in status.tasks if not t.progress.done]
     left = f"; not done: {', '.join(dict.fromkeys(open_tasks))}" if open_tasks else ""
+    of = f" of about {status.estimated_rows}" if open_tasks and status.estimated_rows is not None else ""
+    speed = "" if status.rows_per_second is None else f", {status.rows_per_second:.0f} rows/s"
+    time_left = f", {status.seconds_left:.0f} s left" if status.seconds_left else ""
+    held = f"; held: {status.held}" if status.held else ""
     return (
-        f"dump {status.id} is {status.state}: {status.rows} rows in {status.chunks} chunks placed, "
-        f"{status.evicted} evicted{left}"
+        f"dump {status.id} is {status.state}: {status.rows}{of} rows in {status.chunks} chunks placed, "
+        f"{status.evicted} evicted{speed}{time_left}, {status.tasks_done} of {len(status.tasks)} tasks done{left}{held}"
     )
 
 
@@ -145,21 +149,23 @@ def requester(dag_run: Any) -> str:
 
 
 def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
-    from dblog_core import control
+    from dblog_core.plans import plan
 
-    plan = control.plan(config, request(params))
-    log.info("a dry run; nothing is requested. The dump would be:\n%s", json.dumps(plan, indent=2))
-    return plan
+    found = plan(config, request(params)).to_json()
+    log.info("a dry run; nothing is requested. The dump would be:\n%s", json.dumps(found, indent=2))
+    return found
 
 
 def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
-    from dblog_core import control, wiring
+    from dblog_core import control, requests, wiring
 
     _cancel(config, name)
     with closing(wiring.open_state(config)) as state:
-        dump_id = control.submit(config, request(params), requested_by=name, state=state)
+        dump_id = requests.submit(config, request(params), requested_by=name, state=state)
         status = control.dump(state, dump_id)
     log.info("dump %s of %s; options %s", dump_id, ", ".join(status.tables), json.dumps(status.options))
+    for refused in status.refused:
+        log.warning("left out: %s; %s", refused["reason"], refused["fix"])
     return status
 
 

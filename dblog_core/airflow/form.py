@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
 
+from dblog_core import sizes
 from dblog_core.errors import RequestError
 
 if TYPE_CHECKING:
     from dblog_core.config import Config
-    from dblog_core.control import DumpRequest
+    from dblog_core.requests import DumpRequest
 
-KEYS, PACE = "Only some keys", "Pace"
+KEYS, PACE = "Only some rows", "Pace"
 _KEY_TYPES = ["string", "integer", "number", "boolean", "array"]
 _KEY_HELP = (
     'A key is JSON: 42, "A-17", "2024-05-01"; a composite key is an array in key order: [7, "EUR"]; '
     "a binary key is base64."
 )
+_FILTER_HELP = (
+    "Conditions that a row must all pass, one per line: COLUMN OPERATOR VALUE, such as `amount >= 10`, "
+    '`state in ["new", "paid"]`, `day < 2026-11-01`. Operators: `=` `<` `<=` `>` `>=` `in`. A value is JSON, or plain '
+    'text where the column holds text or a date; a column with a space in its name: `["my column", "=", 5]`.'
+)
+_FILTER_FIX = 'write COLUMN OPERATOR VALUE, such as amount >= 10, or ["COLUMN", "OPERATOR", VALUE]'
+_SIZE = r"^\s*(\d+\s*[KMGTkmgt]?[Bb]?)?\s*$"
 
 
 def form(config: Config) -> dict[str, Param]:
@@ -47,10 +55,14 @@ def _keys() -> dict[str, Param]:
     many: dict[str, Any] = {"type": ["null", "array"], "items": keys, "minItems": 1, "section": KEYS}
     ends: dict[str, Any] = {"type": ["null", *_KEY_TYPES], "section": KEYS}
     first, last = (f"{end} of a key range, included; written like a primary key." for end in ("Start", "End"))
+    # Conditions are lines of text too: `items` without a type, for the same reason.
+    tests = {"not": {"type": ["null", "number", "boolean", "object"]}}
+    some: dict[str, Any] = {"type": ["null", "array"], "items": tests, "minItems": 1, "section": KEYS}
     return {
         "pks": Param(None, title="Primary keys", description_md=listed, **many),
         "key_from": Param(None, title="First key", description_md=first, **ends),
         "key_to": Param(None, title="Last key", description_md=last, **ends),
+        "filters": Param(None, title="Filters", description_md=_FILTER_HELP, **some),
     }
 
 
@@ -68,7 +80,33 @@ def _pace(config: Config) -> dict[str, Param]:
         "rows_per_second": number(
             "integer", "Rows a second", "Upper limit for one worker; 0: none.", usual.rate, 0, 1_000_000_000
         ),
-        "workers": number("integer", "Workers", "Tables that are read at the same time.", usual.workers, 1, 64),
+        "workers": number("integer", "Workers", "Ranges that are read at the same time.", usual.workers, 1, 64),
+        "ranges": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            maximum=64,
+            title="Ranges",
+            description_md="Into how many ranges to cut each table; 1: none. Empty: as many as suit its size.",
+            section=PACE,
+        ),
+        "adaptive": Param(
+            None,
+            type=["null", "boolean"],
+            title="Adaptive",
+            description_md="Slow down while the source suffers (replication lag, running statements, slow SELECTs). "
+            f"Empty: {str(usual.adaptive).lower()}, from the configuration.",
+            section=PACE,
+        ),
+        "max_retained": Param(
+            None,
+            type=["null", "string"],
+            pattern=_SIZE,
+            title="Retained log",
+            description_md="Stand still while the source retains more log than this: bytes, or 10G; 0: no limit. "
+            f"Empty: {usual.max_retained}, from the configuration.",
+            section=PACE,
+        ),
     }
 
 
@@ -79,17 +117,21 @@ def _dry_run() -> Param:
 
 def request(params: Mapping[str, Any]) -> DumpRequest:
     """What the parameters ask for. Names and keys are checked where the request is filed."""
-    from dblog_core.control import DumpRequest
+    from dblog_core.requests import DumpRequest
 
     return DumpRequest(
         tables=_lines("tables", params.get("tables")),
         keys=tuple(_key(item) for item in _lines("pks", params.get("pks")) or ()),
         key_from=_key(params.get("key_from")),
         key_to=_key(params.get("key_to")),
+        filters=tuple(map(_filter, _lines("filters", params.get("filters")) or ())),
+        ranges=params.get("ranges"),
         chunk_size=params.get("chunk_size"),
         workers=params.get("workers"),
         delay=params.get("delay_seconds"),
         rate=params.get("rows_per_second"),
+        adaptive=params.get("adaptive"),
+        max_retained=_bytes(params.get("max_retained")),
     )
 
 
@@ -112,3 +154,30 @@ def _key(item: Any) -> Any:
         return json.loads(item, parse_float=str, parse_constant=str)  # every digit counts in a decimal key
     except ValueError:
         return item or None
+
+
+def _filter(item: Any) -> tuple[str, str, Any]:
+    """A condition as `COLUMN OPERATOR VALUE`, or as an array of the three, also in a string. Raises RequestError."""
+    from dblog_core.requests import Typed
+
+    if isinstance(item, str) and item.lstrip().startswith("["):
+        try:
+            item = json.loads(item, parse_float=str, parse_constant=str)
+        except ValueError as error:
+            raise RequestError(f"{item!r} is not JSON", where="filters", fix=_FILTER_FIX) from error
+    elif isinstance(item, str):
+        column, operator, value = (*item.split(maxsplit=2), "", "", "")[:3]
+        if value:
+            return column, operator, Typed(value)
+    if isinstance(item, list) and len(item) == 3 and isinstance(item[0], str) and isinstance(item[1], str):
+        return item[0], item[1], item[2]
+    raise RequestError(f"{item!r} is no condition", where="filters", fix=_FILTER_FIX)
+
+
+def _bytes(text: str | None) -> int | None:
+    if text is None or not text.strip():
+        return None
+    try:
+        return sizes.parse(text)
+    except ValueError as error:
+        raise RequestError(f"{text!r} {error}", where="max_retained", fix="mend it, or leave it empty") from error

@@ -1,17 +1,17 @@
-"""`dblog dump`, `work`, `dumps`, `pause`, `resume`, `cancel`, `set`: request dumps, work on them, control them."""
+"""`dblog work`, `dumps`, `pause`, `resume`, `cancel`, `set`: work on dumps, watch and control them."""
 
 from __future__ import annotations
 
-import json as json_text
 from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dblog_core.commands.options import on_off, size
 from dblog_core.commands.progress import progress
-from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stderr, stopping
-from dblog_core.commands.tables import aligned
+from dblog_core.commands.session import FAILED, JsonFlag, Session, session_of, stopping
+from dblog_core.commands.tables import aligned, duration
 from dblog_core.errors import DblogError, RequestError
 
 if TYPE_CHECKING:
@@ -19,119 +19,15 @@ if TYPE_CHECKING:
     from dblog_core.interfaces import StateStore
 
 DumpId = Annotated[str, typer.Argument(metavar="ID", help="The dump's id, as `dblog dumps` shows it.")]
-_SETTINGS: dict[str, Callable[[str], int | float]] = {"chunk_size": int, "delay": float, "rate": int, "workers": int}
-
-
-def dump(
-    context: typer.Context,
-    table: Annotated[list[str] | None, typer.Option("--table", metavar="T", help="SCHEMA.TABLE; repeatable.")] = None,
-    all_tables: Annotated[bool, typer.Option("--all", help="Every captured table that has a key.")] = False,
-    pk: Annotated[
-        list[str] | None, typer.Option("--pk", metavar="JSON", help="A key to dump; may be repeated. One table only.")
-    ] = None,
-    key_from: Annotated[str | None, typer.Option(metavar="JSON", help="First key of a range. One table only.")] = None,
-    key_to: Annotated[str | None, typer.Option(metavar="JSON", help="Last key of a range. One table only.")] = None,
-    chunk_size: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows of one SELECT.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tasks at the same time.")] = None,
-    delay: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Seconds between two chunks of a worker.")
-    ] = None,
-    rate: Annotated[
-        int | None, typer.Option(min=0, metavar="ROWS", help="Rows a second of one worker; 0: no limit.")
-    ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Until every chunk is in the super-changelog.")] = False,
-    json: JsonFlag = False,
-) -> None:
-    """Request a dump and work on it; prints its id.
-
-    All rows of tables, a range of keys, or listed keys.
-
-    A key is a JSON value; a composite key is a JSON array in key order; binary is base64, dates and decimals are
-    strings. The rows come in between the log's own changes, never older than what the log has said: a capture must be
-    running to place them.
-
-    \b
-    Examples:
-      dblog --config shop.toml dump --all --wait
-      dblog --config shop.toml dump --table shop.orders --chunk-size 5000 --rate 20000
-      dblog --config shop.toml dump --table shop.orders --pk 17 --pk 18
-      dblog --config shop.toml dump --table shop.lines --pk '[17, "A-3"]'
-      dblog --config shop.toml dump --table shop.orders --key-from 1000 --key-to 1999
-    """
-    from dblog_core import control
-
-    session = session_of(context, json)
-    tables = _chosen(table, all_tables, one=bool(pk or key_from is not None or key_to is not None))
-    request = control.DumpRequest(
-        tables=tables,
-        keys=tuple(_key(text, "--pk") for text in pk or ()),
-        key_from=None if key_from is None else _key(key_from, "--key-from"),
-        key_to=None if key_to is None else _key(key_to, "--key-to"),
-        chunk_size=chunk_size,
-        workers=workers,
-        delay=delay,
-        rate=rate,
-    )
-    config = session.config()
-    dump_id = control.submit(config, request)
-    if session.json:
-        note(f"dump {dump_id}")
-    else:
-        session.result(None, dump_id)  # before the work: whoever stops us can go on with it
-    status = _carry_out(session, dump_id, wait)
-    if session.json:
-        session.result(status.to_json(), "")
-    if status.state != "done":
-        raise typer.Exit(FAILED)
-
-
-def _chosen(tables: list[str] | None, all_tables: bool, *, one: bool) -> tuple[str, ...] | None:
-    """The tables that are asked for; None for all. Raises BadParameter."""
-    if bool(tables) == all_tables:
-        raise typer.BadParameter("give either --table (it may be repeated) or --all")
-    if one and (all_tables or len(set(tables or ())) != 1):
-        raise typer.BadParameter("--pk, --key-from and --key-to need exactly one --table")
-    return None if all_tables else tuple(tables or ())
-
-
-def _key(text: str, option: str) -> Any:
-    try:
-        return json_text.loads(text, parse_float=str, parse_constant=str)  # every digit counts in a decimal key
-    except ValueError as error:
-        message = f"{text!r} is not JSON ({error}); text needs quotes of its own: '\"A-3\"'"
-        raise typer.BadParameter(message, param_hint=option) from error
-
-
-def _carry_out(session: Session, dump_id: str, wait: bool) -> DumpStatus:
-    """Works on the dump until it is over or we are stopped; returns where it stands."""
-    from dblog_core import control
-    from dblog_core import dump as worker
-    from dblog_core.wiring import open_state
-
-    config = session.config()
-    with closing(open_state(config)) as state:
-        if state.leader("capture") is None:
-            note("no capture is running; the dump waits until `dblog capture` places its chunks")
-    try:
-        with stopping() as stop, progress() as display:
-
-            def tell(status: DumpStatus) -> None:
-                display.show(line(status), kind=status.state)
-
-            worker.work(config, stop=stop, once=True, dump_id=dump_id, on_progress=tell)
-            if wait and not stop.is_set():
-                worker.wait(config, dump_id, stop=stop, on_progress=tell)
-        with closing(open_state(config)) as state:
-            status = control.dump(state, dump_id)
-    except RequestError as error:  # found while working, and no fault of the command's arguments
-        raise DblogError(error.message, where=error.where or f"dump {dump_id}", fix=error.fix) from error
-    if status.error:
-        note(f"dump {dump_id}: {status.error}")
-    elif stderr.is_terminal:  # elsewhere the last line of progress said so
-        note(line(status))
-    if status.state not in control.OVER:
-        note(f"  stopped before its end; `dblog work --once` goes on with it, `dblog cancel {dump_id}` drops it")
-    return status
+_SETTINGS: dict[str, Callable[[str], Any]] = {
+    "chunk_size": int,
+    "delay": float,
+    "rate": int,
+    "workers": int,
+    "adaptive": lambda text: on_off(text).value,
+    "max_retained": lambda text: int(size(text)),
+}
+_ENDED = ("done", "failed", "cancelled")
 
 
 def work(
@@ -183,10 +79,29 @@ def dumps(context: typer.Context, json: JsonFlag = False) -> None:
     session = session_of(context, json)
     with closing(_state(session)) as state:
         found = control.dumps(state)
-    rows = [(d.id, d.state, f"{d.rows:,}", f"{d.chunks:,}", f"{d.evicted:,}", ", ".join(d.tables)) for d in found]
-    header = ("ID", "STATE", "ROWS", "CHUNKS", "EVICTED", "TABLES")
-    text = aligned(header, rows) if rows else "no dump was requested yet"
-    session.result([d.to_json() for d in found], text)
+    header = ("ID", "STATE", "ROWS", "OF", "CHUNKS", "EVICTED", "ROWS/S", "LEFT", "TASKS", "TABLES")
+    lines = [aligned(header, [*map(_row, found)]) if found else "no dump was requested yet"]
+    for status in found:
+        lines += [
+            f"{status.id}: {word}: {text}" for word, text in (("held", status.held), ("error", status.error)) if text
+        ]
+    session.result([d.to_json() for d in found], "\n".join(lines))
+
+
+def _row(status: DumpStatus) -> tuple[str, ...]:
+    speed, left, rows = status.rows_per_second, status.seconds_left, status.estimated_rows
+    return (
+        status.id,
+        status.state,
+        f"{status.rows:,}",
+        "?" if rows is None else f"{rows:,}",
+        f"{status.chunks:,}",
+        f"{status.evicted:,}",
+        "?" if speed is None else f"{speed:,.0f}",
+        "?" if left is None and status.state == "running" else "" if not left else duration(left),
+        f"{status.tasks_done}/{len(status.tasks)}",
+        ", ".join(status.tables),
+    )
 
 
 def pause(context: typer.Context, dump_id: DumpId, json: JsonFlag = False) -> None:
@@ -214,17 +129,19 @@ def set_options(
     context: typer.Context,
     dump_id: DumpId,
     settings: Annotated[
-        list[str], typer.Argument(metavar="chunk_size=… delay=… rate=… workers=…", help="What to change; one or more.")
+        list[str], typer.Argument(metavar="NAME=VALUE…", help=f"What to change: {', '.join(_SETTINGS)}.")
     ],
     json: JsonFlag = False,
 ) -> None:
     """Change options of a running dump.
 
-    They are in force from its next chunk on.
+    They are in force from its next chunk on: chunk_size=ROWS, delay=SECONDS, rate=ROWS a second of one worker (0: no
+    limit), workers=N over all processes, adaptive=on|off, max_retained=BYTES (10G; 0: no limit).
 
     \b
-    Example:
+    Examples:
       dblog --config shop.toml set 20261121T100000-a1b2c3 chunk_size=2000 delay=0.5
+      dblog --config shop.toml set 20261121T100000-a1b2c3 adaptive=on max_retained=20G workers=8
     """
     from dblog_core import control
 
@@ -240,6 +157,8 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, _SETTINGS[name](value)
     except ValueError as error:
         raise typer.BadParameter(f"{name}={value}: give a number", param_hint="set") from error
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{name}: {error.message}", param_hint="set") from error
 
 
 def _control(session: Session, dump_id: str, change: Callable[[StateStore, str], None]) -> None:
@@ -259,6 +178,14 @@ def _state(session: Session) -> StateStore:
 
 def line(status: DumpStatus) -> str:
     """A dump in one line."""
-    done = sum(task.progress.done for task in status.tasks)
-    counts = f"{status.rows:,} rows in {status.chunks:,} chunks, {status.evicted:,} evicted"
-    return f"dump {status.id}: {status.state}; {counts}; {done} of {len(status.tasks)} task(s) done"
+    rows = (
+        f"{status.rows:,}" if status.estimated_rows is None else f"{status.rows:,} of about {status.estimated_rows:,}"
+    )
+    parts = [f"{rows if status.state not in _ENDED else f'{status.rows:,}'} rows in {status.chunks:,} chunks"]
+    if status.rows_per_second is not None:
+        parts.append(f"{status.rows_per_second:,.0f} rows/s")
+    parts += [f"{status.evicted:,} evicted", f"{status.tasks_done} of {len(status.tasks)} task(s) done"]
+    if status.seconds_left:
+        parts.append(f"{duration(status.seconds_left)} left")
+    held = f"; held: {status.held}" if status.held else ""
+    return f"dump {status.id}: {status.state}; {', '.join(parts)}{held}"

@@ -1,4 +1,4 @@
-"""Plain text tables for stdout: aligned columns, nothing that a pipe would choke on."""
+"""Plain text for stdout: aligned columns and durations, nothing that a pipe would choke on."""
 
 from __future__ import annotations
 
@@ -13,3 +13,14 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
     return "\n".join(map(line, (header, *rows)))
+
+
+def duration(seconds: float) -> str:
+    """A time in its two largest units."""
+    whole = round(seconds)
+    if whole < 1:
+        return "< 1 s"
+    for size, unit, small_size, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // small_size} {small}"
+    return f"{whole} s"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dblog_core.airflow.form import request
-from dblog_core.control import DumpRequest
 from dblog_core.errors import RequestError
+from dblog_core.requests import DumpRequest
 
 
 def test_an_empty_form_asks_for_all_tables_with_the_usual_options() -> None:

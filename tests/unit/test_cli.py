@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dblog_core import capture as engine
-from dblog_core import control
+from dblog_core import requests
 from dblog_core.cli import app
 from dblog_core.errors import RequestError, SourceUnavailable
 
@@ -175,7 +175,7 @@ def test_errors_become_messages_and_exit_codes(
     def submit(*_: Any, **__: Any) -> str:
         raise error
 
-    monkeypatch.setattr(control, "submit", submit)
+    monkeypatch.setattr(requests, "submit", submit)
     result = run("dump", "--all")
     assert (result.exit_code, result.stdout) == (code, "")
     assert str(error) in result.stderr
@@ -185,7 +185,7 @@ def test_an_unknown_error_is_one_line_with_a_hint(run: Callable[..., Any], monke
     def broken(*_: Any, **__: Any) -> str:
         raise ZeroDivisionError(f"with {PASSWORD} in it")
 
-    monkeypatch.setattr(control, "submit", broken)
+    monkeypatch.setattr(requests, "submit", broken)
     result = run("dump", "--all")
     assert result.exit_code == 1
     assert "ZeroDivisionError: with ***** in it" in result.stderr
@@ -193,13 +193,13 @@ def test_an_unknown_error_is_one_line_with_a_hint(run: Callable[..., Any], monke
 
 
 def test_keys_reach_the_engine_with_all_their_digits(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[control.DumpRequest] = []
+    asked: list[requests.DumpRequest] = []
 
-    def submit(_: Any, request: control.DumpRequest) -> str:
+    def submit(_: Any, request: requests.DumpRequest) -> str:
         asked.append(request)
         raise RequestError("enough")
 
-    monkeypatch.setattr(control, "submit", submit)
+    monkeypatch.setattr(requests, "submit", submit)
     run("dump", "--table", "shop.a", "--pk", '[1, "x"]', "--pk", "1.10", "--rate", "5", "--delay", "0.5")
     run("dump", "--table", "shop.a", "--key-from", '"a; DROP TABLE x"', "--key-to", "null")
     assert asked[0].tables == ("shop.a",)

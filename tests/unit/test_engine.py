@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, dump, wiring
+from dblog_core import control, dump, requests, wiring
 from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.config import Config
-from dblog_core.control import DumpRequest
 from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
 from dblog_core.events import LogBatch
+from dblog_core.requests import DumpRequest
 from dblog_core.rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
@@ -154,7 +154,7 @@ def test_the_source_is_acknowledged_up_to_what_is_published_and_never_before(
 def test_a_dump_brings_rows_that_the_log_never_showed(running: World) -> None:
     with running.database.lock:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(95)}
-    dump_id = control.submit(running.config, DumpRequest(("shop.orders",), chunk_size=10))
+    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=10))
     dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
     status = control.dump(running.state, dump_id)
     assert (status.state, status.rows, status.chunks) == ("done", 95, 10)
@@ -166,7 +166,7 @@ def test_listed_keys_that_are_gone_become_deletes(running: World) -> None:
     running.put(1, 2, 3)
     with running.database.lock:
         del running.database.rows[ORDERS.table][(2,)]  # a delete that the log lost
-    dump_id = control.submit(running.config, DumpRequest(("shop.orders",), keys=(1, 2)))
+    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), keys=(1, 2)))
     dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
     assert running.replay() == running.rows()
 
@@ -175,7 +175,7 @@ def test_a_full_dump_removes_ghosts(running: World) -> None:
     running.put(1, 2, 3)
     with running.database.lock:
         del running.database.rows[ORDERS.table][(3,)]
-    dump_id = control.submit(running.config, DumpRequest(None))
+    dump_id = requests.submit(running.config, DumpRequest(None))
     dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
     assert running.replay() == running.rows()
 
@@ -184,7 +184,7 @@ def test_a_key_range_includes_both_ends(running: World) -> None:
     with running.database.lock:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(30)}
     request = DumpRequest(("shop.orders",), key_from=5, key_to=17, chunk_size=4)
-    dump_id = control.submit(running.config, request)
+    dump_id = requests.submit(running.config, request)
     dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
     assert set(running.replay()) == set(range(5, 18))
 
@@ -192,7 +192,7 @@ def test_a_key_range_includes_both_ends(running: World) -> None:
 def test_writes_during_a_dump_always_win(running: World) -> None:
     with running.database.lock:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(300)}
-    dump_id = control.submit(running.config, DumpRequest(("shop.orders",), chunk_size=7))
+    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=7))
     done = threading.Event()
 
     def write() -> None:
@@ -337,14 +337,14 @@ def test_a_request_that_cannot_be_carried_out_is_refused_by_name(
     world: World, request_: DumpRequest, words: str
 ) -> None:
     with pytest.raises(RequestError, match=words):
-        control.submit(world.config, request_)
+        requests.submit(world.config, request_)
     assert control.dumps(world.state) == []
 
 
 def test_pause_retune_resume_and_cancel(running: World) -> None:
     with running.database.lock:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(40)}
-    dump_id = control.submit(running.config, DumpRequest(("shop.orders",), chunk_size=1, delay=30))
+    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=1, delay=30))
     worker = threading.Thread(
         target=dump.work, args=(running.config,), kwargs={"stop": threading.Event(), "dump_id": dump_id}
     )

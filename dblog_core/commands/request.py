@@ -1,0 +1,239 @@
+"""`dblog dump`: request a dump and work on it, or show by `--dry-run` what it would read."""
+
+from __future__ import annotations
+
+import json as json_text
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+
+from dblog_core.commands.dumps import line
+from dblog_core.commands.options import OnOff, Size, on_off, size
+from dblog_core.commands.progress import progress
+from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stderr, stopping
+from dblog_core.commands.tables import aligned, duration
+from dblog_core.errors import DblogError, RequestError
+
+if TYPE_CHECKING:
+    from dblog_core.control import DumpStatus
+    from dblog_core.plans import Plan, TablePlan
+    from dblog_core.requests import DumpRequest
+
+
+class Condition:
+    """One --filter as typed: a column, an operator and a value."""
+
+    def __init__(self, column: str, operator: str, value: str) -> None:
+        self.column, self.operator, self.value = column, operator, value
+
+
+def _condition(words: Any) -> Condition:
+    from dblog_core.filters import OPERATORS
+
+    column, operator, value = words
+    if operator not in OPERATORS:
+        raise typer.BadParameter(f"{operator!r} is none of {' '.join(OPERATORS)}")
+    return Condition(column, operator, value)
+
+
+class DumpCommand(typer.core.TyperCommand):
+    """`dump`, whose --filter takes three arguments each time: an annotation alone cannot say so."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for parameter in self.params:
+            if parameter.name == "filters":
+                parameter.nargs = 3
+
+
+def dump(
+    context: typer.Context,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="T", help="SCHEMA.TABLE, or a pattern with * and ?; repeatable."),
+    ] = None,
+    all_tables: Annotated[bool, typer.Option("--all", help="Every captured table that has a key.")] = False,
+    pk: Annotated[
+        list[str] | None, typer.Option("--pk", metavar="JSON", help="A key to dump; may be repeated. One table only.")
+    ] = None,
+    key_from: Annotated[str | None, typer.Option(metavar="JSON", help="First key of a range. One table only.")] = None,
+    key_to: Annotated[str | None, typer.Option(metavar="JSON", help="Last key of a range. One table only.")] = None,
+    filters: Annotated[
+        list[Condition] | None,
+        typer.Option(
+            "--filter",
+            metavar="COLUMN OP VALUE",
+            parser=_condition,
+            help="Only rows that pass: = < <= > >= in; may be repeated, all must hold.",
+        ),
+    ] = None,
+    ranges: Annotated[
+        int | None, typer.Option(min=1, max=64, metavar="N", help="Ranges to cut a table into; 1: do not.")
+    ] = None,
+    chunk_size: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows of one SELECT.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tasks at the same time.")] = None,
+    delay: Annotated[
+        float | None, typer.Option(min=0, metavar="S", help="Seconds between two chunks of a worker.")
+    ] = None,
+    rate: Annotated[
+        int | None, typer.Option(min=0, metavar="ROWS", help="Rows a second of one worker; 0: no limit.")
+    ] = None,
+    adaptive: Annotated[
+        OnOff | None,
+        typer.Option(metavar="on|off", parser=on_off, help="Slow down while the source suffers."),
+    ] = None,
+    max_retained: Annotated[
+        Size | None,
+        typer.Option(metavar="BYTES", parser=size, help="Stand while the source retains more log; 10G; 0: no limit."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Until every chunk is in the super-changelog.")] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Request a dump and work on it; prints its id.
+
+    All rows of tables, those that pass filters, a range of keys, or listed keys.
+
+    A key is a JSON value; a composite key is a JSON array in key order; binary is base64, dates and decimals are
+    strings. A filter's value is JSON, or plain text where the column holds text or a date. The rows come in between the
+    log's own changes, never older than what the log has said: a capture must be running to place them.
+
+    \b
+    Examples:
+      dblog --config shop.toml dump --all --wait
+      dblog --config shop.toml dump --all --dry-run
+      dblog --config shop.toml dump --table 'shop.cust*' --chunk-size 5000 --rate 20000
+      dblog --config shop.toml dump --table shop.orders --pk 17 --pk 18
+      dblog --config shop.toml dump --table shop.lines --pk '[17, "A-3"]'
+      dblog --config shop.toml dump --table shop.orders --key-from 1000 --key-to 1999
+      dblog --config shop.toml dump --table shop.orders --filter state in '["new", "paid"]' --filter day '>=' 2026-11-01
+      dblog --config shop.toml dump --table shop.orders --workers 8 --adaptive on --max-retained 20G
+    """
+    from dblog_core.requests import DumpRequest, Typed
+
+    session = session_of(context, json)
+    request = DumpRequest(
+        tables=_chosen(table, all_tables, one=bool(pk or key_from is not None or key_to is not None)),
+        keys=tuple(_key(text, "--pk") for text in pk or ()),
+        key_from=None if key_from is None else _key(key_from, "--key-from"),
+        key_to=None if key_to is None else _key(key_to, "--key-to"),
+        filters=tuple((c.column, c.operator, Typed(c.value)) for c in filters or ()),
+        ranges=ranges,
+        chunk_size=chunk_size,
+        workers=workers,
+        delay=delay,
+        rate=rate,
+        adaptive=None if adaptive is None else adaptive.value,
+        max_retained=max_retained,
+    )
+    if dry_run:
+        _show_plan(session, request)
+    else:
+        _carry_out(session, request, wait)
+
+
+def _chosen(tables: list[str] | None, all_tables: bool, *, one: bool) -> tuple[str, ...] | None:
+    """The tables that are asked for; None for all. Raises BadParameter."""
+    if bool(tables) == all_tables:
+        raise typer.BadParameter("give either --table (it may be repeated) or --all")
+    if one and (all_tables or len(set(tables or ())) != 1):
+        raise typer.BadParameter("--pk, --key-from and --key-to need exactly one --table")
+    return None if all_tables else tuple(tables or ())
+
+
+def _key(text: str, option: str) -> Any:
+    try:
+        return json_text.loads(text, parse_float=str, parse_constant=str)  # every digit counts in a decimal key
+    except ValueError as error:
+        message = f"{text!r} is not JSON ({error}); text needs quotes of its own: '\"A-3\"'"
+        raise typer.BadParameter(message, param_hint=option) from error
+
+
+# The dry run ----------------------------------------------------------------------------------------------------------
+
+
+def _show_plan(session: Session, request: DumpRequest) -> None:
+    from dblog_core.plans import plan
+
+    found = plan(session.config(), request)
+    session.result(found.to_json(), plan_text(found))
+
+
+def plan_text(plan: Plan) -> str:
+    """The plan for people: a table, what would be left out, what to think of, and where the times come from."""
+    header = ("TABLE", "INDEX", "ROWS", "RANGES", "CHUNKS", "TIME")
+    total = ("in all", "", *_counts(plan.tables), duration(plan.seconds))
+    lines = [aligned(header, [*map(_row, plan.tables), total])]
+    lines += [f"refused: {r.reason}\n  fix: {r.fix}" for r in plan.refused]
+    lines += [f"warning: {t.table}: {warning}" for t in plan.tables for warning in t.warnings]
+    origins: dict[str, list[str]] = {}
+    for t in plan.tables:
+        origins.setdefault(t.rate_from, []).append(t.table)
+    lines += [f"time of {_some(tables)}: {origin}" for origin, tables in origins.items()]
+    return "\n".join([*lines, "rows are the server's estimates; nothing is requested"])
+
+
+def _row(table: TablePlan) -> tuple[str, ...]:
+    return (table.table, table.index or "none", *_counts([table]), duration(table.seconds))
+
+
+def _counts(tables: Any) -> tuple[str, ...]:
+    return tuple(f"{sum(getattr(t, name) for t in tables):,}" for name in ("rows", "ranges", "chunks"))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+
+
+# The dump itself ------------------------------------------------------------------------------------------------------
+
+
+def _carry_out(session: Session, request: DumpRequest, wait: bool) -> None:
+    """Files the dump and works on it until it is over or we are stopped. Exits with 1 if it is not done then."""
+    from dblog_core import requests
+
+    dump_id = requests.submit(session.config(), request)
+    if session.json:
+        note(f"dump {dump_id}")
+    else:
+        session.result(None, dump_id)  # before the work: whoever stops us can go on with it
+    status = _work(session, dump_id, wait)
+    if session.json:
+        session.result(status.to_json(), "")
+    if status.state != "done":
+        raise typer.Exit(FAILED)
+
+
+def _work(session: Session, dump_id: str, wait: bool) -> DumpStatus:
+    from dblog_core import control
+    from dblog_core import dump as worker
+    from dblog_core.wiring import open_state
+
+    config = session.config()
+    with closing(open_state(config)) as state:
+        if state.leader("capture") is None:
+            note("no capture is running; the dump waits until `dblog capture` places its chunks")
+        for refused in control.dump(state, dump_id).refused:
+            note(f"left out: {refused['reason']}\n  fix: {refused['fix']}")
+    try:
+        with stopping() as stop, progress() as display:
+
+            def tell(status: DumpStatus) -> None:
+                display.show(line(status), kind=status.state)
+
+            worker.work(config, stop=stop, once=True, dump_id=dump_id, on_progress=tell)
+            if wait and not stop.is_set():
+                worker.wait(config, dump_id, stop=stop, on_progress=tell)
+        with closing(open_state(config)) as state:
+            status = control.dump(state, dump_id)
+    except RequestError as error:  # found while working, and no fault of the command's arguments
+        raise DblogError(error.message, where=error.where or f"dump {dump_id}", fix=error.fix) from error
+    if status.error:
+        note(f"dump {dump_id}: {status.error}")
+    elif stderr.is_terminal:  # elsewhere the last line of progress said so
+        note(line(status))
+    if status.state not in control.OVER:
+        note(f"  stopped before its end; `dblog work --once` goes on with it, `dblog cancel {dump_id}` drops it")
+    return status

@@ -1,0 +1,124 @@
+"""One table in several ranges, balanced by rows: the database chooses the boundaries, from the index of the key.
+
+Every N-th key of the index is read. Where there are more than expected (the server's estimate was too low), every
+other one is dropped and N doubled, so the sample stays small and even; the boundaries are taken from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dblog_core.filters import Filter
+from dblog_core.interfaces import ChunkReader, Json
+from dblog_core.schema import TableSchema
+from dblog_core.values import Key, key_from_json, key_to_json
+
+MOST_RANGES = 64
+RANGES_PER_WORKER = 4
+SMALL = 20  # chunks up to which a table is one range
+SMALLEST = 5  # chunks of a range
+SAMPLE = 256  # keys that are kept of the index, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Keys (JSON) from `key_from` (included) or beyond `after` (not included) to `key_to` (included); None: open.
+
+    `estimated`: its rows, None if unknown.
+    """
+
+    key_from: Any = None
+    after: Any = None
+    key_to: Any = None
+    estimated: int | None = None
+
+
+def count(rows: int, options: Json, wanted: int | None) -> int:
+    """Into how many ranges so many rows are cut. `wanted`: what the user asked for."""
+    chunk = int(options["chunk_size"])
+    if wanted is not None:
+        return max(1, min(wanted, rows))
+    if rows <= SMALL * chunk:
+        return 1
+    return max(1, min(MOST_RANGES, RANGES_PER_WORKER * int(options["workers"]), rows // (SMALLEST * chunk)))
+
+
+def cut(
+    reader: ChunkReader,
+    schema: TableSchema,
+    filters: Sequence[Filter],
+    ends: Range,
+    options: Json,
+    *,
+    wanted: int | None = None,
+) -> list[Range]:
+    """The range `ends` of a table in one or more ranges without a gap, in key order. Raises RequestError.
+
+    It is left whole where it is small, where `wanted` is 1, and where no index serves the order of the key: reading
+    boundaries would sort the table then, as every chunk does.
+    """
+    if not hasattr(reader, "explain"):  # until every reader has it
+        return [Range(ends.key_from, None, ends.key_to, reader.estimated_rows(schema.table))]
+    read = reader.explain(schema, filters=filters)
+    open_ended = ends.key_from is None and ends.key_to is None
+    few = wanted is None and bool(filters) and read.rows <= SMALL * options["chunk_size"]
+    if wanted == 1 or read.index is None or few:
+        return [Range(ends.key_from, None, ends.key_to, read.rows if open_ended else None)]
+    rows_in_table = reader.estimated_rows(schema.table) if filters else read.rows
+    sample, step = _sample(reader, schema, ends, every=_stride(rows_in_table, options, wanted))
+    rows = _rows(len(sample) * step, step, rows_in_table if open_ended else None)
+    parts = _balanced(sample, step, ends, rows, count(rows, options, wanted))
+    return [_scaled(part, read.rows, rows) for part in parts] if filters else parts
+
+
+def _stride(rows: int, options: Json, wanted: int | None) -> int:
+    """Every how many rows a key is read at first. A table that asks for more ranges than chunks needs a finer one."""
+    finest = int(options["chunk_size"])
+    if wanted is not None and rows:
+        finest = min(finest, rows // (4 * wanted))
+    return max(1, finest, -(-rows // SAMPLE))
+
+
+def _sample(reader: ChunkReader, schema: TableSchema, ends: Range, *, every: int) -> tuple[list[Key], int]:
+    """Evenly spaced keys of the range, at most SAMPLE, and how many rows lie from one to the next."""
+    first = ends.key_from if ends.key_from is not None else ends.after
+    after = None if first is None else key_from_json(first, schema)
+    upto = None if ends.key_to is None else key_from_json(ends.key_to, schema)
+    keys: list[Key] = []
+    while True:
+        for key in reader.boundaries(schema, after=keys[-1] if keys else after, upto=upto, every=every):
+            keys.append(key)
+            if len(keys) > SAMPLE:
+                break
+        else:
+            return keys, every
+        keys, every = (
+            keys[1::2],
+            2 * every,
+        )  # it goes on after the last that is kept, which is a multiple of the new one
+
+
+def _rows(seen: int, step: int, estimate: int | None) -> int:
+    """Rows of the range: what the sample has shown, and of its last step what the estimate says, or half."""
+    return max(seen, min(seen + step - 1, seen + step // 2 if estimate is None else estimate))
+
+
+def _balanced(sample: Sequence[Key], step: int, ends: Range, rows: int, number: int) -> list[Range]:
+    """`number` ranges that differ by less than a step, or fewer where the sample has no more."""
+    places = sorted({round(i * rows / number / step) - 1 for i in range(1, number)})
+    places = [place for place in places if 0 <= place < len(sample)]
+    keys = [key_to_json(sample[place]) for place in places]
+    marks = [0, *((place + 1) * step for place in places), rows]
+    firsts, lasts = [ends.after, *keys], [*keys, ends.key_to]
+    return [
+        Range(ends.key_from if i == 0 else None, firsts[i], lasts[i], marks[i + 1] - marks[i])
+        for i in range(len(firsts))
+    ]
+
+
+def _scaled(part: Range, passing: int, rows: int) -> Range:
+    """A range's share of the rows that pass the filters."""
+    share = (part.estimated or 0) * passing // max(rows, 1)
+    return Range(part.key_from, part.after, part.key_to, share)

@@ -1,0 +1,320 @@
+"""Dump requests: expanded, deduplicated and checked against the catalogue, cut into tasks, and filed.
+
+Nothing that a user types reaches SQL but as a bound value: names resolve against the catalogue, keys and filter values
+against their columns' types. A request that cannot be carried out as asked is refused before it is filed, by name.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from dblog_core import control, filters, ranges, wiring
+from dblog_core.clock import SystemClock
+from dblog_core.config import Config
+from dblog_core.errors import RequestError
+from dblog_core.filters import Filter
+from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore
+from dblog_core.ranges import MOST_RANGES, Range
+from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.values import key_from_json, key_to_json
+
+KEYS_PER_TASK = 5_000
+MAX_KEYS = 200_000
+_OPTIONS = ("chunk_size", "workers", "delay", "rate", "adaptive", "max_retained")
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A filter's value as somebody typed it: JSON, or the text itself where the column holds text, a date or a time."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DumpRequest:
+    """What a user asks for; None: the configuration's value, or what suits the table.
+
+    `tables`: SCHEMA.TABLE names or patterns (None: all); keys and range ends are JSON, both ends included; `filters`:
+    (column, operator, JSON value or `Typed`), all of which a row must pass; `ranges`: tasks to cut a table into.
+    """
+
+    tables: tuple[str, ...] | None
+    keys: tuple[Any, ...] = ()
+    key_from: Any = None
+    key_to: Any = None
+    filters: tuple[tuple[str, str, Any], ...] = ()
+    ranges: int | None = None
+    chunk_size: int | None = None
+    workers: int | None = None
+    delay: float | None = None
+    rate: int | None = None
+    adaptive: bool | None = None
+    max_retained: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A table that a request asks for, with the request's filters typed for its columns."""
+
+    schema: TableSchema
+    filters: tuple[Filter, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A table that a request's pattern takes in, and that cannot be dumped."""
+
+    table: str
+    reason: str
+    fix: str
+
+    def to_json(self) -> Json:
+        return {"table": self.table, "reason": self.reason, "fix": self.fix}
+
+
+def submit(
+    config: Config,
+    request: DumpRequest,
+    *,
+    requested_by: str = control.USER,
+    state: StateStore | None = None,
+    clock: Clock | None = None,
+    new_id: Callable[[], str] = lambda: secrets.token_hex(3),
+) -> str:
+    """Checks the request against the catalogue, cuts it into tasks and files it; returns the dump's id.
+
+    Reads the boundaries of the ranges from the key's index. Raises RequestError before anything is filed.
+    """
+    options = options_of(config, request)
+    wanted, refused = resolve(config, request)
+    tasks = [task for table in _cut(config, request, wanted, options) for task in table]
+    now = dt.datetime.fromtimestamp((clock or SystemClock()).time(), dt.UTC)
+    record = {
+        "tables": [str(w.schema.table) for w in wanted],
+        "options": options,
+        "state": "requested",
+        "error": None,
+        "requested_at": now.isoformat(timespec="seconds"),
+        "requested_by": requested_by,
+        "refused": [r.to_json() for r in refused],
+    }
+    dump_id = f"{now:%Y%m%dT%H%M%S}-{new_id()}"
+    if state is None:
+        with closing(wiring.open_state(config)) as store:
+            _file(store, dump_id, record, tasks)
+    else:
+        _file(state, dump_id, record, tasks)
+    return dump_id
+
+
+def _file(state: StateStore, dump_id: str, record: Json, tasks: Sequence[Json]) -> None:
+    for number, task in enumerate(tasks):
+        state.create(f"dumps/{dump_id}/tasks/{number}/task", orjson.dumps({**task, "attempt": 0}))
+    state.create(f"dumps/{dump_id}/request", orjson.dumps(record))  # last: until then nobody sees the dump
+
+
+# What is asked for ----------------------------------------------------------------------------------------------------
+
+
+def options_of(config: Config, request: DumpRequest) -> Json:
+    """The options in force at first. Raises RequestError."""
+    given = {name: getattr(request, name) for name in _OPTIONS}
+    options = {name: getattr(config.dump, name) if value is None else value for name, value in given.items()}
+    control.check_options(options)
+    return {**options, "in_flight": config.dump.in_flight}
+
+
+def resolve(config: Config, request: DumpRequest) -> tuple[list[Wanted], list[Refusal]]:
+    """The tables of a request, each captured, there and with a key, and those that its patterns take in without one.
+
+    Raises RequestError for a request that is empty, unknown or contradicts itself.
+    """
+    _check_shape(request)
+    known = {str(s.table): s for s in wiring.open_source(config.source).tables()}
+    shapes, refused = _tables(known, request.tables)
+    if (request.keys or _ends(request)) and len(shapes) != 1:
+        raise RequestError(f"keys belong to one table, and {len(shapes)} are asked for", fix="name exactly one table")
+    for key in (*request.keys, *_ends(request)):
+        key_from_json(key, shapes[0])
+    return [Wanted(s, _filters(request.filters, s)) for s in shapes], refused
+
+
+def _check_shape(request: DumpRequest) -> None:
+    """What is wrong whatever the catalogue says."""
+    if request.tables is not None and not request.tables:
+        raise RequestError("no table is named", fix="name tables, or ask for all of them")
+    if request.keys and _ends(request):
+        raise RequestError("both keys and a key range are given", fix="give one of the two")
+    if request.keys and request.filters:
+        # What a filter hides would look absent, and an absent key becomes a delete.
+        raise RequestError("both keys and filters are given", fix="give one of the two; a filter goes with a key range")
+    if request.keys and request.ranges is not None:
+        raise RequestError("listed keys are not cut into ranges", fix="leave the number of ranges out")
+    if len(request.keys) > MAX_KEYS:
+        raise RequestError(f"{len(request.keys)} keys are more than {MAX_KEYS}", fix="dump the table, or a key range")
+    if request.ranges is not None and not 1 <= request.ranges <= MOST_RANGES:
+        raise RequestError(f"{request.ranges} ranges", fix=f"give a number from 1 to {MOST_RANGES}")
+    for column, operator, _ in request.filters:
+        if operator not in filters.OPERATORS:
+            fix = f"operators are {', '.join(filters.OPERATORS)}"
+            raise RequestError(f"the filter on {column} has the unknown operator {operator!r}", fix=fix)
+
+
+def _ends(request: DumpRequest) -> list[Any]:
+    return [k for k in (request.key_from, request.key_to) if k is not None]
+
+
+def _tables(known: dict[str, TableSchema], names: tuple[str, ...] | None) -> tuple[list[TableSchema], list[Refusal]]:
+    shapes: dict[str, TableSchema] = {}
+    refused: dict[str, Refusal] = {}
+    for pattern in dict.fromkeys(names) if names is not None else (None,):
+        if pattern in known:
+            if not known[pattern].key:
+                refusal = _no_key(pattern)
+                raise RequestError(refusal.reason, where=pattern, fix=refusal.fix)
+            shapes[pattern] = known[pattern]
+            continue
+        found = known if pattern is None else _matching(known, pattern)
+        refused.update({name: _no_key(name) for name, schema in found.items() if not schema.key})
+        shapes.update({name: schema for name, schema in found.items() if schema.key})
+    if not shapes:
+        without = f": {', '.join(refused)} have no primary key" if refused else ""
+        raise RequestError(f"no table that is asked for can be dumped{without}", fix="see `dblog check`")
+    return list(shapes.values()), list(refused.values())
+
+
+def _matching(known: dict[str, TableSchema], pattern: str) -> dict[str, TableSchema]:
+    """By the configuration's rules: `*` and `?` are special, within the schema and within the table."""
+    parts = [re.compile(_expression(part), re.DOTALL) for part in pattern.partition(".")[::2]]
+    found = {}
+    if "*" in pattern or "?" in pattern:
+        for name, schema in known.items():
+            table: TableName = schema.table
+            if parts[0].fullmatch(table.schema) and parts[1].fullmatch(table.name):
+                found[name] = schema
+    if not found:
+        captured = ", ".join(sorted(known)[:20]) or "none"
+        what = "matches no captured table" if "*" in pattern or "?" in pattern else "is not a captured table"
+        raise RequestError(f"{pattern!r} {what}", fix=f"captured tables are: {captured}")
+    return found
+
+
+def _expression(pattern: str) -> str:
+    return "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in pattern)
+
+
+def _no_key(name: str) -> Refusal:
+    return Refusal(
+        name, f"{name} has no primary key", f'name its unique, never-null columns under [source.keys] "{name}"'
+    )
+
+
+def _filters(given: Sequence[tuple[str, str, Any]], schema: TableSchema) -> tuple[Filter, ...]:
+    if not given:
+        return ()
+    columns = {c.name: c for c in schema.columns}
+    typed = [(name, op, _value(value, op, columns.get(name))) for name, op, value in given]
+    return filters.parse(typed, schema)
+
+
+def _value(value: Any, operator: str, column: Column | None) -> Any:
+    """The JSON value of what somebody typed; every digit counts, and 42 in a text column is text."""
+    if not isinstance(value, Typed) or column is None:
+        return value.text if isinstance(value, Typed) else value
+    kind = column.type
+    plain = pa.types.is_string(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+    try:
+        parsed = json.loads(value.text, parse_float=str, parse_constant=str)
+    except ValueError as error:
+        if plain and operator != "in":
+            return value.text
+        wants = "a JSON array" if operator == "in" else "a JSON value"
+        raise RequestError(
+            f"filter on {column.name} ({column.source_type}): {value.text!r} is not JSON",
+            fix=f"give {wants}; text in it needs double quotes of its own",
+        ) from error
+    return value.text if plain and operator != "in" and parsed is not None and not isinstance(parsed, str) else parsed
+
+
+# Tasks ----------------------------------------------------------------------------------------------------------------
+
+
+def _cut(config: Config, request: DumpRequest, wanted: Sequence[Wanted], options: Json) -> list[list[Json]]:
+    """The tasks of each table."""
+    if request.keys:
+        return [_listed(request, wanted[0].schema)]
+    with closing(wiring.open_source(config.source).open_reader()) as reader:
+        return [_ranged(reader, request, table, options) for table in wanted]
+
+
+def _listed(request: DumpRequest, schema: TableSchema) -> list[Json]:
+    keys = listed_keys(request, schema)
+    parts = [keys[i : i + KEYS_PER_TASK] for i in range(0, len(keys), KEYS_PER_TASK)]
+    return [_task(schema, Range(estimated=len(part)), keys=part, parts=len(parts)) for part in parts]
+
+
+def listed_keys(request: DumpRequest, schema: TableSchema) -> list[Any]:
+    """The request's keys as JSON, each once."""
+    return [key_to_json(k) for k in dict.fromkeys(key_from_json(k, schema) for k in request.keys)]
+
+
+def _ranged(reader: ChunkReader, request: DumpRequest, table: Wanted, options: Json) -> list[Json]:
+    schema = table.schema
+    ends = _whole(request, schema)
+    cut = ranges.cut(reader, schema, table.filters, ends, options, wanted=request.ranges)
+    conditions = filters.to_json(table.filters) if table.filters else []
+    heals = None if conditions or not _may_heal(ends, schema) else {"key_from": ends.key_from, "key_to": ends.key_to}
+    return [_task(schema, part, parts=len(cut), filters=conditions, heals=heals) for part in cut]
+
+
+def _whole(request: DumpRequest, schema: TableSchema) -> Range:
+    """The range that the request asks for, its ends in the one form that a key has."""
+    first, last = (
+        None if end is None else key_to_json(key_from_json(end, schema)) for end in (request.key_from, request.key_to)
+    )
+    return Range(key_from=first, key_to=last)
+
+
+def _may_heal(ends: Range, schema: TableSchema) -> bool:
+    """Whether the lake can tell which of its rows lie in the range: it must order the key as the database does."""
+    if ends.key_from is None and ends.key_to is None:
+        return True
+    return all(_ordered_alike(column.type) for column in schema.key_columns)
+
+
+def _ordered_alike(kind: pa.DataType) -> bool:
+    types = pa.types
+    tests = (types.is_integer, types.is_decimal, types.is_date, types.is_timestamp, types.is_binary)
+    return any(test(kind) for test in tests)
+
+
+def _task(
+    schema: TableSchema,
+    part: Range,
+    *,
+    parts: int,
+    keys: list[Any] | None = None,
+    filters: Sequence[Json] = (),
+    heals: Json | None = None,
+) -> Json:
+    return {
+        "table": str(schema.table),
+        "keys": keys,
+        "key_from": part.key_from,
+        "after": part.after,
+        "key_to": part.key_to,
+        "filters": list(filters),
+        "parts": parts,
+        "heals": heals,
+        "estimated": part.estimated,
+    }
