@@ -1,0 +1,115 @@
+"""One attempt of a worker on its task: chunk after chunk, without waiting for the log, at the pace that is asked for.
+
+The worker goes on at once with the next chunk, up to `in_flight` that the capture has not yet placed. What is placed it
+learns from the task's progress; when that says that the attempt is broken (the capture was restarted, the table was
+altered, another worker took over) it begins a new attempt after the last placed chunk. Options are read again for every
+chunk. There is no other wait than the clock's.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from dblog_core.control import OVER
+from dblog_core.dumps import TaskProgress
+from dblog_core.hold import Hold
+from dblog_core.pace import Limits, Pace
+from dblog_core.window_reader import Connections, ShapeChanged, WindowReader
+
+log = logging.getLogger(__name__)
+
+PLACING = 0.05  # seconds between two looks at what the capture has placed
+RESTING = 0.25  # seconds at most between two looks at the options while the worker rests
+SHORTEST = 1e-3  # seconds: a shorter rest is none
+
+
+class WorkerPace:
+    """The pace of one worker, and the last reading of the source that it has taken into account."""
+
+    def __init__(self) -> None:
+        self._dump, self._seen = "", 0
+        self._unmeasured = False
+        self.pace = Pace()
+
+    def begin(self, dump_id: str) -> None:
+        """The worker turns to a task of this dump: tasks of one dump go on at the pace of those before."""
+        if dump_id != self._dump:
+            self._dump, self.pace, self._unmeasured = dump_id, Pace(), False
+
+    def rest(self, hold: Hold, options: dict[str, Any]) -> float:
+        """Seconds until the next chunk may begin. Raises LeaseLost, and what a look at the source raises for good."""
+        limits = Limits.of(options)
+        self.pace.follow(limits)
+        if limits.watches:
+            reading = hold.place.gauge.read()
+            if reading is not None and reading.number != self._seen:
+                self._seen = reading.number
+                self.pace.look(reading.strain, limits)
+                strain = reading.strain
+                if limits.max_retained and strain is not None and strain.retained_bytes is None:
+                    self._warn(hold)
+        hold.tell(self.pace.held, self.pace.factor)
+        return self.pace.rest(hold.place.clock.monotonic(), limits)
+
+    def _warn(self, hold: Hold) -> None:
+        if not self._unmeasured:
+            log.warning("%s: the source does not tell how much log it retains: max_retained has no effect", hold)
+        self._unmeasured = True
+
+
+class Attempt:
+    """Chunks from the last placed one on."""
+
+    def __init__(self, hold: Hold, connections: Connections, pace: WorkerPace) -> None:
+        self._hold, self._pace, self._place = hold, pace, hold.place
+        self._number = hold.next_attempt()
+        self._reader = WindowReader(hold, connections, self._number, hold.progress())
+
+    def run(self) -> bool:
+        """Until the worker is to leave the task (True), or another attempt has to go on with it (False).
+
+        Raises LeaseLost, and what the source, staging and the state store raise.
+        """
+        while not self._place.stop.is_set():
+            self._hold.check()
+            progress = self._hold.progress()
+            if progress.done:
+                return True
+            if progress.broken >= self._number or progress.attempt > self._number:
+                log.info("%s: a new attempt: %s", self._hold, progress.reason or "somebody has begun one")
+                return False
+            state, options = self._hold.settings()
+            if state in OVER or self._hold.surplus(options):
+                return True
+            if state == "paused" and self._reader.ordinal == progress.ordinal:
+                return True
+            wait = self._wait(progress, state, options)
+            if wait > SHORTEST:
+                self._place.clock.wait(self._place.stop, wait)
+            elif not self._chunk(options["chunk_size"]):
+                return False
+        return True
+
+    def _wait(self, progress: TaskProgress, state: str, options: dict[str, Any]) -> float:
+        """Seconds to wait before anything is looked at again; 0: the next chunk is due."""
+        if self._reader.final or state == "paused" or self._reader.ordinal - progress.ordinal >= options["in_flight"]:
+            return PLACING
+        return min(self._pace.rest(self._hold, options), RESTING)
+
+    def _chunk(self, size: int) -> bool:
+        """Reads one chunk; False if this attempt cannot."""
+        began = self._place.clock.monotonic()
+        try:
+            rows = self._reader.read(size)
+        except ShapeChanged as change:
+            log.info("%s: a new attempt: %s", self._hold, change)
+            return False
+        self._pace.pace.chunk(
+            of=(self._hold.task.table, size),
+            began=began,
+            selected=self._reader.selected,
+            ended=self._place.clock.monotonic(),
+            rows=rows,
+        )
+        return True

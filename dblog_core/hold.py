@@ -1,0 +1,134 @@
+"""A worker's hold on one task: the leases that it rests on, and what is read and written in the state store under them.
+
+A hold has two leases. `task-DUMP-NUMBER` keeps others from the task. `permit-DUMP-INDEX` is one of as many permits as
+the dump's `workers` option allows over all processes: taking one is the only way to become a worker of the dump, so
+nothing has to be counted, and a worker whose index is no longer below the option is the one to leave.
+
+Nothing is written, here or into the source or staging, once a lease is in doubt. What a paused process writes all the
+same, between that question and its answer, belongs to an attempt that the capture knows is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dblog_core import control
+from dblog_core.config import Config
+from dblog_core.control import TaskStatus
+from dblog_core.dumps import TaskProgress
+from dblog_core.errors import DblogError, LeaseLost, StateError
+from dblog_core.gauge import Gauge
+from dblog_core.interfaces import Clock, Lease, Source, StateStore
+from dblog_core.staging import Staging
+
+log = logging.getLogger(__name__)
+
+
+def random_id() -> str:
+    """An id that nobody else makes."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What one worker works with; `new_id` makes holders' and windows' ids."""
+
+    config: Config
+    state: StateStore
+    source: Source
+    staging: Staging
+    gauge: Gauge
+    clock: Clock
+    stop: threading.Event
+    new_id: Callable[[], str] = random_id
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """One of the places that a dump has for workers."""
+
+    index: int
+    lease: Lease
+
+
+class Hold:
+    """One task in the hands of one worker, until `release`."""
+
+    def __init__(self, place: Workplace, dump_id: str, task: TaskStatus, lease: Lease, permit: Permit) -> None:
+        self.place, self.dump_id, self.task = place, dump_id, task
+        self._lease, self._permit = lease, permit
+        self._told = (task.held, 1.0)
+        self.placed = 0
+
+    def __str__(self) -> str:
+        return f"dump {self.dump_id}, task {self.task.number} ({self.task.table})"
+
+    def check(self) -> None:
+        """Raises LeaseLost unless nobody else can hold the task yet."""
+        if not self._lease.valid():
+            raise LeaseLost("the lease of the task is gone or in doubt", where=str(self), fix="none: it is taken again")
+
+    def surplus(self, options: dict[str, Any]) -> bool:
+        """Whether the dump has fewer places for workers now than when this one began, or its place may be taken."""
+        return self._permit.index >= options["workers"] or not self._permit.lease.valid()
+
+    def settings(self) -> tuple[str, dict[str, Any]]:
+        """State and options of the dump as somebody set them last: one small node, read for every chunk."""
+        return control.settings(self.place.state, self.dump_id)
+
+    def progress(self) -> TaskProgress:
+        """How far the task is, as the capture has published it."""
+        found = control.progress(self.place.state, self.dump_id, self.task.number, self.task.table)
+        self.placed = found.ordinal
+        return found
+
+    def over(self) -> bool:
+        """Whether this worker is to leave the task alone before another attempt."""
+        self.check()
+        state, options = self.settings()
+        return state in control.OVER or state == "paused" or self.surplus(options)
+
+    def next_attempt(self) -> int:
+        """The number of a new attempt, larger than any before. Raises LeaseLost."""
+        self.check()
+        return control.next_attempt(self.place.state, self.dump_id, self.task.number)
+
+    def fail(self, error: DblogError) -> None:
+        """The task can never be done, and says why. Raises LeaseLost."""
+        self.check()
+        log.error("%s cannot go on: %s", self, error)
+        control.fail(self.place.state, self.dump_id, self.task.number, str(error))
+
+    def tell(self, held: str | None, factor: float) -> None:
+        """Shows in the state store, when it changes, why the worker is slow. Raises LeaseLost."""
+        pace = (held, round(factor, 3))
+        if pace == self._told:
+            return
+        self.check()
+        control.put_pace(self.place.state, self.dump_id, self.task.number, held=held, factor=pace[1])
+        if held != self._told[0]:
+            log.warning("%s: %s", self, held or "goes on at its own pace")
+        self._told = pace
+
+    def release(self) -> None:
+        """Gives the task back at once. A state store that is away only delays that until the leases end."""
+        try:
+            if self._lease.valid():
+                self.tell(None, 1.0)
+        except StateError as error:
+            log.warning("%s: what held it back stays shown: %s", self, error)
+        give_back(self._lease)
+        give_back(self._permit.lease)
+
+
+def give_back(lease: Lease) -> None:
+    """Releases a lease now, or, where the state store cannot be reached, lets it end by itself."""
+    try:
+        lease.release()
+    except StateError as error:
+        log.warning("a lease is not given back, and ends by itself: %s", error)

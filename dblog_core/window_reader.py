@@ -1,0 +1,181 @@
+"""One chunk of a task between its watermarks: low, SELECT, rows durable in staging, high.
+
+Key ranges are `after < key <= key_to`, or begin with `key_from` itself. Where a task has no `key_to`, its end is the
+largest key that a SELECT inside its first window finds: what comes above it later is the log's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dblog_core import filters, watermark
+from dblog_core.dumps import TaskProgress
+from dblog_core.errors import DblogError, RequestError
+from dblog_core.filters import Filter
+from dblog_core.hold import Hold
+from dblog_core.interfaces import Chunk, ChunkReader, Source, WatermarkWriter
+from dblog_core.rules import Rules
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.values import Key, key_from_json, key_to_json, keys_of
+from dblog_core.watermark import Heals, High, Low, Mark
+
+KEYS_PER_CHUNK = 1_000
+
+
+class ShapeChanged(Exception):
+    """The table was altered between the look at its shape and the SELECT: nothing is wrong with another attempt."""
+
+
+@dataclass(slots=True)
+class Connections:
+    """A worker's connections to the source."""
+
+    reader: ChunkReader
+    watermarks: WatermarkWriter
+
+    @classmethod
+    def open(cls, source: Source, row: str) -> Connections:
+        """`row`: the worker's row in the watermark table."""
+        reader = source.open_reader()
+        try:
+            return cls(reader, source.open_watermarks(row))
+        except BaseException:
+            reader.close()
+            raise
+
+    def close(self) -> None:
+        try:
+            self.reader.close()
+        finally:
+            self.watermarks.close()
+
+
+class WindowReader:
+    """Reads the chunks of one attempt, from the last placed one on. `selected`: seconds of the last chunk's SELECTs."""
+
+    def __init__(self, hold: Hold, connections: Connections, attempt: int, progress: TaskProgress) -> None:
+        self._hold, self._connections, self._attempt = hold, connections, attempt
+        self._place, self._task = hold.place, hold.task
+        self._rules = Rules(self._place.config.source.columns)
+        self._name = TableName.parse(self._task.table)
+        self._after = progress.key if progress.key is not None else self._task.after
+        self._upto: Any = self._task.key_to
+        self.ordinal = progress.ordinal
+        self.final = False
+        self.selected = 0.0
+
+    def read(self, size: int) -> int:
+        """One chunk of at most `size` rows; returns its rows. Raises LeaseLost, ShapeChanged, RequestError (the table
+        is gone, or has no key any more, or a filter or key does not fit it) and what the source and staging raise."""
+        mark = self._mark()
+        self._hold.check()
+        self._connections.watermarks.write(watermark.encode(Low(mark)))
+        schema = self._schema()
+        try:
+            high = self._chunk(mark, schema, size)
+        except DblogError as error:
+            if error.transient or self._schema().fingerprint == schema.fingerprint:
+                raise
+            raise ShapeChanged(f"{self._name} was altered while it was read") from error
+        self._hold.check()
+        self._connections.watermarks.write(watermark.encode(high))
+        self.ordinal += 1
+        self.final = high.final
+        self._after = high.last_key if high.last_key is not None else self._after
+        return high.rows
+
+    def _mark(self) -> Mark:
+        return Mark(
+            source=self._place.config.source.name,
+            task=f"{self._hold.dump_id}/{self._task.number}",
+            attempt=self._attempt,
+            ordinal=self.ordinal,
+            window=self._place.new_id(),
+            table=self._task.table,
+            parts=self._task.parts,
+            heals=None if self._task.heals is None else Heals(**self._task.heals),
+        )
+
+    def _schema(self) -> TableSchema:
+        schema = self._connections.reader.schema(self._name)
+        if not schema.key:
+            raise RequestError(f"{self._name} has no key any more", fix="give it one, and request the dump again")
+        return schema
+
+    def _chunk(self, mark: Mark, schema: TableSchema, size: int) -> High:
+        conditions = filters.from_json(self._task.filters, schema)
+        self.selected = 0.0
+        if self._task.keys is not None:
+            return self._listed(mark, schema, conditions)
+        if self._after is None and self._task.key_from is not None:
+            return self._first(mark, schema, conditions)
+        return self._range(mark, schema, size, conditions)
+
+    def _listed(self, mark: Mark, schema: TableSchema, conditions: tuple[Filter, ...]) -> High:
+        """The next keys of a task that lists them; those that the source does not have are named absent."""
+        assert self._task.keys is not None
+        first = self.ordinal * KEYS_PER_CHUNK
+        asked = [key_from_json(k, schema) for k in self._task.keys[first : first + KEYS_PER_CHUNK]]
+        chunk = self._keys(schema, asked, conditions)
+        found = set(keys_of(chunk.rows, schema))
+        # A key that a filter leaves out may be there all the same.
+        absent = () if conditions else tuple(key_to_json(k) for k in asked if k not in found)
+        final = first + KEYS_PER_CHUNK >= len(self._task.keys)
+        return self._stage(mark, chunk, last_key=None, final=final, absent=absent)
+
+    def _first(self, mark: Mark, schema: TableSchema, conditions: tuple[Filter, ...]) -> High:
+        """The first key of a range that includes it: a chunk of its own, since what follows comes *after* a key."""
+        chunk = self._keys(schema, [key_from_json(self._task.key_from, schema)], conditions)
+        return self._stage(mark, chunk, last_key=self._task.key_from, final=False)
+
+    def _range(self, mark: Mark, schema: TableSchema, size: int, conditions: tuple[Filter, ...]) -> High:
+        after = None if self._after is None else key_from_json(self._after, schema)
+        began = self._place.clock.monotonic()
+        if self._upto is None:
+            last = self._connections.reader.last_key(schema)
+            self._upto = None if last is None else key_to_json(last)
+        upto = None if self._upto is None else key_from_json(self._upto, schema)
+        limit = size if upto is not None else 1  # an empty table: in a snapshot, like any chunk
+        chunk = self._connections.reader.read(schema, after=after, upto=upto, limit=limit, filters=conditions)
+        self.selected = self._place.clock.monotonic() - began
+        key = _last_key(chunk)
+        final = upto is None or chunk.rows.num_rows < limit or key == self._upto
+        return self._stage(mark, chunk, last_key=key, final=final)
+
+    def _keys(self, schema: TableSchema, keys: list[Key], conditions: tuple[Filter, ...]) -> Chunk:
+        began = self._place.clock.monotonic()
+        chunk = self._connections.reader.read_keys(schema, keys, filters=conditions)
+        self.selected = self._place.clock.monotonic() - began
+        return chunk
+
+    def _stage(self, mark: Mark, chunk: Chunk, *, last_key: Any, final: bool, absent: tuple[Any, ...] = ()) -> High:
+        """Makes the chunk durable; the watermark that tells the capture of it."""
+        self._hold.check()
+        schema = self._rules.schema(chunk.schema)
+        self._place.staging.put_schema(schema)
+        rows = self._rules.rows(chunk.schema, chunk.rows)
+        file = None
+        if rows.num_rows:
+            directory = f"chunks/{self._hold.dump_id}/{self._task.number}"
+            file = self._place.staging.write_chunk(directory, f"{mark.ordinal:08d}-{mark.window}", rows)
+        return High(
+            mark,
+            file=file.path if file else None,
+            rows=rows.num_rows,
+            bytes=file.bytes if file else 0,
+            checksum=file.checksum if file else "",
+            schema=schema.fingerprint,
+            last_key=last_key,
+            final=final,
+            snapshot=chunk.snapshot,
+            absent=absent,
+        )
+
+
+def _last_key(chunk: Chunk) -> Any:
+    rows = chunk.rows
+    if not rows.num_rows:
+        return None
+    key: Key = keys_of(rows.slice(rows.num_rows - 1, 1), chunk.schema)[0]
+    return key_to_json(key)

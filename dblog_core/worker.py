@@ -1,0 +1,85 @@
+"""One dump worker: takes a task, works on it over as many attempts as it takes, gives it back, takes the next."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+
+from dblog_core.attempt import Attempt, WorkerPace
+from dblog_core.errors import DblogError, LeaseLost
+from dblog_core.finder import Finder
+from dblog_core.hold import Hold, Workplace
+from dblog_core.window_reader import Connections
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 5  # attempts without progress after faults that may pass, before another worker may have the task
+WATERMARK_ROWS = 256
+
+
+def work_until_none_is_free(finder: Finder, place: Workplace) -> list[DblogError]:
+    """One worker, in the calling thread: takes tasks and works on them until none is free, or it is told to stop.
+
+    Returns the faults of tasks that can never be done; each is recorded with its task. Raises what keeps this worker
+    from working at all (it cannot connect), and a fault that may pass after PATIENCE attempts on one task.
+    """
+    faults: list[DblogError] = []
+    pace, holder = WorkerPace(), place.new_id()[:12]
+    while not place.stop.is_set() and (hold := finder.take(place, holder)) is not None:
+        try:
+            pace.begin(hold.dump_id)
+            if (fault := _carry_out(hold, pace)) is not None:
+                faults.append(fault)
+        finally:
+            hold.release()
+    return faults
+
+
+def _carry_out(hold: Hold, pace: WorkerPace) -> DblogError | None:
+    """As many attempts as it takes; returns what makes the task impossible."""
+    tries, faults, placed = 0, 0, -1
+    while not hold.place.stop.is_set():
+        fault: DblogError | None = None
+        connections: Connections | None = None
+        try:
+            if hold.over():
+                return None
+            connections = Connections.open(hold.place.source, _watermark_row(hold))
+            if Attempt(hold, connections, pace).run():
+                return None
+        except LeaseLost as error:
+            log.warning("%s: left to others: %s", hold, error)
+            return None
+        except DblogError as error:
+            if not error.transient and connections is None:
+                raise  # this worker cannot connect: others may
+            if not error.transient:
+                return _failed(hold, error)
+            fault = error
+        finally:
+            if connections is not None:
+                connections.close()
+        if hold.placed > placed:
+            tries, faults, placed = 0, 0, hold.placed
+        tries, faults = tries + 1, faults + (fault is not None)
+        if fault is not None:
+            if faults >= PATIENCE:
+                raise fault
+            log.warning("%s: trying again: %s", hold, fault)
+        hold.place.clock.wait(hold.place.stop, min(0.2 * tries, 2.0))
+    return None
+
+
+def _failed(hold: Hold, error: DblogError) -> DblogError | None:
+    """Records the fault with the task; the next worker will meet it again if the task is no longer ours."""
+    try:
+        hold.fail(error)
+    except LeaseLost as lost:
+        log.warning("%s: left to others: %s", hold, lost)
+        return None
+    return error
+
+
+def _watermark_row(hold: Hold) -> str:
+    """Our row in the watermark table: of a bounded number, since two that share one wait only for a moment."""
+    return f"worker-{zlib.crc32(f'{hold.dump_id}/{hold.task.number}'.encode()) % WATERMARK_ROWS}"
