@@ -1,4 +1,4 @@
-"""Dump workers: what they read and when, how many there are, and what becomes of a task whose worker ends in some way."""
+"""Dump workers: what they read and when, how many there are, and what becomes of a task whose worker ends."""
 
 from __future__ import annotations
 
