@@ -48,7 +48,7 @@ def from_json(value: Any, column: Column) -> Any:
         if pa.types.is_integer(kind) and isinstance(value, int) and not isinstance(value, bool):
             return int(pa.scalar(value, kind).as_py())
         if pa.types.is_floating(kind) and isinstance(value, int | float | str) and not isinstance(value, bool):
-            return float(value)
+            return _floating(float(value), kind)
         if pa.types.is_decimal(kind) and isinstance(value, int | str) and not isinstance(value, bool):
             return pa.scalar(decimal.Decimal(value), kind).as_py()
         if isinstance(value, str):
@@ -59,14 +59,30 @@ def from_json(value: Any, column: Column) -> Any:
             if pa.types.is_date(kind):
                 return dt.date.fromisoformat(value)
             if pa.types.is_timestamp(kind):
-                parsed = dt.datetime.fromisoformat(value)
-                return parsed.astimezone(dt.UTC) if kind.tz else parsed.replace(tzinfo=None)
+                return _moment(dt.datetime.fromisoformat(value), kind)
     except (ValueError, OverflowError, binascii.Error, decimal.InvalidOperation, pa.ArrowInvalid):
         pass
     raise RequestError(
         f"{value!r} is not a value of key column {column.name} ({column.source_type})",
         fix="give a JSON value of that type: numbers as numbers, decimals and dates as strings, binary as base64",
     )
+
+
+def _floating(value: float, kind: pa.DataType) -> float:
+    """The value as the column has it: 0.1 in a column of four bytes is 0.10000000149011612."""
+    exact = float(pa.scalar(value, kind).as_py())
+    if math.isinf(exact) and not math.isinf(value):
+        raise OverflowError
+    return exact
+
+
+def _moment(parsed: dt.datetime, kind: pa.DataType) -> dt.datetime:
+    """A time without a zone is UTC where the column is a point in time; elsewhere a zone has no meaning."""
+    if kind.tz:
+        return parsed.astimezone(dt.UTC) if parsed.tzinfo else parsed.replace(tzinfo=dt.UTC)
+    if parsed.tzinfo:
+        raise ValueError("a zone in a column without one")
+    return parsed
 
 
 def key_to_json(key: Key) -> Any:

@@ -6,9 +6,10 @@ order. Tests drive the capture's parts by hand, or whole through `wiring`.
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,8 @@ from dblog_core.events import (
     WatermarkSeen,
     changes_schema,
 )
-from dblog_core.interfaces import Chunk, Problem
+from dblog_core.filters import Filter
+from dblog_core.interfaces import Chunk, Problem, ReadPlan, Strain
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.values import Key
 
@@ -97,6 +99,7 @@ class FakeSource:
     def __init__(self, database: FakeDatabase, *, batch: int = 1000) -> None:
         self.database, self._batch = database, batch
         self.acknowledged = 0
+        self.load = Strain(replication_lag=None, running=0, retained_bytes=0)
 
     def check(self) -> list[Problem]:
         return []
@@ -126,6 +129,9 @@ class FakeSource:
 
     def open_watermarks(self, worker: str) -> FakeWatermarks:
         return FakeWatermarks(self.database)
+
+    def strain(self) -> Strain:
+        return self.load
 
     def horizon(self) -> str | None:
         return None
@@ -216,16 +222,38 @@ class FakeReader:
     def estimated_rows(self, table: TableName) -> int:
         return len(self._database.rows.get(table, {}))
 
-    def read(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Chunk:
+    def explain(self, schema: TableSchema, *, filters: Sequence[Filter] = ()) -> ReadPlan:
         with self._database.lock:
-            rows = self._database.rows.get(schema.table, {})
-            keys = sorted(k for k in rows if (after is None or k > after) and (upto is None or k <= upto))
-            return self._chunk(schema, [rows[k] for k in keys[:limit]])
+            rows = self._database.rows.get(schema.table, {}).values()
+            return ReadPlan("PRIMARY", sum(passes(row, filters) for row in rows))
 
-    def read_keys(self, schema: TableSchema, keys: Sequence[Key]) -> Chunk:
+    def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:
+        with self._database.lock:
+            keys = self._keys(schema, after, upto)
+        yield from keys[every - 1 :: every]
+
+    def read(
+        self,
+        schema: TableSchema,
+        *,
+        after: Key | None,
+        upto: Key | None,
+        limit: int,
+        filters: Sequence[Filter] = (),
+    ) -> Chunk:
         with self._database.lock:
             rows = self._database.rows.get(schema.table, {})
-            return self._chunk(schema, [rows[k] for k in sorted(keys) if k in rows])
+            found = [rows[k] for k in self._keys(schema, after, upto) if passes(rows[k], filters)]
+            return self._chunk(schema, found[:limit])
+
+    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
+        with self._database.lock:
+            rows = self._database.rows.get(schema.table, {})
+            return self._chunk(schema, [rows[k] for k in sorted(keys) if k in rows and passes(rows[k], filters)])
+
+    def _keys(self, schema: TableSchema, after: Key | None, upto: Key | None) -> list[Key]:
+        keys = self._database.rows.get(schema.table, {})
+        return sorted(k for k in keys if (after is None or k > after) and (upto is None or k <= upto))
 
     @staticmethod
     def _chunk(schema: TableSchema, rows: list[Row]) -> Chunk:
@@ -233,6 +261,22 @@ class FakeReader:
 
     def close(self) -> None:
         return None
+
+
+_COMPARISONS = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def passes(row: Row, filters: Sequence[Filter]) -> bool:
+    """Whether a row passes all filters, compared as Python does; NULL passes none."""
+    return all(_passes(row.get(f.column), f) for f in filters)
+
+
+def _passes(value: Any, given: Filter) -> bool:
+    if value is None:
+        return False
+    if given.op == "in":
+        return value in given.values
+    return bool(_COMPARISONS[given.op](value, given.values[0]))
 
 
 class FakeWatermarks:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,18 +11,23 @@ import pymysql
 from pymysql.connections import Connection, MySQLResult
 
 from dblog_core.config import SourceConfig
-from dblog_core.errors import RequestError, SourceUnavailable, ValueOutOfRange
-from dblog_core.interfaces import Chunk
+from dblog_core.errors import RequestError, SourceRefused, SourceUnavailable, ValueOutOfRange
+from dblog_core.filters import Filter
+from dblog_core.interfaces import Chunk, ReadPlan
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.sources.mysql import catalogue, text_values
+from dblog_core.sources.mysql import catalogue, conditions, plans, text_values
 from dblog_core.sources.mysql.binary_values import ValueFault
-from dblog_core.sources.mysql.connection import connect, quoted, rows, translated, where
+from dblog_core.sources.mysql.conditions import Condition
+from dblog_core.sources.mysql.connection import connect, rows, translated, where
 from dblog_core.sources.mysql.packets import Packets, read_rows
-from dblog_core.sources.mysql.types import is_labelled
 from dblog_core.sources.mysql.watermarks import qualified
 from dblog_core.values import Key, keys_of
 
 _RECEIVE = 256 << 10
+_USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
+_NO_SUCH_INDEX = 1176
+# Character sets that do not fit, and text that is no time where the server wants one.
+_INCOMPARABLE = {1267, 1270, 1271, 1292, 1525, 3854}
 
 
 class MysqlChunks:
@@ -31,6 +36,7 @@ class MysqlChunks:
     def __init__(self, config: SourceConfig, connection: Connection[Any]) -> None:
         self._config, self._connection = config, connection
         self._keys: Mapping[str, Sequence[str]] = config.keys
+        self._indexes: dict[tuple[TableName, tuple[str, ...]], str | None] = {}
 
     def schema(self, table: TableName) -> TableSchema:
         with translated(self._config, f"reading the shape of {table}"):
@@ -46,7 +52,7 @@ class MysqlChunks:
         return described.schema
 
     def last_key(self, schema: TableSchema) -> Key | None:
-        found = self._select(schema, schema.key_columns, "", [], "DESC", 1)
+        found = self._select(schema, schema.key_columns, ("", []), "DESC", 1)
         keys = keys_of(found, schema)
         return keys[0] if keys else None
 
@@ -56,52 +62,105 @@ class MysqlChunks:
             found = rows(self._connection, sql, (table.schema, table.name))
         return int(found[0][0] or 0) if found else 0
 
-    def read(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Chunk:
-        conditions, values = [], []
-        for key, beyond, equal in ((after, ">", False), (upto, "<", True)):
-            if key is not None:
-                condition, bound = _bound(schema, key, beyond, equal)
-                conditions.append(condition)
-                values += bound
-        return Chunk(schema, self._select(schema, schema.columns, " AND ".join(conditions), values, "ASC", limit), None)
+    def explain(self, schema: TableSchema, *, filters: Sequence[Filter] = ()) -> ReadPlan:
+        passing = conditions.passing(schema, filters)
+        bounds = self._usual_bounds(schema)
+        where_ = conditions.every(conditions.between(schema, *bounds), passing)
+        with translated(self._config, f"planning how to read {schema.table}"), _comparable(schema):
+            statement = self._statement(schema, schema.columns, where_, "ASC", _USUAL_LIMIT)
+            index = plans.index_used(plans.explained(self._connection, *statement), bounded=bounds != (None, None))
+            if not filters:
+                return ReadPlan(index, self.estimated_rows(schema.table))
+            counted = f"SELECT 1 FROM {qualified(schema.table)} WHERE {passing[0]}"
+            return ReadPlan(index, plans.passing_rows(plans.explained(self._connection, counted, passing[1])))
 
-    def read_keys(self, schema: TableSchema, keys: Sequence[Key]) -> Chunk:
+    def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:
+        """One SELECT of the key's columns for each key, so that neither memory nor a snapshot grows with the table."""
+        while True:
+            place = conditions.between(schema, after, upto)
+            keys = keys_of(self._select(schema, schema.key_columns, place, "ASC", 1, skip=every - 1), schema)
+            if not keys:
+                return
+            after = keys[0]
+            yield after
+
+    def read(
+        self,
+        schema: TableSchema,
+        *,
+        after: Key | None,
+        upto: Key | None,
+        limit: int,
+        filters: Sequence[Filter] = (),
+    ) -> Chunk:
+        condition = conditions.every(conditions.between(schema, after, upto), conditions.passing(schema, filters))
+        return self._chunk(schema, condition, limit)
+
+    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
         if not keys:
-            return Chunk(schema, _no_rows(schema), None)
-        columns = schema.key_columns
-        values = [_value(part, column) for key in keys for part, column in zip(key, columns, strict=True)]
-        if len(columns) == 1:
-            condition = f"{quoted(columns[0].name)} IN ({', '.join(['%s'] * len(keys))})"
-        else:
-            # MariaDB turns a long IN of rows into a join; this form uses the key's index on both servers.
-            one = "(" + " AND ".join(f"{quoted(c.name)} = %s" for c in columns) + ")"
-            condition = "(" + " OR ".join([one] * len(keys)) + ")"
-        return Chunk(schema, self._select(schema, schema.columns, condition, values, "ASC", None), None)
+            return Chunk(schema, pa.RecordBatch.from_pylist([], schema=schema.arrow), None)
+        condition = conditions.every(conditions.listed(schema, keys), conditions.passing(schema, filters))
+        return self._chunk(schema, condition, None)
 
     def close(self) -> None:
         self._connection.close()
+
+    def _chunk(self, schema: TableSchema, condition: Condition, limit: int | None) -> Chunk:
+        with translated(self._config, "looking at binlog_order_commits"):
+            refuse_any_order(self._connection, self._config)
+        return Chunk(schema, self._select(schema, schema.columns, condition, "ASC", limit), None)
+
+    def _usual_bounds(self, schema: TableSchema) -> tuple[Key | None, Key | None]:
+        """Bounds as a chunk in the middle of the table has; open where the table is empty."""
+        first = keys_of(self._select(schema, schema.key_columns, ("", []), "ASC", 1), schema)
+        last = self.last_key(schema)
+        if not first or last is None:
+            return None, None
+        return (None if first[0] == last else first[0]), last
 
     def _select(
         self,
         schema: TableSchema,
         columns: Sequence[Column],
-        condition: str,
-        values: list[Any],
+        condition: Condition,
         direction: str,
         limit: int | None,
+        *,
+        skip: int = 0,
     ) -> pa.RecordBatch:
+        with translated(self._config, f"reading {schema.table}"), _comparable(schema):
+            try:
+                found = self._run(*self._statement(schema, columns, condition, direction, limit, skip), len(columns))
+            except pymysql.err.OperationalError as error:
+                if error.args[0] != _NO_SUCH_INDEX:
+                    raise
+                self._indexes.pop((schema.table, schema.key), None)  # it was replaced since we looked
+                found = self._run(*self._statement(schema, columns, condition, direction, limit, skip), len(columns))
+        return self._batch(schema, columns, found)
+
+    def _statement(
+        self,
+        schema: TableSchema,
+        columns: Sequence[Column],
+        condition: Condition,
+        direction: str,
+        limit: int | None,
+        skip: int = 0,
+    ) -> Condition:
         if not schema.key:
             raise RequestError(
                 f"table {schema.table} has no key to read it by",
                 fix="give it a primary key, or an entry in [source.keys]",
             )
-        sql = f"SELECT {', '.join(map(_selected, columns))} FROM {qualified(schema.table)}"
-        sql += f" WHERE {condition}" if condition else ""
-        sql += " ORDER BY " + ", ".join(f"{_ordered(column)} {direction}" for column in schema.key_columns)
+        known = (schema.table, schema.key)
+        if known not in self._indexes:
+            self._indexes[known] = plans.key_index(self._connection, schema)
+        text, values = condition
+        sql = f"SELECT {', '.join(map(conditions.selected, columns))} FROM {plans.hinted(schema, self._indexes[known])}"
+        sql += f" WHERE {text}" if text else ""
+        sql += f" ORDER BY {conditions.order(schema, direction)}"
         sql += f" LIMIT {int(limit)}" if limit is not None else ""
-        with translated(self._config, f"reading {schema.table}"):
-            found = self._run(sql, values, len(columns))
-        return self._batch(schema, columns, found)
+        return sql + (f" OFFSET {int(skip)}" if skip else ""), values
 
     def _run(self, sql: str, values: list[Any], width: int) -> list[list[bytes | None]]:
         """Runs a SELECT and splits its rows from the socket itself: the driver makes an object of every value."""
@@ -130,62 +189,59 @@ class MysqlChunks:
     def _batch(self, schema: TableSchema, columns: Sequence[Column], found: list[list[bytes | None]]) -> pa.RecordBatch:
         arrays = []
         for column, values in zip(columns, found, strict=True):
+            # A zero date in a key must not become NULL: nothing comes after a key that holds one.
+            zero_dates = "error" if column.name in schema.key else self._config.zero_dates
             try:
-                arrays.append(text_values.to_arrow(column, values, zero_dates=self._config.zero_dates))
+                arrays.append(text_values.to_arrow(column, values, zero_dates=zero_dates))
             except ValueFault as fault:
                 raise ValueOutOfRange(
-                    f"column {column.name}: a value {fault.why}", where=str(schema.table), fix=fault.fix
+                    f"column {column.name}: a value {fault.why}",
+                    where=str(schema.table),
+                    fix="correct the value: a key cannot be NULL" if column.name in schema.key else fault.fix,
                 ) from fault
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
 
 
-def _no_rows(schema: TableSchema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=schema.arrow)
+@contextlib.contextmanager
+def _comparable(schema: TableSchema) -> Iterator[None]:
+    """Turns the server's refusal to compare a column with a value into ours."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        if error.args[0] not in _INCOMPARABLE:
+            raise
+        raise RequestError(
+            f"a key or filter does not fit its column: {error.args[-1]}",
+            where=str(schema.table),
+            fix="give values that the column's type and character set can hold",
+        ) from error
 
 
-def _selected(column: Column) -> str:
-    # A FLOAT is printed with six digits; as a double it is printed exactly.
-    return f"CAST({quoted(column.name)} AS DOUBLE)" if pa.types.is_float32(column.type) else quoted(column.name)
+def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:
+    """Raises SourceRefused where commits may become visible in another order than the log's.
 
-
-def _ordered(column: Column) -> str:
-    """What key order goes by. ENUM and SET sort by their number but compare as text, so both go by their text."""
-    if is_labelled(column.source_type):
-        return f"CONVERT({quoted(column.name)} USING utf8mb4) COLLATE utf8mb4_bin"
-    return quoted(column.name)
-
-
-def _bound(schema: TableSchema, key: Key, beyond: str, equal: bool) -> tuple[str, list[Any]]:
-    """`key beyond (or equal)` column by column: row comparisons would not use the index.
-
-    (a, b) > (1, 2) is `a >= 1 AND (a > 1 OR (a = 1 AND b > 2))`, whose first part alone gives the range its start.
+    Read right before a chunk's SELECT, after its low watermark. A SELECT is stale only for a transaction that is logged
+    before that watermark and becomes visible after it, so what counts is how *those* committed: a look after the
+    SELECT would tell nothing more, since all that is logged after the low watermark is evicted anyhow. With the look
+    when the reader is opened, and the one of the chunk before, each low watermark has one on either side of it.
     """
-    columns = schema.key_columns
-    names = [_ordered(column) for column in columns]
-    values = [_value(part, column) for part, column in zip(key, columns, strict=True)]
-    if len(columns) == 1:
-        return f"{names[0]} {beyond}{'=' if equal else ''} %s", values
-    alternatives, bound = [], [values[0]]
-    for i in range(len(columns)):
-        last = i == len(columns) - 1
-        steps = [f"{name} = %s" for name in names[:i]] + [f"{names[i]} {beyond}{'=' if equal and last else ''} %s"]
-        alternatives.append("(" + " AND ".join(steps) + ")")
-        bound += values[: i + 1]
-    return f"{names[0]} {beyond}= %s AND ({' OR '.join(alternatives)})", bound
-
-
-def _value(part: Any, column: Column) -> Any:
-    """A key part as the driver is to bind it. Text stays text: the column's own collation wins over a literal's."""
-    if isinstance(part, bytes) and column.source_type.startswith("bit"):
-        return int.from_bytes(part, "big")
-    if isinstance(part, dt.datetime):
-        return part.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
-    return part
+    if config.kind == "mariadb":
+        return  # it has no such setting, and keeps the order
+    if str(rows(connection, "SELECT @@GLOBAL.binlog_order_commits")[0][0]) != "1":
+        raise SourceRefused(
+            "binlog_order_commits is OFF: a chunk could miss what the log already holds, and stale rows would win",
+            where=where(config),
+            fix="SET PERSIST binlog_order_commits = ON; and run the dump again",
+        )
 
 
 def open_reader(config: SourceConfig) -> MysqlChunks:
     connection = connect(config)
     with translated(config, "preparing to read chunks"):
+        refuse_any_order(connection, config)
+        # A list of keys is a list of ranges of the index, however long it is.
+        unlimited = "in_predicate_conversion_threshold" if config.kind == "mariadb" else "range_optimizer_max_mem_size"
+        rows(connection, f"SET SESSION {unlimited} = 0")
         # MySQL keeps its estimates for a day otherwise; MariaDB has no such setting and no such delay.
         if rows(connection, "SHOW VARIABLES LIKE 'information_schema_stats_expiry'"):
             rows(connection, "SET SESSION information_schema_stats_expiry = 0")

@@ -8,9 +8,10 @@ from pymysql.connections import Connection
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import ConfigError, LogPositionLost, SourceRefused
-from dblog_core.interfaces import ChunkReader, LogStream, Problem, WatermarkWriter
+from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
 from dblog_core.schema import TableSchema
 from dblog_core.sources.mysql import catalogue, charsets, check, chunks, events, log, server, watermarks
+from dblog_core.sources.mysql import strain as load
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, rows, translated, where
 from dblog_core.sources.mysql.position import MysqlGtids, Position
@@ -86,6 +87,9 @@ class MysqlSource:
 
     def open_watermarks(self, worker: str) -> WatermarkWriter:
         return watermarks.open_watermarks(self._config, worker)
+
+    def strain(self) -> Strain:
+        return load.strain(self._config)
 
     def horizon(self) -> str | None:
         """None: with `binlog_order_commits` (MariaDB: always) visibility follows the log's order."""

@@ -1,16 +1,13 @@
 """Reads chunks: one short REPEATABLE READ transaction each, as CSV through COPY, straight into Arrow.
 
-COPY takes no parameters, so bounds become literals made by psycopg2's own quoting, cast to the column's type. Only the
-server compares keys.
+Only the server compares keys.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
+import contextlib
 import io
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import psycopg2
 import pyarrow as pa
@@ -19,17 +16,17 @@ from psycopg2 import sql
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import RequestError
-from dblog_core.interfaces import Chunk
+from dblog_core.filters import Filter
+from dblog_core.interfaces import Chunk, ReadPlan
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.sources.postgres import catalogue
+from dblog_core.sources.postgres import catalogue, conditions, plans
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
-from dblog_core.sources.postgres.types import comparable, from_text
+from dblog_core.sources.postgres.types import from_text
 from dblog_core.sources.postgres.watermarks import identifier
-from dblog_core.values import Key, to_json
+from dblog_core.values import Key, keys_of
 
-_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {}SELECT pg_current_snapshot()::text"
-# A range in key order is always an index scan: with poor statistics the planner would sort the rest of the table.
-_BY_INDEX = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off; "
+_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {}; SELECT pg_current_snapshot()::text"
+_USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
 _ESTIMATE = """
     SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint FROM pg_class c
     WHERE c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf)
@@ -55,26 +52,49 @@ class PostgresChunkReader:
             return int(value(self._open(), _ESTIMATE, (oid, oid)))
 
     def last_key(self, schema: TableSchema) -> Key | None:
-        backwards = sql.SQL(", ").join(sql.SQL("{} DESC").format(sql.Identifier(name)) for name in schema.key)
-        chunk = self._chunk(schema, schema.key_columns, sql.SQL("true"), backwards, 1)
-        keys = list(zip(*(column.to_pylist() for column in chunk.rows.columns), strict=True))
+        keys = self._keys(schema, (), direction="DESC")
         return keys[0] if keys else None
 
-    def read(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Chunk:
-        bounds = [
-            sql.SQL("{} {} {}").format(_names(schema), sql.SQL(comparison), _literals(schema, key))
-            for comparison, key in ((">", after), ("<=", upto))
-            if key is not None
-        ]
-        condition = sql.SQL(" AND ").join(bounds) if bounds else sql.SQL("true")
-        return self._chunk(schema, schema.columns, condition, _order(schema), limit)
+    def explain(self, schema: TableSchema, *, filters: Sequence[Filter] = ()) -> ReadPlan:
+        first, last = self._keys(schema, ()), self.last_key(schema)
+        after = first[0] if first and first[0] != last else None
+        bounds, passing = conditions.between(schema, after, last), conditions.passing(schema, filters)
+        chunk = self._query(
+            schema, schema.columns, conditions.every([*bounds, *passing]), conditions.order(schema), _USUAL_LIMIT
+        )
+        counted = sql.SQL("SELECT FROM {} WHERE {}").format(self._source(schema.table), conditions.every(passing))
+        with translated(self._config), _refused(schema, filters):
+            connection = self._open()
+            index = plans.index_used(
+                plans.explained(connection, chunk, settings=plans.BY_INDEX), bounded=last is not None
+            )
+            if not filters:
+                return ReadPlan(index, self.estimated_rows(schema.table))
+            return ReadPlan(index, int(plans.explained(connection, counted)["Plan Rows"]))
 
-    def read_keys(self, schema: TableSchema, keys: Sequence[Key]) -> Chunk:
-        condition: sql.Composable = sql.SQL("false")
-        if keys:
-            listed = sql.SQL(", ").join(_literals(schema, key) for key in keys)
-            condition = sql.SQL("{} IN (VALUES {})").format(_names(schema), listed)
-        return self._chunk(schema, schema.columns, condition, _order(schema), None)
+    def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:
+        """One SELECT of the key's columns for each key, so that neither memory nor a snapshot grows with the table."""
+        while keys := self._keys(schema, conditions.between(schema, after, upto), skip=every - 1):
+            after = keys[0]
+            yield after
+
+    def read(
+        self,
+        schema: TableSchema,
+        *,
+        after: Key | None,
+        upto: Key | None,
+        limit: int,
+        filters: Sequence[Filter] = (),
+    ) -> Chunk:
+        condition = [*conditions.between(schema, after, upto), *conditions.passing(schema, filters)]
+        query = self._query(schema, schema.columns, conditions.every(condition), conditions.order(schema), limit)
+        return self._chunk(schema, schema.columns, query, plans.BY_INDEX, filters)
+
+    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
+        condition = [conditions.listed(schema, keys), *conditions.passing(schema, filters)]
+        query = self._query(schema, schema.columns, conditions.every(condition), conditions.order(schema), None)
+        return self._chunk(schema, schema.columns, query, plans.BY_LOOKUP, filters)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -96,30 +116,49 @@ class PostgresChunkReader:
             self._sources[name] = sql.SQL(only).format(identifier(name))
         return self._sources[name]
 
-    def _chunk(
+    def _keys(
+        self, schema: TableSchema, condition: Sequence[sql.Composable], *, direction: str = "ASC", skip: int = 0
+    ) -> list[Key]:
+        """The first key that fits after `skip` others; none or one."""
+        order = conditions.order(schema, direction)
+        query = self._query(schema, schema.key_columns, conditions.every(condition), order, 1, skip)
+        return keys_of(self._chunk(schema, schema.key_columns, query, plans.BY_INDEX).rows, schema)
+
+    def _query(
         self,
         schema: TableSchema,
         columns: Sequence[Column],
         condition: sql.Composable,
         order: sql.Composable,
         limit: int | None,
-    ) -> Chunk:
+        skip: int = 0,
+    ) -> sql.Composable:
+        if not schema.key:
+            raise RequestError(
+                f"table {schema.table} has no key to read it by",
+                fix="give it a primary key, or an entry in [source.keys]",
+            )
         with translated(self._config):
-            query = sql.SQL(
-                "COPY (SELECT {} FROM {} WHERE {} ORDER BY {}{}) TO STDOUT (FORMAT csv, FORCE_QUOTE *)"
-            ).format(
+            return sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {}{}{}").format(
                 sql.SQL(", ").join(sql.Identifier(c.name) for c in columns),
                 self._source(schema.table),
                 condition,
                 order,
                 sql.SQL("" if limit is None else f" LIMIT {limit:d}"),
+                sql.SQL(f" OFFSET {skip:d}" if skip else ""),
             )
-            try:
-                snapshot, text = self._copy(query, _BEGIN.format(_BY_INDEX if limit is not None else ""))
-            except psycopg2.DataError as error:
-                raise _bad_key(schema, error) from error
-            except psycopg2.errors.UndefinedColumn as error:
-                raise _changed(schema) from error
+
+    def _chunk(
+        self,
+        schema: TableSchema,
+        columns: Sequence[Column],
+        query: sql.Composable,
+        settings: str,
+        filters: Sequence[Filter] = (),
+    ) -> Chunk:
+        with translated(self._config), _refused(schema, filters):
+            copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT csv, FORCE_QUOTE *)").format(query)
+            snapshot, text = self._copy(copy, _BEGIN.format(settings))
         return Chunk(schema, _rows(text, columns, schema.table), snapshot)
 
     def _copy(self, query: sql.Composable, begin: str) -> tuple[str, io.BytesIO]:
@@ -134,42 +173,6 @@ class PostgresChunkReader:
             raise
         execute(connection, "COMMIT")
         return snapshot, text
-
-
-def _names(schema: TableSchema) -> sql.Composable:
-    return sql.SQL("({})").format(sql.SQL(", ").join(sql.Identifier(name) for name in schema.key))
-
-
-def _order(schema: TableSchema) -> sql.Composable:
-    return sql.SQL(", ").join(sql.Identifier(name) for name in schema.key)
-
-
-def _literals(schema: TableSchema, key: Key) -> sql.Composable:
-    parts = zip(key, schema.key_columns, strict=True)
-    return sql.SQL("({})").format(sql.SQL(", ").join(_literal(part, column) for part, column in parts))
-
-
-def _literal(part: Any, column: Column) -> sql.Composable:
-    text = key_text(part)
-    if "\0" in text:
-        raise RequestError(
-            f"a key of column {column.name} holds a zero character", fix="PostgreSQL has no such text: check the key"
-        )
-    return sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(comparable(column.source_type)))
-
-
-def key_text(part: Any) -> str:
-    """A key part in a text form that the server's type reads back exactly."""
-    match part:
-        case bool():
-            return "t" if part else "f"
-        case bytes():
-            return rf"\x{part.hex()}"
-        case decimal.Decimal():
-            return format(part, "f")
-        case dt.date() | float():
-            return str(to_json(part))
-    return str(part)
 
 
 def _rows(text: io.BytesIO, columns: Sequence[Column], table: TableName) -> pa.RecordBatch:
@@ -200,12 +203,21 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
-def _bad_key(schema: TableSchema, error: psycopg2.Error) -> RequestError:
-    return RequestError(
-        " ".join(str(error).split()),
-        where=str(schema.table),
-        fix=f"its key is ({', '.join(f'{c.name} {c.source_type}' for c in schema.key_columns)})",
-    )
+@contextlib.contextmanager
+def _refused(schema: TableSchema, filters: Sequence[Filter]) -> Iterator[None]:
+    """Turns the server's words on keys, filters and columns into a RequestError."""
+    try:
+        yield
+    except psycopg2.errors.UndefinedColumn as error:
+        raise _changed(schema) from error
+    except (psycopg2.DataError, psycopg2.errors.UndefinedFunction) as error:
+        compared = [*schema.key, *(f.column for f in filters)]
+        columns = ", ".join(f"{c.name} {c.source_type}" for c in schema.columns if c.name in compared)
+        raise RequestError(
+            " ".join(str(error).split()),
+            where=str(schema.table),
+            fix=f"give keys and filters values of their columns' types ({columns}), which must have an order",
+        ) from error
 
 
 def _changed(schema: TableSchema) -> RequestError:

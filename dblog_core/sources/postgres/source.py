@@ -7,9 +7,10 @@ from psycopg2 import sql
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
-from dblog_core.interfaces import Problem
+from dblog_core.interfaces import Problem, Strain
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.sources.postgres import catalogue, check, publication, slots
+from dblog_core.sources.postgres import strain as load
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
 from dblog_core.sources.postgres.connection import Connection, execute, session, value
@@ -71,6 +72,9 @@ class PostgresSource:
 
     def open_watermarks(self, worker: str) -> PostgresWatermarks:
         return PostgresWatermarks(self._config, worker)
+
+    def strain(self) -> Strain:
+        return load.strain(self._config)
 
     def horizon(self) -> str:
         with session(self._config) as connection:

@@ -1,0 +1,93 @@
+"""Conditions of a chunk's SELECT: places in key order, listed keys and filters, with their values as literals.
+
+COPY takes no parameters, so values become literals made by psycopg2's own quoting, cast to the column's type. Row
+comparisons such as (a, b) > (1, 2) read a range of the key's index.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from psycopg2 import sql
+
+from dblog_core.errors import RequestError
+from dblog_core.filters import Filter
+from dblog_core.schema import Column, TableSchema
+from dblog_core.sources.postgres.types import comparable
+from dblog_core.values import Key, to_json
+
+
+def every(conditions: Iterable[sql.Composable]) -> sql.Composable:
+    """All of them; true where there is none."""
+    found = list(conditions)
+    return sql.SQL(" AND ").join(found) if found else sql.SQL("true")
+
+
+def order(schema: TableSchema, direction: str = "ASC") -> sql.Composable:
+    """ORDER BY of the key."""
+    one = sql.SQL("{} " + direction)
+    return sql.SQL(", ").join(one.format(sql.Identifier(name)) for name in schema.key)
+
+
+def between(schema: TableSchema, after: Key | None, upto: Key | None) -> list[sql.Composable]:
+    """after < key <= upto; None is open."""
+    return [
+        sql.SQL("{} {} {}").format(_names(schema), sql.SQL(comparison), _literals(schema, key))
+        for comparison, key in ((">", after), ("<=", upto))
+        if key is not None
+    ]
+
+
+def listed(schema: TableSchema, keys: Sequence[Key]) -> sql.Composable:
+    """The key is one of `keys`."""
+    if not keys:
+        return sql.SQL("false")
+    found = sql.SQL(", ").join(_literals(schema, key) for key in keys)
+    return sql.SQL("{} IN (VALUES {})").format(_names(schema), found)
+
+
+def passing(schema: TableSchema, filters: Iterable[Filter]) -> list[sql.Composable]:
+    """A condition for each filter; the server says which types it can compare."""
+    columns = {c.name: c for c in schema.columns}
+    return [_filter(f, columns[f.column]) for f in filters]
+
+
+def _filter(given: Filter, column: Column) -> sql.Composable:
+    values = sql.SQL(", ").join(_literal(value, column) for value in given.values)
+    form = "{} IN ({})" if given.op == "in" else "{} " + given.op + " {}"
+    return sql.SQL(form).format(sql.Identifier(column.name), values)
+
+
+def _names(schema: TableSchema) -> sql.Composable:
+    return sql.SQL("({})").format(sql.SQL(", ").join(sql.Identifier(name) for name in schema.key))
+
+
+def _literals(schema: TableSchema, key: Key) -> sql.Composable:
+    parts = zip(key, schema.key_columns, strict=True)
+    return sql.SQL("({})").format(sql.SQL(", ").join(_literal(part, column) for part, column in parts))
+
+
+def _literal(part: Any, column: Column) -> sql.Composable:
+    text = value_text(part)
+    if "\0" in text:
+        raise RequestError(
+            f"a value for column {column.name} holds a zero character", fix="PostgreSQL has no such text: check it"
+        )
+    return sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(comparable(column.source_type)))
+
+
+def value_text(part: Any) -> str:
+    """A key part or filter value in a text form that the server's type reads back exactly."""
+    match part:
+        case bool():
+            return "t" if part else "f"
+        case bytes():
+            return rf"\x{part.hex()}"
+        case decimal.Decimal():
+            return format(part, "f")
+        case dt.date() | float():
+            return str(to_json(part))
+    return str(part)

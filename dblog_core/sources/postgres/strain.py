@@ -1,0 +1,53 @@
+"""What the server suffers from now: replication lag, statements at work, and the log that it keeps for our slot."""
+
+from __future__ import annotations
+
+from dblog_core.config import SourceConfig
+from dblog_core.interfaces import Strain
+from dblog_core.sources.postgres.connection import Connection, rows, session
+
+# A standby's lag is NULL while nothing happens, and all but its pid is NULL for whom may not look (pg_read_all_stats).
+# Logical walsenders are captures, ours among them; "backup" is pg_basebackup.
+_STANDBYS = """
+    SELECT count(*) > 0, bool_and(r.sent_lsn IS NOT NULL),
+           max(extract(epoch FROM coalesce(r.replay_lag, '0'::interval)))::float8
+    FROM pg_stat_replication r
+    WHERE r.state IS DISTINCT FROM 'backup'
+      AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
+"""
+# Of a standby itself: what it has received and not replayed is as old as the last commit that it has replayed.
+_OWN_LAG = """
+    SELECT CASE WHEN pg_last_wal_receive_lsn() <= pg_last_wal_replay_lsn() THEN 0
+                ELSE extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()) END::float8
+    WHERE pg_is_in_recovery()
+"""
+_RUNNING = """
+    SELECT count(*) FILTER (WHERE state = 'active' AND backend_type = 'client backend' AND usename <> current_user)
+    FROM pg_stat_activity HAVING pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')
+"""
+_RETAINED = """
+    SELECT greatest(pg_wal_lsn_diff(
+               CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
+                    ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint
+    FROM pg_replication_slots WHERE slot_name = %s AND restart_lsn IS NOT NULL
+"""
+
+
+def strain(config: SourceConfig) -> Strain:
+    """One look, over one short connection."""
+    with session(config) as connection:
+        running, retained = rows(connection, _RUNNING), rows(connection, _RETAINED, (config.slot,))
+        return Strain(
+            replication_lag=_lag(connection),
+            running=int(running[0][0]) if running else None,
+            retained_bytes=int(retained[0][0]) if retained else None,
+        )
+
+
+def _lag(connection: Connection) -> float | None:
+    """Seconds of the slowest standby, or of this server where it is one itself."""
+    (has_standby, visible, slowest), own = rows(connection, _STANDBYS)[0], rows(connection, _OWN_LAG)
+    known = [float(seconds) for (seconds,) in own if seconds is not None]
+    if has_standby and visible:
+        known.append(float(slowest))
+    return max(known, default=None)
