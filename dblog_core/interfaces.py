@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -13,6 +12,9 @@ from dblog_core.events import LogBatch
 from dblog_core.filters import Filter
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.values import Key
+
+if TYPE_CHECKING:
+    import threading
 
 
 @dataclass(frozen=True, slots=True)
