@@ -94,10 +94,8 @@ def _sample(reader: ChunkReader, schema: TableSchema, ends: Range, *, every: int
                 break
         else:
             return keys, every
-        keys, every = (
-            keys[1::2],
-            2 * every,
-        )  # it goes on after the last that is kept, which is a multiple of the new one
+        # Too many: it goes on after the last that is kept, whose place is a multiple of the new step.
+        keys, every = keys[1::2], 2 * every
 
 
 def _rows(seen: int, step: int, estimate: int | None) -> int:
