@@ -15,9 +15,13 @@ import pytest
 from typer.testing import CliRunner
 
 from dblog_core import capture as engine
-from dblog_core import requests
+from dblog_core import control, requests
 from dblog_core.cli import app
+from dblog_core.commands.tables import duration
+from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError, SourceUnavailable
+from tests.unit import requests_world
+from tests.unit.requests_world import World
 
 PASSWORD = "hunter2secret"
 COMMANDS = ["check", "capture", "dump", "work", "dumps", "pause", "resume", "cancel", "set", "merge", "log", "status"]
@@ -87,11 +91,23 @@ def test_help_has_examples(command: str) -> None:
         ["dump", "--table", "shop.a", "--key-to", "{"],
         ["dump", "--table", "shop.a", "--chunk-size", "0"],
         ["dump", "--table", "shop.a", "--rate", "fast"],
+        ["dump", "--table", "shop.a", "--filter", "id", "like", "x"],
+        ["dump", "--table", "shop.a", "--filter", "id", "="],
+        ["dump", "--table", "shop.a", "--ranges", "65"],
+        ["dump", "--table", "shop.a", "--ranges", "0"],
+        ["dump", "--table", "shop.a", "--adaptive", "maybe"],
+        ["dump", "--table", "shop.a", "--max-retained", "much"],
+        ["dump", "--dry-run"],
+        ["dump", "--dry-run", "--all", "--pk", "1"],
         ["merge", "--once", "--continuous"],
         ["log", "--from", "-1"],
         ["log", "--table", "nodot"],
         ["set", "some-id", "bogus=1"],
         ["set", "some-id", "rate=fast"],
+        ["set", "some-id", "adaptive=maybe"],
+        ["set", "some-id", "max_retained=10X"],
+        ["set", "some-id", "delay="],
+        ["set", "no-such-dump", "rate=5"],
         ["set", "some-id"],
         ["pause"],
         ["pause", "no-such-dump"],
@@ -206,6 +222,94 @@ def test_keys_reach_the_engine_with_all_their_digits(run: Callable[..., Any], mo
     assert asked[0].keys == ([1, "x"], "1.10")
     assert (asked[0].rate, asked[0].delay) == (5, 0.5)
     assert asked[1].key_from == "a; DROP TABLE x"
+
+
+def test_every_option_of_a_dump_reaches_the_engine(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[requests.DumpRequest] = []
+
+    def submit(_: Any, request: requests.DumpRequest) -> str:
+        asked.append(request)
+        raise RequestError("enough")
+
+    monkeypatch.setattr(requests, "submit", submit)
+    run(
+        *("dump", "--table", "shop.cust*", "--table", "shop.a", "--ranges", "7", "--workers", "3", "--adaptive", "on"),
+        *("--max-retained", "10G", "--filter", "amount", "<", "-5", "--filter", "state", "in", '["a", "--wait"]'),
+    )
+    run("dump", "--all", "--adaptive", "off", "--max-retained", "0")
+    run("dump", "--all")
+    filters = (("amount", "<", requests.Typed("-5")), ("state", "in", requests.Typed('["a", "--wait"]')))
+    assert asked[0] == requests.DumpRequest(
+        ("shop.cust*", "shop.a"), filters=filters, ranges=7, workers=3, adaptive=True, max_retained=10 << 30
+    )
+    assert asked[1] == requests.DumpRequest(None, adaptive=False, max_retained=0)
+    assert asked[2] == requests.DumpRequest(None)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path) -> World:
+    """A source in memory behind the commands, with one dump of 1,000 orders in four ranges."""
+    world = requests_world.make(tmp_path, monkeypatch, chunk_size=10, workers=2)
+    world.fill(requests_world.ORDERS, [(k,) for k in range(1_000)])
+    requests.submit(world.config, requests.DumpRequest(("shop.orders",), ranges=4))
+    return world
+
+
+def the_dump(shop: World) -> str:
+    return shop.state.children("dumps")[0]
+
+
+def test_a_dry_run_shows_the_plan_and_files_nothing(run: Callable[..., Any], shop: World) -> None:
+    shown = run("dump", "--table", "shop.*", "--dry-run")
+    assert shown.exit_code == 0
+    assert "shop.orders" in shown.stdout
+    assert "refused: shop.events has no primary key" in shown.stdout
+    found = json.loads(run("dump", "--all", "--dry-run", "--json").stdout)
+    assert {t["table"]: t["rows"] for t in found["tables"]}["shop.orders"] == 1_000
+    refused = run("dump", "--table", "shop.nothing", "--dry-run")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert len(shop.state.children("dumps")) == 1
+
+
+def test_dumps_are_listed_with_what_is_known_of_them(run: Callable[..., Any], shop: World) -> None:
+    dump_id = the_dump(shop)
+    progress = TaskProgress("shop.orders", attempt=1, ordinal=12, rows=120, evicted=2, began=10**6, at=7 * 10**6)
+    control.put_progress(shop.state, f"{dump_id}/0", progress)
+    control.put_pace(shop.state, dump_id, 1, held="the replicas are 7 s behind", factor=0.5)
+    listed = run("dumps").stdout.splitlines()
+    assert listed[0].split() == ["ID", "STATE", "ROWS", "OF", "CHUNKS", "EVICTED", "ROWS/S", "LEFT", "TASKS", "TABLES"]
+    assert listed[1].split() == [
+        *(dump_id, "running", "120", "1,000", "12", "2", "20", "44", "s", "0/4", "shop.orders")
+    ]
+    assert listed[2] == f"{dump_id}: held: the replicas are 7 s behind"
+    (found,) = json.loads(run("dumps", "--json").stdout)
+    assert (found["rows_per_second"], found["seconds_left"], found["estimated_rows"]) == (20.0, 44.0, 1_000)
+    assert (found["held"], found["tasks_done"], len(found["tasks"])) == ("the replicas are 7 s behind", 0, 4)
+    assert json.loads(run("status", "--json").stdout)["dumps"] == [found]
+
+
+def test_control_is_told_in_one_line(run: Callable[..., Any], shop: World) -> None:
+    dump_id = the_dump(shop)
+    paused = run("pause", dump_id)
+    assert (paused.exit_code, f"dump {dump_id}: paused" in paused.stdout) == (0, True)
+    tuned = json.loads(run("set", dump_id, "adaptive=on", "max_retained=2g", "delay=0.5", "workers=5", "--json").stdout)
+    options = tuned["options"]
+    assert (options["adaptive"], options["max_retained"], options["delay"]) == (True, 2 << 30, 0.5)
+    assert (options["workers"], options["chunk_size"]) == (5, 10)
+    assert run("set", dump_id, "workers=100").exit_code == 2
+    assert "requested" in run("resume", dump_id).stdout
+    assert "cancelled" in run("cancel", dump_id).stdout
+    over = run("set", dump_id, "rate=5")
+    assert (over.exit_code, over.stdout) == (2, "")
+    assert "is cancelled" in over.stderr
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "< 1 s"), (1, "1 s"), (59.4, "59 s"), (61, "1 min 1 s"), (7_260, "2 h 1 min"), (180_000, "2 d 2 h")],
+)
+def test_durations_are_told_in_two_units(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(
