@@ -59,8 +59,6 @@ def cut(
     It is left whole where it is small, where `wanted` is 1, and where no index serves the order of the key: reading
     boundaries would sort the table then, as every chunk does.
     """
-    if not hasattr(reader, "explain"):  # until every reader has it
-        return [Range(ends.key_from, None, ends.key_to, reader.estimated_rows(schema.table))]
     read = reader.explain(schema, filters=filters)
     open_ended = ends.key_from is None and ends.key_to is None
     few = wanted is None and bool(filters) and read.rows <= SMALL * options["chunk_size"]

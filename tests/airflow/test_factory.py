@@ -83,8 +83,9 @@ def test_the_dump_form_has_the_parameters_of_the_contract_all_optional(sources: 
     write(sources, "b.toml", name="b", tables=["shop.*"])
     found = look(sources, tmp_path)["params"]
     form = found["dblog_a_dump"]
-    pace = ["chunk_size", "delay_seconds", "rows_per_second", "workers"]
-    assert list(form) == ["tables", "pks", "key_from", "key_to", *pace, "dry_run"]
+    rows = ["pks", "key_from", "key_to", "filters"]
+    pace = ["chunk_size", "delay_seconds", "rows_per_second", "workers", "ranges", "adaptive", "max_retained"]
+    assert list(form) == ["tables", *rows, *pace, "dry_run"]
     assert all("null" in schema["type"] for name, schema in form.items() if name != "dry_run")
     assert form["tables"]["examples"] == ["shop.orders", "shop.items"]
     assert "7000" in form["chunk_size"]["description_md"]
