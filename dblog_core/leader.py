@@ -111,8 +111,9 @@ class Leader:
             rules=Rules(self._config.source.columns),
         )
         self._mirror()
-        worker = self._spawn("system-dumps", self._work_system_dumps)
+        # Before the thread is started: where this fails nothing is left behind.
         stream = self._source.open_log(head.position, skip=head.partial)
+        worker = self._spawn("system-dumps", self._work_system_dumps)
         try:
             self._loop(stream)
         finally:
