@@ -230,17 +230,6 @@ def test_what_cannot_be_followed_stops_the_log(
     assert "binlog." in raised.value.where and raised.value.fix
 
 
-def test_xa_is_refused_when_prepared_and_followed_in_one_phase(database: Database, source: MysqlSource) -> None:
-    execute(database, "CREATE TABLE a (id int PRIMARY KEY)")
-    start = source.current_position()
-    execute(database, "XA START 'x'", "INSERT INTO a VALUES (1)", "XA END 'x'", "XA COMMIT 'x' ONE PHASE")
-    assert [row["after"]["id"] for row in changes(list(batches(source, start)))] == [1]
-    start = source.current_position()
-    execute(database, "XA START 'x'", "INSERT INTO a VALUES (2)", "XA END 'x'", "XA PREPARE 'x'", "XA COMMIT 'x'")
-    with pytest.raises(UnknownLogEvent, match="XA"):
-        list(batches(source, start))
-
-
 def test_zero_dates_are_errors_or_null(database: Database, config: Any) -> None:
     execute(database, "CREATE TABLE a (id int PRIMARY KEY, d date, t datetime, s timestamp NULL)")
     strict, lenient = MysqlSource(config), MysqlSource(config.model_copy(update={"zero_dates": "null"}))

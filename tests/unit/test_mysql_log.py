@@ -14,10 +14,10 @@ from dblog_core.schema import TableName
 from dblog_core.sources.mysql import events
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
-from dblog_core.sources.mysql.log import lost
 from dblog_core.sources.mysql.packets import Packets
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position
 from dblog_core.sources.mysql.statements import Means, classify
+from dblog_core.sources.mysql.stream import lost
 from dblog_core.sources.mysql.transactions import LogState
 
 CONFIG = SourceConfig.model_validate({"name": "s", "kind": "mysql", "database": "shop", "tables": ["shop.*"]})
@@ -77,7 +77,9 @@ def test_statements_that_empty_a_table(sql: str) -> None:
         ("ROLLBACK TO `s`", Means.ROLLBACK_TO),
         ("SAVEPOINT `s`", Means.HARMLESS),
         ("XA START X'78',X'',1", Means.XA_START),
-        ("XA COMMIT X'78',X'',1", Means.XA_END),
+        ("XA COMMIT X'78',X'',1", Means.XA_COMMIT),
+        ("XA ROLLBACK X'78',X'',1", Means.XA_ROLLBACK),
+        ("XA END X'78',X'',1", Means.HARMLESS),
         ("INSERT INTO t VALUES ('TRUNCATE')", Means.CHANGES_ROWS),
         ("UPDATE mysql.t SET a = 1", Means.HARMLESS),
         ("UPDATE mysql.t, shop.t SET a = 1", Means.CHANGES_ROWS),

@@ -57,6 +57,15 @@ class MysqlGtids:
                 return False
         return True
 
+    def without(self, gtid: str) -> MysqlGtids:
+        """The set with this transaction left out."""
+        owner, _, number = gtid.rpartition(":")
+        n, kept = int(number), []
+        for a, b in self.intervals.get(owner, ()):
+            kept += [(a, b)] if not a <= n <= b else [(x, y) for x, y in ((a, n - 1), (n + 1, b)) if x <= y]
+        rest = {name: items for name, items in self.intervals.items() if name != owner}
+        return MysqlGtids({**rest, owner: tuple(kept)} if kept else rest)
+
     @property
     def tagged(self) -> bool:
         return any(":" in owner for owner in self.intervals)
@@ -109,11 +118,29 @@ class MariadbGtids:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """Where the rows of a prepared XA transaction lie: file and offset of its group, and the group's own GTID.
+
+    `before`: on MariaDB the GTIDs before the group, from which the server finds it again; None elsewhere.
+    """
+
+    xid: str
+    file: str
+    start: int
+    gtid: str | None
+    before: str | None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.start}" + (f" ({self.gtid})" if self.gtid else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """A place between two transactions.
 
     `gtids` is None on a server without GTIDs; then `server` is the server's uuid, whose file names these are. `next`:
-    the transaction that begins here, where a part of it has been delivered already.
+    the transaction that begins here, where a part of it has been delivered already. `prepared`: the XA transactions
+    that are prepared before this place and neither committed nor rolled back before it.
     """
 
     file: str
@@ -121,6 +148,7 @@ class Position:
     gtids: Gtids | None
     server: str | None = None
     next: str | None = None
+    prepared: tuple[Prepared, ...] = ()
 
     def encode(self) -> str:
         gtids = None if self.gtids is None else str(self.gtids)
@@ -128,6 +156,8 @@ class Position:
         for name in ("server", "next"):
             if value := getattr(self, name):
                 data[name] = value
+        if self.prepared:
+            data["prepared"] = [[p.xid, p.file, p.start, p.gtid, p.before] for p in self.prepared]
         return orjson.dumps(data).decode()
 
     @classmethod
@@ -138,7 +168,8 @@ class Position:
             gtids = data["gtids"]
             flavour = MariadbGtids if mariadb else MysqlGtids
             parsed: Gtids | None = None if gtids is None else flavour.parse(gtids)
-            return cls(str(data["file"]), int(data["offset"]), parsed, data.get("server"), data.get("next"))
+            prepared = tuple(Prepared(*entry) for entry in data.get("prepared", ()))
+            return cls(str(data["file"]), int(data["offset"]), parsed, data.get("server"), data.get("next"), prepared)
         except (ValueError, KeyError, TypeError) as error:
             raise LogPositionLost(
                 f"{text[:200]!r} is not a position of this kind of server",
@@ -153,6 +184,14 @@ class Position:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.offset}" + (f" ({self.gtids})" if self.gtids is not None and str(self.gtids) else "")
+
+    def outstanding(self, xid: str) -> Prepared | None:
+        """Where the rows of this XA transaction lie, if it is prepared and not finished."""
+        return next((entry for entry in self.prepared if entry.xid == xid), None)
+
+    def finished(self, xid: str) -> tuple[Prepared, ...]:
+        """`prepared` without this XA transaction."""
+        return tuple(entry for entry in self.prepared if entry.xid != xid)
 
     def moved(self, **changes: Any) -> Position:
         return replace(self, **changes)

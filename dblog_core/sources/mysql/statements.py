@@ -20,8 +20,9 @@ class Means(Enum):
     ROLLBACK = auto()
     ROLLBACK_TO = auto()
     XA_START = auto()
-    XA_END = auto()
-    """The second phase: a prepared transaction is committed or rolled back."""
+    XA_COMMIT = auto()
+    """The second phase, like the next: a prepared transaction's rows count from here on."""
+    XA_ROLLBACK = auto()
     EMPTIES = auto()
     """All rows of `tables` are gone: TRUNCATE, DROP, CREATE OR REPLACE."""
     REWRITES = auto()
@@ -182,10 +183,17 @@ def classify(sql: str, schema: str) -> Statement:
     return Statement(Means.HARMLESS if verb.word in _HARMLESS else Means.UNKNOWN)
 
 
+_PHASES = {
+    "START": Means.XA_START,
+    "BEGIN": Means.XA_START,
+    "COMMIT": Means.XA_COMMIT,
+    "ROLLBACK": Means.XA_ROLLBACK,
+}
+
+
 def _control(read: _Reader) -> Statement:
     if read.take("XA"):
-        phases = {"START": Means.XA_START, "BEGIN": Means.XA_START, "COMMIT": Means.XA_END, "ROLLBACK": Means.XA_END}
-        return Statement(phases.get(read.peek().word, Means.HARMLESS))
+        return Statement(_PHASES.get(read.peek().word, Means.HARMLESS))
     if read.take("ROLLBACK"):
         read.take("WORK")
         return Statement(Means.ROLLBACK_TO if read.peek().word == "TO" else Means.ROLLBACK)

@@ -1,7 +1,8 @@
 """Events become transactions: what each event type means for the rows, the position and the signals. No I/O.
 
 A group of events begins with its GTID and ends with XID, COMMIT, or the one statement that it consists of. Only the
-place between two groups is a position. Every type is handled, known to be harmless, or an error.
+place between two groups is a position. Every type is handled, known to be harmless, or an error. The rows of an XA
+transaction are held back when they are prepared, and taken again when it commits (`xa.py`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from dataclasses import dataclass
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
 from dblog_core.events import CREATE, DELETE, UPDATE, LogBatch, SchemaSeen, Transaction, Truncated, WatermarkSeen
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import events, tablemap
+from dblog_core.sources.mysql import events, tablemap, xa
 from dblog_core.sources.mysql.batch import BatchBuilder
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
 from dblog_core.sources.mysql.decode import Images
 from dblog_core.sources.mysql.events import Event, GtidEvent, Type
-from dblog_core.sources.mysql.position import Position
+from dblog_core.sources.mysql.position import MariadbGtids, Position, Prepared
 from dblog_core.sources.mysql.statements import Means, Statement, classify
 from dblog_core.sources.mysql.tablemap import TableVersion
 from dblog_core.sources.mysql.types import UnsupportedType
@@ -39,6 +40,12 @@ _ROWS = {
     Type.DELETE_ROWS_COMPRESSED: (DELETE, True, True),
 }
 """Op, whether the header has the extra part of version 2, whether MariaDB has compressed the rows."""
+_GTIDS: dict[int, Callable[[Event], GtidEvent]] = {
+    Type.GTID: lambda e: events.gtid(e.body, anonymous=False),
+    Type.ANONYMOUS_GTID: lambda e: events.gtid(e.body, anonymous=True),
+    Type.GTID_TAGGED: lambda e: events.tagged_gtid(e.body),
+    Type.MARIADB_GTID: lambda e: events.mariadb_gtid(e.body, e.server_id, e.timestamp),
+}
 _DUMMY_TABLES = {0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF}
 """Table id of a row event without rows, which only ends a statement."""
 _VERSIONS = 4096
@@ -47,12 +54,17 @@ _VERSIONS = 4096
 
 @dataclass(slots=True)
 class _Group:
-    """The transaction being read. `rows`: row changes of wanted tables so far, also those not to be delivered again."""
+    """The transaction being read. `rows`: row changes of wanted tables so far, also those not to be delivered again.
+
+    `held`: in an XA transaction that is being prepared, what becomes of its rows is not known yet.
+    """
 
     gtid: GtidEvent
     transaction: Transaction
     begun: bool
+    start: int
     rows: int = 0
+    held: xa.Held | None = None
 
 
 class LogState:
@@ -77,7 +89,10 @@ class LogState:
         self._flushed = self.position
         self._file, self._start, self._offset = position.file, position.offset, position.offset
         self._group: _Group | None = None
+        self.again: xa.Again | None = None
+        self._kept = xa.Kept()
         self._maps: dict[int, TableVersion | TableName | None] = {}
+        self._maps_after = self._maps
         self._versions: dict[bytes, TableVersion] = {}
         self._shapes: dict[TableName, str] = {}
         self._batch = BatchBuilder(zero_dates)
@@ -86,16 +101,21 @@ class LogState:
             Type.ROTATE: self._rotate,
             Type.HEARTBEAT: self._heartbeat,
             Type.HEARTBEAT_V2: lambda _: None,
-            Type.GTID: lambda e: self._begin(events.gtid(e.body, anonymous=False)),
-            Type.ANONYMOUS_GTID: lambda e: self._begin(events.gtid(e.body, anonymous=True)),
-            Type.GTID_TAGGED: lambda e: self._begin(events.tagged_gtid(e.body)),
-            Type.MARIADB_GTID: lambda e: self._begin(events.mariadb_gtid(e.body, e.server_id, e.timestamp)),
+            **dict.fromkeys(_GTIDS, lambda e: self._begin(_GTIDS[e.type](e))),
             Type.QUERY: lambda e: self._query(e.body, e),
             Type.QUERY_COMPRESSED: lambda e: self._query(events.uncompressed_query(e.body), e),
-            Type.XID: lambda _: self._end(),
+            Type.XID: self._xid,
             Type.XA_PREPARE: self._xa_prepare,
             Type.TABLE_MAP: self._table_map,
             Type.TRANSACTION_PAYLOAD: self._payload,
+            **dict.fromkeys(_ROWS, self._rows),
+        }
+        self._handlers_again: dict[int, Callable[[Event], None]] = {
+            Type.HEARTBEAT: lambda _: None,
+            Type.QUERY: lambda e: self._query_again(e.body),
+            Type.QUERY_COMPRESSED: lambda e: self._query_again(events.uncompressed_query(e.body)),
+            Type.XA_PREPARE: self._end_again,
+            **{kind: self._handlers[kind] for kind in (Type.HEARTBEAT_V2, Type.TRANSACTION_PAYLOAD, Type.TABLE_MAP)},
             **dict.fromkeys(_ROWS, self._rows),
         }
 
@@ -123,10 +143,26 @@ class LogState:
         return batch
 
     def unknown(self, message: str, *, fix: str) -> UnknownLogEvent:
-        return UnknownLogEvent(message, where=f"binlog {self._file}:{self._start}", fix=fix)
+        where = f"binlog {self._file}:{self._start}"
+        if self.again is not None:
+            where += f", in the rows prepared at {self.again.place}"
+        return UnknownLogEvent(message, where=where, fix=fix)
+
+    def gone(self, place: Prepared, why: str) -> LogPositionLost:
+        """The error for prepared rows that the server does not have any more."""
+        return LogPositionLost(
+            f"XA transaction {place.xid} commits, and its rows, prepared at {place}, cannot be read again: {why}",
+            where=f"binlog {self._file}:{self._start}",
+            fix=f"{events.FRESH_START}; and keep logs longer than transactions stay prepared"
+            " (binlog_expire_logs_seconds)",
+        )
 
     def take(self, event: Event) -> None:
-        """Takes the next event. Raises UnknownLogEvent or LogPositionLost; ValueError where it cannot be read."""
+        """Takes the next event. Raises UnknownLogEvent or LogPositionLost; ValueError where it cannot be read.
+
+        While `again` says so, those of a prepared transaction come next, through `take_again`.
+        """
+        assert self.again is None
         if event.end and not event.artificial and event.type not in (Type.HEARTBEAT, Type.HEARTBEAT_V2):
             # Offsets are logged with 32 bits; a file that one large transaction made longer goes on counting here.
             self._offset += (event.end - self._offset) & 0xFFFFFFFF
@@ -134,7 +170,8 @@ class LogState:
         self._dispatch(event)
 
     def _dispatch(self, event: Event) -> None:
-        handler = self._handlers.get(event.type)
+        handlers = self._handlers if self.again is None else self._handlers_again
+        handler = handlers.get(event.type)
         if handler is not None:
             handler(event)
         elif event.type not in events.HARMLESS:
@@ -172,7 +209,9 @@ class LogState:
             )
         self._expected = None
         # MariaDB has no BEGIN: the GTID event says whether a single statement or a transaction follows.
-        self._group = _Group(gtid, transaction, begun=self._mariadb and not gtid.standalone)
+        self._group = _Group(gtid, transaction, self._mariadb and not gtid.standalone, self._start)
+        if gtid.prepared:
+            self._hold(self._group)
 
     def _current(self, event: Event) -> _Group:
         if self._group is None:  # a server from before GTID events
@@ -180,7 +219,13 @@ class LogState:
         assert self._group is not None
         return self._group
 
-    def _end(self) -> None:
+    def _xid(self, event: Event) -> None:
+        if self._group and self._group.held:
+            raise self.unknown("an XA transaction ends like a plain one", fix=events.FRESH_START)
+        self._end()
+
+    def _end(self, **moved: object) -> None:
+        """Ends the group; `moved`: what its end changes in the position besides the place."""
         group, self._group = self._group, None
         if self._skip:
             raise LogPositionLost(
@@ -188,7 +233,7 @@ class LogState:
                 where=f"binlog {self._file}:{self._start}",
                 fix=events.FRESH_START,
             )
-        changes: dict[str, object] = {"file": self._file, "offset": self._offset}
+        changes: dict[str, object] = {"file": self._file, "offset": self._offset, **moved}
         if self.position.gtids is not None and group is not None:
             gtid = group.gtid.gtid
             # An anonymous transaction is in no GTID set: from here on only file and offset tell where we are.
@@ -196,15 +241,85 @@ class LogState:
             changes["server"] = None if gtid else self._server
         self.position = self.position.moved(**changes)
 
+    # -- XA
+
+    def _hold(self, group: _Group) -> None:
+        gtids = self.position.gtids
+        group.held = xa.Held(group.start, str(gtids) if isinstance(gtids, MariadbGtids) else None)
+
     def _xa_prepare(self, event: Event) -> None:
-        one_phase = bool(event.body[0])
+        one_phase, xid = xa.of_event(event.body)
         group = self._current(event)
-        if not one_phase and group.rows:
+        held = group.held
+        if held is None:
+            raise self.unknown(f"XA transaction {xid} ends and has not begun", fix=events.FRESH_START)
+        place = Prepared(xid, self._file, held.start, group.gtid.gtid, held.before)
+        held.end(event)
+        if one_phase:
+            self._deliver(place, held.events)
+            return
+        self._kept.put(xid, held)
+        self._end(prepared=(*self.position.finished(xid), place))
+
+    def _xa_commit(self, sql: str) -> None:
+        xid = xa.of_statement(sql)
+        place = self.position.outstanding(xid)
+        if place is None:
             raise self.unknown(
-                "an XA transaction was prepared with changes of captured tables: whether it commits is not known yet",
-                fix="use XA COMMIT … ONE PHASE or plain transactions on captured tables; " + events.FRESH_START,
+                f"XA transaction {xid} commits, and was prepared before this capture first began to read the log:"
+                " its rows cannot be found",
+                fix=events.FRESH_START,
             )
-        self._end()
+        self._deliver(place, self._kept.pop(xid))
+
+    def _xa_rollback(self, sql: str) -> None:
+        xid = xa.of_statement(sql)
+        self._kept.pop(xid)
+        self._end(prepared=self.position.finished(xid))
+
+    def _deliver(self, place: Prepared, kept: list[Event] | None) -> None:
+        """The rows of `place` belong to the present transaction: they are to come next."""
+        assert self._group is not None
+        self._group.held = None
+        # Tables are numbered by the server that ran then, and anew by each restart.
+        self._maps_after, self._maps = self._maps, {}
+        self.again = xa.Again(place, None if kept is None else iter(kept), kept is not None)
+
+    def take_again(self, event: Event) -> None:
+        """Takes the next event of the connection that brings prepared rows; those before their group do not matter."""
+        assert self.again is not None
+        if self.again.found:
+            self._dispatch(event)
+        elif event.type in _GTIDS and not event.artificial:
+            gtid = _GTIDS[event.type](event)
+            self.again.found = gtid.gtid == self.again.place.gtid
+            if not self.again.found and self._by_offset:
+                raise self.gone(self.again.place, f"transaction {gtid.gtid} is at that place")
+
+    @property
+    def _by_offset(self) -> bool:
+        """Whether the log is asked for by file and offset, so that what was asked for comes first."""
+        return self.position.gtids is None or bool(getattr(self.position.gtids, "tagged", False))
+
+    def _query_again(self, body: bytes) -> None:
+        assert self.again is not None and self._group is not None
+        schema, sql = events.query(body)
+        statement = classify(sql, schema)
+        if fault := self._fault(statement, self._group):
+            raise self.unknown(f"statement {sql[:200]!r}: {fault[0]}", fix=fault[1])
+        if statement.means is Means.XA_START:
+            self._same(xa.of_statement(sql))
+
+    def _same(self, xid: str) -> None:
+        assert self.again is not None
+        if xid != self.again.place.xid:
+            raise self.gone(self.again.place, f"XA transaction {xid} is at that place")
+
+    def _end_again(self, event: Event) -> None:
+        assert self.again is not None
+        self._same(xa.of_event(event.body)[1])
+        xid, self.again, self._maps = self.again.place.xid, None, self._maps_after
+        self._end(prepared=self.position.finished(xid))
 
     def _payload(self, event: Event) -> None:
         for inner in events.payload(event.body):
@@ -220,10 +335,20 @@ class LogState:
             what, fix = fault
             raise self.unknown(f"statement {sql[:200]!r}: {what}", fix=fix)
         match statement.means:
-            case Means.BEGIN | Means.XA_START:
+            case Means.BEGIN:
                 group.begun = True
                 return
-            case Means.COMMIT | Means.ROLLBACK | Means.XA_END:
+            case Means.XA_START:
+                group.begun = True
+                self._hold(group)
+                return
+            case Means.XA_COMMIT:
+                self._xa_commit(sql)
+                return
+            case Means.XA_ROLLBACK:
+                self._xa_rollback(sql)
+                return
+            case Means.COMMIT | Means.ROLLBACK:
                 self._end()
                 return
             case Means.EMPTIES:
@@ -238,6 +363,8 @@ class LogState:
     def _fault(self, statement: Statement, group: _Group) -> tuple[str, str] | None:
         """Why the statement cannot be followed, and the way on."""
         match statement.means:
+            case Means.COMMIT | Means.ROLLBACK | Means.XA_COMMIT | Means.XA_ROLLBACK if group.held:
+                return "it ends an XA transaction that is not prepared", events.FRESH_START
             case Means.ROLLBACK | Means.ROLLBACK_TO if group.rows:
                 return (
                     "rows that the log holds were rolled back (a transaction over several storage engines)",
@@ -262,6 +389,8 @@ class LogState:
         head = tablemap.head(event.body)
         if head.table == self._tables.watermarks or self._tables.wants(head.table):
             self._maps[head.table_id] = self._version(event.body, head.table)
+            if self._group and self._group.held:
+                self._group.held.keep(event)
         else:
             self._maps[head.table_id] = head.table
 
@@ -291,8 +420,11 @@ class LogState:
             )
         if isinstance(version, TableName):
             return
-        body, at = self._images(event, version, op, extended, compressed)
         group = self._current(event)
+        if group.held:
+            group.held.keep(event)
+            return
+        body, at = self._images(event, version, op, extended, compressed)
         if version.schema.table == self._tables.watermarks:
             self._watermarks(version, group, op, body, at)
             return

@@ -1,0 +1,179 @@
+"""An open replication connection: the server's packets become events, their checksums verified.
+
+mysql-replication connects, registers and asks for the log; packets are then read here, because the package drops event
+types that it does not know, reconnects by itself from where it first began, and does not insist on checksums.
+"""
+
+from __future__ import annotations
+
+import select
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pymysql
+from pymysqlreplication import BinLogStreamReader
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import LogPositionLost, SourceError, SourceUnavailable
+from dblog_core.sources.mysql import connection, events
+from dblog_core.sources.mysql.events import Event
+from dblog_core.sources.mysql.packets import Packets
+from dblog_core.sources.mysql.position import Position
+
+_RECEIVE = 256 << 10
+_HEARTBEAT = 1.0
+_SILENCE = 60.0
+"""Seconds without even a heartbeat after which the server counts as gone."""
+_FATAL = {1236, 4052}
+"""The log cannot be sent on; why stands in the text alone. 4052 is MariaDB's, for a second replica of one id."""
+
+
+class StreamEnded(SourceUnavailable):
+    """The server has ended the stream in order: it shuts down, or all that it was asked for is sent."""
+
+
+class EventStream:
+    """The events of one connection, in log order. `place`: how far we have come, for errors."""
+
+    def __init__(self, config: SourceConfig, reader: Any, place: Callable[[], Position], *, checksums: bool) -> None:
+        self._config, self._reader, self._place, self._checksums = config, reader, place, checksums
+        self._socket = reader._stream_connection._sock
+        self._socket.settimeout(_SILENCE)
+        self._packets = Packets()
+        self._heard = time.monotonic()
+
+    def next(self) -> Event | None:
+        """The next event that has arrived. Raises SourceError; ValueError and such where it cannot be read."""
+        packet = self._packets.next()
+        if packet is None:
+            return None
+        self._heard = time.monotonic()
+        if packet[0] == 0xFF:
+            raise self._refusal(packet)
+        if packet[0] == 0xFE:
+            raise StreamEnded(
+                "the server ended the log stream",
+                where=connection.where(self._config),
+                fix="check that the server runs",
+            )
+        # The description of a file's format carries a checksum field always, and says itself whether it is used.
+        if packet[5] == events.Type.FORMAT_DESCRIPTION:
+            self._checksums = events.has_checksums(packet)
+        return events.parse(packet, 1, self._checksums)
+
+    def receive(self, wait: float) -> bool:
+        """Feeds what has come; False if nothing came in `wait` seconds."""
+        if not self.readable(max(0.0, wait)):
+            if time.monotonic() - self._heard > _SILENCE:
+                raise SourceUnavailable(
+                    f"no sign of life for {_SILENCE:.0f} s",
+                    where=connection.where(self._config),
+                    fix="check the server and the network",
+                )
+            return False
+        with connection.translated(self._config, "reading the log"):
+            data = self._socket.recv(_RECEIVE)
+        if not data:
+            raise SourceUnavailable(
+                "the server closed the connection",
+                where=connection.where(self._config),
+                fix="check that the server runs",
+            )
+        self._packets.feed(data)
+        return True
+
+    def readable(self, wait: float) -> bool:
+        """Whether something arrives within `wait` seconds."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        with connection.translated(self._config, "waiting for the log"):
+            return bool(select.select([self._socket], [], [], wait)[0])
+
+    def _refusal(self, packet: bytes) -> SourceError:
+        try:
+            pymysql.err.raise_mysql_exception(packet)
+        except pymysql.err.MySQLError as error:
+            if error.args[0] not in _FATAL:
+                refused = connection.translate(error, self._config, "reading the log")
+            else:
+                refused = lost(str(error.args[1]), self._config, self._place())
+            refused.__cause__ = error
+            return refused
+        raise AssertionError("an error packet raises")
+
+    def listened(self) -> None:
+        """Counts the silence anew: nobody has listened for a while."""
+        self._heard = time.monotonic()
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def lost(text: str, config: SourceConfig, position: Position) -> SourceError:
+    """What a server means by error 1236."""
+    lower = text.lower()
+    if "same server_" in lower or "same server-" in lower or "same server id" in lower:
+        return SourceUnavailable(
+            f"another replica with our id has taken the connection over: {text}",
+            where=connection.where(config),
+            fix="if no other capture of this source runs, give this one an id of its own: source.server_id",
+        )
+    if "exceeds max_allowed_packet" in lower or "max_allowed_packet" in lower:
+        return SourceError(
+            f"an event is larger than the server sends: {text}",
+            where=connection.where(config),
+            fix="raise max_allowed_packet",
+        )
+    return LogPositionLost(
+        f"the server no longer has the log from {position} on: {text}. What it has deleted of it is lost",
+        where=connection.where(config),
+        fix=f"{events.FRESH_START}; and keep logs longer (binlog_expire_logs_seconds)",
+    )
+
+
+def connect(
+    config: SourceConfig,
+    position: Position,
+    place: Callable[[], Position],
+    *,
+    mariadb: bool,
+    identity: int,
+    blocking: bool = True,
+) -> EventStream:
+    """Connects and asks for the log from `position` on. `blocking`: to wait for news at its end instead of ending."""
+
+    opened: list[Any] = []
+
+    def connected(**_: Any) -> Any:
+        session = connection.connect(config)
+        opened.append(session)
+        # The package announces checksums only if new files have them, and then cannot read older files that do.
+        connection.rows(session, "SET @master_binlog_checksum = 'CRC32', @source_binlog_checksum = 'CRC32'")
+        return session
+
+    by_gtid = position.gtids is not None and not getattr(position.gtids, "tagged", False)
+    reader = BinLogStreamReader(
+        connection_settings={},
+        server_id=identity,
+        blocking=blocking,
+        resume_stream=True,
+        log_file=position.file,
+        log_pos=position.offset,
+        auto_position=str(position.gtids) if by_gtid else None,
+        is_mariadb=mariadb and by_gtid,
+        slave_heartbeat=_HEARTBEAT,
+        report_slave=f"dblog_{config.name}",
+        pymysql_wrapper=connected,
+        enable_logging=False,
+    )
+    try:
+        with connection.translated(config, "asking for the log"):
+            # The package's own step: `fetchone` would do it too, and then read with its filters.
+            reader._BinLogStreamReader__connect_to_stream()
+    except SourceError:
+        for session in opened:
+            session.close()
+        raise
+    return EventStream(config, reader, place, checksums=reader._BinLogStreamReader__use_checksum)
