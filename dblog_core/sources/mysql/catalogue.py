@@ -43,11 +43,20 @@ def expression(pattern: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A table of the catalogue: its shape, or why it has none that we can use."""
+    """A table of the catalogue: its shape, or why it has none that we can use.
+
+    `key_faults`: what is wrong with its entry in [source.keys]; `candidates`: what could stand there instead.
+    """
 
     table: TableName
     schema: TableSchema | None
-    faults: tuple[str, ...] = ()
+    column_faults: tuple[str, ...] = ()
+    key_faults: tuple[str, ...] = ()
+    candidates: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        return self.column_faults + self.key_faults
 
 
 _TABLES = """SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
@@ -78,25 +87,37 @@ def describe(connection: Connection[Any], table: TableName, keys: Mapping[str, S
             columns.append(Column(str(name), str(column_type), kind))
         except types.UnsupportedType as error:
             faults.append(f"column {name}: {error}")
-    unique = _unique(connection, table)
-    key = unique.get("PRIMARY") or tuple(keys.get(str(table), ()))
+    indexes = _unique(connection, table)
+    primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
+    key = primary or tuple(keys.get(str(table), ()))
     nullable = {str(row[0]) for row in found if row[6] == "YES"}
-    if "PRIMARY" not in unique and key:
-        faults += _key_faults(key, {str(row[0]) for row in found}, nullable, unique)
-    return Described(table, None if faults else TableSchema(table, tuple(columns), key), tuple(faults))
+    unique = [whole for parts in indexes.values() if (whole := _whole(parts))]
+    wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in found}, nullable, unique)
+    schema = None if faults or wrong else TableSchema(table, tuple(columns), key)
+    candidates = tuple(whole for whole in unique if not nullable & set(whole))
+    return Described(table, schema, tuple(faults), tuple(wrong), candidates)
 
 
-def _unique(connection: Connection[Any], table: TableName) -> dict[str, tuple[str, ...]]:
-    """Columns of each unique index, in index order."""
-    found: dict[str, tuple[str, ...]] = {}
-    for index, column, _ in rows(connection, _INDEXES, (table.schema, table.name)):
-        if column is not None:  # None: an index over an expression
-            found[str(index)] = (*found.get(str(index), ()), str(column))
+Parts = list[tuple[str | None, int | None]]
+"""Column and prefix length of each part of an index; None for an expression, and for a whole column."""
+
+
+def _unique(connection: Connection[Any], table: TableName) -> dict[str, Parts]:
+    """The parts of each unique index, in index order."""
+    found: dict[str, Parts] = {}
+    for index, column, prefix in rows(connection, _INDEXES, (table.schema, table.name)):
+        found.setdefault(str(index), []).append((column, prefix))
     return found
 
 
+def _whole(parts: Parts) -> tuple[str, ...]:
+    """An index's columns; empty if it is over an expression or over the beginning of a column."""
+    columns = tuple(str(column) for column, prefix in parts if column is not None and prefix is None)
+    return columns if len(columns) == len(parts) else ()
+
+
 def _key_faults(
-    key: tuple[str, ...], names: set[str], nullable: set[str], unique: Mapping[str, tuple[str, ...]]
+    key: tuple[str, ...], names: set[str], nullable: set[str], unique: Sequence[tuple[str, ...]]
 ) -> list[str]:
     """What is wrong with a key of [source.keys]."""
     if missing := [name for name in key if name not in names]:
@@ -104,6 +125,6 @@ def _key_faults(
     faults = []
     if empty := [name for name in key if name in nullable]:
         faults.append(f"[source.keys] names columns that can be NULL: {', '.join(empty)}")
-    if not any(set(columns) <= set(key) for columns in unique.values()):
-        faults.append(f"[source.keys] ({', '.join(key)}) is not unique: no unique index lies within it")
+    if not any(set(columns) == set(key) for columns in unique):
+        faults.append(f"[source.keys] ({', '.join(key)}) is not unique: no unique index has exactly these columns")
     return faults

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pymysql
@@ -169,8 +170,10 @@ def _table(connection: Connection[Any], config: SourceConfig, name: TableName) -
     described = catalogue.describe(connection, name, config.keys)
     if described is None:
         return  # dropped since the list was made
-    for fault in described.faults:
-        yield Problem(f"{name}: {fault}", "change the column or the key, or leave the table out of source.tables")
+    for fault in described.column_faults:
+        yield Problem(f"{name}: {fault}", "change the column, or leave the table out of source.tables")
+    for fault in described.key_faults:
+        yield Problem(f"{name}: {fault}", _key_fix(name, described.candidates))
     if described.schema and not described.schema.key:
         yield Problem(
             f"{name} has no primary key: it goes to the super-changelog and to history, not to the lake or to dumps",
@@ -185,6 +188,13 @@ def _table(connection: Connection[Any], config: SourceConfig, name: TableName) -
         yield _missing(
             connection, f"{name} cannot be read: {error.args[-1]}", "SELECT", qualified(name).replace("%%", "%")
         )
+
+
+def _key_fix(name: TableName, candidates: Sequence[Sequence[str]]) -> str:
+    """Its unique, never-null columns as the entry is to name them, or how to have some."""
+    if candidates:
+        return " or ".join(f'[source.keys] "{name}" = {json.dumps(list(columns))}' for columns in candidates)
+    return f"ALTER TABLE {qualified(name).replace('%%', '%')} ADD UNIQUE (its key's columns), all of them NOT NULL"
 
 
 def _watermarks(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:

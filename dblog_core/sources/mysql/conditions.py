@@ -40,8 +40,8 @@ def every(*conditions: Condition) -> Condition:
 
 
 def order(schema: TableSchema, direction: str) -> str:
-    """ORDER BY of the key. ENUM sorts by its number, as its index does."""
-    return ", ".join(f"{_ordered(column)} {direction}" for column in schema.key_columns)
+    """ORDER BY of the key. ENUM and SET sort by their number, as their index does."""
+    return ", ".join(f"{quoted(column.name)} {direction}" for column in schema.key_columns)
 
 
 def between(schema: TableSchema, after: Key | None, upto: Key | None) -> Condition:
@@ -65,11 +65,6 @@ def passing(schema: TableSchema, filters: Iterable[Filter]) -> Condition:
     """Every filter holds. Raises RequestError for one that has no exact meaning in SQL."""
     columns = {c.name: c for c in schema.columns}
     return every(*(_filter(f, columns[f.column]) for f in filters))
-
-
-def has_set(schema: TableSchema) -> bool:
-    """Whether a SET is in the key: it is read in the order of its text, which no index has."""
-    return any(_base(column) == "set" for column in schema.key_columns)
 
 
 def _filter(given: Filter, column: Column) -> Condition:
@@ -109,8 +104,10 @@ def _compared(column: Column, op: str, part: Any) -> Condition:
         # An index on an ENUM serves equality alone: so a range of it is the list of its numbers.
         numbers = [n for n in range(len(labels(column)) + 1) if _holds(n, op, value)]
         return (f"{quoted(column.name)} IN ({_marks(numbers)})", list(numbers)) if numbers else NEVER
-    name = quoted(column.name) if op == "=" else _ordered(column)
-    return f"{name} {op} %s", [value]
+    if base == "set" and op != "=":
+        # It has too many values to list. By its number, which no index serves: each chunk reads from the beginning.
+        return f"CAST({quoted(column.name)} AS UNSIGNED) {op} %s", [_bits(value, column)]
+    return f"{quoted(column.name)} {op} %s", [value]
 
 
 def _holds(number: int, op: str, than: int) -> bool:
@@ -175,6 +172,11 @@ def _members(text: str, column: Column) -> str:
     return ",".join(label for label in known if label in given)
 
 
+def _bits(members: str, column: Column) -> int:
+    given = members.split(",")
+    return sum(1 << i for i, label in enumerate(labels(column)) if label in given)
+
+
 def _decimal(text: str, column: Column) -> decimal.Decimal:
     """A decimal of more digits than Arrow has travels as text; compared as text it would become a float."""
     try:
@@ -189,13 +191,6 @@ def _decimal(text: str, column: Column) -> decimal.Decimal:
 def selected(column: Column) -> str:
     # A FLOAT is printed with six digits; as a double it is printed exactly.
     return f"CAST({quoted(column.name)} AS DOUBLE)" if pa.types.is_float32(column.type) else quoted(column.name)
-
-
-def _ordered(column: Column) -> str:
-    """What key order goes by. A SET sorts by its number but compares as text, so both go by its text."""
-    if _base(column) == "set":
-        return f"CONVERT({quoted(column.name)} USING utf8mb4) COLLATE utf8mb4_bin"
-    return quoted(column.name)
 
 
 def _base(column: Column) -> str:

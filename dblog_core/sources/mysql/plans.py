@@ -9,7 +9,6 @@ from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
 from dblog_core.schema import TableSchema
-from dblog_core.sources.mysql.conditions import has_set
 from dblog_core.sources.mysql.connection import is_mariadb, quoted
 from dblog_core.sources.mysql.watermarks import qualified
 
@@ -19,8 +18,6 @@ _BOUNDED = {"range", "ref", "eq_ref", "const"}
 
 def key_index(connection: Connection[Any], schema: TableSchema) -> str | None:
     """The unique index that has exactly the key's columns in key order; None if there is none that can be read so."""
-    if has_set(schema):
-        return None
     found: dict[str, list[Row]] = {}
     for part in _dicts(connection, f"SHOW INDEX FROM {qualified(schema.table)} WHERE Non_unique = 0"):
         found.setdefault(str(part["Key_name"]), []).append(part)

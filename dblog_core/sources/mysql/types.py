@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -118,11 +117,3 @@ def from_catalogue(
     if charset and charset != charsets.BINARY and not charsets.supported(charset):
         raise UnsupportedType(f"character set {charset} is not supported")
     return _BY_NAME[name]
-
-
-_LABELLED = re.compile(r"(enum|set)\b", re.IGNORECASE)
-
-
-def is_labelled(source_type: str) -> bool:
-    """ENUM or SET: sorted by number, compared with text as text."""
-    return _LABELLED.match(source_type) is not None

@@ -38,7 +38,7 @@ _COLUMNS = f"""
 """
 _INDEXES = """
     SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident,
-           i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL,
+           i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL,
            ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
                  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
                  WHERE k.place <= i.indnkeyatts ORDER BY k.place)
@@ -176,7 +176,8 @@ def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[t
     oid, schema, name, kind, replica_identity, persistence, ancestors = row
     primary = next((tuple(i[3]) for i in indexes if i[0]), ())
     chosen = next((frozenset(i[3]) for i in indexes if i[1]), frozenset())
-    identity = {"d": frozenset(primary), "i": chosen, "f": frozenset(c.name for c in columns)}.get(
+    immediate = any(i[0] and i[2] for i in indexes)  # by a deferrable primary key the log identifies nothing
+    identity = {"d": frozenset(primary if immediate else ()), "i": chosen, "f": frozenset(c.name for c in columns)}.get(
         str(replica_identity), frozenset()
     )
     return CatalogueTable(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from dblog_core.config import SourceConfig
 from dblog_core.interfaces import Problem
 from dblog_core.sources.postgres.catalogue import CatalogueTable, leaves
@@ -47,13 +49,20 @@ def _key_problems(table: CatalogueTable, config: SourceConfig) -> list[Problem]:
                     f"{place}: column {name} may be null", f"ALTER TABLE {table.name} ALTER COLUMN {name} SET NOT NULL"
                 )
             )
-    if str(table.name) in config.keys and not any(unique <= set(key) for unique in table.unique):
-        found.append(
-            Problem(
-                f"{place}: no unique index says that ({', '.join(key)}) is unique", "name the columns of a unique index"
-            )
-        )
+    if str(table.name) in config.keys and frozenset(key) not in table.unique:
+        found.append(Problem(f"{place}: no unique index says that ({', '.join(key)}) is unique", _key_fix(table)))
     return found
+
+
+def _key_fix(table: CatalogueTable) -> str:
+    """What could stand in [source.keys], or how to have it. A partial or a deferrable index vouches for no row."""
+    nullable = {c.name for c in table.columns if not c.not_null}
+    if found := [sorted(columns) for columns in table.unique if not nullable & columns]:
+        return " or ".join(f'[source.keys] "{table.name}" = {json.dumps(columns)}' for columns in found)
+    return (
+        f"name the columns of a unique index that is neither partial nor deferrable nor over an expression: ALTER "
+        f"TABLE {table.name} ADD UNIQUE (its key's columns), all of them NOT NULL"
+    )
 
 
 def _identity_problems(part: CatalogueTable, table: CatalogueTable, config: SourceConfig) -> list[Problem]:
