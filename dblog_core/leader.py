@@ -10,7 +10,7 @@ from typing import Protocol
 
 from dblog_core import control, dump, requests
 from dblog_core.config import Config
-from dblog_core.errors import DblogError, LeaseLost, StateError
+from dblog_core.errors import DblogError, LeaseLost, LogPositionLost, SegmentTaken, StateError
 from dblog_core.interfaces import Clock, Lease, LogStream, Source, Spawn, StateStore
 from dblog_core.requests import DumpRequest
 from dblog_core.rules import Rules
@@ -111,6 +111,16 @@ class Leader:
             rules=Rules(self._config.source.columns),
         )
         self._mirror()
+        try:
+            self._read_on(head)
+        except LogPositionLost as error:
+            # The last leader may have published, and acknowledged, once more after we have read `head`.
+            newest = self._staging.head()
+            if newest is None or newest.segment <= self._published.segment:
+                raise
+            raise SegmentTaken(f"segment {newest.segment} has been published by another capture") from error
+
+    def _read_on(self, head: Manifest) -> None:
         # Before the thread is started: where this fails nothing is left behind.
         stream = self._source.open_log(head.position, skip=head.partial)
         worker = self._spawn("system-dumps", self._work_system_dumps)

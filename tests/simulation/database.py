@@ -1,0 +1,206 @@
+"""A database in memory with transactions, a log, and a moment between the two: logged, and not yet visible.
+
+Writers hold a lock on every key (or table) that they change, from the change until it is visible. A commit first
+enters the log, where the capture reads it at once; it becomes visible to SELECTs later. In which order is the rule of
+the kind: `postgres`: any order; `mysql`: that of the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.values import Key
+from tests.simulation.scheduler import EPOCH, Signal, Simulation
+
+Row = dict[str, Any]
+Lock = tuple[TableName, Key | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A step of a transaction: op c, u, d, t (truncate) or w (watermark, `payload`)."""
+
+    op: str
+    schema: TableSchema
+    before: Row | None = None
+    after: Row | None = None
+    unchanged: tuple[str, ...] = ()
+    payload: str = ""
+
+    @property
+    def table(self) -> TableName:
+        return self.schema.table
+
+
+@dataclass(slots=True)
+class Transaction:
+    """`rows`: what it has changed so far, by table and key (None: gone); `index`: its place in the log."""
+
+    xid: int
+    changes: list[Change] = field(default_factory=list)
+    rows: dict[tuple[TableName, Key], Row | None] = field(default_factory=dict)
+    locks: set[Lock] = field(default_factory=set)
+    truncated: set[TableName] = field(default_factory=set)
+    index: int = -1
+    committed_at: int = 0  # microseconds since 1970 UTC
+    visible: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the log names it: PostgreSQL's 32-bit id."""
+        return str(self.xid & 0xFFFFFFFF)
+
+
+def key_of(schema: TableSchema, row: Row) -> Key:
+    return tuple(row[name] for name in schema.key)
+
+
+class Database:
+    """Tables as SELECTs see them, the log as the capture reads it, and what is between them."""
+
+    def __init__(self, simulation: Simulation, kind: str, schemas: list[TableSchema], *, gap: float) -> None:
+        self.kind, self._simulation, self._gap = kind, simulation, gap
+        self.schemas = {schema.table: schema for schema in schemas}
+        self.rows: dict[TableName, dict[Key, Row]] = {table: {} for table in self.schemas}
+        self.log: list[Transaction] = []
+        self.acknowledged = 0
+        self.purged = 0
+        self.reader: object | None = None  # PostgreSQL: who reads the slot
+        self.grown, self.shown = Signal(simulation), Signal(simulation)
+        # Near the wrap of the log's 32-bit ids, now and then.
+        self._next_xid = simulation.dice.choice((700, (1 << 32) - 40, (5 << 32) - 90, (7 << 32) + 3))
+        self._completed = self._next_xid - 1
+        self._running: set[int] = set()
+        self._locks: dict[Lock, Transaction] = {}
+        self._hidden: list[Transaction] = []  # logged and not visible, in log order
+
+    # Writing --------------------------------------------------------------------------------------------------------
+
+    def begin(self) -> Transaction:
+        transaction = Transaction(self._next_xid)
+        self._running.add(transaction.xid)
+        self._next_xid += 1
+        return transaction
+
+    def lock(self, transaction: Transaction, table: TableName, key: Key | None) -> bool:
+        """Takes the lock of a key (None: of the whole table) if nobody else has one in its way."""
+        for (held_table, held_key), holder in self._locks.items():
+            if held_table == table and holder is not transaction and (key is None or held_key in (None, key)):
+                return False
+        self._locks[(table, key)] = transaction
+        transaction.locks.add((table, key))
+        return True
+
+    def row(self, transaction: Transaction, table: TableName, key: Key) -> Row | None:
+        """The row as the transaction sees it, once it has the lock."""
+        if (table, key) in transaction.rows:
+            return transaction.rows[(table, key)]
+        return None if table in transaction.truncated else self.rows[table].get(key)
+
+    def change(self, transaction: Transaction, change: Change) -> None:
+        """A step of a transaction that holds the locks for it."""
+        transaction.changes.append(change)
+        if change.op == "t":
+            transaction.truncated.add(change.table)
+            for table, key in [k for k in transaction.rows if k[0] == change.table]:
+                transaction.rows[(table, key)] = None
+        if change.op in "ud" and change.before is not None:
+            transaction.rows[(change.table, key_of(change.schema, change.before))] = None
+        if change.op in "cu" and change.after is not None:
+            transaction.rows[(change.table, key_of(change.schema, change.after))] = change.after
+
+    def rollback(self, transaction: Transaction) -> None:
+        self._end(transaction)
+
+    def commit(self, transaction: Transaction, *, at_once: bool = False) -> None:
+        """Enters the log now, and becomes visible after a drawn moment; the server sees to that, whoever waits."""
+        transaction.index = len(self.log)
+        transaction.committed_at = int((EPOCH + self._simulation.now) * 1e6)
+        self.log.append(transaction)
+        self._hidden.append(transaction)
+        self.grown.fire()
+        dice = self._simulation.dice
+        gap = dice.uniform(0, self._gap) if not at_once and dice.random() < 0.3 else 0.0
+        if gap:
+            self._simulation.at(self._simulation.now + gap, lambda: self._show(transaction))
+        else:
+            self._show(transaction)
+
+    def _show(self, transaction: Transaction) -> None:
+        """The commit is visible; in the log's order it waits for those before it."""
+        transaction.visible = True
+        if self.kind == "postgres":
+            self._hidden.remove(transaction)
+            self._apply(transaction)
+        else:
+            while self._hidden and self._hidden[0].visible:
+                self._apply(self._hidden.pop(0))
+        self.shown.fire()
+
+    def _apply(self, transaction: Transaction) -> None:
+        for table in transaction.truncated:
+            self.rows[table].clear()
+        for (table, key), row in transaction.rows.items():
+            if row is None:
+                self.rows[table].pop(key, None)
+            else:
+                self.rows[table][key] = row
+        self._end(transaction)
+
+    def _end(self, transaction: Transaction) -> None:
+        self._running.discard(transaction.xid)
+        self._completed = max(self._completed, transaction.xid)
+        for lock in transaction.locks:
+            self._locks.pop(lock, None)
+
+    def is_over(self, transaction: Transaction) -> bool:
+        return transaction.xid not in self._running
+
+    def alter(self, table: TableName) -> bool:
+        """Adds a column, if no transaction is at work on the table."""
+        if any(held == table for held, _ in self._locks):
+            return False
+        old = self.schemas[table]
+        column = Column(f"extra{len(old.columns)}", "bigint", pa.int64())
+        self.schemas[table] = TableSchema(table, (*old.columns, column), old.key)
+        return True
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> str | None:
+        """PostgreSQL's `pg_current_snapshot()`; None where visibility follows the log."""
+        if self.kind != "postgres":
+            return None
+        xmax = self._completed + 1
+        running = sorted(x for x in self._running if x < xmax)
+        xmin = min(running, default=xmax)
+        return f"{xmin}:{xmax}:{','.join(map(str, running))}"
+
+    def acknowledge(self, position: int) -> None:
+        self.acknowledged = max(self.acknowledged, position)
+        self.purged = max(self.purged, self.acknowledged)
+
+    def log_state(self, upto: int) -> dict[TableName, dict[Key, Row]]:
+        """The tables after the first `upto` transactions of the log: the truth at that place."""
+        state: dict[TableName, dict[Key, Row]] = {table: {} for table in self.schemas}
+        for transaction in self.log[:upto]:
+            for change in transaction.changes:
+                apply(state, change)
+        return state
+
+
+def apply(state: dict[TableName, dict[Key, Row]], change: Change) -> None:
+    """A change's effect on tables."""
+    if change.op == "w":
+        return
+    rows = state[change.table]
+    if change.op == "t":
+        rows.clear()
+    if change.op in "ud" and change.before is not None:
+        rows.pop(key_of(change.schema, change.before), None)
+    if change.op in "cu" and change.after is not None:
+        rows[key_of(change.schema, change.after)] = change.after

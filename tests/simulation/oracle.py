@@ -1,0 +1,249 @@
+"""What must hold of the super-changelog, judged against the simulated database's own log.
+
+The lines are walked in order. `truth` is the source by its log up to where the walk is, made from the database's own
+transactions; `known` is what a consumer has that applies every line. A refresh must be the truth of its place, column
+by column, which is more than "never older": so no replay of any prefix can bring back what the log has left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dblog_core import watermark
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.staging.manifest import ChunkRef, Manifest
+from dblog_core.staging.reader import Line, lines
+from dblog_core.values import Key, key_from_json, keys_of
+from dblog_core.watermark import High, Low
+from dblog_core.window import Snapshot
+from tests.simulation import database as db
+from tests.simulation.lake import UNKNOWN
+from tests.simulation.world import TABLES, Violation, World
+
+Row = dict[str, Any]
+Tables = dict[TableName, dict[Key, Row]]
+_OF = {str(schema.table): schema for schema in TABLES}
+
+
+def judge(world: World) -> None:
+    """Raises Violation for the first thing that is wrong."""
+    manifests = world.manifests()
+    if not manifests:
+        raise Violation("nothing was staged")
+    walk = _Walk(world, int(manifests[0].position))
+    for line in lines(world.quiet_staging()):
+        walk.line(line)
+    walk.end()
+    _Evictions(world).judge(manifests)
+
+
+class _Walk:
+    """One pass over the lines."""
+
+    def __init__(self, world: World, start: int) -> None:
+        self._world = world
+        self._truth: Tables = world.database.log_state(start)
+        self._known: Tables = {table: {} for table in world.database.schemas}
+        self._seen: dict[tuple[TableName, Key], int] = {}  # offset of each key's last line
+        self._gone: dict[tuple[TableName, Key], Row] = {}
+        self._expected = self._rows_of(start)
+        self._open: db.Transaction | None = None  # the transaction whose rows have begun
+        self._left = 0  # how many of its rows are to come
+        self._offset = 0
+
+    # The log --------------------------------------------------------------------------------------------------------
+
+    def _rows_of(self, start: int) -> Iterator[tuple[db.Transaction, db.Change, str, int]]:
+        """What the log holds from `start` on: each change as its lines' ops; how many lines of the transaction follow."""
+        for transaction in self._world.database.log[start:]:
+            parts = [(c, op) for c in transaction.changes if c.op != "w" for op in _ops(c)]
+            for number, (change, op) in enumerate(parts):
+                yield transaction, change, op, len(parts) - number - 1
+
+    def line(self, line: Line) -> None:
+        if line["offset"] <= self._offset:
+            self._wrong(line, f"its offset follows {self._offset}")
+        self._offset = line["offset"]
+        if line["table"] not in _OF:
+            self._wrong(line, "it is of no captured table")
+        op, origin = line["op"], line["origin"]
+        if origin == "dump" and self._left:
+            self._wrong(line, f"it stands inside transaction {self._open}")
+        if op in "cudt" and origin == "log":
+            self._log_row(line)
+        elif op == "r":
+            self._refresh(line)
+        elif op == "d":
+            self._absent(line)
+        elif op == "f":
+            self._finished(line)
+
+    def _log_row(self, line: Line) -> None:
+        transaction, change, op, self._left = next(self._expected, (None, None, None, 0))
+        if transaction is None or change is None:
+            self._wrong(line, "the source's log has no more rows")
+        self._open = transaction
+        where = f"the log has {op} of {change} in {transaction.name} (entry {transaction.index})"
+        if (line["op"], line["table"], line["transaction"]) != (op, str(change.table), transaction.name):
+            self._wrong(line, where)
+        table = change.table
+        if op == "t":
+            db.apply(self._truth, change)
+            self._known[table].clear()
+            return
+        key = _key(line)
+        if op == "d":
+            if key != db.key_of(change.schema, change.before or {}):
+                self._wrong(line, where)
+            self._gone[table, key] = self._known[table].pop(key, self._nothing(change.schema))
+            if change.op == "d":
+                db.apply(self._truth, change)
+            return
+        shown = {n: v for n, v in (change.after or {}).items() if n not in change.unchanged}
+        if line["after"] != shown or set(line["unchanged"]) != set(change.unchanged):
+            self._wrong(line, where)
+        db.apply(self._truth, change)
+        self._apply(line, table, key, change.schema)
+
+    def _apply(self, line: Line, table: TableName, key: Key, schema: TableSchema) -> None:
+        """The consumer's own state: what a line leaves out stays, and is unknown where it never was known."""
+        old = self._known[table].get(key, self._nothing(schema))
+        if line["op"] == "c":
+            moved = line.get("moved_from")
+            old = self._gone[table, tuple(moved.values())] if moved else self._nothing(schema)
+        self._known[table][key] = {**{name: old.get(name) for name in line["unchanged"]}, **line["after"]}
+        self._seen[table, key] = line["offset"]
+
+    def _nothing(self, schema: TableSchema) -> Row:
+        return dict.fromkeys((c.name for c in schema.columns), UNKNOWN)
+
+    # Dumps ----------------------------------------------------------------------------------------------------------
+
+    def _refresh(self, line: Line) -> None:
+        schema = _OF[line["table"]]
+        table, key = schema.table, _key(line)
+        true = self._truth[table].get(key)
+        if true is None:
+            self._wrong(line, "the row was deleted before this place of the log")
+        wrong = {n: (v, true.get(n)) for n, v in line["after"].items() if v != true.get(n)}
+        if wrong:
+            self._wrong(line, f"the row has other values at this place of the log: {wrong}")
+        self._apply(line, table, key, self._world.database.schemas[table])
+
+    def _absent(self, line: Line) -> None:
+        table, key = _OF[line["table"]].table, _key(line)
+        if key in self._truth[table]:
+            self._wrong(line, "the row is there at this place of the log")
+        self._known[table].pop(key, None)
+
+    def _finished(self, line: Line) -> None:
+        """A consumer drops what the dump has not brought since: then it must have exactly what is there."""
+        schema = _OF[line["table"]]
+        low, high = (None if (k := line.get(n)) is None else key_from_json(k, schema) for n in ("key_from", "key_to"))
+
+        def inside(key: Key) -> bool:
+            return (low is None or key >= low) and (high is None or key <= high)
+
+        known, truth = self._known[schema.table], self._truth[schema.table]
+        for key in [k for k in known if inside(k) and self._seen[schema.table, k] <= line["since"]]:
+            if key in truth:
+                self._wrong(line, f"it takes {key} away, which is there")
+            del known[key]
+        have, there = {k for k in known if inside(k)}, {k for k in truth if inside(k)}
+        if have != there:
+            self._wrong(line, f"ghosts {sorted(have - there)}, missing {sorted(there - have)}")
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Everything is staged; replay, lake and source are one."""
+        if (left := next(self._expected, None)) is not None:
+            raise Violation(f"a row of the log is not staged: {left}")
+        for schema in self._world.database.schemas.values():
+            names = [c.name for c in schema.columns]
+            source = _filled(self._world.database.rows[schema.table], names)
+            if source != _filled(self._truth[schema.table], names):
+                raise Violation(f"{schema.table}: the simulated source itself is not what its log says")
+            table = self._world.lake.tables.get(str(schema.table))
+            for who, rows in (
+                ("replay", _filled(self._known[schema.table], names)),
+                ("lake", _filled(table.whole(), names) if table else {}),
+            ):
+                if rows != source:
+                    raise Violation(f"{schema.table}: the {who} is not the source: {_difference(rows, source)}")
+
+    def _wrong(self, line: Line, why: str) -> Any:
+        raise Violation(f"line {line}: {why}")
+
+
+def _ops(change: db.Change) -> str:
+    """A change of key is two lines."""
+    if change.op == "u" and change.before is not None and change.after is not None:
+        if db.key_of(change.schema, change.before) != db.key_of(change.schema, change.after):
+            return "dc"
+    return change.op
+
+
+def _key(line: Line) -> Key:
+    return tuple(line["key"].values())
+
+
+def _filled(rows: dict[Key, Row], names: list[str]) -> dict[Key, Row]:
+    return {key: {name: row.get(name) for name in names} for key, row in rows.items()}
+
+
+def _difference(rows: dict[Key, Row], source: dict[Key, Row]) -> list[tuple[Key, Row | None, Row | None]]:
+    return [(k, rows.get(k), source.get(k)) for k in sorted(rows.keys() | source) if rows.get(k) != source.get(k)]
+
+
+class _Evictions:
+    """Every evicted row has an event in the log that its SELECT may not have seen."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._lows: dict[str, int] = {}
+        self._highs: dict[str, tuple[int, High]] = {}
+        for transaction in world.database.log:
+            for change in transaction.changes:
+                if change.op == "w":
+                    self._mark(transaction.index, watermark.parse(change.payload))
+
+    def _mark(self, index: int, mark: Low | High) -> None:
+        if isinstance(mark, Low):
+            self._lows[mark.mark.window] = index
+        elif mark.file is not None:
+            self._highs[mark.file] = index, mark
+
+    def judge(self, manifests: list[Manifest]) -> None:
+        for manifest in manifests:
+            for chunk in manifest.chunks:
+                self._world.simulation.count("chunks placed")
+                if chunk.evicted:
+                    self._world.simulation.count("rows evicted", len(chunk.evicted))
+                    self._chunk(chunk)
+
+    def _chunk(self, chunk: ChunkRef) -> None:
+        staging = self._world.quiet_staging()
+        schema = staging.schema(chunk.schema)
+        rows = staging.read_chunk(chunk.path, checksum=chunk.checksum).combine_chunks().to_batches()[0]
+        keys, index = keys_of(rows, schema), self._highs[chunk.path][0]
+        reasons = self._unseen(chunk, index)
+        for number in chunk.evicted:
+            if not any(_touches(c, schema.table, keys[number]) for c in reasons):
+                raise Violation(f"row {keys[number]} of {chunk} was evicted without a reason in the log")
+
+    def _unseen(self, chunk: ChunkRef, index: int) -> list[db.Change]:
+        high = self._highs[chunk.path][1]
+        log, low = self._world.database.log[: index + 1], self._lows[high.mark.window]
+        if high.snapshot is None:
+            return [c for t in log[low:] for c in t.changes]
+        seen = Snapshot.parse(high.snapshot)
+        return [c for t in log if t.xid >= seen.xmax or t.xid in seen.running for c in t.changes]
+
+
+def _touches(change: db.Change, table: TableName, key: Key) -> bool:
+    if change.op == "w" or change.table != table:
+        return False
+    images = [image for image in (change.before, change.after) if image is not None]
+    return change.op == "t" or any(db.key_of(change.schema, image) == key for image in images)

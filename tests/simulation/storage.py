@@ -1,0 +1,118 @@
+"""Files in memory behind `staging.storage.Storage`, as processes of one machine share a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from dblog_core.errors import CorruptSegment, StagingUnavailable
+from dblog_core.staging.storage import Bytes
+from tests.simulation.scheduler import Simulation
+
+
+@dataclass(slots=True)
+class Disk:
+    """Every file, and the folders that have a name not yet durable. `created` hears of each new file."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    folders: dict[str, set[str]] = field(default_factory=dict)
+    unsettled: set[str] = field(default_factory=set)
+    created: Callable[[str, bytes], None] = lambda path, data: None
+
+    def put(self, path: str, data: bytes, *, durable: bool) -> None:
+        self.files[path] = data
+        folder, _, name = path.rpartition("/")
+        self.folders.setdefault(folder, set()).add(name)
+        if not durable:
+            self.unsettled.add(path)
+        self.created(path, data)
+
+    def settle(self, folder: str) -> None:
+        """What fsync of a directory does: all names in it are durable."""
+        self.unsettled = {path for path in self.unsettled if path.rpartition("/")[0] != folder}
+
+    def remove(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        del self.files[path]
+        self.folders[folder].discard(name)
+        self.unsettled.discard(path)
+
+    def power_cut(self, lose: Callable[[], bool]) -> int:
+        """Names that were not made durable are there or not, as chance has it."""
+        lost = [path for path in sorted(self.unsettled) if lose()]
+        for path in lost:
+            self.remove(path)
+        self.unsettled.clear()
+        return len(lost)
+
+
+def away() -> StagingUnavailable:
+    return StagingUnavailable("storage does not answer", where="the simulated disk", fix="it is tried again")
+
+
+class MemoryStorage:
+    """One process' handle of a disk. Without a simulation nothing fails."""
+
+    def __init__(self, disk: Disk, simulation: Simulation | None = None) -> None:
+        self.root = Path("/simulated")
+        self.disk, self._simulation = disk, simulation
+
+    def path(self, relative: str) -> Path:
+        pure = PurePosixPath(relative)
+        if pure.is_absolute() or ".." in pure.parts or "\0" in relative:
+            raise CorruptSegment(f"{relative!r} is not a file of this staging directory", where=str(self.root))
+        return self.root / pure
+
+    def exists(self, relative: str) -> bool:
+        self._before("exists", relative)
+        return relative in self.disk.files
+
+    def read(self, relative: str) -> bytes | None:
+        self._before("read", relative)
+        return self.disk.files.get(relative)
+
+    def names(self, directory: str) -> Iterator[str]:
+        self._before("names", directory)
+        yield from sorted(self.disk.folders.get(directory, ()))
+
+    def create(self, relative: str, data: Bytes) -> bool:
+        self._before("create", relative)
+        if relative in self.disk.files:
+            return False
+        self.disk.put(relative, bytes(data), durable=False)
+        self._after("create", relative)
+        self.disk.settle(relative.rpartition("/")[0])
+        return True
+
+    def settle(self, relative: str) -> None:
+        self._before("settle", relative)
+        self.disk.settle(relative.rpartition("/")[0])
+
+    def replace(self, relative: str, data: Bytes) -> None:
+        self._before("replace", relative)
+        self.disk.put(relative, bytes(data), durable=False)
+        self._after("replace", relative)
+        self.disk.settle(relative.rpartition("/")[0])
+
+    def write_directory(self, directory: str, files: Mapping[str, Bytes]) -> None:
+        """Where a file fails, those before it are removed; where the process dies, they stay behind."""
+        self._before("write", directory)
+        try:
+            for name, data in files.items():
+                self.disk.put(f"{directory}/{name}", bytes(data), durable=False)
+                self._after("write", f"{directory}/{name}")
+        except StagingUnavailable:
+            for name in self.disk.folders.pop(directory, set()):
+                self.disk.files.pop(f"{directory}/{name}")
+            raise
+        self.disk.settle(directory)
+
+    def _before(self, what: str, relative: str) -> None:
+        self.path(relative)
+        if self._simulation is not None:
+            self._simulation.step(f"storage {what} {relative}", away)
+
+    def _after(self, what: str, relative: str) -> None:
+        if self._simulation is not None:
+            self._simulation.after(f"storage {what} {relative}", away)

@@ -1,0 +1,281 @@
+"""One simulated system from one seed: two captures, dump workers, writers, an operator, a merge, and everything that goes
+wrong between them; then all faults end, and all must come to rest with nothing lost, stale or resurrected."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import orjson
+import pyarrow as pa
+
+from dblog_core import capture, control, dump, leader, requests, wiring
+from dblog_core.config import Config
+from dblog_core.errors import DblogError
+from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.staging import Staging, parquet
+from dblog_core.staging.manifest import Manifest
+from dblog_core.state.memory import MemoryState
+from dblog_core.values import Key
+from tests.simulation import arrow_files
+from tests.simulation.database import Change, Database, Row
+from tests.simulation.lake import SimLake
+from tests.simulation.people import Merger, Operator, Writer
+from tests.simulation.scheduler import Chances, Process, Signal, SimClock, Simulation
+from tests.simulation.source import SimSource
+from tests.simulation.state import SimState
+from tests.simulation.storage import Disk, MemoryStorage
+
+_INT, _TEXT = pa.int64(), pa.string()
+TABLES = (
+    TableSchema(
+        TableName("shop", "orders"),
+        (Column("id", "bigint", _INT), Column("v", "bigint", _INT), Column("big", "text", _TEXT)),
+        ("id",),
+    ),
+    TableSchema(
+        TableName("shop", "items"),
+        (
+            Column("big", "text", _TEXT),
+            Column("a", "bigint", _INT),
+            Column("b", "text", _TEXT),
+            Column("v", "bigint", _INT),
+        ),
+        ("a", "b"),
+    ),
+)
+TROUBLE = 14.0  # seconds of the drawn clock in which things go wrong
+_REST = 240.0  # seconds after which all must have come to rest
+
+
+class Violation(AssertionError):
+    """Something that must never be."""
+
+
+class World:
+    """The parts that outlive processes, and the processes."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.simulation = Simulation(seed)
+        self.clock = SimClock(self.simulation)
+        dice = self.simulation.dice
+        self.kind = dice.choice(("mysql", "postgres"))
+        self.database = Database(self.simulation, self.kind, list(TABLES), gap=dice.choice((0.0, 0.3, 3.0)))
+        self.disk = Disk(created=self._published)
+        self.store = MemoryState(clock=self.clock)
+        self.lake = SimLake()
+        self.config = _config(self.kind, dice)
+        self.idle = dice.choice((0.15, 0.4, 0.8))  # seconds at most between two transactions of a writer
+        self.keys = dice.choice((4, 8, 16))
+        self.version = 0
+        self.calm = False
+        self.stop = Signal(self.simulation)
+        self.published = 0  # position of the newest manifest
+        self._members: list[tuple[str, Callable[[], None]]] = []
+        self._running: dict[str, Process] = {}
+        self._writers: list[Process] = []
+
+    # Parts ----------------------------------------------------------------------------------------------------------
+
+    def open_source(self) -> SimSource:
+        return SimSource(self.simulation, self.database, batch=6 if self.seed % 3 == 0 else 40)
+
+    def open_state(self) -> SimState:
+        return SimState(self.simulation, self.store)
+
+    def open_staging(self) -> Staging:
+        return Staging("/simulated", source="shop", storage=MemoryStorage(self.disk, self.simulation))
+
+    def quiet_staging(self) -> Staging:
+        """For who judges: no step, no fault."""
+        return Staging("/simulated", source="shop", storage=MemoryStorage(self.disk))
+
+    def _published(self, path: str, data: bytes) -> None:
+        if path.startswith("manifests/"):
+            self.published = int(orjson.loads(data)["position"])
+
+    def key(self, schema: TableSchema) -> Key:
+        number = self.simulation.dice.randrange(self.keys)
+        return (number,) if len(schema.key) == 1 else (number % 3, "abcdefgh"[number // 3])
+
+    def row(self, schema: TableSchema, key: Key) -> Row:
+        """A row that was never there before."""
+        self.version += 1
+        values: Row = {c.name: self.version if c.type == _INT else f"{self.version}" for c in schema.columns}
+        return {**values, **dict(zip(schema.key, key, strict=True))}
+
+    # The run --------------------------------------------------------------------------------------------------------
+
+    def run(self, judge: Callable[[World], None]) -> None:
+        """Trouble, then calm, then judgement. Raises Violation."""
+        with _instead_of_the_real_ones(self):
+            try:
+                self._fill()
+                self._start()
+                self._trouble()
+                self._calm()
+                judge(self)
+            finally:
+                self.simulation.end()
+
+    def _fill(self) -> None:
+        transaction = self.database.begin()
+        for schema in TABLES:
+            for number in range(self.keys):
+                key = (number,) if len(schema.key) == 1 else (number % 3, "abcdefgh"[number // 3])
+                if self.simulation.dice.random() < 0.6:
+                    self.database.change(transaction, Change("c", schema, None, self.row(schema, key)))
+        self.database.commit(transaction, at_once=True)
+
+    def _start(self) -> None:
+        start = self.simulation.start
+        for number in range(2):
+            self._writers.append(start(f"writer{number}", Writer(self).run, mortal=False))
+        start("operator", Operator(self).run, mortal=False)
+        self._members = [
+            ("capture0", self._capture),
+            ("capture1", self._capture),
+            *((f"worker{n}", self._worker) for n in range(self.simulation.dice.choice((2, 3)))),
+            ("merger", lambda: Merger(self).run()),
+        ]
+        for name, function in self._members:
+            self._running[name] = start(name, function)
+        start("gardener", self._tend, mortal=False)
+
+    def _capture(self) -> None:
+        capture.run_capture(self.config, stop=self.stop, clock=self.clock, spawn=self.simulation.spawn)  # type: ignore[arg-type]
+
+    def _worker(self) -> None:
+        while not self.stop.is_set():
+            try:
+                dump.work_here(self.config, stop=self.stop, clock=self.clock)  # type: ignore[arg-type]
+            except DblogError as error:
+                if not error.transient:
+                    raise
+            self.clock.wait(self.stop, 0.7)
+
+    def _tend(self) -> None:
+        """Starts again what is gone, after a while."""
+        while True:
+            self.simulation.wait(self.simulation.dice.uniform(0.2, 1.5))
+            for name, function in self._members:
+                process = self._running[name]
+                self._check(process)
+                if process.over and not self.stop.is_set():
+                    self.simulation.count("restarts")
+                    self._running[name] = self.simulation.start(name, function)
+
+    def _check(self, process: Process) -> None:
+        error = process.error
+        if error is not None and not (isinstance(error, DblogError) and error.transient):
+            raise Violation(f"{process.name} ended by {type(error).__name__}: {error}") from error
+
+    def _trouble(self) -> None:
+        dice = self.simulation.dice
+        level = dice.choice((0.0, 0.3, 1.0, 1.0, 2.0))
+        self.simulation.chances = Chances(
+            error=0.004 * level, lost=0.006 * level, kill=0.0008 * level, pause=0.0012 * level
+        )
+        self.simulation.run(TROUBLE)
+        self._watch()
+
+    def _calm(self) -> None:
+        """All faults end, nobody writes any more, what is paused goes on: all must come to rest."""
+        self.simulation.chances = Chances()
+        self.calm = True
+        rested = self.simulation.run(self.simulation.now + _REST, self._at_rest)
+        self._watch()
+        if not rested:
+            raise Violation(f"did not come to rest: {self._unrest()}")
+        self.stop.set()
+        captures = [p for n, p in self._running.items() if n.startswith("capture")]
+        ended = self.simulation.run(self.simulation.now + 30, lambda: all(p.over for p in captures))
+        self._watch()
+        if not ended:
+            raise Violation("a capture does not stop")
+
+    def _watch(self) -> None:
+        for process in self.simulation.processes:
+            self._check(process)
+
+    def _at_rest(self) -> bool:
+        return not self._unrest()
+
+    def _unrest(self) -> str:
+        """What is not at rest yet."""
+        self._watch()
+        if not all(writer.over for writer in self._writers):
+            return "an application is at work"
+        if self.published < self._last_row():
+            return f"staged up to {self.published} of {self._last_row()}"
+        for status in control.dumps(self.store):
+            if status.state not in control.OVER:
+                return f"dump {status.id} is {status.state}: {status}"
+        head = self.quiet_staging().head()
+        if head is not None and self.lake.offset != head.last_offset:
+            return f"merged up to {self.lake.offset} of {head.last_offset}"
+        for table in self.lake.tables.values():
+            if waiting := table.withheld():
+                return f"{table.schema.table} waits for {waiting}"
+        return ""
+
+    def _last_row(self) -> int:
+        """The place right after the last transaction with a row."""
+        for transaction in reversed(self.database.log):
+            if any(change.op != "w" for change in transaction.changes):
+                return transaction.index + 1
+        return 0
+
+    def manifests(self) -> list[Manifest]:
+        return list(self.quiet_staging().manifests())
+
+
+def _config(kind: str, dice: random.Random) -> Config:
+    return Config.model_validate(
+        {
+            "source": {
+                "name": "shop",
+                "kind": kind,
+                "database": "shop",
+                "tables": ["shop.*"],
+                "start": dice.choice(("latest", "initial")),
+            },
+            "staging": {"path": "/simulated", "max_age": dice.choice((0.3, 1.0))},
+            "state": {"url": "sqlite:////simulated", "ttl": 2.0},
+            "lake": {"path": "/simulated"},
+            "dump": {
+                "chunk_size": dice.choice((2, 4, 10)),
+                "workers": dice.choice((1, 3)),
+                "in_flight": dice.choice((1, 2, 4)),
+            },
+        }
+    )
+
+
+@contextlib.contextmanager
+def _instead_of_the_real_ones(world: World) -> Iterator[None]:
+    """The engine's parts are the simulated ones, and its ids come from the seed."""
+    ids = random.Random(world.seed)
+
+    def system_dumps(config: Config, *, stop: Any, requested_by: str, **_: Any) -> None:
+        dump.work_here(config, stop=stop, clock=world.clock, requested_by=requested_by)
+
+    with contextlib.ExitStack() as stack:
+        for target, name, value in (
+            (wiring, "open_source", lambda config: world.open_source()),
+            (wiring, "open_state", lambda config: world.open_state()),
+            (wiring, "open_staging", lambda config: world.open_staging()),
+            (uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
+            (secrets, "token_hex", lambda size: f"{ids.getrandbits(8 * size):0{2 * size}x}"),
+            (requests, "SystemClock", lambda: world.clock),
+            (leader.dump, "work", system_dumps),
+            *((parquet, name, getattr(arrow_files, name)) for name in ("encode", "opened", "batches")),
+        ):
+            stack.enter_context(mock.patch.object(target, name, value))
+        yield
