@@ -157,6 +157,118 @@ def test_dumps_are_requested_placed_and_controlled(dblog: Commands, tables: Data
     assert json.loads(ended.stdout)["outcome"] == "stopped"
 
 
+@pytest.fixture
+def customers(tables: Database) -> Database:
+    """Two tables that one pattern matches, with skewed keys, text that differs in case, dates and money."""
+    for name in ("cust_a", "cust_b"):
+        tables.execute(
+            f"CREATE TABLE {name} (id INTEGER NOT NULL PRIMARY KEY, city VARCHAR(20), born DATE, paid DECIMAL(10,2))",
+            f"INSERT INTO {name} VALUES "
+            + ", ".join(
+                f"({n if n < 900 else n * n}, '{('Oslo', 'Rome', '42')[n % 3]}', '20{n % 30:02}-01-15', {n}.50)"
+                for n in range(1, 1001)
+            ),
+            f"ANALYZE {name}" if tables.kind == "postgres" else f"ANALYZE TABLE {name}",
+        )
+    return tables
+
+
+def test_requests_of_every_kind_bring_the_rows_that_they_name(customers: Database, dblog: Commands) -> None:
+    capture = dblog.start("capture")
+    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
+    schema, offset = customers.schema, 0
+
+    def dumped(*arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
+        """The finished dump, the rows that it brought, and what it says of ghosts."""
+        nonlocal offset
+        status = dblog.json("dump", *arguments, "--chunk-size", "10", "--wait")
+        assert status["state"] == "done", status
+        new = [json.loads(line) for line in dblog("log", "--from", str(offset + 1)).stdout.splitlines()]
+        offset = new[-1]["offset"]
+        brought = [x for x in new if x["op"] == "r"]
+        assert len({(x["table"], x["key"]["id"]) for x in brought}) == len(brought) == status["rows"]
+        return status, brought, [x for x in new if x["op"] == "f"]
+
+    plan = dblog.json("dump", "--table", f"{schema}.cust*", "--chunk-size", "10", "--workers", "3", "--dry-run")
+    assert [t["table"] for t in plan["tables"]] == [f"{schema}.cust_a", f"{schema}.cust_b"]
+    for table in plan["tables"]:
+        assert table["index"] and table["ranges"] == 12 and table["warnings"] == [], table
+        assert table["rows"] == pytest.approx(1_000, rel=0.1)
+    assert dblog.json("dumps") == []
+
+    whole, rows, ends = dumped("--table", f"{schema}.cust*", "--workers", "3")
+    assert (whole["rows"], whole["tasks_done"], len(whole["tasks"])) == (2_000, 24, 24)
+    assert all(t["done"] and 50 <= t["rows"] <= 150 for t in whole["tasks"]), "balanced although the keys are not"
+    assert {x["table"] for x in rows} == {x["table"] for x in ends} == {f"{schema}.cust_a", f"{schema}.cust_b"}
+    assert len(ends) == 2, "one end for all ranges of a table"
+    assert whole["rows_per_second"] > 0
+
+    name = f"{schema}.cust_a"
+    for tests, condition in (
+        (["city", "=", "Oslo"], "city = 'Oslo'"),
+        (["city", "=", "42", "born", ">=", "2010-01-15"], "city = '42' AND born >= '2010-01-15'"),
+        (["city", "in", '["Rome", "nowhere"]', "paid", "<=", "500.50"], "city = 'Rome' AND paid <= 500.50"),
+        (["city", "=", "x' OR '1'='1", "id", "<", "-5"], "1 = 0"),
+    ):
+        options = [w for i in range(0, len(tests), 3) for w in ("--filter", *tests[i : i + 3])]
+        _, rows, ends = (
+            dumped("--table", name, *options, "--ranges", "2")
+            if condition != "1 = 0"
+            else (dblog.json("dump", "--table", name, *options, "--wait"), [], [])
+        )
+        wanted = [row[0] for row in customers.query(f"SELECT id FROM cust_a WHERE {condition} ORDER BY id")]
+        assert (sorted(x["key"]["id"] for x in rows), ends) == (wanted, []), "a filtered dump tells of no ghosts"
+
+    part, rows, ends = dumped("--table", name, "--key-from", "100", "--key-to", "899", "--ranges", "5")
+    assert (len(part["tasks"]), sorted(x["key"]["id"] for x in rows)) == (5, list(range(100, 900)))
+    assert [(x["key_from"], x["key_to"]) for x in ends] == [(100, 899)]
+    both, rows, _ = dumped("--table", name, "--key-to", "300", "--filter", "city", "=", "Rome", "--ranges", "3")
+    assert sorted(x["key"]["id"] for x in rows) == [n for n in range(1, 301) if n % 3 == 1], both
+    empty = dblog.json("dump", "--table", name, "--key-from", "9", "--key-to", "5", "--wait")
+    assert empty["state"] == "done"
+    capture.terminate()
+    assert dblog.end(capture).returncode == 0
+
+
+def test_requests_that_the_catalogue_refuses_are_told_before_anything_is_filed(
+    customers: Database, dblog: Commands
+) -> None:
+    schema = customers.schema
+    for arguments, words in (
+        (["--table", f"{schema}.nothing*"], "matches no captured table"),
+        (["--table", f"{schema}.plain"], "[source.keys]"),
+        (["--table", f"{schema}.cust_a", "--filter", "city; DROP TABLE cust_a", "=", "1"], "no column"),
+        (["--table", f"{schema}.cust*", "--table", f"{schema}.a", "--filter", "city", "=", "1"], "no column city"),
+        (["--table", f"{schema}.cust_a", "--filter", "born", "<", "yesterday"], "born"),
+        (["--table", f"{schema}.cust_a", "--pk", "1", "--filter", "id", "=", "1"], "both keys and filters"),
+    ):
+        refused = dblog("dump", *arguments)
+        assert (refused.returncode, refused.stdout) == (2, ""), arguments
+        assert words in refused.stderr and "fix: " in refused.stderr, (arguments, refused.stderr)
+    assert dblog.json("dumps") == []
+
+
+def test_a_dump_is_slowed_and_let_go_again_while_it_runs(customers: Database, dblog: Commands) -> None:
+    capture = dblog.start("capture")
+    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
+    name = f"{customers.schema}.cust_a"
+    slow = dblog.start("dump", "--table", name, "--chunk-size", "10", "--delay", "60", "--max-retained", "1")
+    assert slow.stdout is not None
+    dump_id = slow.stdout.readline().strip()
+    held = dblog.until(lambda status: status["dumps"][0]["held"])["dumps"][0]
+    assert (held["rows"], held["state"]) in {(0, "running"), (0, "requested")}, "it stands above the ceiling"
+    assert f"held: {held['held']}" in dblog("dumps").stdout
+    tuned = dblog.json("set", dump_id, "max_retained=0", "delay=0", "adaptive=on", "workers=4", "chunk_size=50")
+    assert (tuned["options"]["adaptive"], tuned["options"]["max_retained"]) == (True, 0)
+    assert dblog.end(slow).returncode == 0
+    done = dblog.json("dumps")[0]
+    assert (done["state"], done["rows"], done["held"], done["seconds_left"]) == ("done", 1_000, None, 0.0)
+    over = dblog("set", dump_id, "rate=5")
+    assert (over.returncode, f"dump {dump_id} is done" in over.stderr) == (2, True)
+    capture.terminate()
+    assert dblog.end(capture).returncode == 0
+
+
 def test_what_looks_like_sql_is_refused_or_bound(dblog: Commands, tables: Database) -> None:
     capture = dblog.start("capture")
     dblog.until(lambda status: status["leader"] and status["offset"] is not None)
