@@ -38,7 +38,7 @@ def form(config: Config) -> dict[str, Param]:
 
 def _tables(config: Config) -> Param:
     patterns = list(config.source.tables)
-    text = "Tables to dump, as SCHEMA.TABLE. Empty: all captured tables that have a key."
+    text = "Tables to dump, as SCHEMA.TABLE or patterns with `*` and `?`. Empty: all captured tables that have a key."
     if any(re.search(r"[*?]", p) for p in patterns):  # a form can offer only what is known without a connection
         captured = ", ".join(f"`{p}`" for p in patterns)
         text, offer = f"{text} One name per line; captured are {captured}.", dict[str, Any]()
