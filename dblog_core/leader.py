@@ -186,6 +186,10 @@ class Leader:
 
     def _check_epoch(self, head: Manifest) -> None:
         if self._lease.epoch <= head.epoch and head.segment > 1:
+            if not self._lease.valid():
+                raise LeaseLost(
+                    "another capture has led since", where=self._config.state.url, fix="none: this one stands by"
+                )
             self._state.raise_epoch(LEASE, head.epoch)
             raise StateError(
                 f"the state store gave epoch {self._lease.epoch} and staging holds epoch {head.epoch}: it was replaced",
