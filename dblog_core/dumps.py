@@ -111,7 +111,7 @@ class Tasks:
 
     def forget(self, gone: Iterable[str]) -> None:
         """Drops tasks of dumps that are over, and their windows."""
-        names = set(gone)
+        names = dict.fromkeys(gone)
         for task in names:
             self._tasks.pop(task, None)
             self._changed.discard(task)
@@ -139,7 +139,7 @@ class Tasks:
 
     def take_changed(self) -> dict[str, TaskProgress]:
         """Tasks whose progress has changed since the last call (at first: all)."""
-        changed = {task: self._tasks[task] for task in self._changed}
+        changed = {task: self._tasks[task] for task in sorted(self._changed)}
         self._changed.clear()
         return changed
 
