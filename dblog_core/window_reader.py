@@ -136,11 +136,11 @@ class WindowReader:
             last = self._connections.reader.last_key(schema)
             self._upto = None if last is None else key_to_json(last)
         upto = None if self._upto is None else key_from_json(self._upto, schema)
-        limit = size if upto is not None else 1  # an empty table: in a snapshot, like any chunk
-        chunk = self._connections.reader.read(schema, after=after, upto=upto, limit=limit, filters=conditions)
+        # An empty table is read all the same: that it is empty has to be seen by a snapshot inside the window.
+        chunk = self._connections.reader.read(schema, after=after, upto=upto, limit=size, filters=conditions)
         self.selected = self._place.clock.monotonic() - began
         key = _last_key(chunk)
-        final = upto is None or chunk.rows.num_rows < limit or key == self._upto
+        final = upto is None or chunk.rows.num_rows < size or key == self._upto
         return self._stage(mark, chunk, last_key=key, final=final)
 
     def _keys(self, schema: TableSchema, keys: list[Key], conditions: tuple[Filter, ...]) -> Chunk:

@@ -6,12 +6,13 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from dblog_core import control, dump, hold
+from dblog_core import control, dump, hold, watermark
 from dblog_core.clock import SystemClock
 from dblog_core.errors import RequestError, SourceRefused, SourceUnavailable, StateUnavailable
 from dblog_core.finder import Finder
@@ -19,6 +20,8 @@ from dblog_core.gauge import Gauge
 from dblog_core.hold import Hold, Workplace
 from dblog_core.interfaces import Strain
 from dblog_core.schema import Column, TableSchema
+from dblog_core.staging import Staging
+from dblog_core.staging.store import ChunkFile
 from dblog_core.state.memory import MemoryLease
 from dblog_core.watermark import Heals, High, Low
 from dblog_core.worker import PATIENCE
@@ -243,6 +246,19 @@ def test_each_dump_has_workers_of_its_own(world: World) -> None:
     assert taken == [("d1", 0), ("d2", 0)]
 
 
+def test_only_tasks_that_are_left_call_for_workers(world: World) -> None:
+    world.request({}, {}, {}, {}, workers=3)
+    other, _ = finder(world)
+    assert other.free(world.status()) == 3
+    for number in (0, 1):
+        control.fail(world.state, DUMP, number, "gone")
+    assert other.free(world.status()) == 2
+    assert take(world) is not None
+    assert other.free(world.status()) == 1
+    control.pause(world.state, DUMP)
+    assert other.free(world.status()) == 0
+
+
 def test_a_task_that_is_taken_between_look_and_grasp_leaves_no_place_occupied(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,32 +311,64 @@ def test_a_worker_whose_place_may_be_taken_leaves(world: World) -> None:
     world.fill(*range(1, 101))
     world.request({}, workers=1)
     at_read(world, 2, lambda: world.expire("permit-d1-0"))
-    at_end = len(world.source.reads)
     world.work()
     assert world.status().state == "done", "it takes the task again, with a new place"
     assert [w.mark.attempt for w in world.highs()][:3] == [1, 1, 2]
-    assert at_end == 0
 
 
-def test_a_worker_whose_lease_is_in_doubt_writes_nothing_more(world: World) -> None:
+@pytest.mark.parametrize("moment", ["before the low watermark", "in the SELECT", "while the rows are written"])
+def test_a_worker_whose_lease_is_in_doubt_writes_nothing_more(
+    world: World, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
     world.fill(*range(1, 101))
-    world.request({})
-    writes: list[Any] = []
-    real = world.staging.write_chunk
+    world.request({}, delay=2, adaptive=True)
+    files: list[str] = []
+    written: list[int] = []
+    real = Staging.write_chunk
 
     def doubt() -> None:
-        world.expire("task-d1-0")
-        taken = take(world)
-        assert taken is not None  # by another worker
-        writes.append(len(world.database.log))
+        if not written:
+            world.expire("task-d1-0")
+            assert take(world) is not None  # by another worker
+            written.append(len(world.database.log))
 
-    at_read(world, 2, doubt)
-    world.staging.write_chunk = lambda *a: writes.append(a) or real(*a)  # type: ignore[method-assign]
+    def write(self: Staging, directory: str, name: str, rows: pa.RecordBatch) -> ChunkFile:
+        if len(files) == 1 and moment == "while the rows are written":
+            doubt()
+        files.append(name)
+        return real(self, directory, name, rows)
+
+    def suffers() -> Strain:
+        if files and moment == "before the low watermark":
+            doubt()
+        return Strain(None, None, None)
+
+    if moment == "in the SELECT":
+        at_read(world, 2, doubt)
+    world.source.suffers = suffers
+    monkeypatch.setattr(Staging, "write_chunk", write)
     world.work()
-    assert len(writes) == 1 and len(world.database.log) == writes[0], "neither a file nor a watermark"
+    assert [len(world.database.log)] == written, "no watermark"
+    assert len(files) == (2 if moment == "while the rows are written" else 1), "no file"
     assert len(world.highs()) == 1
     assert world.status().tasks[0].error is None
     assert "task-d1-0" in world.held(), "the other worker's lease is left alone"
+
+
+def test_a_lease_that_is_lost_while_its_worker_waits_ends_nothing_else(world: World) -> None:
+    world.fill(*range(1, 31))
+    world.request({}, {"after": 10}, workers=2)
+    world.source.on_read = fault_at(world, 1, SourceUnavailable("the connection broke"))
+
+    def lose() -> None:
+        if len(world.source.begun) == 1 and "task-d1-0" in world.held():
+            world.expire("task-d1-0")
+            assert world.state.acquire("task-d1-0", "other", ttl=1) is not None
+            world.clock.hooks.remove(lose)
+
+    world.clock.hooks.append(lose)
+    world.work()
+    assert [t.progress.done for t in world.status().tasks] == [False, True]
 
 
 def test_a_fault_of_a_worker_whose_lease_is_in_doubt_is_not_recorded(world: World) -> None:
@@ -339,24 +387,18 @@ def test_a_fault_of_a_worker_whose_lease_is_in_doubt_is_not_recorded(world: Worl
 
 def test_a_newer_attempt_of_somebody_else_is_answered_by_a_newer_one(world: World) -> None:
     world.fill(*range(1, 101))
-    world.request({})
+    world.request({}, in_flight=1)
 
     def zombie() -> None:
         number = control.next_attempt(world.state, DUMP, 0)
-        low = next(w for w in world.watermarks() if isinstance(w, Low))
-        stray = type(low)(type(low.mark)(**{**_fields(low.mark), "attempt": number, "window": "z" * 32}))
-        from dblog_core import watermark
-
+        low = [w for w in world.watermarks() if isinstance(w, Low)][-1]
+        stray = Low(replace(low.mark, attempt=number, window="z" * 32))
         world.source.open_watermarks("zombie").write(watermark.encode(stray))
 
     at_read(world, 3, zombie)
     world.work()
     assert world.dumped() == list(range(1, 101))
     assert world.highs()[-1].mark.attempt == 3
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__slots__}
 
 
 # Faults ---------------------------------------------------------------------------------------------------------------
@@ -541,6 +583,7 @@ def test_a_held_worker_still_hears_of_a_cancel(world: World) -> None:
 
     world.work()
     assert cancelled() and world.held() == [] and world.source.reads == []
+    assert node(world, "pace") == {"held": None, "factor": 1.0}, "nothing holds a task that nobody works on"
 
 
 def test_adaptive_work_slows_down_while_the_source_suffers(world: World) -> None:
@@ -552,6 +595,16 @@ def test_adaptive_work_slows_down_while_the_source_suffers(world: World) -> None
     world.work()
     assert min(factors) < 0.05
     assert world.status().state == "done"
+
+
+def test_one_look_counts_once(world: World) -> None:
+    world.fill(*range(1, 201))
+    world.request({}, adaptive=True, delay=0.1)
+    factors: list[float] = []
+    world.source.suffers = lambda: Strain(9.0 if len(world.source.looks) == 2 else 0.0, 1, None)
+    world.clock.hooks.append(lambda: factors.append((node(world, "pace") or {"factor": 1.0})["factor"]))
+    world.work()
+    assert min(factors) == 0.5
 
 
 def test_a_source_that_cannot_be_asked_for_a_while_is_a_warning(world: World, caplog: pytest.LogCaptureFixture) -> None:

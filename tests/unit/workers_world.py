@@ -57,7 +57,7 @@ class DrawnClock:
 
 
 class Reader(FakeReader):
-    """Notes what it reads; `on_read` may do anything right before a SELECT. Filters compare in Python's order."""
+    """Notes what it reads; `on_read` may do anything right before a SELECT."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source.database)
@@ -74,19 +74,12 @@ class Reader(FakeReader):
     ) -> Chunk:
         self._source.reads.append((after, upto, limit))
         self._source.before_read()
-        rows = self._source.database.rows.get(schema.table, {})
-        keys = sorted(k for k in rows if (after is None or k > after) and (upto is None or k <= upto))
-        return self._chunk(schema, [r for r in (rows[k] for k in keys) if _passes(r, filters)][:limit])
+        return super().read(schema, after=after, upto=upto, limit=limit, filters=filters)
 
     def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
         self._source.reads.append(tuple(keys))
         self._source.before_read()
-        rows = self._source.database.rows.get(schema.table, {})
-        return self._chunk(schema, [rows[k] for k in sorted(keys) if k in rows and _passes(rows[k], filters)])
-
-
-def _passes(row: dict[str, Any], filters: Sequence[Filter]) -> bool:
-    return all(f.op == "=" and row[f.column] == f.values[0] for f in filters)
+        return super().read_keys(schema, keys, filters=filters)
 
 
 class Source(FakeSource):
