@@ -21,6 +21,7 @@ from dblog_core.sources.mysql.conditions import Condition
 from dblog_core.sources.mysql.connection import connect, rows, translated, where
 from dblog_core.sources.mysql.packets import Packets, read_rows
 from dblog_core.sources.mysql.watermarks import qualified
+from dblog_core.sources.mysql.xa_visibility import await_xa_commits
 from dblog_core.values import Key, keys_of
 
 _RECEIVE = 256 << 10
@@ -52,6 +53,8 @@ class MysqlChunks:
         return described.schema
 
     def last_key(self, schema: TableSchema) -> Key | None:
+        with translated(self._config, "waiting for XA COMMITs"):
+            await_xa_commits(self._connection, self._config)
         found = self._select(schema, schema.key_columns, ("", []), "DESC", 1)
         keys = keys_of(found, schema)
         return keys[0] if keys else None
@@ -108,6 +111,8 @@ class MysqlChunks:
     def _chunk(self, schema: TableSchema, condition: Condition, limit: int | None) -> Chunk:
         with translated(self._config, "looking at binlog_order_commits"):
             refuse_any_order(self._connection, self._config)
+        with translated(self._config, "waiting for XA COMMITs"):
+            await_xa_commits(self._connection, self._config)
         return Chunk(schema, self._select(schema, schema.columns, condition, "ASC", limit), None)
 
     def _usual_bounds(self, schema: TableSchema) -> tuple[Key | None, Key | None]:
@@ -226,7 +231,7 @@ def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:
     when the reader is opened, and the one of the chunk before, each low watermark has one on either side of it.
     """
     if config.kind == "mariadb":
-        return  # it has no such setting, and keeps the order
+        return  # it has no such setting, and keeps the order; but for XA, see `await_xa_commits`
     if str(rows(connection, "SELECT @@GLOBAL.binlog_order_commits")[0][0]) != "1":
         raise SourceRefused(
             "binlog_order_commits is OFF: a chunk could miss what the log already holds, and stale rows would win",
