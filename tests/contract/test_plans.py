@@ -1,0 +1,168 @@
+"""Chunk readers: what a chunk costs the server, and the plans that tell of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from dblog_core import filters
+from dblog_core.config import Config
+from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.values import keys_of
+from dblog_core.wiring import open_source
+from tests.contract.keyed import (
+    MYSQL_KINDS,
+    TYPES,
+    order_of,
+    shape,
+    walk,
+)
+from tests.contract.test_source import numbers_of, run
+from tests.fix_servers import Database
+
+END = 30.0
+"""Seconds within which a server must show what a test waits for."""
+
+
+@pytest.fixture
+def source(database: Database, source_config: Config) -> Source:
+    if database.kind == "postgres":
+        database.execute(*TYPES)
+    source = open_source(source_config.source)
+    source.prepare()
+    return source
+
+
+@pytest.fixture
+def reader(source: Source) -> Iterator[ChunkReader]:
+    reader = source.open_reader()
+    yield reader
+    reader.close()
+
+
+def big(database: Database, columns: str, values: str) -> None:
+    """Table `a` of 2,000 rows, with statistics; `values` is a SELECT list over the number n."""
+    run(database, f"CREATE TABLE a (n int NOT NULL, {columns})")
+    run(database, f"INSERT INTO a SELECT n, {values} FROM ({numbers_of(database, 2000)}) s")
+    run(database, "ANALYZE a" if database.kind == "postgres" else "ANALYZE TABLE a")
+
+
+def touched(database: Database, source: Source, read: Callable[[ChunkReader], Any]) -> int:
+    """Index entries and rows that the server visits for what `read` asks of a new reader. PostgreSQL: of table `a`."""
+    with closing(source.open_reader()) as reader:
+        schema = shape(database, reader)
+        if database.kind != "postgres":
+            reader.last_key(schema)  # it has looked for the key's index then
+            before, again = _session_visits(reader), _session_visits(reader)
+            read(reader)
+            return _session_visits(reader) - again - (again - before)  # looking counts as well
+        before = _postgres_visits(database)
+        read(reader)
+    deadline = time.monotonic() + END
+    while (after := _postgres_visits(database)) == before:  # it tells its counts when a session ends
+        assert time.monotonic() < deadline, "the server has counted nothing"
+    return after - before
+
+
+def _session_visits(reader: Any) -> int:
+    with reader._connection.cursor() as cursor:
+        cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+        return sum(int(count) for _, count in cursor.fetchall())
+
+
+def _postgres_visits(database: Database) -> int:
+    entries = "SELECT coalesce(sum(idx_tup_read), 0) FROM pg_stat_user_indexes WHERE relname = 'a'"
+    rows = "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'a'"
+    return int(database.query(f"SELECT ({entries}) + ({rows})")[0][0])
+
+
+BIG = {
+    "single": ("PRIMARY KEY (n)", ""),
+    "text": ("t varchar(30), PRIMARY KEY (t)", ", concat('Key ', n)"),
+    "mixed": (
+        "a bigint, t varchar(30), d date, PRIMARY KEY (a, t, d, n)",
+        ", n % 3, concat('Key ', n % 100), date '2024-01-01'",
+    ),
+    "enum": ("e {enum}, PRIMARY KEY (e, n)", ", {label}"),
+    "unique": ("t varchar(30) NOT NULL, UNIQUE (t, n)", ", concat('Key ', n % 7)"),
+}
+ENUM = {
+    "postgres": ("mood", "(ARRAY['z', 'it''s', 'a,b'])[n % 3 + 1]::mood"),
+    **dict.fromkeys(MYSQL_KINDS, ("enum('z','it''s','a,b')", "n % 3 + 1")),
+}
+
+
+@pytest.mark.parametrize("case", BIG)
+def test_a_chunk_visits_its_rows_and_no_others(
+    database: Database, source: Source, source_config: Config, case: str
+) -> None:
+    """Also where another index would serve a filter: sorting what it finds would cost every chunk the same again."""
+    columns, values = BIG[case]
+    enum, label = ENUM[database.kind]
+    big(database, f"v int, {columns.format(enum=enum)}", f"n % 7 {values.format(label=label)}")
+    run(database, "CREATE INDEX by_v ON a (v)")
+    if case == "unique":
+        table = f"{database.schema}.a"
+        source = open_source(source_config.source.model_copy(update={"keys": {table: ["t", "n"]}}))
+    with closing(source.open_reader()) as reader:
+        schema = shape(database, reader)
+        numbers, keys = walk(reader, schema, limit=300)
+        passing = filters.parse([("v", "=", 3)], schema)
+        plan, filtered = reader.explain(schema), reader.explain(schema, filters=passing)
+        assert plan.index == filtered.index == _key_index(database)
+        assert 1500 < plan.rows < 2500 and 150 < filtered.rows < 450
+    assert numbers == order_of(database, schema)
+    middle, end = keys[1000], keys[1500]
+
+    def visits(read: Callable[[ChunkReader], Any]) -> int:
+        return touched(database, source, read)
+
+    assert visits(lambda r: r.read(schema, after=middle, upto=end, limit=10)) < 60
+    assert visits(lambda r: r.read(schema, after=middle, upto=end, limit=10, filters=passing)) < 300
+    assert visits(lambda r: r.read_keys(schema, keys[500:540])) < 200
+    assert visits(lambda r: r.read_keys(schema, keys[500:540], filters=passing)) < 200
+    assert visits(lambda r: list(r.boundaries(schema, after=middle, upto=keys[1100], every=50))) < 300
+    assert visits(lambda r: r.last_key(schema)) < 30
+
+
+def _key_index(database: Database) -> str:
+    if database.kind == "postgres":
+        found = "SELECT indexname FROM pg_indexes WHERE tablename = 'a' AND indexname <> 'by_v'"
+        return str(database.query(found)[0][0])
+    return next(str(row[2]) for row in database.query("SHOW INDEX FROM a") if row[2] != "by_v")
+
+
+def test_a_thousand_listed_keys_are_looked_up(database: Database, source: Source) -> None:
+    columns, values = "t varchar(30), d date, PRIMARY KEY (n, t, d)", "concat('Key ', n), date '2024-01-01'"
+    big(database, columns, values)
+    with closing(source.open_reader()) as reader:
+        schema = shape(database, reader)
+        _, keys = walk(reader, schema, limit=5000)
+    asked = [*keys[::2], *((-n, "absent", key[2]) for n, key in enumerate(keys[:500]))]
+    assert len(asked) == 1500
+    found: list[Any] = []
+    assert touched(database, source, lambda r: found.append(r.read_keys(schema, asked).rows)) < 5000
+    assert keys_of(found[0], schema) == keys[::2]
+
+
+def test_without_an_index_in_key_order_a_plan_names_none(
+    database: Database, source: Source, source_config: Config
+) -> None:
+    """An index of other order says that the key is unique; every chunk sorts, and is right."""
+    big(database, "b int NOT NULL, UNIQUE (b, n)", "n % 5")
+    table = f"{database.schema}.a"
+    with closing(open_source(source_config.source.model_copy(update={"keys": {table: ["n", "b"]}})).open_reader()) as r:
+        schema = shape(database, r)
+        assert r.explain(schema).index is None
+        assert walk(r, schema, limit=700)[0] == list(range(1, 2001))
+
+
+def test_an_empty_table_has_a_plan_and_no_boundaries(database: Database, source: Source, reader: ChunkReader) -> None:
+    run(database, "CREATE TABLE a (n int PRIMARY KEY, v int)")
+    schema = shape(database, reader)
+    assert reader.explain(schema).index == _key_index(database)
+    assert list(reader.boundaries(schema, after=None, upto=None, every=1)) == []

@@ -1,0 +1,91 @@
+"""[source.keys]: only columns of which the database itself says that they are unique and never null."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from dblog_core.config import Config
+from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.wiring import open_source
+from tests.contract.keyed import (
+    TYPES,
+    every_way,
+    shape,
+)
+from tests.contract.test_source import run
+from tests.fix_servers import Database
+
+
+@pytest.fixture
+def source(database: Database, source_config: Config) -> Source:
+    if database.kind == "postgres":
+        database.execute(*TYPES)
+    source = open_source(source_config.source)
+    source.prepare()
+    return source
+
+
+@pytest.fixture
+def reader(source: Source) -> Iterator[ChunkReader]:
+    reader = source.open_reader()
+    yield reader
+    reader.close()
+
+
+UNIQUE = {
+    "unique": "n int NOT NULL, k int NOT NULL, UNIQUE (k, n)",
+    "nullable": "n int NOT NULL, k int, UNIQUE (k, n)",
+    "not unique": "n int NOT NULL, k int NOT NULL",
+    "only a part is unique": "n int NOT NULL, k int NOT NULL, UNIQUE (k)",
+    "more is unique": "n int NOT NULL, k int NOT NULL, j int NOT NULL, UNIQUE (k, n, j)",
+    "no such column": "n int NOT NULL, other int NOT NULL UNIQUE",
+}
+
+
+@pytest.mark.parametrize("case", UNIQUE)
+def test_source_keys_names_unique_and_never_null_columns(
+    database: Database, source: Source, source_config: Config, case: str
+) -> None:
+    run(database, f"CREATE TABLE a ({UNIQUE[case]})")
+    if database.kind == "postgres":
+        run(database, "ALTER TABLE a REPLICA IDENTITY FULL")
+    table = f"{database.schema}.a"
+    keyed = open_source(source_config.source.model_copy(update={"keys": {table: ["k", "n"]}}))
+    found = [p for p in keyed.check() if p.fatal and table in p.what]
+    assert (found == []) == (case == "unique")
+    assert all(p.fix for p in found)
+    if case == "only a part is unique":
+        assert f'[source.keys] "{table}" = ["k"]' in found[0].fix
+    if case == "unique":
+        run(database, "INSERT INTO a (n, k) VALUES (1, 5), (2, 5), (3, 5), (4, 5), (5, 2), (6, 9)")
+        with closing(keyed.open_reader()) as reader:
+            every_way(database, reader, shape(database, reader))
+
+
+PREFIX = "CREATE UNIQUE INDEX u ON a (t(5))"
+INDEXES = {
+    "postgres": [
+        "CREATE UNIQUE INDEX u ON a (n) WHERE n > 0",
+        "CREATE UNIQUE INDEX u ON a ((n + 1))",
+        "ALTER TABLE a ADD CONSTRAINT u UNIQUE (n) DEFERRABLE",
+    ],
+    "mysql": ["CREATE UNIQUE INDEX u ON a ((n + 1))", "CREATE UNIQUE INDEX u ON a (n, (t + 1))", PREFIX],
+    "mariadb": [PREFIX],
+}
+
+
+@pytest.mark.parametrize(
+    ("source_kind", "index"), [(k, i) for k, found in INDEXES.items() for i in found], indirect=["source_kind"]
+)
+def test_an_index_that_does_not_vouch_for_whole_columns_makes_no_key(
+    database: Database, source: Source, source_config: Config, index: str
+) -> None:
+    run(database, "CREATE TABLE a (n int NOT NULL, t varchar(50) NOT NULL)", index)
+    if database.kind == "postgres":
+        run(database, "ALTER TABLE a REPLICA IDENTITY FULL")
+    table, column = f"{database.schema}.a", "t" if index == PREFIX else "n"
+    keyed = open_source(source_config.source.model_copy(update={"keys": {table: [column]}}))
+    assert [p for p in keyed.check() if p.fatal and table in p.what and "unique" in p.what]

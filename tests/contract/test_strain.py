@@ -1,0 +1,80 @@
+"""Strain: what a source can tell of its load."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from dblog_core.config import Config
+from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.wiring import open_source
+from tests.contract.keyed import (
+    MYSQL_KINDS,
+    TYPES,
+)
+from tests.contract.test_source import run
+from tests.fix_servers import Database
+
+END = 30.0
+"""Seconds within which a server must show what a test waits for."""
+
+
+@pytest.fixture
+def source(database: Database, source_config: Config) -> Source:
+    if database.kind == "postgres":
+        database.execute(*TYPES)
+    source = open_source(source_config.source)
+    source.prepare()
+    return source
+
+
+@pytest.fixture
+def reader(source: Source) -> Iterator[ChunkReader]:
+    reader = source.open_reader()
+    yield reader
+    reader.close()
+
+
+def test_strain_tells_of_running_statements_and_retained_log(database: Database, source: Source) -> None:
+    """Without our own statements, also while a capture reads the log."""
+    run(database, "CREATE TABLE a (n int PRIMARY KEY, t varchar(2000))")
+    if database.kind == "postgres":
+        assert source.strain().running is None  # others' statements are hidden from whom may not see them
+        database.execute(f"GRANT pg_read_all_stats TO {database.account.user}")
+    with closing(source.open_log(source.start_position())) as stream:
+        stream.read(0.1)
+        before = source.strain()
+        assert before.replication_lag is None and before.running is not None and before.retained_bytes is not None
+        run(database, "INSERT INTO a VALUES (1, '" + "x" * 2000 + "')")
+        assert (source.strain().retained_bytes or 0) >= before.retained_bytes + 2000
+    with closing(database.connect()) as holder, closing(database.connect()) as waiter:
+        with holder.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("UPDATE a SET t = 'held'")
+        blocked = threading.Thread(target=_update, args=(waiter,))
+        blocked.start()
+        deadline = time.monotonic() + END
+        while (source.strain().running or 0) < before.running + 1:
+            assert time.monotonic() < deadline, "the statement that waits is not counted"
+        with holder.cursor() as cursor:
+            cursor.execute("ROLLBACK")
+        blocked.join(END)
+        assert not blocked.is_alive()
+
+
+def _update(connection: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE a SET t = 'waited'")
+
+
+@pytest.mark.parametrize("source_kind", MYSQL_KINDS, indirect=True)
+def test_strain_leaves_out_what_is_not_granted(database: Database, source_config: Config, source: Source) -> None:
+    right = "REPLICATION CLIENT" if database.kind == "mysql" else "BINLOG MONITOR"
+    database.execute(f"REVOKE {right} ON *.* FROM '{database.account.user}'@'{database.server.host}'")
+    found = source.strain()
+    assert found.retained_bytes is None and found.replication_lag is None and found.running is not None
