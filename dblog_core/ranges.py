@@ -65,18 +65,19 @@ def cut(
     if wanted == 1 or read.index is None or few:
         return [Range(ends.key_from, None, ends.key_to, read.rows if open_ended else None)]
     rows_in_table = reader.estimated_rows(schema.table) if filters else read.rows
-    sample, step = _sample(reader, schema, ends, every=_stride(rows_in_table, options, wanted))
+    stride = _stride(rows_in_table, options, wanted, whole=open_ended)
+    sample, step = _sample(reader, schema, ends, every=stride)
     rows = _rows(len(sample) * step, step, rows_in_table if open_ended else None)
     parts = _balanced(sample, step, ends, rows, count(rows, options, wanted))
     return [_scaled(part, read.rows, rows) for part in parts] if filters else parts
 
 
-def _stride(rows: int, options: Json, wanted: int | None) -> int:
-    """Every how many rows a key is read at first. A table that asks for more ranges than chunks needs a finer one."""
+def _stride(rows: int, options: Json, wanted: int | None, *, whole: bool) -> int:
+    """Every how many rows a key is read at first; `rows`: of the table, which tells little of a part of it."""
     finest = int(options["chunk_size"])
-    if wanted is not None and rows:
+    if wanted is not None and rows:  # a small table may be asked for more ranges than it has chunks
         finest = min(finest, rows // (4 * wanted))
-    return max(1, finest, -(-rows // SAMPLE))
+    return max(1, finest, -(-rows // SAMPLE) if whole else 0)
 
 
 def _sample(reader: ChunkReader, schema: TableSchema, ends: Range, *, every: int) -> tuple[list[Key], int]:

@@ -8,6 +8,7 @@ import typer
 
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import JsonFlag, session_of, stderr, stopping
+from dblog_core.commands.tables import duration
 
 EVERY = 1.0  # seconds
 
@@ -62,7 +63,9 @@ def text(found: dict[str, Any]) -> str:
 
 def _dump(dump: dict[str, Any]) -> str:
     counts = f"{dump['rows']:,} rows, {dump['chunks']:,} chunks, {dump['evicted']:,} evicted"
-    return f"dump      {dump['id']}: {dump['state']}, {counts}{_because(dump)}"
+    left = f", {duration(dump['seconds_left'])} left" if dump["seconds_left"] else ""
+    held = f"; held: {dump['held']}" if dump["held"] else ""
+    return f"dump      {dump['id']}: {dump['state']}, {counts}{left}{held}{_because(dump)}"
 
 
 def _because(record: dict[str, Any]) -> str:

@@ -259,6 +259,14 @@ def test_a_key_range_keeps_its_ends_and_heals_between_them(world: World) -> None
     assert [(t.key_from, t.after is None) for t in status.tasks] == [(1_000, True), *[(None, False)] * 7]
 
 
+def test_a_small_part_of_a_huge_table_is_cut_by_its_own_size(world: World) -> None:
+    world.fill(ORDERS, [(k,) for k in range(10_000)])
+    world.estimates[ORDERS.table] = 10**9
+    status = filed(world, DumpRequest(("shop.orders",), key_from=1_000, key_to=5_999))
+    assert max(covered(status, list(range(1_000, 6_000)))) <= 700
+    assert sum(t.estimated or 0 for t in status.tasks) == pytest.approx(5_000, rel=0.02)
+
+
 def test_a_range_whose_ends_are_the_wrong_way_round_is_an_empty_range(world: World) -> None:
     world.fill(ORDERS, [(k,) for k in range(10_000)])
     status = filed(world, DumpRequest(("shop.orders",), key_from=6_000, key_to=5))
