@@ -10,8 +10,9 @@ from typing import Protocol
 
 from dblog_core import control, dump, requests
 from dblog_core.config import Config
+from dblog_core.dumps import TaskProgress
 from dblog_core.errors import DblogError, LeaseLost, LogPositionLost, SegmentTaken, StateError
-from dblog_core.interfaces import Clock, Lease, LogStream, Source, Spawn, StateStore
+from dblog_core.interfaces import Clock, Json, Lease, LogStream, Source, Spawn, StateStore
 from dblog_core.requests import DumpRequest
 from dblog_core.rules import Rules
 from dblog_core.sequencer import Sequencer
@@ -151,6 +152,7 @@ class Leader:
             log_position=self._source.show(position),
             commit_time=None,
             sealed_at=self._now(),
+            tasks=self._without_attempts({}),
             unseen_after=0,
             start=self._source.horizon(),
         )
@@ -174,6 +176,7 @@ class Leader:
             files=(),
             chunks=(),
             marks=(),
+            tasks=self._without_attempts(head.tasks),
             unseen_after=head.last_offset,
             start=self._source.horizon(),
         )
@@ -183,6 +186,19 @@ class Leader:
         self._capture.fresh_start = False
         log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
         return manifest
+
+    def _without_attempts(self, tasks: Json) -> Json:
+        """The progress of tasks, with every attempt broken: what its worker has written into the log before the place
+        where we begin is never read, and it would wait for its chunks for ever. Called once that place is known."""
+        broken = dict(tasks)
+        for status in control.unfinished(self._state):
+            for task in status.tasks:
+                name = f"{status.id}/{task.number}"
+                known = TaskProgress(**tasks[name]) if name in tasks else TaskProgress(task.table)
+                if task.attempt > known.broken and not known.done:
+                    attempt, reason = max(task.attempt, known.attempt), "the capture began after it in the log"
+                    broken[name] = replace(known, attempt=attempt, broken=attempt, reason=reason).to_json()
+        return broken
 
     def _check_epoch(self, head: Manifest) -> None:
         if self._lease.epoch <= head.epoch and head.segment > 1:
