@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import psycopg2
 import pytest
+from psycopg2.extras import PhysicalReplicationConnection
 
 from dblog_core.config import Config
 from dblog_core.interfaces import ChunkReader, Source
@@ -20,6 +23,7 @@ from tests.contract.keyed import (
 from tests.contract.test_source import run
 from tests.fix_servers import Database
 
+LATE = 0.1  # seconds after which a standby of the tests replays what it has received
 END = 30.0
 """Seconds within which a server must show what a test waits for."""
 
@@ -78,3 +82,34 @@ def test_strain_leaves_out_what_is_not_granted(database: Database, source_config
     database.execute(f"REVOKE {right} ON *.* FROM '{database.account.user}'@'{database.server.host}'")
     found = source.strain()
     assert found.retained_bytes is None and found.replication_lag is None and found.running is not None
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_strain_tells_of_the_slowest_standby(database: Database, source: Source) -> None:
+    """A standby that receives at once and replays late. Logical walsenders have a lag too, and are none."""
+    database.execute(f"GRANT pg_read_all_stats TO {database.account.user}", "CREATE TABLE a (n int)")
+    admin = database.server.admin
+    assert source.strain().replication_lag is None
+    with closing(
+        psycopg2.connect(
+            host=database.server.host,
+            port=database.server.port,
+            user=admin.user,
+            password=admin.password,
+            connection_factory=PhysicalReplicationConnection,
+        )
+    ) as standby:
+        cursor = standby.cursor()
+        (begins,) = database.query("SELECT pg_current_wal_flush_lsn()::text")[0]
+        cursor.start_replication(start_lsn=begins)
+        deadline = time.monotonic() + END
+        while (lag := source.strain().replication_lag) is None or lag < LATE:
+            assert time.monotonic() < deadline, "the standby's lag is not told"
+            database.execute("INSERT INTO a VALUES (1)")
+            (ends,) = database.query("SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint")[0]
+            written = time.monotonic()
+            while time.monotonic() < written + 2 * LATE:  # received in this time, and not replayed
+                if cursor.read_message() is None and not any(select.select([cursor], [], [], LATE / 5)):
+                    cursor.send_feedback(write_lsn=int(ends), flush_lsn=int(ends), force=True)
+            cursor.send_feedback(write_lsn=int(ends), flush_lsn=int(ends), apply_lsn=int(ends), force=True)
+        assert lag < END

@@ -14,7 +14,7 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import catalogue, log
+from dblog_core.sources.mysql import catalogue, log, xa_start
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, rows, variables
 from dblog_core.sources.mysql.server import LOG_BIN_FIX, log_status
@@ -40,7 +40,7 @@ def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
         if is_mariadb(connection) != (config.kind == "mariadb"):
             other = "mysql" if config.kind == "mariadb" else "mariadb"
             return [*found, Problem(f"the server is {other}, not {config.kind}", f'set source.kind = "{other}"')]
-        for part in (_version, _settings, _log, _tables, _watermarks):
+        for part in (_version, _settings, _log, _tables, _watermarks, _xa):
             found += _guarded(part, connection, config, tables)
     return found
 
@@ -226,4 +226,28 @@ def _watermarks(connection: Connection[Any], config: SourceConfig, tables: Table
             f"the watermark table {table} cannot be {'written' if exists else 'created'}: {error.args[-1]}",
             f"{grant} or let an administrator run: {create_statement(table).replace('%%', '%')};"
             f" and {grant.replace('CREATE, ', '')}",
+        )
+
+
+def _xa(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
+    """What is missing for XA transactions; nothing else needs it, so these are warnings."""
+    mariadb = config.kind == "mariadb"
+    needed, probe, why = "XA_RECOVER_ADMIN", "XA RECOVER", "those that are prepared when a capture first starts"
+    if mariadb:
+        needed, probe = "PROCESS", "SELECT 1 FROM information_schema.INNODB_TRX LIMIT 1"
+        why = "those that are just committing, which a dump must wait for"
+    try:
+        rows(connection, probe)
+    except pymysql.err.MySQLError as error:
+        if error.args[0] not in xa_start.MAY_NOT:
+            raise
+        found = _missing(connection, f"XA transactions cannot be seen ({needed} is missing): {why}", needed, "*.*")
+        yield replace(found, fatal=False)
+    if prepared := xa_start.prepared(connection, mariadb=mariadb):
+        shown = ", ".join(sorted(prepared)[:5]) + (", …" if len(prepared) > 5 else "")
+        yield Problem(
+            f"{len(prepared)} XA transactions are prepared: {shown}. They hold locks, and the binlog that has their rows"
+            " must not be purged before they end",
+            "nothing, if they end soon; else XA COMMIT or XA ROLLBACK them",
+            fatal=False,
         )

@@ -10,7 +10,7 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import ConfigError, LogPositionLost, SourceRefused
 from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
 from dblog_core.schema import TableSchema
-from dblog_core.sources.mysql import catalogue, charsets, check, chunks, events, log, server, watermarks
+from dblog_core.sources.mysql import catalogue, charsets, check, chunks, events, log, server, watermarks, xa_start
 from dblog_core.sources.mysql import strain as load
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, rows, translated, where
@@ -54,7 +54,10 @@ class MysqlSource:
             return server.present_end(connection, self._config, mariadb=self._mariadb).encode()
 
     def start_position(self) -> str:
-        return self.current_position()
+        """With XA transactions that are prepared now, whose rows are in the log before this place."""
+        connection = self._connect()
+        with translated(self._config, "looking for prepared XA transactions"), connection:
+            return xa_start.start(connection, self._config, mariadb=self._mariadb).encode()
 
     def reached(self, position: str, target: str) -> bool:
         return self._decode(position).reached(self._decode(target))

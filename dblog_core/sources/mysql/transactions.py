@@ -40,7 +40,7 @@ _ROWS = {
     Type.DELETE_ROWS_COMPRESSED: (DELETE, True, True),
 }
 """Op, whether the header has the extra part of version 2, whether MariaDB has compressed the rows."""
-_GTIDS: dict[int, Callable[[Event], GtidEvent]] = {
+GTIDS: dict[int, Callable[[Event], GtidEvent]] = {
     Type.GTID: lambda e: events.gtid(e.body, anonymous=False),
     Type.ANONYMOUS_GTID: lambda e: events.gtid(e.body, anonymous=True),
     Type.GTID_TAGGED: lambda e: events.tagged_gtid(e.body),
@@ -101,7 +101,7 @@ class LogState:
             Type.ROTATE: self._rotate,
             Type.HEARTBEAT: self._heartbeat,
             Type.HEARTBEAT_V2: lambda _: None,
-            **dict.fromkeys(_GTIDS, lambda e: self._begin(_GTIDS[e.type](e))),
+            **dict.fromkeys(GTIDS, lambda e: self._begin(GTIDS[e.type](e))),
             Type.QUERY: lambda e: self._query(e.body, e),
             Type.QUERY_COMPRESSED: lambda e: self._query(events.uncompressed_query(e.body), e),
             Type.XID: self._xid,
@@ -290,8 +290,8 @@ class LogState:
         assert self.again is not None
         if self.again.found:
             self._dispatch(event)
-        elif event.type in _GTIDS and not event.artificial:
-            gtid = _GTIDS[event.type](event)
+        elif event.type in GTIDS and not event.artificial:
+            gtid = GTIDS[event.type](event)
             self.again.found = gtid.gtid == self.again.place.gtid
             if not self.again.found and self._by_offset:
                 raise self.gone(self.again.place, f"transaction {gtid.gtid} is at that place")

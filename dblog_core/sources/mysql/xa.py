@@ -24,17 +24,18 @@ _OVERHEAD = 200
 _STATEMENT = re.compile(r"XA\s+\w+\s+X'([0-9a-f]*)'\s*,\s*X'([0-9a-f]*)'\s*,\s*(\d+)", re.IGNORECASE)
 
 
-def _text(gtrid: str, bqual: str, form: int) -> str:
+def text(gtrid: bytes, bqual: bytes, form: int) -> str:
+    """An xid as `X'gtrid',X'bqual',format`, as the log's statements have it."""
     # The event has 32 bits of the format's number where the statement has all.
-    return f"X'{gtrid}',X'{bqual}',{form & 0xFFFFFFFF}"
+    return f"X'{gtrid.hex()}',X'{bqual.hex()}',{form & 0xFFFFFFFF}"
 
 
 def of_statement(sql: str) -> str:
-    """The xid of a logged XA statement, as `X'gtrid',X'bqual',format`. Raises ValueError."""
+    """The xid of a logged XA statement. Raises ValueError."""
     match = _STATEMENT.search(sql)
     if match is None:
         raise ValueError(f"no xid in {sql[:200]!r}")
-    return _text(match[1].lower(), match[2].lower(), int(match[3]))
+    return text(bytes.fromhex(match[1]), bytes.fromhex(match[2]), int(match[3]))
 
 
 def of_event(body: bytes) -> tuple[bool, str]:
@@ -43,7 +44,7 @@ def of_event(body: bytes) -> tuple[bool, str]:
     data = body[13 : 13 + gtrid + bqual]
     if len(data) != gtrid + bqual:
         raise ValueError("an XA_PREPARE event is cut short")
-    return one_phase, _text(data[:gtrid].hex(), data[gtrid:].hex(), form)
+    return one_phase, text(data[:gtrid], data[gtrid:], form)
 
 
 @dataclass(slots=True)

@@ -7,12 +7,11 @@ from dblog_core.interfaces import Strain
 from dblog_core.sources.postgres.connection import Connection, rows, session
 
 # A standby's lag is NULL while nothing happens, and all but its pid is NULL for whom may not look (pg_read_all_stats).
-# Logical walsenders are captures, ours among them; "backup" is pg_basebackup.
+# Who replays nothing is no standby (pg_receivewal, pg_basebackup); logical walsenders are captures, ours among them.
 _STANDBYS = """
-    SELECT count(*) > 0, bool_and(r.sent_lsn IS NOT NULL),
-           max(extract(epoch FROM coalesce(r.replay_lag, '0'::interval)))::float8
+    SELECT max(extract(epoch FROM coalesce(r.replay_lag, '0'::interval)))::float8
     FROM pg_stat_replication r
-    WHERE r.state IS DISTINCT FROM 'backup'
+    WHERE r.replay_lsn IS NOT NULL
       AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical')
 """
 # Of a standby itself: what it has received and not replayed is as old as the last commit that it has replayed.
@@ -46,8 +45,5 @@ def strain(config: SourceConfig) -> Strain:
 
 def _lag(connection: Connection) -> float | None:
     """Seconds of the slowest standby, or of this server where it is one itself."""
-    (has_standby, visible, slowest), own = rows(connection, _STANDBYS)[0], rows(connection, _OWN_LAG)
-    known = [float(seconds) for (seconds,) in own if seconds is not None]
-    if has_standby and visible:
-        known.append(float(slowest))
-    return max(known, default=None)
+    found = rows(connection, _STANDBYS) + rows(connection, _OWN_LAG)
+    return max((float(seconds) for (seconds,) in found if seconds is not None), default=None)
