@@ -33,6 +33,7 @@ _RANGES = {
     "rate": (0, 10**9),
     "max_retained": (0, 2**63 - 1),
 }
+_LARGEST = 500_000  # bytes of ended tasks in a dump's node: ZooKeeper takes a million
 _BEFORE: Json = {"after": None, "filters": [], "parts": 1, "heals": None, "estimated": None}
 """What a task says that was filed before there were ranges and filters."""
 
@@ -106,8 +107,11 @@ def _record(state: StateStore, dump_id: str) -> Json | None:
 
 
 def _status(state: StateStore, dump_id: str, record: Json) -> DumpStatus:
-    numbers = sorted(map(int, state.children(f"dumps/{dump_id}/tasks")))
-    tasks = tuple(_task(state, dump_id, number) for number in numbers)
+    if (ended := record.get("ended")) is not None:
+        tasks = tuple(map(TaskStatus.restored, ended))
+    else:
+        numbers = sorted(map(int, state.children(f"dumps/{dump_id}/tasks")))
+        tasks = tuple(_task(state, dump_id, number) for number in numbers)
     return DumpStatus(
         id=dump_id,
         state=state_of(record["state"], tasks),
@@ -133,6 +137,7 @@ def _task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
         number=number,
         table=data["table"],
         keys=None if data["keys"] is None else tuple(data["keys"]),
+        listed=None if data["keys"] is None else len(data["keys"]),
         key_from=data["key_from"],
         after=data["after"],
         key_to=data["key_to"],
@@ -148,8 +153,14 @@ def _task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
 
 
 def _settle(state: StateStore, status: DumpStatus) -> None:
-    """Records how the dump has ended, unless somebody has recorded an end already."""
-    end = {"state": status.state, "error": status.error}
+    """Records how the dump has ended, unless somebody has recorded an end already.
+
+    What its tasks came to stands beside it, where that is not too much for a node: who looks at dumps that are long
+    over need not read the nodes of all their tasks.
+    """
+    ended = [t.kept() for t in status.tasks]
+    small = len(orjson.dumps(ended)) <= _LARGEST
+    end = {"state": status.state, "error": status.error, "ended": ended if small else None}
     _update(state, _request(status.id), lambda record: record if record["state"] in OVER else {**record, **end})
 
 

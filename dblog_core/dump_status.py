@@ -6,7 +6,7 @@ Pure records over what the state store holds; `control.py` reads and writes the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from dblog_core.dumps import TaskProgress
@@ -23,7 +23,8 @@ class TaskStatus:
     (included; None: the largest key when the attempt starts), in both cases JSON keys. `filters` are as
     `filters.to_json` gives them. `parts` tasks of the dump cover the table, or its range, together; `heals`:
     {"key_from", "key_to"} in which their common end tells of ghosts (None: nowhere). `estimated`: rows, None if
-    unknown. `error`: why it cannot go on, ever; `held`: why it is slowed or stands now.
+    unknown. `error`: why it cannot go on, ever; `held`: why it is slowed or stands now. `listed`: how many keys it
+    lists; of a task that is `restored` nothing else is known of them.
     """
 
     number: int
@@ -40,22 +41,29 @@ class TaskStatus:
     progress: TaskProgress
     error: str | None = None
     held: str | None = None
+    listed: int | None = None
 
     @property
     def over(self) -> bool:
         """Whether no worker will touch it again."""
         return self.progress.done or self.error is not None
 
-    @property
-    def full(self) -> bool:
-        return self.parts == 1 and self.heals == {"key_from": None, "key_to": None}
+    def kept(self) -> Json:
+        """What is remembered of the task once its dump is over."""
+        return {**asdict(self), "keys": None if self.keys is None else ()}
+
+    @classmethod
+    def restored(cls, kept: Json) -> TaskStatus:
+        """The task as `kept` has remembered it."""
+        keys, filters, progress = kept["keys"], tuple(kept["filters"]), TaskProgress(**kept["progress"])
+        return cls(**{**kept, "keys": None if keys is None else (), "filters": filters, "progress": progress})
 
     def to_json(self) -> Json:
         progress = self.progress
         return {
             "number": self.number,
             "table": self.table,
-            "keys": None if self.keys is None else len(self.keys),
+            "keys": self.listed,
             "key_from": self.key_from,
             "after": self.after,
             "key_to": self.key_to,

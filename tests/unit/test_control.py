@@ -12,6 +12,7 @@ import pytest
 from dblog_core import control, requests
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError
+from dblog_core.interfaces import Entry
 from dblog_core.requests import DumpRequest
 from dblog_core.state.memory import MemoryState
 from tests.unit import requests_world
@@ -122,6 +123,38 @@ def test_unfinished_leaves_out_what_is_over_and_records_how_it_ended(world: Worl
     assert control.settings(world.state, done)[0] == "done"
     assert control.settings(world.state, cancelled)[0] == "cancelled"
     assert control.dump(world.state, failed).error == "shop.orders: gone"
+
+
+def test_a_dump_that_has_ended_is_shown_as_it_ended_by_reading_one_node(
+    world: World, dump_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = requests.submit(world.config, DumpRequest(("shop.orders",), keys=(1, 2, 3)))
+    control.fail(world.state, dump_id, 2, "gone")
+    for number in (0, 1, 3):
+        place(world.state, dump_id, number, done=True, rows=7, ordinal=2, evicted=1, began=1, at=10**6, attempt=2)
+    place(world.state, keys, 0, done=True, rows=3)
+    before = [control.dump(world.state, name).to_json() for name in (dump_id, keys)]
+    assert control.unfinished(world.state) == []
+    reads, get = [], world.state.get
+
+    def counting(path: str) -> Entry | None:
+        reads.append(path)
+        return get(path)
+
+    monkeypatch.setattr(world.state, "get", counting)
+    assert [control.dump(world.state, name).to_json() for name in (dump_id, keys)] == before
+    assert reads == [f"dumps/{dump_id}/request", f"dumps/{keys}/request"]
+
+
+def test_a_dump_of_very_many_tasks_does_not_fill_its_node(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "_LARGEST", 1_000)
+    dump_id = requests.submit(world.config, DumpRequest(("shop.orders",), ranges=64))
+    for number in range(64):
+        place(world.state, dump_id, number, done=True, rows=1)
+    assert control.unfinished(world.state) == []
+    entry = world.state.get(f"dumps/{dump_id}/request")
+    assert entry is not None and len(entry.data) < 2_000
+    assert control.dump(world.state, dump_id).rows == 64
 
 
 def test_what_holds_a_worker_back_is_shown_while_it_does(world: World, dump_id: str) -> None:
