@@ -136,7 +136,7 @@ class DumpStatus:
         """Why it is slowed or stands: what its workers say now."""
         if self.state in OVER:
             return None
-        return "; ".join(dict.fromkeys(t.held for t in self.tasks if t.held and not t.over)) or None
+        return "; ".join(dict.fromkeys(t.held for t in self.tasks if t.held)) or None
 
     def to_json(self) -> Json:
         speed = self.rows_per_second
