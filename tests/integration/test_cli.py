@@ -248,6 +248,28 @@ def test_requests_that_the_catalogue_refuses_are_told_before_anything_is_filed(
     assert dblog.json("dumps") == []
 
 
+def test_a_table_that_is_dropped_during_its_dump_fails_alone(customers: Database, dblog: Commands) -> None:
+    capture = dblog.start("capture")
+    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
+    slow = dblog.start("dump", "--table", f"{customers.schema}.cust*", "--chunk-size", "10", "--delay", "60", "--json")
+    dblog.until(lambda status: status["dumps"] and status["dumps"][0]["rows"])
+    customers.execute("DROP TABLE cust_b")
+    dump_id = dblog.json("dumps")[0]["id"]
+    dblog.json("set", dump_id, "delay=0", "workers=8")
+    ended = dblog.end(slow)
+    assert ended.returncode == 1
+    assert "cust_b" in ended.stderr and "fix: " in ended.stderr
+    status = dblog.json("dumps")[0]
+    assert status["state"] == "failed"
+    assert f"{customers.schema}.cust_b: " in status["error"] and "cust_a: " not in status["error"]
+    whole = [t for t in status["tasks"] if t["table"].endswith("cust_a")]
+    assert all(t["done"] for t in whole)
+    assert sum(t["rows"] for t in whole) == 1_000
+    assert dblog("resume", dump_id).returncode == 2
+    capture.terminate()
+    assert dblog.end(capture).returncode == 0
+
+
 def test_a_dump_is_slowed_and_let_go_again_while_it_runs(customers: Database, dblog: Commands) -> None:
     capture = dblog.start("capture")
     dblog.until(lambda status: status["leader"] and status["offset"] is not None)
