@@ -24,7 +24,7 @@ class MariadbServer(MysqlServer):
         "plugin_maturity": "stable",
     }
     grants = (
-        "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO {account}",
+        "GRANT REPLICATION SLAVE, BINLOG MONITOR, PROCESS ON *.* TO {account}",
         "GRANT SELECT ON `{database}`.* TO {account}",
         "GRANT CREATE, INSERT, UPDATE, DELETE ON `{database}`.`dblog_watermark` TO {account}",
     )

@@ -47,7 +47,7 @@ class MysqlServer:
         "secure_file_priv": "NULL",  # else it wants a folder that only an installed package has
     }
     grants = (
-        "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {account}",
+        "GRANT REPLICATION SLAVE, REPLICATION CLIENT, XA_RECOVER_ADMIN ON *.* TO {account}",
         "GRANT SELECT ON `{database}`.* TO {account}",
         "GRANT CREATE, INSERT, UPDATE, DELETE ON `{database}`.`dblog_watermark` TO {account}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pymysql
@@ -246,8 +247,8 @@ def _xa(connection: Connection[Any], config: SourceConfig, tables: TableFilter) 
     if prepared := xa_start.prepared(connection, mariadb=mariadb):
         shown = ", ".join(sorted(prepared)[:5]) + (", …" if len(prepared) > 5 else "")
         yield Problem(
-            f"{len(prepared)} XA transactions are prepared: {shown}. They hold locks, and the binlog that has their rows"
-            " must not be purged before they end",
+            f"{len(prepared)} XA transactions are prepared: {shown}. They hold locks, and the binlog with their"
+            " rows must not be purged before they end",
             "nothing, if they end soon; else XA COMMIT or XA ROLLBACK them",
             fatal=False,
         )
