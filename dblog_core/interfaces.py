@@ -158,7 +158,8 @@ class Source(Protocol):
         """How the source fares now; one short connection."""
 
     def horizon(self) -> str | None:
-        """PostgreSQL: `pg_current_snapshot()` now; None where visibility follows the log's order."""
+        """PostgreSQL: `pg_current_snapshot()` now, with its end after every transaction that has begun (the server's
+        own ends after the newest that has *completed*); None where visibility follows the log's order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,11 +171,14 @@ class Database:
 
     # Reading --------------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> str | None:
-        """PostgreSQL's `pg_current_snapshot()`; None where visibility follows the log."""
+    def snapshot(self, *, begun: bool = False) -> str | None:
+        """PostgreSQL's `pg_current_snapshot()`; None where visibility follows the log.
+
+        It ends after the newest transaction that has completed; `begun`: after every one that has begun.
+        """
         if self.kind != "postgres":
             return None
-        xmax = self._completed + 1
+        xmax = self._next_xid if begun else self._completed + 1
         running = sorted(x for x in self._running if x < xmax)
         xmin = min(running, default=xmax)
         return f"{xmin}:{xmax}:{','.join(map(str, running))}"

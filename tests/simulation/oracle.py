@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dblog_core import watermark
+from dblog_core import control, watermark
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging.manifest import ChunkRef, Manifest
 from dblog_core.staging.reader import Line, lines
@@ -31,18 +31,34 @@ def judge(world: World) -> None:
     manifests = world.manifests()
     if not manifests:
         raise Violation("nothing was staged")
-    walk = _Walk(world, int(manifests[0].position))
+    walk = _Walk(world, manifests)
     for line in lines(world.quiet_staging()):
         walk.line(line)
     walk.end()
     _Evictions(world).judge(manifests)
+    _count(world, manifests)
+
+
+def _count(world: World, manifests: list[Manifest]) -> None:
+    """What the run was good for."""
+    count = world.simulation.count
+    count("takeovers", len({m.epoch for m in manifests}) - 1)
+    count("transactions in parts", sum(m.partial > 0 for m in manifests))
+    broken = {(task, p["broken"]) for m in manifests for task, p in m.tasks.items() if p["broken"]}
+    count("attempts broken", len(broken))
+    for status in control.dumps(world.store):
+        count(f"dumps {status.state}")
+        if status.state == "failed":
+            raise Violation(f"dump {status.id} failed: {status.error}")
 
 
 class _Walk:
     """One pass over the lines."""
 
-    def __init__(self, world: World, start: int) -> None:
+    def __init__(self, world: World, manifests: list[Manifest]) -> None:
         self._world = world
+        start = int(manifests[0].position)
+        self._jumps = _jumps(manifests, world)
         self._truth: Tables = world.database.log_state(start)
         self._known: Tables = {table: {} for table in world.database.schemas}
         self._seen: dict[tuple[TableName, Key], int] = {}  # offset of each key's last line
@@ -51,6 +67,7 @@ class _Walk:
         self._open: db.Transaction | None = None  # the transaction whose rows have begun
         self._left = 0  # how many of its rows are to come
         self._offset = 0
+        self._jumped = -1  # the offset of the last fresh start
 
     # The log --------------------------------------------------------------------------------------------------------
 
@@ -64,6 +81,8 @@ class _Walk:
     def line(self, line: Line) -> None:
         if line["offset"] <= self._offset:
             self._wrong(line, f"its offset follows {self._offset}")
+        while self._jumps and self._jumps[0][0] < line["offset"]:
+            self._jump(*self._jumps.pop(0))
         self._offset = line["offset"]
         if line["table"] not in _OF:
             self._wrong(line, "it is of no captured table")
@@ -78,6 +97,11 @@ class _Walk:
             self._absent(line)
         elif op == "f":
             self._finished(line)
+
+    def _jump(self, offset: int, position: int) -> None:
+        """A fresh start: what the log held in between is lost, and a dump has to make up for it."""
+        self._truth, self._expected = self._world.database.log_state(position), self._rows_of(position)
+        self._jumped = offset
 
     def _log_row(self, line: Line) -> None:
         transaction, change, op, self._left = next(self._expected, (None, None, None, 0))
@@ -129,6 +153,8 @@ class _Walk:
         wrong = {n: (v, true.get(n)) for n, v in line["after"].items() if v != true.get(n)}
         if wrong:
             self._wrong(line, f"the row has other values at this place of the log: {wrong}")
+        if line["unchanged"]:
+            self._world.simulation.count("rows evicted in part")
         self._apply(line, table, key, self._world.database.schemas[table])
 
     def _absent(self, line: Line) -> None:
@@ -150,6 +176,9 @@ class _Walk:
             if key in truth:
                 self._wrong(line, f"it takes {key} away, which is there")
             del known[key]
+            self._world.simulation.count("ghosts")
+        if line["since"] < self._jumped:
+            return  # it has not seen what was lost: the dump that the fresh start requests will
         have, there = {k for k in known if inside(k)}, {k for k in truth if inside(k)}
         if have != there:
             self._wrong(line, f"ghosts {sorted(have - there)}, missing {sorted(there - have)}")
@@ -158,6 +187,8 @@ class _Walk:
 
     def end(self) -> None:
         """Everything is staged; replay, lake and source are one."""
+        for jump in self._jumps:
+            self._jump(*jump)
         if (left := next(self._expected, None)) is not None:
             raise Violation(f"a row of the log is not staged: {left}")
         for schema in self._world.database.schemas.values():
@@ -175,6 +206,16 @@ class _Walk:
 
     def _wrong(self, line: Line, why: str) -> Any:
         raise Violation(f"line {line}: {why}")
+
+
+def _jumps(manifests: list[Manifest], world: World) -> list[tuple[int, int]]:
+    """Fresh starts: the offset after which they are, and the position where they begin."""
+    found = []
+    for before, after in zip(manifests, manifests[1:], strict=False):
+        if int(before.position) < world.lost_before <= int(after.position) and after.last_offset == before.last_offset:
+            found.append((before.last_offset, int(after.position)))
+            world.simulation.count("fresh starts")
+    return found
 
 
 def _ops(change: db.Change) -> str:

@@ -32,7 +32,8 @@ class Writer:
 
     def _transaction(self) -> None:
         if self._dice.random() < 0.01:
-            self._database.alter(self._dice.choice(list(self._database.schemas)))
+            if self._database.alter(self._dice.choice(list(self._database.schemas))):
+                self._world.simulation.count("altered")
         transaction = self._database.begin()
         for _ in range(self._dice.choice((1, 1, 1, 2, 3, 3, 9))):
             self._change(transaction)
@@ -50,6 +51,7 @@ class Writer:
         table, key = schema.table, self._world.key(schema)
         if self._dice.random() < 0.004 and self._database.lock(transaction, table, None):
             self._database.change(transaction, Change("t", schema))
+            self._world.simulation.count("truncates")
             return
         if not self._database.lock(transaction, table, key):
             return
@@ -68,6 +70,7 @@ class Writer:
         new = self._world.key(schema)
         if self._database.lock(transaction, schema.table, new):
             if self._database.row(transaction, schema.table, new) is None:
+                self._world.simulation.count("keys changed")
                 self._update(transaction, schema, row, new)
 
     def _update(self, transaction: Transaction, schema: TableSchema, row: Row, key: Key) -> None:
@@ -139,7 +142,7 @@ class Operator:
             control.pause(self._state, dump.id)
         elif chance < 0.6:
             control.resume(self._state, dump.id)
-        elif chance < 0.7:
+        elif chance < 0.7 and len(dump.tables) < len(self._world.database.schemas):  # one of all tables has to end
             control.cancel(self._state, dump.id)
         else:
             control.retune(

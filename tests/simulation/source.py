@@ -106,7 +106,7 @@ class SimSource(Connection):
         if self.kind != "postgres":
             return None
         self._before("horizon")
-        return self.database.snapshot()
+        return self.database.snapshot(begun=True)
 
 
 class SimStream(Connection):

@@ -50,12 +50,15 @@ class SimLease:
         return not doubtful and self._held.valid()
 
     def release(self) -> None:
+        """Where the answer does not come the lease is left to end by itself, as a session does."""
+        try:
+            self._simulation.step("lease release", away)
+        except StateUnavailable:
+            self.silent(None)
+            raise
+        self._held.release()
         if self.silent in self._process.on_stop:
             self._process.on_stop.remove(self.silent)
-        if self._process.dead:
-            return
-        self._simulation.step("lease release")
-        self._held.release()
 
 
 class SimState(MemoryState):

@@ -77,9 +77,11 @@ class World:
         self.calm = False
         self.stop = Signal(self.simulation)
         self.published = 0  # position of the newest manifest
+        self.lost_before = 0  # where the log begins that is left, if some was lost
         self._members: list[tuple[str, Callable[[], None]]] = []
         self._running: dict[str, Process] = {}
         self._writers: list[Process] = []
+        self._disasters: list[Callable[[], None]] = []
 
     # Parts ----------------------------------------------------------------------------------------------------------
 
@@ -100,6 +102,11 @@ class World:
         if path.startswith("manifests/"):
             self.published = int(orjson.loads(data)["position"])
 
+    @property
+    def log_is_lost(self) -> bool:
+        """Whether the source has dropped log that was never staged."""
+        return 0 < self.published < self.database.purged
+
     def key(self, schema: TableSchema) -> Key:
         number = self.simulation.dice.randrange(self.keys)
         return (number,) if len(schema.key) == 1 else (number % 3, "abcdefgh"[number // 3])
@@ -117,6 +124,7 @@ class World:
         with _instead_of_the_real_ones(self):
             try:
                 self._fill()
+                self._draw()
                 self._start()
                 self._trouble()
                 self._calm()
@@ -132,6 +140,10 @@ class World:
                 if self.simulation.dice.random() < 0.6:
                     self.database.change(transaction, Change("c", schema, None, self.row(schema, key)))
         self.database.commit(transaction, at_once=True)
+
+    def _draw(self) -> None:
+        disasters = (self._power_cut, self._lose_log)
+        self._disasters = [disaster for disaster in disasters if self.simulation.dice.random() < 0.15]
 
     def _start(self) -> None:
         start = self.simulation.start
@@ -149,27 +161,52 @@ class World:
         start("gardener", self._tend, mortal=False)
 
     def _capture(self) -> None:
-        capture.run_capture(self.config, stop=self.stop, clock=self.clock, spawn=self.simulation.spawn)  # type: ignore[arg-type]
+        fresh, spawn = self.log_is_lost, self.simulation.spawn
+        stop: Any = self.stop
+        capture.run_capture(self.config, stop=stop, clock=self.clock, spawn=spawn, fresh_start=fresh)
 
     def _worker(self) -> None:
-        while not self.stop.is_set():
+        stop: Any = self.stop
+        while not stop.is_set():
             try:
-                dump.work_here(self.config, stop=self.stop, clock=self.clock)  # type: ignore[arg-type]
+                dump.work_here(self.config, stop=stop, clock=self.clock)
             except DblogError as error:
                 if not error.transient:
                     raise
-            self.clock.wait(self.stop, 0.7)
+            self.clock.wait(stop, 0.7)
 
     def _tend(self) -> None:
-        """Starts again what is gone, after a while."""
+        """Starts again what is gone, after a while; and lives through greater disasters, if any are drawn."""
+        dice = self.simulation.dice
+        for disaster in self._disasters:
+            self.simulation.at(dice.uniform(1, TROUBLE), disaster)
         while True:
-            self.simulation.wait(self.simulation.dice.uniform(0.2, 1.5))
+            self.simulation.wait(dice.uniform(0.2, 1.5))
             for name, function in self._members:
                 process = self._running[name]
                 self._check(process)
-                if process.over and not self.stop.is_set():
+                if process.over and not self.stop.is_set() and not (self.log_is_lost and name == "capture1"):
                     self.simulation.count("restarts")
                     self._running[name] = self.simulation.start(name, function)
+
+    def _power_cut(self) -> None:
+        """The machine with all our programs goes down, and its disk forgets what was not made durable."""
+        for process in self._running.values():
+            self.simulation.kill(process)
+        lost = self.disk.power_cut(lambda: self.simulation.dice.random() < 0.5)
+        self.simulation.count("power cuts")
+        self.simulation.count("files lost", lost)
+        manifests = [path for path in self.disk.files if path.startswith("manifests/")]
+        if manifests:
+            self._published(newest := max(manifests), self.disk.files[newest])
+
+    def _lose_log(self) -> None:
+        """No capture runs, and the source drops its log: only a fresh start goes on."""
+        for name in ("capture0", "capture1"):
+            self.simulation.kill(self._running[name])
+        if self.published:
+            self.database.purged = self.lost_before = len(self.database.log)
+            self.simulation.count("logs lost")
 
     def _check(self, process: Process) -> None:
         error = process.error

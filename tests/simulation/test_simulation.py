@@ -1,0 +1,92 @@
+"""Thousands of seeds of the whole system; what they all did must be more than nothing, and one seed is one run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+SEEDS = 2_000
+SOAK = 100  # seeds for each one that the soak asks for
+PROCESSES = 2
+FIRST = 1_000_000  # the soak's seeds are others than those of every day
+ROOT = Path(__file__).parents[2]
+
+
+def run(first: int, last: int, *, hash_seed: str = "random") -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.simulation", str(first), str(last)]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def result(process: subprocess.Popen[str]) -> dict[str, Any]:
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+    found: dict[str, Any] = orjson.loads(output)
+    return found
+
+
+def run_all(first: int, count: int) -> dict[str, int]:
+    """Runs seeds on all processes; returns what happened, counted over all of them."""
+    share = -(-count // PROCESSES)
+    starts = range(first, first + count, share)
+    running = [run(start, min(start + share, first + count) - 1) for start in starts]
+    total: dict[str, int] = {}
+    try:
+        for process in running:
+            for name, number in result(process)["counts"].items():
+                total[name] = total.get(name, 0) + number
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    return total
+
+
+WANTED = (
+    "chunks placed",
+    "rows evicted",
+    "rows evicted in part",
+    "attempts broken",
+    "dumps done",
+    "dumps cancelled",
+    "takeovers",
+    "zombies fenced",
+    "restarts",
+    "kills",
+    "pauses",
+    "expired",
+    "errors",
+    "lost",
+    "withheld keys asked for",
+    "transactions in parts",
+    "truncates",
+    "altered",
+    "keys changed",
+    "ghosts",
+    "power cuts",
+    "fresh starts",
+)
+
+
+@pytest.mark.timeout(900)
+def test_thousands_of_seeds_come_to_rest_with_the_lake_as_the_source() -> None:
+    counts = run_all(0, SEEDS)
+    print(counts)
+    assert {name: counts.get(name, 0) for name in WANTED if not counts.get(name)} == {}, "nothing of the kind happened"
+
+
+@pytest.mark.timeout(1800)
+def test_more_seeds(soak_seed: int) -> None:
+    run_all(FIRST + soak_seed * SOAK, SOAK)
+
+
+def test_one_seed_is_one_run() -> None:
+    one, two = (result(run(77, 79, hash_seed=seed)) for seed in ("1", "2"))
+    assert one == two
+    assert one["last trace"] != result(run(78, 78))["last trace"]
