@@ -321,7 +321,7 @@ def test_a_worker_whose_lease_is_in_doubt_writes_nothing_more(
     world: World, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     world.fill(*range(1, 101))
-    world.request({}, delay=2, adaptive=True)
+    world.request({}, delay=1, adaptive=True)  # the next chunk is due with the next look at the source
     files: list[str] = []
     written: list[int] = []
     real = Staging.write_chunk
@@ -723,10 +723,10 @@ def test_a_crew_raises_the_fault_of_a_task_after_all_others_are_done(world: Worl
     assert world.dumped() == list(range(1, 101))
 
 
-def test_a_service_survives_faulty_tasks_and_lost_connections(world: World) -> None:
+def test_a_service_survives_faulty_tasks_and_lost_connections_and_waits_for_more(world: World) -> None:
     world.fill(*range(1, 101))
     world.request({"table": "shop.nothing"}, {})
-    done = threading.Event()
+    over = {DUMP: threading.Event(), "d2": threading.Event()}
     strikes = itertools.count()
 
     def sometimes() -> None:
@@ -735,15 +735,18 @@ def test_a_service_survives_faulty_tasks_and_lost_connections(world: World) -> N
 
     def told(status: control.DumpStatus) -> None:
         if status.state in control.OVER:
-            done.set()
+            over[status.id].set()
 
     world.source.on_read = sometimes
     running = Running(world, once=False, on_progress=told)
-    assert done.wait(30)
+    assert over[DUMP].wait(30)
+    assert world.status().state == "failed"
+    assert world.dumped() == list(range(1, 101))
+    world.request({"key_to": 5}, dump_id="d2")
+    assert over["d2"].wait(30)
     running.end(stop=True)
     assert running.error is None
-    assert world.dumped() == list(range(1, 101))
-    assert world.status().state == "failed"
+    assert world.dumped()[100:] == [1, 2, 3, 4, 5]
 
 
 def test_high_watermarks_count_the_chunks_of_all_attempts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
