@@ -106,6 +106,10 @@ def test_relative_paths_are_meant_from_the_file(file: Path, monkeypatch: pytest.
             ('path = "lake"', 'path = "lake"\n[dump]\nworkers = 0'),
             ["[dump] workers: must be greater than or equal to 1"],
         ),
+        (
+            ('path = "lake"', 'path = "lake"\n[dump]\nmax_retained = "lots"\nadaptive = 1'),
+            ["[dump] max_retained: is no size", "[dump] adaptive: has the wrong type; it must be true or false"],
+        ),
         (("sqlite:///var", "sqlite://var"), ["[state] url: does not have the right form"]),
         (
             ("hunter2secret", "${NOT_SET_ANYWHERE}"),
@@ -175,6 +179,15 @@ def test_values_from_the_environment_stand_for_texts_numbers_and_flags(
     source = load(file).source
     assert (source.port, source.read_only) == (4406, True)
     assert source.password.get_secret_value() == "x${NOT_EXPANDED}y"
+
+
+@pytest.mark.parametrize(("text", "size"), [('"10G"', 10 << 30), ("4096", 4096), ('"${CEILING}"', 7 << 10)])
+def test_a_size_is_a_number_or_text_with_a_unit(
+    file: Path, monkeypatch: pytest.MonkeyPatch, text: str, size: int
+) -> None:
+    monkeypatch.setenv("CEILING", "7K")
+    file.write_text(f"{SOURCE}{REST}[dump]\nmax_retained = {text}\n")
+    assert load(file).dump.max_retained == size
 
 
 def test_an_environment_variable_of_the_wrong_type_is_told_without_its_value(
