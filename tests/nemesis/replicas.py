@@ -171,10 +171,17 @@ class Mirror:
 
 def within(line: Line, rows: Iterable[Key]) -> Iterator[Key]:
     """The keys that an `f` line speaks of."""
-    start, end = line.get("key_from"), line.get("key_to")
+    start, end = _end(line.get("key_from")), _end(line.get("key_to"))
     for key in list(rows):
-        if (start is None or key >= tuple(start.values())) and (end is None or key <= tuple(end.values())):
+        if (start is None or key >= start) and (end is None or key <= end):
             yield key
+
+
+def _end(key: Any) -> Key | None:
+    """The end of a range: a JSON key, or columns with their values."""
+    if key is None:
+        return None
+    return tuple(key.values()) if isinstance(key, dict) else tuple(key) if isinstance(key, list) else (key,)
 
 
 def _agree(some: Row, whole: Row) -> bool:

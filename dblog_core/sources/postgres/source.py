@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import psycopg2
 from psycopg2 import sql
 
@@ -13,7 +15,7 @@ from dblog_core.sources.postgres import catalogue, check, publication, slots
 from dblog_core.sources.postgres import strain as load
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
-from dblog_core.sources.postgres.connection import Connection, execute, session, value
+from dblog_core.sources.postgres.connection import Connection, execute, rows, session, value
 from dblog_core.sources.postgres.identity import refusals
 from dblog_core.sources.postgres.log import Decoder, PostgresLog
 from dblog_core.sources.postgres.pgoutput import PgoutputDecoder, Types
@@ -21,6 +23,11 @@ from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.shapes import Shapes
 from dblog_core.sources.postgres.wal2json import Wal2jsonDecoder
 from dblog_core.sources.postgres.watermarks import PostgresWatermarks, creation
+
+_XIDS = 1 << 32
+_BEGUN = (
+    "SELECT transactionid::text FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
+)
 
 
 class PostgresSource:
@@ -77,8 +84,15 @@ class PostgresSource:
         return load.strain(self._config)
 
     def horizon(self) -> str:
+        """`pg_current_snapshot()`, with every transaction that has begun below its xmax.
+
+        The server's own xmax is one after the newest transaction that has *ended*: one whose commit is in the log and
+        not visible yet may lie above it. Its lock tells of it. Locks are read first: whoever has none by then has
+        ended, so that the snapshot sees it, or has not come to its commit.
+        """
         with session(self._config) as connection:
-            return str(value(connection, "SELECT pg_current_snapshot()::text"))
+            begun = [int(row[0]) for row in rows(connection, _BEGUN)]
+            return widened(str(value(connection, "SELECT pg_current_snapshot()::text")), begun)
 
     def _decoder(self, assembly: Assembly) -> Decoder:
         if self._config.plugin == "wal2json":
@@ -123,3 +137,11 @@ class PostgresSource:
                 where=f"source {self._config.name}",
                 fix="; ".join(p.fix for p in found),
             )
+
+
+def widened(snapshot: str, begun: Iterable[int]) -> str:
+    """The snapshot with its xmax after all of `begun` (32-bit ids), and whatever lies in between as running."""
+    xmin, xmax, running = snapshot.split(":")
+    ahead = [distance for xid in begun if (distance := (xid - int(xmax)) % _XIDS) < _XIDS // 2]
+    between = [str(int(xmax) + distance) for distance in range(max(ahead, default=-1) + 1)]
+    return f"{xmin}:{int(xmax) + len(between)}:{','.join([running, *between] if running else between)}"
