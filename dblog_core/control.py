@@ -44,7 +44,7 @@ _BEFORE: Json = {"after": None, "filters": [], "parts": 1, "heals": None, "estim
 def dumps(state: StateStore) -> list[DumpStatus]:
     """All dumps, oldest first."""
     found = (_find(state, dump_id) for dump_id in state.children("dumps"))
-    return [d for d in found if d is not None]
+    return sorted((d for d in found if d is not None), key=lambda d: (d.requested_at, d.id))
 
 
 def dump(state: StateStore, dump_id: str) -> DumpStatus:
@@ -76,7 +76,7 @@ def unfinished(state: StateStore) -> list[DumpStatus]:
             _settle(state, status)
         else:
             found.append(status)
-    return found
+    return sorted(found, key=lambda d: (d.requested_at, d.id))
 
 
 def is_over(state: StateStore, dump_id: str) -> bool:

@@ -10,7 +10,7 @@ import datetime as dt
 import json
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -90,21 +90,23 @@ def submit(
     state: StateStore | None = None,
     clock: Clock | None = None,
     new_id: Callable[[], str] = lambda: secrets.token_hex(3),
+    on_table: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Checks the request against the catalogue, cuts it into tasks and files it; returns the dump's id.
 
-    Reads the boundaries of the ranges from the key's index. Raises RequestError before anything is filed.
+    Reads the boundaries of the ranges from the key's index, which takes its time on a very large table: `on_table` is
+    told the name of each. Raises RequestError before anything is filed.
     """
     options = options_of(config, request)
     wanted, refused = resolve(config, request)
-    tasks = [task for table in _cut(config, request, wanted, options) for task in table]
+    tasks = [task for table in _cut(config, request, wanted, options, on_table) for task in table]
     now = dt.datetime.fromtimestamp((clock or SystemClock()).time(), dt.UTC)
     record = {
         "tables": [str(w.schema.table) for w in wanted],
         "options": options,
         "state": "requested",
         "error": None,
-        "requested_at": now.isoformat(timespec="seconds"),
+        "requested_at": now.isoformat(timespec="microseconds"),
         "requested_by": requested_by,
         "refused": [r.to_json() for r in refused],
     }
@@ -249,12 +251,21 @@ def _value(value: Any, operator: str, column: Column | None) -> Any:
 # Tasks ----------------------------------------------------------------------------------------------------------------
 
 
-def _cut(config: Config, request: DumpRequest, wanted: Sequence[Wanted], options: Json) -> list[list[Json]]:
+def _cut(
+    config: Config,
+    request: DumpRequest,
+    wanted: Sequence[Wanted],
+    options: Json,
+    on_table: Callable[[str], None],
+) -> Iterator[list[Json]]:
     """The tasks of each table."""
     if request.keys:
-        return [_listed(request, wanted[0].schema)]
+        yield _listed(request, wanted[0].schema)
+        return
     with closing(wiring.open_source(config.source).open_reader()) as reader:
-        return [_ranged(reader, request, table, options) for table in wanted]
+        for table in wanted:
+            on_table(str(table.schema.table))
+            yield _ranged(reader, request, table, options)
 
 
 def _listed(request: DumpRequest, schema: TableSchema) -> list[Json]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json as json_text
-from contextlib import closing
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -192,9 +194,7 @@ def _some(names: list[str]) -> str:
 
 def _carry_out(session: Session, request: DumpRequest, wait: bool) -> None:
     """Files the dump and works on it until it is over or we are stopped. Exits with 1 if it is not done then."""
-    from dblog_core import requests
-
-    dump_id = requests.submit(session.config(), request)
+    dump_id = _file(session, request)
     if session.json:
         note(f"dump {dump_id}")
     else:
@@ -204,6 +204,28 @@ def _carry_out(session: Session, request: DumpRequest, wait: bool) -> None:
         session.result(status.to_json(), "")
     if status.state != "done":
         raise typer.Exit(FAILED)
+
+
+def _file(session: Session, request: DumpRequest) -> str:
+    """Files the dump and returns its id; on a terminal it says which table's boundaries are read meanwhile."""
+    from dblog_core import requests
+
+    config = session.config()
+    with _interruptible():
+        if not stderr.is_terminal:
+            return requests.submit(config, request)
+        with progress() as display:
+            return requests.submit(config, request, on_table=lambda name: display.show(f"reading boundaries of {name}"))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM ends what has no stop flag as SIGINT does: exit code 1, and nothing is filed."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _work(session: Session, dump_id: str, wait: bool) -> DumpStatus:

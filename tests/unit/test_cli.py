@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -302,6 +303,21 @@ def test_control_is_told_in_one_line(run: Callable[..., Any], shop: World) -> No
     over = run("set", dump_id, "rate=5")
     assert (over.exit_code, over.stdout) == (2, "")
     assert "is cancelled" in over.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_dump_that_is_stopped_while_it_is_requested_exits_with_1_and_is_not_there(
+    run: Callable[..., Any], shop: World, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def boundaries(*_: Any, **__: Any) -> Iterator[Any]:
+        os.kill(os.getpid(), number)
+        yield from ()
+
+    monkeypatch.setattr(requests_world.Reader, "boundaries", boundaries)
+    before = signal.getsignal(signal.SIGTERM)
+    assert run("dump", "--table", "shop.orders").exit_code == 1
+    assert len(shop.state.children("dumps")) == 1
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize(

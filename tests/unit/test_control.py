@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from dblog_core import control, requests
+from dblog_core.clock import SystemClock
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Entry
@@ -19,6 +20,17 @@ from tests.unit import requests_world
 from tests.unit.requests_world import ORDERS, World
 
 SECOND = 1_000_000  # microseconds
+
+
+class TickingClock(SystemClock):
+    """A second has a thousand ticks."""
+
+    def __init__(self) -> None:
+        self._now = 1_000_000.0
+
+    def time(self) -> float:
+        self._now += 0.001
+        return self._now
 
 
 @pytest.fixture
@@ -38,6 +50,16 @@ def place(state: MemoryState, dump_id: str, number: int, **fields: Any) -> None:
     """What the capture mirrors."""
     before = control.progress(state, dump_id, number, "shop.orders")
     control.put_progress(state, f"{dump_id}/{number}", replace(before, **fields))
+
+
+def test_dumps_are_listed_oldest_first_also_within_a_second(world: World) -> None:
+    clock = TickingClock()
+    asked = [
+        requests.submit(world.config, DumpRequest(("shop.orders",)), clock=clock, new_id=lambda name=name: name)
+        for name in "cab"
+    ]
+    assert [d.id for d in control.dumps(world.state)] == asked
+    assert [d.id for d in control.unfinished(world.state)] == asked
 
 
 def test_a_new_dump_is_requested_and_knows_how_much_there_is_to_do(world: World, dump_id: str) -> None:
