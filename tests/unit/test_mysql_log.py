@@ -11,11 +11,11 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEvent
 from dblog_core.events import Truncated
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import events
+from dblog_core.sources.mysql import events, xa
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
 from dblog_core.sources.mysql.packets import Packets
-from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position
+from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position, Prepared
 from dblog_core.sources.mysql.statements import Means, classify
 from dblog_core.sources.mysql.stream import lost
 from dblog_core.sources.mysql.transactions import LogState
@@ -31,6 +31,21 @@ def test_gtid_sets_grow_merge_and_compare() -> None:
     assert grown.contains(have) and not have.contains(grown) and have.contains(MysqlGtids.parse(""))
 
 
+@pytest.mark.parametrize(
+    ("gtid", "rest"),
+    [
+        ("1", f"{UUID}:2-5:7"),
+        ("3", f"{UUID}:1-2:4-5:7"),
+        ("5", f"{UUID}:1-4:7"),
+        ("7", f"{UUID}:1-5"),
+        ("9", f"{UUID}:1-5:7"),
+    ],
+)
+def test_a_transaction_is_taken_out_of_a_gtid_set(gtid: str, rest: str) -> None:
+    assert str(MysqlGtids.parse(f"{UUID}:1-5:7").without(f"{UUID}:{gtid}")) == rest
+    assert str(MysqlGtids.parse(f"{UUID}:3").without(f"{UUID}:3")) == ""
+
+
 def test_mariadb_gtids_compare_by_domain() -> None:
     have = MariadbGtids.parse("0-1-5,1-2-9")
     assert have.contains(MariadbGtids.parse("0-3-5")) and not have.contains(MariadbGtids.parse("2-1-1"))
@@ -39,6 +54,10 @@ def test_mariadb_gtids_compare_by_domain() -> None:
 
 def test_positions_survive_their_text() -> None:
     position = Position("binlog.000009", 1234, MysqlGtids.parse(f"{UUID}:1-5"), None, f"{UUID}:6")
+    assert Position.decode(position.encode(), mariadb=False) == position
+    assert "prepared" not in position.encode()  # as positions were before there was such a thing
+    places = (Prepared("X'78',X'',1", "binlog.000008", 4, f"{UUID}:3", None), Prepared("y", "b.1", 5, None, "0-1-2"))
+    position = position.moved(prepared=places)
     assert Position.decode(position.encode(), mariadb=False) == position
     with pytest.raises(LogPositionLost):
         Position.decode('{"lsn": 1}', mariadb=False)
@@ -200,6 +219,103 @@ def test_the_position_moves_only_between_transactions() -> None:
 def test_a_shorter_transaction_than_was_staged_is_an_error() -> None:
     with pytest.raises(LogPositionLost):
         take(state(skip=3), gtid(1), query("BEGIN"), event(events.Type.XID, bytes(8)))
+
+
+XID = "X'78',X'',1"
+
+
+def prepared(*, one_phase: bool = False, xid: bytes = b"x", end: int = 0) -> bytes:
+    return event(events.Type.XA_PREPARE, struct.pack("<?III", one_phase, 1, len(xid), 0) + xid, end=end)
+
+
+def prepare(log: LogState, number: int = 1, xid: bytes = b"x") -> None:
+    take(log, gtid(number), query(f"XA START X'{xid.hex()}',X'',1"), query("XA END"), prepared(xid=xid, end=700))
+
+
+def test_a_prepared_transaction_is_in_the_position_until_it_ends() -> None:
+    log = state()
+    prepare(log)
+    prepare(log, 2, b"y")
+    assert [(p.xid, p.gtid) for p in log.position.prepared] == [(XID, f"{UUID}:1"), ("X'79',X'',1", f"{UUID}:2")]
+    assert log.between and str(log.position.gtids) == f"{UUID}:1-2"
+    take(log, gtid(3), query("XA ROLLBACK X'79',X'',1"))
+    assert [p.xid for p in log.position.prepared] == [XID] and log.between
+    prepare(log, 4)  # its second phase never came, and the id is used again
+    assert [p.gtid for p in log.position.prepared] == [f"{UUID}:4"]
+    take(log, gtid(5), query(f"XA COMMIT {XID}"))
+    assert log.again is not None and log.again.kept is not None and not log.between
+    for event_ in log.again.kept:
+        log.take_again(event_)
+    assert log.between and log.again is None and not log.position.prepared
+    assert str(log.position.gtids) == f"{UUID}:1-5"
+
+
+def test_a_commit_of_what_was_never_prepared_is_an_error_and_its_rollback_is_none() -> None:
+    log = state()
+    take(log, gtid(1), query(f"XA ROLLBACK {XID}"))
+    with pytest.raises(UnknownLogEvent, match="X'78'") as raised:
+        take(log, gtid(2), query(f"XA COMMIT {XID}"))
+    assert "fresh-start" in raised.value.fix
+
+
+@pytest.mark.parametrize("last", [query("COMMIT"), query("ROLLBACK"), event(events.Type.XID, bytes(8))])
+def test_an_xa_transaction_that_ends_like_a_plain_one_is_an_error(last: bytes) -> None:
+    with pytest.raises(UnknownLogEvent, match="XA"):
+        take(state(), gtid(1), query(f"XA START {XID}"), last)
+
+
+def reread(log: LogState, *found: bytes) -> None:
+    for data in found:
+        log.take_again(events.parse(data, 0, False))
+
+
+def test_rows_that_are_read_again_are_those_of_the_same_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xa, "KEPT", 0)
+    log = state()
+    prepare(log)
+    take(log, gtid(2), query(f"XA COMMIT {XID}"))
+    assert log.again is not None and log.again.kept is None
+    reread(log, event(events.Type.QUERY, b"no matter"), gtid(9), query("TRUNCATE t"))  # not ours: passed over
+    reread(log, gtid(1), query(f"XA START {XID}"))
+    with pytest.raises(LogPositionLost, match="X'79'"):
+        reread(log, prepared(xid=b"y"))
+
+
+def test_statements_that_change_rows_are_refused_when_they_are_prepared() -> None:
+    log = state()
+    take(log, gtid(1), query(f"XA START {XID}"))
+    with pytest.raises(UnknownLogEvent, match="statement form"):
+        take(log, query("INSERT INTO t VALUES (1)"))
+
+
+def test_rows_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xa, "KEPT", 3000)
+    monkeypatch.setattr(xa, "KEPT_EACH", 1500)
+    kept = xa.Kept()
+
+    def held(size: int) -> xa.Held:
+        group = xa.Held(4, None)
+        group.keep(events.parse(event(events.Type.XID, bytes(size)), 0, False))
+        return group
+
+    for number in range(4):
+        kept.put(str(number), held(800))
+    kept.put("large", held(1400))
+    assert [kept.pop(str(n)) is not None for n in range(4)] == [False, False, True, True]
+    assert kept.pop("large") is None and kept._size == 0
+    kept.put("twice", held(800))
+    kept.put("twice", held(700))
+    assert kept.pop("twice") is not None and kept.pop("twice") is None and kept._size == 0
+
+
+@pytest.mark.parametrize("form", [0, 1, 2**31 - 1, 2**32 - 1])
+def test_ids_of_event_and_statement_agree(form: int) -> None:
+    body = struct.pack("<?III", True, form, 3, 2) + b"\0\xff'b\x80"
+    assert xa.of_event(body) == (True, xa.of_statement(f"xa commit X'00FF27',X'6280',{form}"))
+    with pytest.raises(ValueError, match="cut short"):
+        xa.of_event(body[:-1])
+    with pytest.raises(ValueError, match="no xid"):
+        xa.of_statement("XA COMMIT")
 
 
 def test_rows_that_nobody_described_are_an_error() -> None:

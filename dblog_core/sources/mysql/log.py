@@ -12,7 +12,7 @@ import zlib
 from typing import Protocol
 
 from dblog_core.config import SourceConfig
-from dblog_core.errors import LogPositionLost
+from dblog_core.errors import LogPositionLost, SourceUnavailable
 from dblog_core.events import LogBatch
 from dblog_core.sources.mysql import events, stream
 from dblog_core.sources.mysql.events import Event
@@ -86,17 +86,25 @@ class MysqlLog:
                 if (event := self._log.next()) is not None:
                     self._state.take(event)
             else:
-                if (event := self._opened(again).next()) is not None:
+                if (event := self._next_again(again)) is not None:
                     self._state.take_again(event)
                 if self._state.again is None:
                     self._end_second()
         except (ValueError, IndexError, struct.error, zlib.error) as error:
             raise self._state.unknown(f"an event cannot be read: {error}", fix=events.FRESH_START) from error
-        except (StreamEnded, LogPositionLost) as error:
-            if again is None:
-                raise
-            raise self._state.gone(again.place, error.message) from error
         return event is not None
+
+    def _next_again(self, again: Again) -> Event | None:
+        try:
+            return self._opened(again).next()
+        except LogPositionLost as error:
+            raise self._state.gone(again.place, error.message) from error
+        except StreamEnded as error:  # it shuts down; or its log has another end than it had for the first connection
+            raise SourceUnavailable(
+                f"{error.message} before the rows of XA transaction {again.place.xid}, prepared at {again.place}",
+                where=error.where,
+                fix=error.fix,
+            ) from error
 
     def _opened(self, again: Again) -> _Events:
         """What brings the prepared rows."""
@@ -110,7 +118,7 @@ class MysqlLog:
                     lambda: self._state.position,
                     mariadb=self._mariadb,
                     identity=second_id(self._config),
-                    blocking=False,  # at the end of the log the rows were not in it
+                    blocking=False,  # else one that has not got these rows would let us wait for ever
                 )
         return self._second
 
