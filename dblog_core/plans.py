@@ -156,11 +156,11 @@ def _rate(measured: tuple[str, float] | None, options: Json) -> tuple[float, str
 
 
 def _measured(dumps: Sequence[DumpStatus]) -> dict[str, tuple[str, float]]:
-    """By table, the newest dump that has measured a rate, and the rows a second of one of its workers."""
+    """By table, the newest dump of all or a range of its rows that has measured a rate, and that of one worker."""
     found: dict[str, tuple[str, float]] = {}
     for dump in dumps:  # oldest first
         for table in dump.tables:
-            tasks = [t for t in dump.tasks if t.table == table and t.keys is None]
+            tasks = [t for t in dump.tasks if t.table == table and t.keys is None and not t.filters]
             speed = rate(tasks)
             if speed:
                 found[table] = (dump.id, speed / min(int(dump.options["workers"]), len(tasks)))

@@ -287,6 +287,8 @@ def test_dumps_are_listed_with_what_is_known_of_them(run: Callable[..., Any], sh
     assert (found["rows_per_second"], found["seconds_left"], found["estimated_rows"]) == (20.0, 44.0, 1_000)
     assert (found["held"], found["tasks_done"], len(found["tasks"])) == ("the replicas are 7 s behind", 0, 4)
     assert json.loads(run("status", "--json").stdout)["dumps"] == [found]
+    told = f"{dump_id}: running, 120 rows, 12 chunks, 2 evicted, 44 s left; held: the replicas are 7 s behind"
+    assert told in run("status").stdout
 
 
 def test_control_is_told_in_one_line(run: Callable[..., Any], shop: World) -> None:

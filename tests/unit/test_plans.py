@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def finished(world: World, *, rows: int, seconds: int) -> str:
+def finished(world: World, *, rows: int, seconds: int, **asked: Any) -> str:
     """A dump of the orders in four ranges by two workers, that took so long."""
-    dump_id = requests.submit(world.config, DumpRequest(("shop.orders",), ranges=4))
-    for number in range(4):
+    dump_id = requests.submit(world.config, DumpRequest(("shop.orders",), **({"ranges": 4} | asked)))
+    for number in range(len(control.dump(world.state, dump_id).tasks)):
         before = control.progress(world.state, dump_id, number, "shop.orders")
         done = replace(before, rows=rows // 4, done=True, began=1, at=1 + seconds * 1_000_000)
         control.put_progress(world.state, f"{dump_id}/{number}", done)
@@ -66,6 +67,8 @@ def test_what_is_planned_is_what_is_filed(world: World) -> None:
 def test_the_time_is_that_of_the_newest_dump_that_measured_it(world: World) -> None:
     finished(world, rows=1_000, seconds=1)
     newest = finished(world, rows=1_000, seconds=50)  # 20 rows a second by two workers
+    finished(world, rows=1_000, seconds=5_000, filters=(("name", "=", "x"),))
+    finished(world, rows=1_000, seconds=5_000, keys=(1, 2), ranges=None)
     table = plan(world.config, DumpRequest(("shop.orders",))).tables[0]
     assert (table.rate, table.rate_from) == (pytest.approx(10), f"dump {newest}")
     assert table.seconds == pytest.approx(50)
