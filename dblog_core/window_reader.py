@@ -1,7 +1,7 @@
 """One chunk of a task between its watermarks: low, SELECT, rows durable in staging, high.
 
 Key ranges are `after < key <= key_to`, or begin with `key_from` itself. Where a task has no `key_to`, its end is the
-largest key that a SELECT inside its first window finds: what comes above it later is the log's.
+largest key that is there after the first SELECT, inside its window: what comes above it later is the log's.
 """
 
 from __future__ import annotations
@@ -130,18 +130,19 @@ class WindowReader:
         return self._stage(mark, chunk, last_key=self._task.key_from, final=False)
 
     def _range(self, mark: Mark, schema: TableSchema, size: int, conditions: tuple[Filter, ...]) -> High:
+        """The next rows of a range. An open end is fixed right after the first SELECT, not before it: what that one's
+        snapshot sees, and the capture has judged, the look at the largest key then sees too."""
+        reader, clock = self._connections.reader, self._place.clock
         after = None if self._after is None else key_from_json(self._after, schema)
-        began = self._place.clock.monotonic()
-        if self._upto is None:
-            last = self._connections.reader.last_key(schema)
-            self._upto = None if last is None else key_to_json(last)
         upto = None if self._upto is None else key_from_json(self._upto, schema)
-        # An empty table is read all the same: that it is empty has to be seen by a snapshot inside the window.
-        chunk = self._connections.reader.read(schema, after=after, upto=upto, limit=size, filters=conditions)
-        self.selected = self._place.clock.monotonic() - began
+        began = clock.monotonic()
+        chunk = reader.read(schema, after=after, upto=upto, limit=size, filters=conditions)
+        self.selected = clock.monotonic() - began
+        short = chunk.rows.num_rows < size
+        if upto is None and not short and (last := reader.last_key(schema)) is not None:
+            self._upto = key_to_json(last)
         key = _last_key(chunk)
-        final = upto is None or chunk.rows.num_rows < size or key == self._upto
-        return self._stage(mark, chunk, last_key=key, final=final)
+        return self._stage(mark, chunk, last_key=key, final=short or key == self._upto)
 
     def _keys(self, schema: TableSchema, keys: list[Key], conditions: tuple[Filter, ...]) -> Chunk:
         began = self._place.clock.monotonic()

@@ -121,12 +121,21 @@ def test_an_empty_table_is_done_by_a_chunk_without_rows(world: World, task: dict
 
 
 def test_the_end_of_an_open_range_is_fixed_by_its_first_window(world: World) -> None:
-    world.fill(*range(1, 21))
+    world.fill(*range(1, 31))
     world.request({"after": 5}, chunk_size=10)
-    at_read(world, 2, lambda: world.fill(21, 22, 23))
+    at_read(world, 2, lambda: world.fill(31, 32, 33))
     world.work()
-    assert world.dumped() == list(range(6, 21))
-    assert {upto for _, upto, _ in world.source.reads} == {(20,)}
+    assert world.dumped() == list(range(6, 31))
+    assert [upto for _, upto, _ in world.source.reads] == [None, (30,), (30,)]
+
+
+def test_what_its_first_select_sees_lies_within_an_open_range(world: World) -> None:
+    """A commit that becomes visible in the first window may be in no log that is read: it must not fall outside."""
+    world.fill(*range(1, 21))
+    world.request({}, chunk_size=10)
+    at_read(world, 1, lambda: world.fill(21))
+    world.work()
+    assert world.dumped() == list(range(1, 22))
 
 
 def test_filters_leave_rows_out_also_at_the_first_key_of_a_range(world: World) -> None:
