@@ -1,0 +1,200 @@
+"""A table of a million rows is dumped under a live workload; every process is killed in the middle, and it goes on."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dblog_core import control, wiring
+from dblog_core.config import Config
+from dblog_core.staging import Staging
+from tests.fix_servers import Database
+from tests.nemesis.processes import Dblog, kill
+
+ROWS, CHUNK, RANGES, IN_FLIGHT = 1_000_000, 5_000, 6, 4
+BUCKET, WEIGHTS = 1_000, 1_009
+_FILE = re.compile(r"^(\d{8})-[0-9a-f]+")
+
+
+def fill(database: Database) -> None:
+    """Rows with op = -id, made by the server itself."""
+    database.execute("CREATE TABLE big (id bigint PRIMARY KEY, op bigint NOT NULL, note varchar(60))")
+    if database.kind == "postgres":
+        rows = f"SELECT i, -i, 'a note of row ' || i FROM generate_series(1, {ROWS}) i"
+        database.execute(f"INSERT INTO big {rows}", "ANALYZE big")
+        return
+    digit = "(" + " UNION ".join(f"SELECT {d} d" for d in range(10)) + ")"
+    number = "a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d + 100000 * g.d + 1"
+    numbers = f"SELECT {number} n FROM {', '.join(f'{digit} {name}' for name in 'abcefg')}"
+    database.execute(
+        f"INSERT INTO big SELECT n, -n, CONCAT('a note of row ', n) FROM ({numbers}) s ORDER BY n", "ANALYZE TABLE big"
+    )
+
+
+class Workload:
+    """Updates, deletes and inserts at random keys; every operation has its number."""
+
+    def __init__(self, database: Database) -> None:
+        self._database, self._stop = database, threading.Event()
+        self.operations, self._faults = 0, []
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Workload:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert not self._faults, self._faults
+
+    def _run(self) -> None:
+        draw, connection = random.Random(7), self._database.connect()
+        try:
+            with connection.cursor() as cursor:
+                while not self._stop.wait(0.002):
+                    self.operations += 1
+                    self._operation(cursor, draw.randint(1, ROWS), draw.randrange(6))
+        except Exception as error:  # noqa: BLE001 - shown by the test's own thread
+            self._faults.append(error)
+        finally:
+            connection.close()
+
+    def _operation(self, cursor: Any, key: int, kind: int) -> None:
+        if kind == 0:
+            cursor.execute("DELETE FROM big WHERE id = %s", (key,))
+        elif kind == 1:
+            key += ROWS  # above the largest key that the dump has fixed: the log's alone
+            cursor.execute("DELETE FROM big WHERE id = %s", (key,))
+            cursor.execute("INSERT INTO big VALUES (%s, %s, 'new')", (key, self.operations))
+        else:
+            cursor.execute("UPDATE big SET op = %s WHERE id = %s", (self.operations, key))
+
+
+def selected(config: Config) -> dict[str, Counter[int]]:
+    """Every chunk that was read, by task and ordinal: each SELECT makes a file in staging."""
+    found: dict[str, Counter[int]] = {}
+    for file in Path(config.staging.path).rglob("chunks/*/*/*"):
+        if match := _FILE.match(file.name):
+            found.setdefault("/".join(file.parts[-3:-1]), Counter())[int(match[1])] += 1
+    return found
+
+
+def placed(staging: Staging) -> dict[str, int]:
+    """Chunks in the super-changelog, by task."""
+    return Counter(chunk.task for manifest in staging.manifests() for chunk in manifest.chunks)
+
+
+def wait_until(condition: Callable[[], Any], what: str, dblog: Dblog, deadline: float = 60) -> None:
+    end, pause = time.monotonic() + deadline, threading.Event()
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline} s: {what}\n{dblog.output()}"
+        pause.wait(0.1)
+
+
+def replayed(staging: Staging, table: str) -> dict[str, np.ndarray[Any, Any]]:
+    """The table's rows as the super-changelog has them: the last line of each key, but deletes."""
+    parts: dict[str, list[Any]] = {"id": [], "offset": [], "op": [], "alive": []}
+
+    def add(offsets: Any, image: Any, alive: bool) -> None:
+        parts["offset"].append(np.asarray(offsets))
+        for name in ("id", "op"):
+            parts[name].append(np.asarray(image.column(name).fill_null(0)))
+        parts["alive"].append(np.full(len(offsets), alive))
+
+    for manifest in staging.manifests():
+        for file in (f for f in manifest.files if f.table == table):
+            rows = staging.read_chunk(file.path, checksum=file.checksum).combine_chunks()
+            gone = pa.compute.equal(rows["op"], "d")
+            for alive, image in ((True, "after"), (False, "before")):
+                some = rows.filter(pa.compute.invert(gone) if alive else gone).combine_chunks().to_batches()
+                for batch in some:
+                    add(batch.column("offset"), pa.RecordBatch.from_struct_array(batch.column(image)), alive)
+        for chunk in (c for c in manifest.chunks if c.table == table):
+            rows = staging.read_chunk(chunk.path, checksum=chunk.checksum).combine_chunks()
+            stays = np.ones(rows.num_rows, bool)
+            stays[list(chunk.evicted)] = False
+            add((chunk.first_offset + np.arange(rows.num_rows))[stays], rows.filter(pa.array(stays)), True)
+    columns = {name: np.concatenate(values) for name, values in parts.items()}
+    order = np.lexsort((columns["offset"], columns["id"]))
+    keys = columns["id"][order]
+    last = order[np.append(keys[1:] != keys[:-1], True)]
+    last = last[columns["alive"][last]]
+    return {name: columns[name][last] for name in ("id", "op")}
+
+
+def check_equal(database: Database, rows: dict[str, np.ndarray[Any, Any]]) -> None:
+    """The same rows, by counts and weighted sums over a thousand keys each; the server adds up its own."""
+    bucket = f"id {'/' if database.kind == 'postgres' else 'DIV'} {BUCKET}"
+    sums = f"COUNT(*), SUM(op), SUM(op * (id % {WEIGHTS})), SUM(id * (id % {WEIGHTS}))"
+    query = f"SELECT {bucket} AS b, {sums} FROM big GROUP BY {bucket} ORDER BY b"
+    theirs = [tuple(map(int, row)) for row in database.query(query)]
+    ids, ops = rows["id"], rows["op"]
+    number = ids // BUCKET
+    weights = ids % WEIGHTS
+    names, starts = np.unique(number, return_index=True)
+    totals = [np.add.reduceat(v, starts) for v in (np.ones_like(ids), ops, ops * weights, ids * weights)]
+    ours = [tuple(map(int, row)) for row in zip(names, *totals, strict=True)]
+    assert len(ours) == len(theirs)
+    assert [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b] == []
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("source_kind", ["mysql", "postgres"], indirect=True)
+def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(database: Database, tmp_path: Path) -> None:
+    fill(database)
+    table = f"{database.schema}.big"
+    config = database.config(tmp_path, dump={"chunk_size": CHUNK, "in_flight": IN_FLIGHT}, state={"ttl": 4.0})
+    dblog, staging = Dblog(config, tmp_path), wiring.open_staging(config)
+    try:
+        dblog.run("capture", "--until-current")
+        with Workload(database) as workload:
+            capture = dblog.start("capture")
+            work = [dblog.start("work"), dblog.start("work")]
+            options = ["--table", table, "--ranges", str(RANGES), "--workers", "3", "--rate", "40000"]
+            work.append(dblog.start("dump", *options))
+            wait_until(lambda: sum(placed(staging).values()) >= ROWS / CHUNK / 4, "a quarter of the chunks", dblog)
+            for process in [*work, capture]:
+                kill(process)
+            killed, before = placed(staging), selected(config)
+            assert sum(killed.values()) < ROWS / CHUNK / 2, "it was to be killed in the middle"
+            began = time.monotonic()
+            capture = dblog.start("capture")
+            dblog.run("work", "--once")
+            wait_until(lambda: sum(placed(staging).values()) >= ROWS / CHUNK, "all chunks", dblog)
+            print(f"{database.kind}: {time.monotonic() - began:.0f} s for the rest, {workload.operations} operations")
+        dblog.run("capture", "--until-current")
+        kill(capture)
+    finally:
+        dblog.close()
+    with closing(wiring.open_state(config)) as state:
+        assert [dump.state for dump in control.dumps(state)] == ["done"]
+    judge(killed, before, selected(config), placed(staging))
+    check_equal(database, replayed(staging, table))
+
+
+def judge(
+    killed: dict[str, int], before: dict[str, Counter[int]], after: dict[str, Counter[int]], placed: dict[str, int]
+) -> None:
+    """Each task went on behind its last placed chunk, and read no more again than the windows that were open."""
+    again = 0
+    assert len(after) == len(placed) == RANGES
+    for task, chunks in after.items():
+        fresh = chunks - before.get(task, Counter())
+        assert min(fresh, default=placed[task]) >= killed.get(task, 0), f"{task}: placed chunks were read again"
+        assert set(chunks) == set(range(placed[task])), f"{task}: {sorted(chunks)}, {placed[task]} placed"
+        repeats = chunks.total() - placed[task]
+        assert repeats <= IN_FLIGHT, f"{task}: {repeats} chunks were read again, {IN_FLIGHT} windows may be open"
+        again += repeats
+    print(f"{sum(killed.values())} chunks were placed at the kill, {again} of {sum(placed.values())} were read again")
