@@ -37,7 +37,7 @@ lint: .venv/.complete
 	@$(PYTHON) -m pytest --quiet --no-summary tests/unit/test_imports.py
 
 soak: setup
-	@exec $(PYTHON) -m pytest tests/nemesis --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
+	@exec $(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
 
 bench: setup
 	@exec $(PYTHON) -m pytest tests/benchmarks --capture=no

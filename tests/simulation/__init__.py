@@ -1,2 +1,1 @@
-"""The whole system over fakes, every chance drawn from one seed: see `world.py` for what runs, `oracle.py` for what must
-hold."""
+"""The whole system over fakes, every chance drawn from one seed: `world` says what runs, `oracle` what must hold."""

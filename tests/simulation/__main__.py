@@ -27,7 +27,8 @@ def main(arguments: list[str]) -> int:
         try:
             world.run(judge)
         except AssertionError as error:
-            sys.stdout.write("\n".join([*world.simulation.trace[-_SHOWN:], "", f"seed {seed} ({world.kind}): {error}", ""]))
+            steps = "\n".join(world.simulation.trace[-_SHOWN:])
+            sys.stdout.write(f"{steps}\n\nseed {seed} ({world.kind}): {error}\n")
             sys.stdout.write(f"again: .venv/bin/python -m tests.simulation {seed}\n")
             return 1
         for name, number in world.simulation.counts.items():

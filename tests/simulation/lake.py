@@ -81,8 +81,7 @@ class _Merge:
 
     def _table(self, name: str, fingerprint: str) -> Table:
         schema = self._staging.schema(fingerprint)
-        table = self._tables.setdefault(name, Table(schema))
-        return table
+        return self._tables.setdefault(name, Table(schema))
 
     def _rows(self, path: str) -> list[Row]:
         return list(self._staging.read_chunk(path).to_pylist())

@@ -7,8 +7,9 @@ by column, which is more than "never older": so no replay of any prefix can brin
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from dblog_core import control, watermark
 from dblog_core.schema import TableName, TableSchema
@@ -72,7 +73,7 @@ class _Walk:
     # The log --------------------------------------------------------------------------------------------------------
 
     def _rows_of(self, start: int) -> Iterator[tuple[db.Transaction, db.Change, str, int]]:
-        """What the log holds from `start` on: each change as its lines' ops; how many lines of the transaction follow."""
+        """The log from `start` on: each change and its lines' ops, and how many lines of the transaction follow."""
         for transaction in self._world.database.log[start:]:
             parts = [(c, op) for c in transaction.changes if c.op != "w" for op in _ops(c)]
             for number, (change, op) in enumerate(parts):
@@ -204,14 +205,14 @@ class _Walk:
                 if rows != source:
                     raise Violation(f"{schema.table}: the {who} is not the source: {_difference(rows, source)}")
 
-    def _wrong(self, line: Line, why: str) -> Any:
+    def _wrong(self, line: Line, why: str) -> NoReturn:
         raise Violation(f"line {line}: {why}")
 
 
 def _jumps(manifests: list[Manifest], world: World) -> list[tuple[int, int]]:
     """Fresh starts: the offset after which they are, and the position where they begin."""
     found = []
-    for before, after in zip(manifests, manifests[1:], strict=False):
+    for before, after in itertools.pairwise(manifests):
         if int(before.position) < world.lost_before <= int(after.position) and after.last_offset == before.last_offset:
             found.append((before.last_offset, int(after.position)))
             world.simulation.count("fresh starts")
@@ -220,10 +221,9 @@ def _jumps(manifests: list[Manifest], world: World) -> list[tuple[int, int]]:
 
 def _ops(change: db.Change) -> str:
     """A change of key is two lines."""
-    if change.op == "u" and change.before is not None and change.after is not None:
-        if db.key_of(change.schema, change.before) != db.key_of(change.schema, change.after):
-            return "dc"
-    return change.op
+    if change.op != "u" or change.before is None or change.after is None:
+        return change.op
+    return "u" if db.key_of(change.schema, change.before) == db.key_of(change.schema, change.after) else "dc"
 
 
 def _key(line: Line) -> Key:

@@ -31,9 +31,8 @@ class Writer:
                 self._transaction()
 
     def _transaction(self) -> None:
-        if self._dice.random() < 0.01:
-            if self._database.alter(self._dice.choice(list(self._database.schemas))):
-                self._world.simulation.count("altered")
+        if self._dice.random() < 0.01 and self._database.alter(self._dice.choice(list(self._database.schemas))):
+            self._world.simulation.count("altered")
         transaction = self._database.begin()
         for _ in range(self._dice.choice((1, 1, 1, 2, 3, 3, 9))):
             self._change(transaction)
@@ -68,10 +67,10 @@ class Writer:
 
     def _move(self, transaction: Transaction, schema: TableSchema, row: Row) -> None:
         new = self._world.key(schema)
-        if self._database.lock(transaction, schema.table, new):
-            if self._database.row(transaction, schema.table, new) is None:
-                self._world.simulation.count("keys changed")
-                self._update(transaction, schema, row, new)
+        free = self._database.lock(transaction, schema.table, new)
+        if free and self._database.row(transaction, schema.table, new) is None:
+            self._world.simulation.count("keys changed")
+            self._update(transaction, schema, row, new)
 
     def _update(self, transaction: Transaction, schema: TableSchema, row: Row, key: Key) -> None:
         after, unchanged = self._world.row(schema, key), ()

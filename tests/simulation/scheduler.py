@@ -61,7 +61,7 @@ class Signal:
         return self._set
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._set or self._simulation.wait(timeout, self) and self._set
+        return self._set or (self._simulation.wait(timeout, self) and self._set)
 
 
 @dataclass(eq=False, slots=True)
@@ -140,7 +140,7 @@ class Simulation:
                     function()
             except Killed:
                 pass
-            except BaseException as error:  # told by who started the process
+            except BaseException as error:  # noqa: BLE001 - a process may end by anything; who started it tells
                 process.error = process.error or error
                 self.fatal = self.fatal or not getattr(error, "transient", False)
                 self.trace.append(f"{name} ended by {type(error).__name__}: {error}")

@@ -15,7 +15,7 @@ _POLL = 0.25  # seconds between two looks of a standby
 
 
 def away() -> StateUnavailable:
-    return StateUnavailable("the state store does not answer", where="the simulated state store", fix="it is tried again")
+    return StateUnavailable("it does not answer", where="the simulated state store", fix="it is tried again")
 
 
 class SimLease:

@@ -11,6 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.oracle import judge
+from tests.simulation.world import Violation, World
+
 SEEDS = 2_000
 SOAK = 100  # seeds for each one that the soak asks for
 PROCESSES = 2
@@ -84,6 +88,15 @@ def test_thousands_of_seeds_come_to_rest_with_the_lake_as_the_source() -> None:
 @pytest.mark.timeout(1800)
 def test_more_seeds(soak_seed: int) -> None:
     run_all(FIRST + soak_seed * SOAK, SOAK)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_fault_of_the_engine_is_found(name: str) -> None:
+    """Within a few seeds, or the simulation is blind for it."""
+    with pytest.raises(Violation):
+        for seed in range(3_000, 3_040):
+            with MUTANTS[name]():
+                World(seed).run(judge)
 
 
 def test_one_seed_is_one_run() -> None:

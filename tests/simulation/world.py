@@ -1,5 +1,5 @@
-"""One simulated system from one seed: two captures, dump workers, writers, an operator, a merge, and everything that goes
-wrong between them; then all faults end, and all must come to rest with nothing lost, stale or resurrected."""
+"""One simulated system from one seed: two captures, dump workers, writers, an operator, a merge, and everything that
+goes wrong between them; then all faults end, and all must come to rest with nothing lost, stale or resurrected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unittest import mock
 import orjson
 import pyarrow as pa
 
-from dblog_core import capture, control, dump, leader, requests, wiring
+from dblog_core import capture, control, dump, requests, wiring
 from dblog_core.config import Config
 from dblog_core.errors import DblogError
 from dblog_core.schema import Column, TableName, TableSchema
@@ -71,6 +71,10 @@ class World:
         self.store = MemoryState(clock=self.clock)
         self.lake = SimLake()
         self.config = _config(self.kind, dice)
+        # So small that a transaction is staged in parts, now and then: smaller than a user may ask for.
+        limits = self.config.staging.model_copy(update={"max_bytes": dice.choice((1, 40_000, *3 * (1 << 20,)))})
+        self.config = self.config.model_copy(update={"staging": limits})
+        self.batch = dice.choice((3, 6, 40))
         self.idle = dice.choice((0.15, 0.4, 0.8))  # seconds at most between two transactions of a writer
         self.keys = dice.choice((4, 8, 16))
         self.version = 0
@@ -86,7 +90,7 @@ class World:
     # Parts ----------------------------------------------------------------------------------------------------------
 
     def open_source(self) -> SimSource:
-        return SimSource(self.simulation, self.database, batch=6 if self.seed % 3 == 0 else 40)
+        return SimSource(self.simulation, self.database, batch=self.batch)
 
     def open_state(self) -> SimState:
         return SimState(self.simulation, self.store)
@@ -311,7 +315,7 @@ def _instead_of_the_real_ones(world: World) -> Iterator[None]:
             (uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
             (secrets, "token_hex", lambda size: f"{ids.getrandbits(8 * size):0{2 * size}x}"),
             (requests, "SystemClock", lambda: world.clock),
-            (leader.dump, "work", system_dumps),
+            (dump, "work", system_dumps),
             *((parquet, name, getattr(arrow_files, name)) for name in ("encode", "opened", "batches")),
         ):
             stack.enter_context(mock.patch.object(target, name, value))

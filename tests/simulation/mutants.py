@@ -1,0 +1,83 @@
+"""Faults of the engine, put in by hand: the simulation must find each of them within a few seeds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from dblog_core.interfaces import Chunk, LogStream
+from dblog_core.leader import Leader
+from dblog_core.window import LogOrder, Snapshots
+from tests.simulation.source import SimReader
+from tests.simulation.state import SimLease
+from tests.simulation.storage import MemoryStorage
+
+Mutant = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+def acknowledged_before_it_is_published() -> contextlib.AbstractContextManager[object]:
+    """The source may drop log that only a draft has."""
+    real = Leader._publish
+
+    def publish(self: Leader, stream: LogStream) -> None:
+        stream.acknowledge(self._sequencer.position)
+        real(self, stream)
+
+    return mock.patch.object(Leader, "_publish", publish)
+
+
+@contextlib.contextmanager
+def no_fence() -> Iterator[None]:
+    """Two leaders: a lease that never ends for its holder, and manifests that may be written over."""
+    real = MemoryStorage.create
+
+    def create(self: MemoryStorage, relative: str, data: Any) -> bool:
+        if relative.startswith("manifests/") and relative in self.disk.files:
+            self.disk.remove(relative)
+        return real(self, relative, data)
+
+    with (
+        mock.patch.object(MemoryStorage, "create", create),
+        mock.patch.object(SimLease, "valid", lambda self: True),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def rows_of_an_earlier_try() -> Iterator[None]:
+    """A chunk that is read again reuses the rows of the first time."""
+    real = SimReader.read
+    read: dict[Any, Chunk] = {}
+
+    def reused(self: SimReader, schema: Any, **bounds: Any) -> Chunk:
+        what = (id(self._database), schema.fingerprint, repr(bounds))
+        if what not in read:
+            read[what] = real(self, schema, **bounds)
+        return read[what]
+
+    with mock.patch.object(SimReader, "read", reused):
+        yield
+
+
+def the_logs_order_for_snapshots() -> contextlib.AbstractContextManager[object]:
+    """The rule of the paper where commits become visible in any order: what lies before the low watermark was seen."""
+    return mock.patch.object(Snapshots, "unseen", LogOrder.unseen)
+
+
+def no_memory_after_a_restart() -> contextlib.AbstractContextManager[object]:
+    """What the log said before a restart is not rebuilt."""
+    return mock.patch("dblog_core.recall.events", lambda *_: iter(()))
+
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.__name__: mutant
+    for mutant in (
+        acknowledged_before_it_is_published,
+        no_fence,
+        rows_of_an_earlier_try,
+        the_logs_order_for_snapshots,
+        no_memory_after_a_restart,
+    )
+}
