@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -193,6 +193,15 @@ def tagged_gtid(body: bytes) -> GtidEvent:
         raise ValueError("a tagged GTID without its server or number")
     owner = f"{uuid(source)}:{tag}" if tag else uuid(source)
     return GtidEvent(f"{owner}:{number}", original or immediate)
+
+
+GTIDS: dict[int, Callable[[Event], GtidEvent]] = {
+    Type.GTID: lambda e: gtid(e.body, anonymous=False),
+    Type.ANONYMOUS_GTID: lambda e: gtid(e.body, anonymous=True),
+    Type.GTID_TAGGED: lambda e: tagged_gtid(e.body),
+    Type.MARIADB_GTID: lambda e: mariadb_gtid(e.body, e.server_id, e.timestamp),
+}
+"""How the event that begins a transaction is read, by its type."""
 
 
 class _Fields:

@@ -7,49 +7,22 @@ transaction are held back when they are prepared, and taken again when it commit
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
-from dblog_core.events import CREATE, DELETE, UPDATE, LogBatch, SchemaSeen, Transaction, Truncated, WatermarkSeen
+from dblog_core.events import LogBatch, SchemaSeen, Transaction, Truncated, WatermarkSeen
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import events, tablemap, xa
+from dblog_core.sources.mysql import events, rowevents, tablemap, xa
 from dblog_core.sources.mysql.batch import BatchBuilder
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
-from dblog_core.sources.mysql.decode import Images
-from dblog_core.sources.mysql.events import Event, GtidEvent, Type
+from dblog_core.sources.mysql.events import GTIDS, Event, GtidEvent, Type
 from dblog_core.sources.mysql.position import MariadbGtids, Position, Prepared
+from dblog_core.sources.mysql.rowevents import DUMMY_TABLES, KINDS, Versions
 from dblog_core.sources.mysql.statements import Means, Statement, classify
 from dblog_core.sources.mysql.tablemap import TableVersion
 from dblog_core.sources.mysql.types import UnsupportedType
-
-_ROWS = {
-    Type.WRITE_ROWS_V1: (CREATE, False, False),
-    Type.UPDATE_ROWS_V1: (UPDATE, False, False),
-    Type.DELETE_ROWS_V1: (DELETE, False, False),
-    Type.WRITE_ROWS: (CREATE, True, False),
-    Type.UPDATE_ROWS: (UPDATE, True, False),
-    Type.DELETE_ROWS: (DELETE, True, False),
-    Type.WRITE_ROWS_COMPRESSED_V1: (CREATE, False, True),
-    Type.UPDATE_ROWS_COMPRESSED_V1: (UPDATE, False, True),
-    Type.DELETE_ROWS_COMPRESSED_V1: (DELETE, False, True),
-    Type.WRITE_ROWS_COMPRESSED: (CREATE, True, True),
-    Type.UPDATE_ROWS_COMPRESSED: (UPDATE, True, True),
-    Type.DELETE_ROWS_COMPRESSED: (DELETE, True, True),
-}
-"""Op, whether the header has the extra part of version 2, whether MariaDB has compressed the rows."""
-GTIDS: dict[int, Callable[[Event], GtidEvent]] = {
-    Type.GTID: lambda e: events.gtid(e.body, anonymous=False),
-    Type.ANONYMOUS_GTID: lambda e: events.gtid(e.body, anonymous=True),
-    Type.GTID_TAGGED: lambda e: events.tagged_gtid(e.body),
-    Type.MARIADB_GTID: lambda e: events.mariadb_gtid(e.body, e.server_id, e.timestamp),
-}
-_DUMMY_TABLES = {0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF}
-"""Table id of a row event without rows, which only ends a statement."""
-_VERSIONS = 4096
-"""Table versions that are remembered; beyond that they are read again."""
 
 
 @dataclass(slots=True)
@@ -82,7 +55,7 @@ class LogState:
         position: Position,
         skip: int,
     ) -> None:
-        self._tables, self._keys, self._charsets, self._zero_dates = tables, keys, charsets, zero_dates
+        self._tables, self._zero_dates = tables, zero_dates
         self._mariadb, self._server = mariadb, server
         self.position = position.moved(next=None)
         self._expected, self._skip = position.next, skip
@@ -93,7 +66,7 @@ class LogState:
         self._kept = xa.Kept()
         self._maps: dict[int, TableVersion | TableName | None] = {}
         self._maps_after = self._maps
-        self._versions: dict[bytes, TableVersion] = {}
+        self._versions = Versions(keys, charsets, mariadb=mariadb)
         self._shapes: dict[TableName, str] = {}
         self._batch = BatchBuilder(zero_dates)
         self._handlers: dict[int, Callable[[Event], None]] = {
@@ -108,7 +81,7 @@ class LogState:
             Type.XA_PREPARE: self._xa_prepare,
             Type.TABLE_MAP: self._table_map,
             Type.TRANSACTION_PAYLOAD: self._payload,
-            **dict.fromkeys(_ROWS, self._rows),
+            **dict.fromkeys(KINDS, self._rows),
         }
         self._handlers_again: dict[int, Callable[[Event], None]] = {
             Type.HEARTBEAT: lambda _: None,
@@ -116,7 +89,7 @@ class LogState:
             Type.QUERY_COMPRESSED: lambda e: self._query_again(events.uncompressed_query(e.body)),
             Type.XA_PREPARE: self._end_again,
             **{kind: self._handlers[kind] for kind in (Type.HEARTBEAT_V2, Type.TRANSACTION_PAYLOAD, Type.TABLE_MAP)},
-            **dict.fromkeys(_ROWS, self._rows),
+            **dict.fromkeys(KINDS, self._rows),
         }
 
     @property
@@ -395,23 +368,15 @@ class LogState:
             self._maps[head.table_id] = head.table
 
     def _version(self, body: bytes, table: TableName) -> TableVersion:
-        known = self._versions.get(body[6:])
-        if known is not None:
-            return known
         try:
-            keys = tuple(self._keys.get(str(table), ()))
-            version = tablemap.parse(body, server=self._charsets, keys=keys, mariadb=self._mariadb)
+            return self._versions.of(body, table)
         except UnsupportedType as error:
-            raise self.unknown(f"TABLE_MAP of {table}: {error}", fix=_table_fix(error)) from error
-        if len(self._versions) >= _VERSIONS:
-            self._versions.clear()
-        self._versions[body[6:]] = version
-        return version
+            raise self.unknown(f"TABLE_MAP of {table}: {error}", fix=rowevents.fix_of(error)) from error
 
     def _rows(self, event: Event) -> None:
-        op, extended, compressed = _ROWS[Type(event.type)]
+        op = KINDS[Type(event.type)][0]
         table_id = int.from_bytes(event.body[:6], "little")
-        if table_id in _DUMMY_TABLES:
+        if table_id in DUMMY_TABLES:
             return
         version = self._maps.get(table_id)
         if version is None:
@@ -424,7 +389,13 @@ class LogState:
         if group.held:
             group.held.keep(event)
             return
-        body, at = self._images(event, version, op, extended, compressed)
+        try:
+            body, at = rowevents.images(event, version)
+        except rowevents.ColumnsMissing as error:
+            raise self.unknown(
+                f"a row of {version.schema.table} without all its columns",
+                fix=f"set binlog_row_image = FULL for every session; {events.FRESH_START}",
+            ) from error
         if version.schema.table == self._tables.watermarks:
             self._watermarks(version, group, op, body, at)
             return
@@ -432,25 +403,6 @@ class LogState:
         count = self._batch.rows_event(version, op, group.transaction, body, at, self._skip)
         self._skip = max(0, self._skip - count)
         group.rows += count
-
-    def _images(
-        self, event: Event, version: TableVersion, op: str, extended: bool, compressed: bool
-    ) -> tuple[bytes, int]:
-        """The event's bytes and where its first image begins, once it is sure that every column is there."""
-        body, at = event.body, 8
-        if extended:
-            at += struct.unpack_from("<H", body, 8)[0]  # partition numbers and such; the length counts itself
-        count, at = tablemap.lenenc(body, at)
-        size, every = (count + 7) // 8, (1 << count) - 1
-        for _ in range(2 if op == UPDATE else 1):
-            present = int.from_bytes(body[at : at + size], "little") & every
-            at += size
-            if count != len(version.columns) or present != every:
-                raise self.unknown(
-                    f"a row of {version.schema.table} without all its columns",
-                    fix=f"set binlog_row_image = FULL for every session; {events.FRESH_START}",
-                )
-        return (events.uncompress_mariadb(body[at:]), 0) if compressed else (body, at)
 
     def _see_shape(self, version: TableVersion, group: _Group) -> None:
         schema = version.schema
@@ -460,20 +412,6 @@ class LogState:
             self._batch.signal(SchemaSeen(self._batch.next_sequence, index, schema))
 
     def _watermarks(self, version: TableVersion, group: _Group, op: str, body: bytes, at: int) -> None:
-        if op == DELETE:
-            return
-        images = Images(version.columns)
-        while at < len(body):
-            at = images.read(body, at)
-            if op == UPDATE:  # what counts is the image after; the one before was seen when it was written
-                images = Images(version.columns)
-                at = images.read(body, at)
-            payload = images.finish(self._zero_dates)[[c.name for c in version.schema.columns].index("payload")]
+        for payload in rowevents.watermarks(version, op, body, at, self._zero_dates):
             index = self._batch.transaction(group.transaction)
-            self._batch.signal(WatermarkSeen(self._batch.next_sequence, index, str(payload[-1].as_py())))
-
-
-def _table_fix(error: UnsupportedType) -> str:
-    if "binlog_row_metadata" in str(error):
-        return f"SET PERSIST binlog_row_metadata = 'FULL'; then {events.FRESH_START}"
-    return f"leave the table out of source.tables, or change its columns; then {events.FRESH_START}"
+            self._batch.signal(WatermarkSeen(self._batch.next_sequence, index, payload))

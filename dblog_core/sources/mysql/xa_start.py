@@ -17,10 +17,9 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.sources.mysql import events, server, stream, xa
 from dblog_core.sources.mysql.connection import rows
-from dblog_core.sources.mysql.events import Event, Type
+from dblog_core.sources.mysql.events import GTIDS, Event, Type
 from dblog_core.sources.mysql.log import second_id
 from dblog_core.sources.mysql.position import Position, Prepared, file_number
-from dblog_core.sources.mysql.transactions import GTIDS
 
 LOOK_BACK = 2 << 30
 """Bytes of log that are read at most; a transaction that changed no row is prepared, and never in the log."""

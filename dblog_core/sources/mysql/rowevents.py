@@ -1,0 +1,96 @@
+"""Row events, as far as one alone can be read: what its type says, its table's shape, and where its rows begin."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+
+from dblog_core.events import CREATE, DELETE, UPDATE
+from dblog_core.schema import TableName
+from dblog_core.sources.mysql import events, tablemap
+from dblog_core.sources.mysql.charsets import Charsets
+from dblog_core.sources.mysql.decode import Images
+from dblog_core.sources.mysql.events import Event, Type
+from dblog_core.sources.mysql.tablemap import TableVersion
+from dblog_core.sources.mysql.types import UnsupportedType
+
+KINDS = {
+    Type.WRITE_ROWS_V1: (CREATE, False, False),
+    Type.UPDATE_ROWS_V1: (UPDATE, False, False),
+    Type.DELETE_ROWS_V1: (DELETE, False, False),
+    Type.WRITE_ROWS: (CREATE, True, False),
+    Type.UPDATE_ROWS: (UPDATE, True, False),
+    Type.DELETE_ROWS: (DELETE, True, False),
+    Type.WRITE_ROWS_COMPRESSED_V1: (CREATE, False, True),
+    Type.UPDATE_ROWS_COMPRESSED_V1: (UPDATE, False, True),
+    Type.DELETE_ROWS_COMPRESSED_V1: (DELETE, False, True),
+    Type.WRITE_ROWS_COMPRESSED: (CREATE, True, True),
+    Type.UPDATE_ROWS_COMPRESSED: (UPDATE, True, True),
+    Type.DELETE_ROWS_COMPRESSED: (DELETE, True, True),
+}
+"""Op, whether the header has the extra part of version 2, whether MariaDB has compressed the rows."""
+DUMMY_TABLES = {0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF}
+"""Table id of a row event without rows, which only ends a statement."""
+_VERSIONS = 4096
+"""Table versions that are remembered; beyond that they are read again."""
+
+
+class Versions:
+    """Shapes of tables by the table map that describes them."""
+
+    def __init__(self, keys: Mapping[str, Sequence[str]], charsets: Charsets, *, mariadb: bool) -> None:
+        self._keys, self._charsets, self._mariadb = keys, charsets, mariadb
+        self._known: dict[bytes, TableVersion] = {}
+
+    def of(self, body: bytes, table: TableName) -> TableVersion:
+        """The shape that a TABLE_MAP gives. Raises UnsupportedType."""
+        known = self._known.get(body[6:])
+        if known is not None:
+            return known
+        keys = tuple(self._keys.get(str(table), ()))
+        version = tablemap.parse(body, server=self._charsets, keys=keys, mariadb=self._mariadb)
+        if len(self._known) >= _VERSIONS:
+            self._known.clear()
+        self._known[body[6:]] = version
+        return version
+
+
+class ColumnsMissing(Exception):
+    """The event's rows have not all columns of their table."""
+
+
+def images(event: Event, version: TableVersion) -> tuple[bytes, int]:
+    """The event's bytes and where its first image begins. Raises ColumnsMissing."""
+    op, extended, compressed = KINDS[Type(event.type)]
+    body, at = event.body, 8
+    if extended:
+        at += struct.unpack_from("<H", body, 8)[0]  # partition numbers and such; the length counts itself
+    count, at = tablemap.lenenc(body, at)
+    size, every = (count + 7) // 8, (1 << count) - 1
+    for _ in range(2 if op == UPDATE else 1):
+        present = int.from_bytes(body[at : at + size], "little") & every
+        at += size
+        if count != len(version.columns) or present != every:
+            raise ColumnsMissing
+    return (events.uncompress_mariadb(body[at:]), 0) if compressed else (body, at)
+
+
+def watermarks(version: TableVersion, op: str, body: bytes, at: int, zero_dates: str) -> Iterator[str]:
+    """The payloads that an event on the watermark table writes."""
+    if op == DELETE:
+        return
+    column = [c.name for c in version.schema.columns].index("payload")
+    while at < len(body):
+        read = Images(version.columns)
+        at = read.read(body, at)
+        if op == UPDATE:  # what counts is the image after; the one before was seen when it was written
+            read = Images(version.columns)
+            at = read.read(body, at)
+        yield str(read.finish(zero_dates)[column][-1].as_py())
+
+
+def fix_of(error: UnsupportedType) -> str:
+    """What a user can do about a table that cannot be read."""
+    if "binlog_row_metadata" in str(error):
+        return f"SET PERSIST binlog_row_metadata = 'FULL'; then {events.FRESH_START}"
+    return f"leave the table out of source.tables, or change its columns; then {events.FRESH_START}"
