@@ -80,9 +80,15 @@ def unfinished(state: StateStore) -> list[DumpStatus]:
 
 
 def is_over(state: StateStore, dump_id: str) -> bool:
-    """Whether a dump has ended, whichever way; one that is not in the store (any more) has."""
+    """Whether a dump has ended, whichever way; one that is not in the store (any more) has.
+
+    The capture asks every second: it reads no more than the last task that is not over, which comes last as a rule.
+    """
     record = _record(state, dump_id)
-    return record is None or record["state"] in OVER or _status(state, dump_id, record).state in OVER
+    if record is None or record["state"] in OVER:
+        return True
+    numbers = sorted(map(int, state.children(f"dumps/{dump_id}/tasks")), reverse=True)
+    return all(_task_is_over(state, dump_id, number) for number in numbers)
 
 
 def task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
@@ -150,6 +156,11 @@ def _task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
         error=error,
         held=pace["held"] if pace else None,
     )
+
+
+def _task_is_over(state: StateStore, dump_id: str, number: int) -> bool:
+    placed = _read(state, dump_id, number, "progress")
+    return bool(placed and placed["done"]) or _read(state, dump_id, number, "error") is not None
 
 
 def _settle(state: StateStore, status: DumpStatus) -> None:

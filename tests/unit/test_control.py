@@ -101,6 +101,21 @@ def test_done_needs_every_task(world: World, dump_id: str) -> None:
     assert control.is_over(world.state, dump_id)
 
 
+def test_the_capture_learns_cheaply_that_a_dump_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    dump_id = requests.submit(world.config, DumpRequest(("shop.orders",), ranges=64))
+    for number in range(60):
+        place(world.state, dump_id, number, done=True)
+    reads, get = [], world.state.get
+
+    def counting(path: str) -> Entry | None:
+        reads.append(path)
+        return get(path)
+
+    monkeypatch.setattr(world.state, "get", counting)
+    assert not control.is_over(world.state, dump_id)
+    assert len(reads) <= 3
+
+
 def test_a_fault_ends_its_own_task_and_the_dump_fails_when_the_others_are_done(world: World, dump_id: str) -> None:
     place(world.state, dump_id, 0, attempt=1, rows=1)
     control.fail(world.state, dump_id, 1, "the table is gone")
