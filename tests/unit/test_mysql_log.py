@@ -281,6 +281,19 @@ def test_rows_that_are_read_again_are_those_of_the_same_transaction(monkeypatch:
         reread(log, prepared(xid=b"y"))
 
 
+def test_table_numbers_of_prepared_rows_are_not_those_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xa, "KEPT", 0)
+    described = event(events.Type.TABLE_MAP, struct.pack("<IHH", 7, 0, 1) + b"\5other\0\1t\0")
+    rows_of_7 = event(events.Type.WRITE_ROWS, struct.pack("<IHHH", 7, 0, 1, 2) + b"\1\1\0\0")
+    log = state()
+    prepare(log)
+    take(log, gtid(2), query("BEGIN"), described, rows_of_7, event(events.Type.XID, bytes(8)))
+    take(log, gtid(3), query(f"XA COMMIT {XID}"))
+    reread(log, gtid(1), query(f"XA START {XID}"))
+    with pytest.raises(UnknownLogEvent, match="not described"):
+        reread(log, rows_of_7)
+
+
 def test_statements_that_change_rows_are_refused_when_they_are_prepared() -> None:
     log = state()
     take(log, gtid(1), query(f"XA START {XID}"))

@@ -65,7 +65,6 @@ class LogState:
         self.again: xa.Again | None = None
         self._kept = xa.Kept()
         self._maps: dict[int, TableVersion | TableName | None] = {}
-        self._maps_after = self._maps
         self._versions = Versions(keys, charsets, mariadb=mariadb)
         self._shapes: dict[TableName, str] = {}
         self._batch = BatchBuilder(zero_dates)
@@ -254,8 +253,7 @@ class LogState:
         """The rows of `place` belong to the present transaction: they are to come next."""
         assert self._group is not None
         self._group.held = None
-        # Tables are numbered by the server that ran then, and anew by each restart.
-        self._maps_after, self._maps = self._maps, {}
+        self._maps.clear()  # tables were numbered otherwise if the server has restarted since
         self.again = xa.Again(place, None if kept is None else iter(kept), kept is not None)
 
     def take_again(self, event: Event) -> None:
@@ -291,7 +289,8 @@ class LogState:
     def _end_again(self, event: Event) -> None:
         assert self.again is not None
         self._same(xa.of_event(event.body)[1])
-        xid, self.again, self._maps = self.again.place.xid, None, self._maps_after
+        xid, self.again = self.again.place.xid, None
+        self._maps.clear()
         self._end(prepared=self.position.finished(xid))
 
     def _payload(self, event: Event) -> None:
