@@ -11,7 +11,7 @@ way, and no chunk is lost or placed twice.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dblog_core.watermark import High, Low, Mark
@@ -69,12 +69,12 @@ class Tasks:
             raise Refused("the watermark belongs to an attempt that is over")
         if mark.attempt > progress.attempt:
             self._drop(w for w, m in self._windows.items() if m.task == mark.task)
-            progress = _with(progress, attempt=mark.attempt)
+            progress = replace(progress, attempt=mark.attempt)
             if mark.ordinal != progress.ordinal:
                 self._put(mark.task, progress)
                 self._break(mark, f"it begins at chunk {mark.ordinal}, and {progress.ordinal} are placed")
         if mark.ordinal == 0:
-            progress = _with(progress, since=since, since_segment=segment, began=progress.began or at)
+            progress = replace(progress, since=since, since_segment=segment, began=progress.began or at)
         self._put(mark.task, progress)
         self._windows[mark.window] = mark
 
@@ -92,7 +92,7 @@ class Tasks:
     def placed(self, high: High, *, evicted: int, at: int = 0) -> TaskProgress:
         """The chunk stands in the segment that is being made."""
         progress = self._tasks[high.mark.task]
-        progress = _with(
+        progress = replace(
             progress,
             ordinal=progress.ordinal + 1,
             key=high.last_key if high.last_key is not None else progress.key,
@@ -155,14 +155,10 @@ class Tasks:
     def _break(self, mark: Mark, reason: str) -> None:
         progress = self._tasks.get(mark.task, TaskProgress(mark.table))
         attempt = max(progress.attempt, mark.attempt)
-        self._put(mark.task, _with(progress, attempt=attempt, broken=mark.attempt, reason=reason))
+        self._put(mark.task, replace(progress, attempt=attempt, broken=mark.attempt, reason=reason))
         raise Refused(reason)
 
     def _put(self, task: str, progress: TaskProgress) -> None:
         if self._tasks.get(task) != progress:
             self._tasks[task] = progress
             self._changed.add(task)
-
-
-def _with(progress: TaskProgress, **changes: Any) -> TaskProgress:
-    return TaskProgress(**{**asdict(progress), **changes})

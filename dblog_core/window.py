@@ -152,6 +152,9 @@ class Visibility(Protocol):
 
     def unseen(self, entry: _Entry, low: int, snapshot: str | None) -> bool: ...
 
+    def knows(self) -> bool:
+        """Whether `unseen` events were certainly not seen; otherwise the SELECT may have seen the first of them."""
+
 
 class LogOrder:
     """Commits become visible in log order: events at or before the low watermark were seen."""
@@ -167,6 +170,9 @@ class LogOrder:
 
     def unseen(self, entry: _Entry, low: int, snapshot: str | None) -> bool:
         return entry.offset > low
+
+    def knows(self) -> bool:
+        return False
 
 
 class Snapshots:
@@ -200,6 +206,9 @@ class Snapshots:
         if snapshot is None or entry.xid is None:
             raise ValueError("a PostgreSQL chunk without a snapshot, or an event without a transaction id")
         return not Snapshot.parse(snapshot).sees(entry.xid)
+
+    def knows(self) -> bool:
+        return True
 
 
 class Windows:
@@ -256,7 +265,7 @@ class Windows:
         self._prune(opened.table)
         if any(e.lost for e in unseen):
             raise TooManyKeys(window)
-        return follow(e.touches for e in unseen)
+        return follow((e.touches for e in unseen), certain=self._visibility.knows())
 
     def horizon(self, snapshot: str, offset: int) -> None:
         """Every SELECT of a window opened after `offset` sees what `snapshot` sees (PostgreSQL)."""
@@ -282,7 +291,7 @@ class Windows:
         lows = [w.low for w in self._windows.values() if w.table == table]
         oldest = min(lows, default=None)
         if self._visibility.records_always():
-            kept = deque(e for e in memory if e.retired_at is None or (oldest is not None and oldest < e.retired_at))
+            kept = deque(e for e in memory if e.retired_at is None or (oldest is not None and oldest <= e.retired_at))
         else:
             kept = deque(e for e in memory if oldest is not None and e.offset > oldest)
         if len(kept) == len(memory):
@@ -294,8 +303,12 @@ class Windows:
             del self._memory[table], self._counts[table]
 
 
-def follow(stretches: Iterable[Touches | None]) -> Overlap:
-    """Follows rows through events in log order; None among them is a TRUNCATE."""
+def follow(stretches: Iterable[Touches | None], *, certain: bool) -> Overlap:
+    """Follows rows through events in log order; None among them is a TRUNCATE.
+
+    `certain`: the chunk was read before all of them. Otherwise the row that it has under a key may be a later one than
+    that which left the key; nothing of such a row survives.
+    """
     overlap = Overlap()
     tracks: dict[Key, _Track] = {}  # by the key that the row has in the chunk
     current: dict[Key, _Track] = {}  # by the key that it has now
@@ -304,7 +317,7 @@ def follow(stretches: Iterable[Touches | None]) -> Overlap:
             overlap.everything = True
             continue
         for touch in stretch:
-            _step(touch, tracks, current)
+            _step(touch, tracks, current, certain)
             overlap.touched.add(touch.key)
             if touch.moved_to is not None:
                 overlap.touched.add(touch.moved_to)
@@ -313,7 +326,7 @@ def follow(stretches: Iterable[Touches | None]) -> Overlap:
     return overlap
 
 
-def _step(touch: Touch, tracks: dict[Key, _Track], current: dict[Key, _Track]) -> None:
+def _step(touch: Touch, tracks: dict[Key, _Track], current: dict[Key, _Track], certain: bool) -> None:
     track = current.pop(touch.key, None)
     if track is None and touch.key not in tracks:
         track = tracks[touch.key] = _Track(touch.key)
@@ -321,6 +334,8 @@ def _step(touch: Touch, tracks: dict[Key, _Track], current: dict[Key, _Track]) -
         # A row of the chunk with the new key, if there is one, had to go before this: nothing of it survives.
         tracks[touch.moved_to] = _Track(touch.moved_to, frozenset())
     if track is None:  # a later row under a key that the chunk's row has left
+        if not certain:
+            tracks[touch.key].left_out = frozenset()
         return
     track.left_out = touch.unchanged if track.left_out is None else track.left_out & touch.unchanged
     if track.left_out:
