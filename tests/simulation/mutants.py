@@ -40,7 +40,7 @@ def no_fence() -> Iterator[None]:
 
     with (
         mock.patch.object(MemoryStorage, "create", create),
-        mock.patch.object(SimLease, "valid", lambda self: True),
+        mock.patch.object(SimLease, "valid", return_value=True),
     ):
         yield
 
@@ -68,7 +68,7 @@ def the_logs_order_for_snapshots() -> contextlib.AbstractContextManager[object]:
 
 def no_memory_after_a_restart() -> contextlib.AbstractContextManager[object]:
     """What the log said before a restart is not rebuilt."""
-    return mock.patch("dblog_core.recall.events", lambda *_: iter(()))
+    return mock.patch("dblog_core.recall.events", return_value=())
 
 
 MUTANTS: dict[str, Mutant] = {

@@ -105,8 +105,8 @@ class MemoryStorage:
                 self.disk.put(f"{directory}/{name}", bytes(data), durable=False)
                 self._after("write", f"{directory}/{name}")
         except StagingUnavailable:
-            for name in self.disk.folders.pop(directory, set()):
-                self.disk.files.pop(f"{directory}/{name}")
+            for name in sorted(self.disk.folders.get(directory, ())):
+                self.disk.remove(f"{directory}/{name}")
             raise
         self.disk.settle(directory)
 

@@ -93,10 +93,16 @@ def test_more_seeds(soak_seed: int) -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_fault_of_the_engine_is_found(name: str) -> None:
     """Within a few seeds, or the simulation is blind for it."""
-    with pytest.raises(Violation):
-        for seed in range(3_000, 3_040):
-            with MUTANTS[name]():
-                World(seed).run(judge)
+    assert any(_finds(seed, name) for seed in range(3_000, 3_040))
+
+
+def _finds(seed: int, mutant: str) -> bool:
+    with MUTANTS[mutant]():
+        try:
+            World(seed).run(judge)
+        except Violation:
+            return True
+    return False
 
 
 def test_one_seed_is_one_run() -> None:

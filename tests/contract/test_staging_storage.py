@@ -1,0 +1,135 @@
+"""One behaviour of all storages below staging: a directory, and the simulation's disk in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.errors import CorruptSegment, StagingUnavailable
+from dblog_core.staging.storage import LocalStorage, Storage
+from tests.simulation.storage import Disk, MemoryStorage
+
+Open = Callable[[], Storage]
+
+
+@pytest.fixture(params=["directory", "memory"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def open_storage(kind: str, tmp_path: Path) -> Open:
+    """Handles of one storage, as several processes have them."""
+    disk = Disk()
+    return lambda: MemoryStorage(disk) if kind == "memory" else LocalStorage(tmp_path / "staging")
+
+
+@pytest.fixture
+def storage(open_storage: Open) -> Storage:
+    return open_storage()
+
+
+@pytest.fixture
+def fail_at(kind: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """The n-th file that is written from now on fails, once, after its bytes are there."""
+
+    def arm(number: int) -> None:
+        count = 0
+
+        def reached() -> bool:
+            nonlocal count
+            count += 1
+            return count == number
+
+        fsync = os.fsync
+
+        def full(descriptor: int) -> None:
+            if reached():
+                raise OSError(28, "No space left on device")
+            fsync(descriptor)
+
+        def after(self: MemoryStorage, what: str, relative: str) -> None:
+            if reached():
+                raise StagingUnavailable("there is no room", where=relative)
+
+        if kind == "memory":
+            monkeypatch.setattr(MemoryStorage, "_after", after)
+        else:
+            monkeypatch.setattr(os, "fsync", full)
+
+    return arm
+
+
+def test_what_is_created_is_there_for_all(storage: Storage, open_storage: Open) -> None:
+    assert storage.create("manifests/1.json", b"one") is True
+    other = open_storage()
+    assert other.exists("manifests/1.json") and other.read("manifests/1.json") == b"one"
+
+
+def test_a_name_is_created_once(storage: Storage, open_storage: Open) -> None:
+    assert storage.create("manifests/1.json", b"one")
+    assert open_storage().create("manifests/1.json", b"two") is False
+    assert storage.create("manifests/1.json", b"one") is False
+    assert storage.read("manifests/1.json") == b"one"
+    storage.settle("manifests/1.json")
+    assert storage.read("manifests/1.json") == b"one"
+
+
+def test_what_is_missing_is_no_error(storage: Storage) -> None:
+    assert storage.read("manifests/1.json") is None and not storage.exists("manifests/1.json")
+    assert list(storage.names("manifests")) == []
+
+
+def test_names_are_those_of_one_directory(storage: Storage) -> None:
+    for path in ("a/1", "a/2", "a/b/3", "c/4"):
+        storage.create(path, b"")
+    assert set(storage.names("a")) - {"b"} == {"1", "2"}
+    assert set(storage.names("c")) == {"4"}
+
+
+def test_replace_makes_and_overwrites(storage: Storage) -> None:
+    storage.replace("chunks/d/0/x", b"one")
+    assert storage.read("chunks/d/0/x") == b"one"
+    storage.replace("chunks/d/0/x", pa.py_buffer(b"two"))
+    assert storage.read("chunks/d/0/x") == b"two"
+    assert set(storage.names("chunks/d/0")) == {"x"}
+
+
+def test_a_directory_comes_with_its_files(storage: Storage, open_storage: Open) -> None:
+    storage.write_directory("log/1-1-a", {"x.parquet": b"one", "y.parquet": pa.py_buffer(b"two")})
+    other = open_storage()
+    assert set(other.names("log/1-1-a")) == {"x.parquet", "y.parquet"}
+    assert (other.read("log/1-1-a/x.parquet"), other.read("log/1-1-a/y.parquet")) == (b"one", b"two")
+
+
+def test_a_directory_that_cannot_be_finished_leaves_nothing(
+    storage: Storage, fail_at: Callable[[int], None], kind: str
+) -> None:
+    storage.write_directory("log/1-1-a", {"x": b"before"})  # directories above it are made by now
+    fail_at(2 if kind == "memory" else 3)  # on disk the new directory's own name is made durable first
+    with pytest.raises(StagingUnavailable):
+        storage.write_directory("log/2-1-b", {"x": b"one", "y": b"two"})
+    assert list(storage.names("log/2-1-b")) == [] and not storage.exists("log/2-1-b/x")
+    storage.write_directory("log/2-1-b", {"x": b"one", "y": b"two"})
+    assert set(storage.names("log/2-1-b")) == {"x", "y"}
+    assert storage.read("log/1-1-a/x") == b"before"
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "a/../../b", "a\0b"])
+def test_no_name_leads_out(storage: Storage, path: str) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: storage.exists(path),
+        lambda: storage.read(path),
+        lambda: list(storage.names(path)),
+        lambda: storage.create(path, b""),
+        lambda: storage.settle(path),
+        lambda: storage.replace(path, b""),
+        lambda: storage.write_directory(path, {"x": b""}),
+    ]
+    for call in calls:
+        with pytest.raises(CorruptSegment):
+            call()
