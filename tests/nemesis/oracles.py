@@ -6,29 +6,47 @@ import itertools
 import json
 import re
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.fix_servers import Database
-from tests.nemesis.workload import TABLES
+from tests.nemesis.replicas import Consumer, Key, Mirror, Row, State, values
+from tests.nemesis.workload import ADDED, COLUMNS, TABLES
+
+DEFAULTS = {ADDED: None}  # what older rows have in the column that is added
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row event: table, op, key, and the operation number of the row's new image (None for a delete)."""
+    """A row event, or a TRUNCATE (op t): table, op, key, and the operation number of the row's new image (None for a
+    delete). `transaction` tells one transaction from the next; `row` is what the new image holds, and `moved_from` the
+    key that the row has left.
+    """
 
     table: str
     op: str
     key: Any
     operation: int | None
+    transaction: Any = field(default=None, compare=False)
+    row: Row | None = field(default=None, compare=False)
+    moved_from: Any = field(default=None, compare=False)
 
 
 def ours(lines: list[dict[str, Any]]) -> list[Entry]:
-    """The log rows of the super-changelog."""
+    """The log's events in the super-changelog."""
     return [
-        Entry(line["table"].partition(".")[2], line["op"], line["key"]["id"], (line["after"] or {}).get("op"))
+        Entry(
+            line["table"].partition(".")[2],
+            line["op"],
+            line["key"]["id"] if line["key"] else None,
+            (line["after"] or {}).get("op"),
+            line["transaction"],
+            line["after"],
+            (line.get("moved_from") or {}).get("id"),
+        )
         for line in lines
-        if line["origin"] == "log" and line["op"] in "cud"
+        if line["origin"] == "log" and line["op"] in "cudt"
     ]
 
 
@@ -68,13 +86,66 @@ def check_same_log(found: list[Entry], reference: list[Entry]) -> None:
     assert len(found) == len(reference), f"{len(found)} row events of ours, {len(reference)} of the server's"
 
 
-def source_rows(database: Database) -> dict[str, dict[Any, tuple[Any, ...]]]:
-    """Every row of the source, by key, as the driver reads it."""
-    columns = {"accounts": "id, op, amount, note", "names": "id, op, big"}
-    return {t: {r[0]: r for r in database.query(f"SELECT {columns[t]} FROM {t}")} for t in TABLES}
+def fingerprints(entries: list[Entry], rows: dict[str, dict[Key, Row]]) -> Iterator[int]:
+    """The fingerprint of all rows after every transaction. Columns that an event left out keep their value."""
+    state = State(DEFAULTS)
+    for table, found in rows.items():
+        for key, row in found.items():
+            state.put(table, key, row)
+    for _, group in itertools.groupby(entries, key=lambda entry: entry.transaction):
+        left: Row | None = None
+        for entry in group:
+            key = (entry.key,)
+            if entry.op == "t":
+                state.clear(entry.table)
+            elif entry.op == "d":
+                left = state.drop(entry.table, key)
+            else:
+                assert entry.row is not None
+                old = (left if entry.moved_from is not None else state.get(entry.table, key)) or {}
+                kept = [name for name in old if name not in entry.row]
+                state.change(entry.table, key, entry.row, kept, old)
+        yield state.fingerprint
 
 
-def check_equal(source: dict[str, dict[Any, tuple[Any, ...]]], lake: dict[str, dict[Any, tuple[Any, ...]]]) -> None:
+def check_every_transaction(found: list[Entry], reference: list[Entry], rows: dict[str, dict[Key, Row]]) -> None:
+    """After every transaction all rows are the same, by our lines and by the server's own reader."""
+    pairs = itertools.zip_longest(fingerprints(found, rows), fingerprints(reference, rows))
+    for number, (a, b) in enumerate(pairs):
+        assert a == b, f"after transaction {number} the rows differ"
+
+
+def check_replicas(
+    lines: list[dict[str, Any]], start: dict[str, dict[Key, Row]], end: dict[str, dict[Key, Row]], schema: str
+) -> None:
+    """The source at every place of the log agrees with every dump line; it and a keyed consumer end as the source."""
+    defaults = {(f"{schema}.{table}", column): value for (table, column), value in DEFAULTS.items()}
+    mirror = Mirror({f"{schema}.{table}": rows for table, rows in start.items()}, defaults).follow(lines)
+    consumer = Consumer(lines, defaults)
+    for table, rows in end.items():
+        name = f"{schema}.{table}"
+        for who, held in (("the mirror", mirror.state.tables.get(name, {})), ("a consumer", consumer.rows(name))):
+            wrong = [(k, rows.get(k), held.get(k)) for k in rows.keys() | held.keys() if rows.get(k) != held.get(k)]
+            assert not wrong, f"{who} differs from {name} in {len(wrong)} rows: key, source, {who}: {wrong[:3]}"
+
+
+def source_rows(database: Database) -> dict[str, dict[Key, Row]]:
+    """Every row of the source, by key, in the form of lines."""
+    found: dict[str, dict[Key, Row]] = {}
+    for table in TABLES:
+        names = [row[0] for row in database.query(_NAMES.format(database.schema, table))]
+        rows = database.query(f"SELECT {', '.join(names)} FROM {table}")
+        found[table] = {(row[0],): values(names, row) for row in rows}
+    return found
+
+
+_NAMES = (
+    "SELECT column_name FROM information_schema.columns WHERE table_schema = '{}' AND table_name = '{}' "
+    "ORDER BY ordinal_position"
+)
+
+
+def check_equal(source: dict[str, dict[Key, Row]], lake: dict[str, dict[Key, Row]]) -> None:
     """Every row and column of source and lake is the same."""
     for table, rows in source.items():
         other = lake[table]
@@ -89,7 +160,7 @@ def check_equal(source: dict[str, dict[Any, tuple[Any, ...]]], lake: dict[str, d
 
 _STATEMENT = re.compile(r"### (INSERT INTO|UPDATE|DELETE FROM) `(\w+)`\.`(\w+)`")
 _VALUE = re.compile(r"###   @(\d+)=(.*)")
-_ROLLBACK = re.compile(r"^ROLLBACK", re.MULTILINE)
+_TRUNCATE = re.compile(r"TRUNCATE TABLE (\w+)\.(\w+)")
 
 
 def binlog_entries(database: Database, start: tuple[str, int]) -> list[Entry]:
@@ -105,52 +176,78 @@ def binlog_entries(database: Database, start: tuple[str, int]) -> list[Entry]:
     entries: list[Entry] = []
     statement: tuple[str, str] | None = None
     images: list[dict[int, str]] = []
+    transaction = 0
     for line in [*done.stdout.splitlines(), "end"]:
         if value := _VALUE.match(line):
             images[-1][int(value[1])] = value[2]
         elif line in ("### SET", "### WHERE"):
             images.append({})
         else:
-            entries += _binlog_rows(statement, images)
+            entries += _binlog_rows(statement, images, transaction)
             statement, images = None, []
             if (match := _STATEMENT.match(line)) and match[2] == database.name and match[3] in TABLES:
                 statement = (match[1].split()[0], match[3])
+            elif (match := _TRUNCATE.match(line)) and match[1] == database.name:
+                entries.append(Entry(match[2], "t", None, None, transaction + 0.5))
+            transaction += line.startswith("COMMIT")
     return entries
 
 
-def _binlog_rows(statement: tuple[str, str] | None, images: list[dict[int, str]]) -> list[Entry]:
+def _binlog_rows(statement: tuple[str, str] | None, images: list[dict[int, str]], transaction: int) -> list[Entry]:
     if statement is None:
         return []
     verb, table = statement
-
-    def key(image: dict[int, str]) -> Any:
-        return int(image[1]) if table == "accounts" else image[1].strip("'")
-
+    rows = [_binlog_row(table, image) for image in images]
+    new, old = rows[-1], rows[0]
     if verb == "DELETE":
-        return [Entry(table, "d", key(images[0]), None)]
-    new = images[-1]
-    if verb == "INSERT":
-        return [Entry(table, "c", key(new), int(new[2]))]
-    if key(images[0]) == key(new):
-        return [Entry(table, "u", key(new), int(new[2]))]
-    return [Entry(table, "d", key(images[0]), None), Entry(table, "c", key(new), int(new[2]))]
+        return [Entry(table, "d", old["id"], None, transaction)]
+    if verb == "INSERT" or old["id"] == new["id"]:
+        return [Entry(table, "c" if verb == "INSERT" else "u", new["id"], new["op"], transaction, new)]
+    return [
+        Entry(table, "d", old["id"], None, transaction),
+        Entry(table, "c", new["id"], new["op"], transaction, new, old["id"]),
+    ]
+
+
+def _binlog_row(table: str, image: dict[int, str]) -> Row:
+    names = [*COLUMNS[table], *([ADDED[1]] if table == ADDED[0] else [])]
+    row: Row = {}
+    for name, text in zip(names, (image[number] for number in sorted(image)), strict=False):
+        if text == "NULL":
+            row[name] = None
+        elif text.startswith("'"):
+            row[name] = text[1:-1]
+        else:
+            row[name] = text if name == "amount" else int(text)
+    return row
 
 
 def slot_entries(database: Database, slot: str) -> list[Entry]:
     """Row events by a second slot with wal2json, read in SQL."""
     entries: list[Entry] = []
+    transaction = 0
     query = f"SELECT data FROM pg_logical_slot_get_changes('{slot}', NULL, NULL, 'format-version', '2')"
     for (data,) in database.query(query):
-        event = json.loads(data)
-        if event["action"] not in "IUD" or event["table"] not in TABLES:
-            continue
-        table = event["table"]
-        new = {c["name"]: c["value"] for c in event.get("columns", ())}
-        old = {c["name"]: c["value"] for c in event.get("identity", ())}
-        if event["action"] == "D":
-            entries.append(Entry(table, "d", old["id"], None))
-        elif event["action"] == "I" or old.get("id", new["id"]) == new["id"]:
-            entries.append(Entry(table, {"I": "c", "U": "u"}[event["action"]], new["id"], new["op"]))
-        else:
-            entries += [Entry(table, "d", old["id"], None), Entry(table, "c", new["id"], new["op"])]
+        event = json.loads(data, parse_float=str)
+        transaction += event["action"] == "B"
+        if event["action"] in "IUDT" and event["table"] in TABLES:
+            entries += _slot_rows(event, transaction)
     return entries
+
+
+def _slot_rows(event: dict[str, Any], transaction: int) -> list[Entry]:
+    table, action = event["table"], event["action"]
+    if action == "T":
+        return [Entry(table, "t", None, None, transaction)]
+    new = {c["name"]: c["value"] for c in event.get("columns", ())}
+    old = {c["name"]: c["value"] for c in event.get("identity", ())}
+    if action == "D":
+        return [Entry(table, "d", old["id"], None, transaction)]
+    if "amount" in new and new["amount"] is not None:
+        new["amount"] = str(new["amount"])
+    if action == "I" or old.get("id", new["id"]) == new["id"]:
+        return [Entry(table, {"I": "c", "U": "u"}[action], new["id"], new["op"], transaction, new)]
+    return [
+        Entry(table, "d", old["id"], None, transaction),
+        Entry(table, "c", new["id"], new["op"], transaction, new, old["id"]),
+    ]

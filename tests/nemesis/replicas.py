@@ -62,7 +62,7 @@ class State:
         known |= added.keys()
         for key, old in list(self.tables.get(table, {}).items()):
             self.drop(table, key)
-            self.tables[table][key] = new = {**old, **added}
+            self.tables[table][key] = new = {**added, **old}
             self.fingerprint ^= _hash(table, key, new)
 
     def change(self, table: str, key: Key, after: Row, unchanged: Iterable[str], old: Row | None) -> None:

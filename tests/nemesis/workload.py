@@ -1,7 +1,7 @@
 """Writers over few hot and many cold keys; every row carries the number of the operation that wrote it.
 
 Each writer owns the keys that are its number modulo the writers, so operation numbers grow along every key's history
-and a row that goes back is seen at once.
+and a row that goes back is seen at once. Now and then a table is truncated; once a column is added to another.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ from typing import Any
 
 from tests.fix_servers import Database
 
-TABLES = ("accounts", "names")
-HOT, COLD = 20, 2_000
+TABLES = ("accounts", "names", "small")
+COLUMNS = {"accounts": ["id", "op", "amount", "note"], "names": ["id", "op", "big"], "small": ["id", "op", "note"]}
+ADDED = ("accounts", "extra")  # the column that comes meanwhile
+HOT, COLD, SMALL = 20, 2_000, 300
 
 
 def create_tables(database: Database) -> None:
-    """`accounts` with an integer key, `names` with a text key that changes; both filled before any capture."""
+    """`accounts` with an integer key, `names` with a text key that changes, `small` that is truncated; all filled."""
     text = "longtext" if database.kind != "postgres" else "text"
     database.execute(
         f"CREATE TABLE accounts (id bigint PRIMARY KEY, op bigint NOT NULL, amount decimal(12,2), note {text})",
         f"CREATE TABLE names (id varchar(40) PRIMARY KEY, op bigint NOT NULL, big {text})",
+        "CREATE TABLE small (id bigint PRIMARY KEY, op bigint NOT NULL, note varchar(20))",
     )
+    if database.kind == "postgres":  # stored out of line: an update that leaves such a value alone leaves it out
+        database.execute("ALTER TABLE names ALTER big SET STORAGE EXTERNAL")
     connection = database.connect()
     try:
         with connection.cursor() as cursor:
@@ -30,6 +35,7 @@ def create_tables(database: Database) -> None:
             cursor.executemany("INSERT INTO accounts VALUES (%s, %s, %s, %s)", rows)
             names = [(f"n{i}", 0, "x" * (3000 if i % 50 == 0 else 20)) for i in range(COLD // 4)]
             cursor.executemany("INSERT INTO names VALUES (%s, %s, %s)", names)
+            cursor.executemany("INSERT INTO small VALUES (%s, %s, %s)", [(i, 0, f"small {i}") for i in range(SMALL)])
     finally:
         connection.close()
 
@@ -39,8 +45,8 @@ class Writers:
 
     def __init__(self, database: Database, *, seed: int, count: int = 2) -> None:
         self._database, self._count = database, count
-        self._stop = threading.Event()
-        self.transactions = 0
+        self._stop, self._added = threading.Event(), threading.Event()
+        self.transactions = self.truncates = 0
         self.faults: list[BaseException] = []
         self._threads = [
             threading.Thread(target=self._run, args=(number, random.Random(seed * 100 + number)))
@@ -57,6 +63,11 @@ class Writers:
         for thread in self._threads:
             thread.join(timeout=60)
 
+    @property
+    def added(self) -> bool:
+        """Whether the column has come."""
+        return self._added.is_set()
+
     def _run(self, number: int, draw: random.Random) -> None:
         operation = number + self._count
         while not self._stop.is_set():
@@ -67,6 +78,7 @@ class Writers:
                 continue
             try:
                 while not self._stop.is_set():
+                    self._statement(connection, number, draw)
                     operation = self._transaction(connection, number, operation, draw)
                     self.transactions += 1
                     self._stop.wait(draw.random() * 0.02)
@@ -78,19 +90,45 @@ class Writers:
             finally:
                 connection.close()
 
+    def _statement(self, connection: Any, number: int, draw: random.Random) -> None:
+        """Now and then what is no row change; the first writer alone, so that two never wait for each other."""
+        if number or draw.random() > 0.01:
+            return
+        with connection.cursor() as cursor:
+            if self.transactions > 150 and not self.added:
+                if not self._has_column(cursor):
+                    cursor.execute(f"ALTER TABLE {ADDED[0]} ADD COLUMN {ADDED[1]} varchar(20)")
+                self._added.set()
+            else:
+                cursor.execute(f"TRUNCATE TABLE {self._database.schema}.small")
+                self.truncates += 1
+
+    def _has_column(self, cursor: Any) -> bool:
+        """Whether an ALTER whose answer was lost has come to pass."""
+        cursor.execute(
+            "SELECT 1 FROM information_schema.columns WHERE table_schema = %s AND table_name = %s AND column_name = %s",
+            (self._database.schema, *ADDED),
+        )
+        return cursor.fetchone() is not None
+
     def _transaction(self, connection: Any, number: int, operation: int, draw: random.Random) -> int:
         with connection.cursor() as cursor:
             cursor.execute("BEGIN")
             for _ in range(draw.choice((1, 1, 1, 2, 5))):
+                undone = draw.random() < 0.05
+                if undone:
+                    cursor.execute("SAVEPOINT before")
                 operation += self._count
                 self._operation(cursor, number, operation, draw)
+                if undone:
+                    cursor.execute("ROLLBACK TO SAVEPOINT before")
             cursor.execute("ROLLBACK" if draw.random() < 0.1 else "COMMIT")
         return operation
 
     def _operation(self, cursor: Any, number: int, operation: int, draw: random.Random) -> None:
         key = draw.randrange(HOT if draw.random() < 0.5 else COLD * 2) // self._count * self._count + number
         name, other = f"n{key}", f"n{key + COLD * 2}"
-        match draw.randrange(8):
+        match draw.randrange(10):
             case 0:
                 cursor.execute("DELETE FROM accounts WHERE id = %s", (key,))
             case 1:
@@ -99,15 +137,22 @@ class Writers:
                 updated = cursor.execute("UPDATE accounts SET op = %s WHERE id = %s", (operation, key))
                 if not (cursor.rowcount if updated is None else updated):
                     values = (key, operation, operation / 8, f"é {operation}")
-                    cursor.execute("INSERT INTO accounts VALUES (%s, %s, %s, %s)", values)
+                    cursor.execute("INSERT INTO accounts (id, op, amount, note) VALUES (%s, %s, %s, %s)", values)
             case 4:
                 values = (operation, f"note {operation}", key)
-                cursor.execute("UPDATE accounts SET op = %s, note = %s WHERE id = %s", values)
+                column = ADDED[1] if self.added and operation % 3 == 0 else "note"
+                cursor.execute(f"UPDATE accounts SET op = %s, {column} = %s WHERE id = %s", values)
             case 5:
                 cursor.execute("DELETE FROM names WHERE id = %s", (other,))
                 cursor.execute("UPDATE names SET id = %s, op = %s WHERE id = %s", (other, operation, name))
             case 6:
                 cursor.execute("UPDATE names SET op = %s WHERE id = %s", (operation, name))
+            case 7:
+                cursor.execute("DELETE FROM small WHERE id = %s", (key % SMALL // self._count * self._count + number,))
+            case 8:
+                key = key % SMALL // self._count * self._count + number
+                cursor.execute("DELETE FROM small WHERE id = %s", (key,))
+                cursor.execute("INSERT INTO small VALUES (%s, %s, %s)", (key, operation, f"again {operation}"))
             case _:
                 cursor.execute("DELETE FROM names WHERE id = %s", (name,))
                 big = "y" * (2600 + operation % 100 if operation % 3 == 0 else 10)
@@ -118,5 +163,5 @@ def _is_undone(error: BaseException) -> bool:
     """Whether the server went away or broke a deadlock of the two writers: errors that undo the transaction."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else None
     if type(error).__module__.startswith("pymysql"):
-        return code in (0, 1053, 1205, 1213, 2003, 2006, 2013) or type(error).__name__ == "InterfaceError"
-    return type(error).__name__ in ("OperationalError", "InterfaceError", "AdminShutdown")
+        return code in (0, 1053, 1205, 1213, 1412, 2003, 2006, 2013) or type(error).__name__ == "InterfaceError"
+    return type(error).__name__ in ("OperationalError", "InterfaceError", "AdminShutdown", "DeadlockDetected")
