@@ -283,6 +283,8 @@ class Simulation:
                 self._turn()
             elif self._alarms:
                 self.now = max(self.now, self._alarms[0][0])
+            elif done is not None and done():
+                return True
             else:
                 raise Stuck("every process waits for another")
         raise Stuck(f"the run did not end within {_LONGEST_RUN} turns")
