@@ -254,7 +254,11 @@ def put_pace(state: StateStore, dump_id: str, number: int, *, held: str | None, 
 
 
 def put_progress(state: StateStore, task: str, value: TaskProgress) -> None:
-    """The capture's mirror of a task's progress (`task`: ID/NUMBER). What is done or gone stays so."""
+    """The capture's mirror of a task's progress (`task`: ID/NUMBER). It never goes back, and what is gone stays so.
+
+    A leader that was paused may mirror an old manifest after its successor has mirrored a newer one: nobody would tell
+    the workers again of what they wait for.
+    """
     dump_id, _, number = task.partition("/")
     path, data = f"dumps/{dump_id}/tasks/{number}/progress", orjson.dumps(value.to_json())
     while state.get(_request(dump_id)) is not None:
@@ -262,11 +266,11 @@ def put_progress(state: StateStore, task: str, value: TaskProgress) -> None:
         try:
             if entry is None:
                 state.create(path, data)
-            elif not orjson.loads(entry.data)["done"] or value.done:
+            elif value.follows(TaskProgress(**orjson.loads(entry.data))):
                 state.update(path, data, entry.version)
             return
         except VersionConflict:
-            continue  # an earlier leader's last mirror: ours is newer
+            continue  # another leader's mirror: whichever is newer stays
 
 
 def put_status(state: StateStore, status: Json) -> None:

@@ -44,6 +44,18 @@ class TaskProgress:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def follows(self, other: TaskProgress) -> bool:
+        """Whether this may stand in a later manifest than `other`, of the same task: none of these ever falls."""
+        return all(
+            mine >= theirs
+            for mine, theirs in (
+                (self.attempt, other.attempt),
+                (self.ordinal, other.ordinal),
+                (self.broken, other.broken),
+                (self.done, other.done),
+            )
+        )
+
 
 class Refused(Exception):
     """A watermark that changes nothing or breaks its attempt; the text is the reason, for the worker's log."""
