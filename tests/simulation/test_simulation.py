@@ -75,6 +75,7 @@ WANTED = (
     "ghosts",
     "power cuts",
     "fresh starts",
+    "sessions lost",
 )
 
 

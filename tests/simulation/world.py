@@ -86,6 +86,7 @@ class World:
         self._running: dict[str, Process] = {}
         self._writers: list[Process] = []
         self._disasters: list[Callable[[], None]] = []
+        self._sessions = 0.0  # how often the state store loses one
 
     # Parts ----------------------------------------------------------------------------------------------------------
 
@@ -148,6 +149,7 @@ class World:
     def _draw(self) -> None:
         disasters = (self._power_cut, self._lose_log)
         self._disasters = [disaster for disaster in disasters if self.simulation.dice.random() < 0.15]
+        self._sessions = self.simulation.dice.choice((0.0, 0.0, 0.1))
 
     def _start(self) -> None:
         start = self.simulation.start
@@ -186,12 +188,20 @@ class World:
             self.simulation.at(dice.uniform(1, TROUBLE), disaster)
         while True:
             self.simulation.wait(dice.uniform(0.2, 1.5))
+            if not self.calm and dice.random() < self._sessions:
+                self._lose_session(self._running[dice.choice([name for name, _ in self._members])])
             for name, function in self._members:
                 process = self._running[name]
                 self._check(process)
                 if process.over and not self.stop.is_set() and not (self.log_is_lost and name == "capture1"):
                     self.simulation.count("restarts")
                     self._running[name] = self.simulation.start(name, function)
+
+    def _lose_session(self, process: Process) -> None:
+        """The state store does not hear of a process for a while, which runs on."""
+        self.simulation.count("sessions lost")
+        for hook in list(process.on_stop):
+            hook(self.simulation.now + self.simulation.dice.uniform(1, 4))
 
     def _power_cut(self) -> None:
         """The machine with all our programs goes down, and its disk forgets what was not made durable."""
