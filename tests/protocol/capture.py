@@ -1,0 +1,241 @@
+"""The checker's capture: it turns log entries into lines around the real `Chunks`, as the sequencer does with files."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dblog_core.chunks import Chunks, Placement, Refused
+from dblog_core.dumps import TaskProgress, Tasks
+from dblog_core.schema import TableName
+from dblog_core.watermark import High, Low
+from dblog_core.window import LogOrder, Snapshots, Windows, _Entry
+from tests.protocol.changelog import UNKNOWN, ChunkLine, LakeTable, Line, Replay, Values
+from tests.protocol.source import FULL, Event, Row
+
+TABLE = TableName("shop", "orders")
+DUMP = "d"
+
+
+class Violation(AssertionError):
+    """An invariant that does not hold; its text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the checker's own parts do; mutants do it wrongly. All else that is checked is the real code."""
+
+    select_before_low: bool = False
+    reuse_rows: bool = False
+    place_late: bool = False
+    acknowledge_early: bool = False
+    no_fencing: bool = False
+    ignore_alter: bool = False
+    forget_at_restart: bool = False
+    log_order_always: bool = False
+    lake: type[LakeTable] = LakeTable
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What a SELECT found: rows by key, the requested keys that it did not find, its snapshot, the table's shape."""
+
+    rows: tuple[tuple[int, Row], ...]
+    absent: tuple[int, ...]
+    snapshot: str
+    shape: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Row events of one transaction in the staged log."""
+
+    first: int
+    last: int
+    xid: int
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The super-changelog up to `place` in the log, and what a restart goes on from: lines, and the manifest's rest."""
+
+    number: int = 0
+    place: int = 0
+    offset: int = 0
+    shape: int = 0
+    lines: tuple[Line, ...] = ()
+    chunks: tuple[ChunkLine, ...] = ()
+    recorded: tuple[Recorded, ...] = ()
+    tasks: tuple[tuple[str, TaskProgress], ...] = ()
+    unseen_after: int = 0
+    start: str | None = None
+
+
+class Capture:
+    """A leader. `base`: what it began from or published last; `now`: with the segment that it makes."""
+
+    __slots__ = ("base", "dumps", "late", "now", "replay", "rules", "visibility")
+
+    def __init__(self, base: Staged, *, snapshots: bool, rules: Rules) -> None:
+        self.base = self.now = base
+        self.rules = rules
+        self.late: tuple[Chunk, Placement] | None = None
+        use_snapshots = snapshots and not rules.log_order_always
+        self.visibility = Snapshots(base.start) if use_snapshots else LogOrder()
+        self.dumps = Chunks(self.visibility, {task: progress.to_json() for task, progress in base.tasks})
+        if use_snapshots and not rules.forget_at_restart:
+            for recorded in base.recorded:
+                if recorded.last > base.unseen_after:
+                    self._remember(recorded)
+        self.replay = Replay()
+        for line in base.lines:
+            self.replay.read(line)
+
+    def copy(self) -> Capture:
+        new = object.__new__(Capture)
+        new.base, new.now, new.rules, new.late = self.base, self.now, self.rules, self.late
+        new.replay = self.replay.copy()
+        new.dumps, new.visibility = _copied(self.dumps)
+        return new
+
+    def frozen(self) -> tuple[object, ...]:
+        windows = self.dumps._windows
+        memory = [
+            (e.first, e.offset, e.xid, e.retired_at, e.lost) for entries in windows._memory.values() for e in entries
+        ]
+        opened = [(name, window.low) for name, window in windows._windows.items()]
+        return (self.base, self.now, self.late, *memory, None, *sorted(opened), *sorted(self.dumps._tasks._windows))
+
+    # The log --------------------------------------------------------------------------------------------------------
+
+    def transaction(self, number: int, events: list[Event]) -> None:
+        first = self.now.offset + 1
+        for event in events:
+            if event.shape > self.now.shape:
+                self._shape(event.shape)
+                first = self.now.offset + 1
+            elif event.shape < self.now.shape:
+                raise Violation(f"a row of T{number + 1} comes with an older shape of its table")
+            self._row(event, FULL + number)
+        if self.now.offset >= first:
+            recorded = Recorded(first, self.now.offset, FULL + number, tuple(events))
+            self._remember(recorded)
+            self.now = replace(self.now, recorded=(*self.now.recorded, recorded))
+
+    def _row(self, event: Event, xid: int) -> None:
+        if event.moved_from is not None:
+            self._line("d", event.moved_from, xid=xid)
+        op = "c" if event.moved_from is not None else event.op
+        values = (
+            (UNKNOWN, UNKNOWN) if event.row is None else (event.row[0], UNKNOWN if event.unchanged else event.row[1])
+        )
+        self._line(op, event.key, values, xid=xid, moved_from=event.moved_from)
+
+    def _remember(self, recorded: Recorded) -> None:
+        """A TRUNCATE is told apart from rows, in their order."""
+        rows = []
+        between = (recorded.first, recorded.last)
+        for event in recorded.events:
+            if event.op != "t":
+                rows.append(event.touch)
+                continue
+            if rows:
+                self.dumps.rows(TABLE, between, recorded.xid, rows)
+                rows = []
+            self.dumps.rows(TABLE, between, recorded.xid, None)
+        if rows:
+            self.dumps.rows(TABLE, between, recorded.xid, rows)
+
+    def _shape(self, shape: int) -> None:
+        if not self.rules.ignore_alter:
+            self.dumps.altered(TABLE)
+        self.now = replace(self.now, shape=shape)
+        self._line("s", 0)
+
+    # Watermarks -----------------------------------------------------------------------------------------------------
+
+    def low(self, low: Low) -> None:
+        try:
+            self.dumps.low(low, offset=self.now.offset, segment=1, at=0)
+        except Refused:
+            return
+
+    def high(self, high: High) -> None:
+        chunk: Any = high.checksum  # the chunk itself: the checker has no files
+        keys = [(key,) for key, _ in chunk.rows]
+        absent = [(key,) for key in chunk.absent]
+        try:
+            placement = self.dumps.high(high, at=0, keys=lambda: keys, absent=absent)
+        except Refused:
+            return
+        if self.rules.place_late:
+            self.late = (chunk, placement)
+        else:
+            self.place(chunk, placement)
+
+    def place(self, chunk: Chunk, placement: Placement) -> None:
+        if chunk.shape < self.now.shape:
+            raise Violation("a chunk was placed with an older shape of its table")
+        if chunk.shape > self.now.shape:
+            self._shape(chunk.shape)
+        self._placed(chunk, placement)
+
+    def _placed(self, chunk: Chunk, placement: Placement) -> None:
+        touched = {t.key[0] for r in self.now.recorded for e in r.events if e.op != "t" for t in (e.touch,)}
+        touched |= {e.key for r in self.now.recorded for e in r.events}
+        keys = frozenset(key for key, _ in chunk.rows)
+        self.now = replace(self.now, chunks=(*self.now.chunks, ChunkLine(self.now.offset + 1, keys)))
+        for number, (key, values) in enumerate(chunk.rows):
+            if number not in placement.evicted:
+                self._line("r", key, values)
+            elif key not in touched and 0 not in touched:
+                raise Violation(f"key {key} was evicted, and the log holds nothing of it")
+            else:
+                self.now = replace(self.now, offset=self.now.offset + 1)
+        for number, survivor in placement.kept:
+            values = chunk.rows[number][1]
+            kept: Values = (
+                values[0] if "v" in survivor.columns else UNKNOWN,
+                values[1] if "big" in survivor.columns else UNKNOWN,
+            )
+            self._line("r", survivor.key[0], kept)
+        for (key,) in placement.deleted:
+            self._line("d", key)
+        if placement.finished is not None:
+            self._line("f", 0, since=placement.finished.since)
+
+    def _line(self, op: str, key: int, values: Values = (UNKNOWN, UNKNOWN), **more: Any) -> None:
+        line = Line(self.now.offset + 1, op, key, values, self.now.shape, **more)
+        self.now = replace(self.now, offset=line.offset, lines=(*self.now.lines, line))
+        self.replay.read(line)
+
+    # Segments -------------------------------------------------------------------------------------------------------
+
+    def seal(self, place: int) -> None:
+        """All up to `place` in the log is read: what a manifest would say now."""
+        tasks = tuple(sorted(self.dumps._tasks._tasks.items()))
+        start = self.visibility.start if isinstance(self.visibility, Snapshots) else None
+        unseen = self.dumps.earliest_unseen(self.now.offset)
+        self.now = replace(self.now, place=place, tasks=tasks, unseen_after=unseen, start=start)
+
+
+def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
+    """A copy by hand: deepcopy would take most of the time. Touches are never changed, so they are shared."""
+    new, windows, tasks = object.__new__(Chunks), object.__new__(Windows), object.__new__(Tasks)
+    visibility: Any = chunks._visibility
+    if isinstance(visibility, Snapshots):
+        visibility = object.__new__(type(visibility))
+        visibility._start, visibility._settled = chunks._visibility._start, chunks._visibility._settled  # type: ignore[attr-defined]
+    old = chunks._windows
+    windows._visibility, windows._limit = visibility, old._limit
+    windows._windows, windows._counts = dict(old._windows), dict(old._counts)
+    windows._memory = {
+        table: deque(_Entry(e.first, e.offset, e.xid, e.touches, e.retired_at, e.lost) for e in entries)
+        for table, entries in old._memory.items()
+    }
+    tasks._tasks, tasks._windows = dict(chunks._tasks._tasks), dict(chunks._tasks._windows)
+    tasks._void, tasks._changed = list(chunks._tasks._void), set(chunks._tasks._changed)
+    new._visibility, new._windows, new._tasks, new._opened = visibility, windows, tasks, dict(chunks._opened)
+    return new, visibility

@@ -1,0 +1,64 @@
+"""Breadth-first search over every state of a scenario: the first violation found has the shortest trace."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from dataclasses import dataclass
+
+from tests.protocol.capture import Rules, Violation
+from tests.protocol.world import Scenario, World
+
+LIMIT = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found: states, steps between them, and a violation with the steps that lead to it."""
+
+    scenario: str
+    states: int
+    steps: int
+    violation: str | None = None
+    trace: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.violation is None:
+            return f"{self.scenario}: {self.states:,} states, {self.steps:,} steps"
+        steps = "".join(f"\n  {number:2}. {step}" for number, step in enumerate(self.trace, 1))
+        return f"{self.scenario}: {self.violation}{steps}"
+
+
+def search(scenario: Scenario, rules: Rules | None = None) -> Found:
+    """Explores all states. Raises MemoryError if the scenario is too large to be explored."""
+    begin = World.begin(scenario, rules or Rules())
+    queue: deque[tuple[int, World]] = deque([(0, begin)])
+    seen, labels, label_of = {hash(begin.frozen())}, [""], array("l", [0])
+    parents, numbers, steps = array("l", [-1]), {"": 0}, 0
+
+    def trace(at: int, *last: str) -> tuple[str, ...]:
+        path = list(last)
+        while at > 0:
+            path.insert(0, labels[label_of[at]])
+            at = parents[at]
+        return tuple(path)
+
+    while queue:
+        at, world = queue.popleft()
+        try:
+            for label, new in world.steps():
+                steps += 1
+                if (fingerprint := hash(new.frozen())) in seen:
+                    continue
+                seen.add(fingerprint)
+                if label not in numbers:
+                    numbers[label] = len(labels)
+                    labels.append(label)
+                parents.append(at)
+                label_of.append(numbers[label])
+                queue.append((len(parents) - 1, new))
+        except Violation as violation:
+            return Found(scenario.name, len(seen), steps, str(violation), trace(at))
+        if len(seen) > LIMIT:
+            raise MemoryError(f"{scenario.name} has more than {LIMIT:,} states: make it smaller")
+    return Found(scenario.name, len(seen), steps)

@@ -1,0 +1,116 @@
+"""The small worlds that the checker explores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.protocol.source import Op, Script, Visible
+from tests.protocol.world import Scenario
+
+WHOLE = (((1, 2, 3),),)
+"""One chunk with all keys."""
+IN_TURN = (((1,), (2, 3)),)
+"""Two chunks, one after the other, by one worker."""
+BESIDE = (((1,),), ((2, 3),))
+"""Two chunks in two windows that may be open at once."""
+
+
+def script(*ops: tuple[str, int] | tuple[str, int, int] | str) -> Script:
+    return tuple(Op(op) if isinstance(op, str) else Op(*op) for op in ops)
+
+
+PART, PUT, OTHER, BOTH = script(("part", 1)), script(("put", 1)), script(("put", 2)), script(("put", 2), ("put", 1))
+DELETE, MOVE, REBORN = script(("delete", 1)), script(("move", 1, 3)), script(("delete", 1), ("born", 1))
+BORN, THIRD, BACK = script(("born", 1)), script(("put", 3), ("part", 3)), script(("move", 3, 1))
+TRUNCATE, ALTER = script("truncate"), script("alter")
+ALTER_AND_PUT = script("alter", ("put", 1))
+
+
+def windows(visible: Visible) -> Iterator[Scenario]:
+    """Three transactions, two chunks of one table in two windows."""
+    for name, scripts in {
+        "updates that leave a column out": (PART, PART, PUT),
+        "delete and insert": (DELETE, PUT, BOTH),
+        "a key change and what follows": (MOVE, PUT, OTHER),
+        "a key change there and back": (MOVE, BACK, PART),
+        "truncate": (TRUNCATE, PUT, PART),
+    }.items():
+        yield Scenario(f"{visible.value}, {name}", visible, scripts, tasks=BESIDE)
+
+
+def faults(visible: Visible) -> Iterator[Scenario]:
+    """A crash and restart of the capture, a worker that is taken for dead, a change of leader."""
+    for name, scripts in {
+        "updates": (PART, BOTH, PUT),
+        "a key change": (MOVE, PUT, PART),
+        "a truncate": (TRUNCATE, PUT, PART),
+    }.items():
+        yield Scenario(f"{visible.value}, crash, {name}", visible, scripts, tasks=WHOLE, capture_crashes=1)
+        yield Scenario(f"{visible.value}, worker, {name}", visible, scripts[:2], tasks=WHOLE, worker_crashes=1)
+    two = (PART, BOTH)
+    yield Scenario(f"{visible.value}, crash, two chunks", visible, two, tasks=IN_TURN, capture_crashes=1)
+    yield Scenario(f"{visible.value}, crash, two windows", visible, (BOTH,), tasks=BESIDE, capture_crashes=1)
+    yield Scenario(f"{visible.value}, takeover", visible, two, tasks=WHOLE, publish=2, takeovers=1)
+    yield Scenario(
+        f"{visible.value}, unpublished crash", visible, (PUT,), tasks=WHOLE, publish=2, capture_crashes=1, merges=1
+    )
+
+
+def changes_of_shape(visible: Visible) -> Iterator[Scenario]:
+    yield Scenario(f"{visible.value}, alter", visible, (ALTER, PUT, OTHER), tasks=WHOLE)
+    yield Scenario(f"{visible.value}, alter with a row", visible, (ALTER_AND_PUT, OTHER), tasks=IN_TURN)
+    yield Scenario(f"{visible.value}, alter beside", visible, (ALTER_AND_PUT,), tasks=BESIDE)
+
+
+def keys(visible: Visible) -> Iterator[Scenario]:
+    """Requested keys: one that is not there becomes a delete, but not where the log brings it."""
+    listed = (((1, 3), (2,)),)
+    yield Scenario(f"{visible.value}, listed, born", visible, (THIRD, DELETE), tasks=listed, listed=True)
+    yield Scenario(f"{visible.value}, listed, moved", visible, (MOVE, THIRD), tasks=listed, listed=True)
+    yield Scenario(f"{visible.value}, listed, lost delete", visible, (PUT,), tasks=listed, listed=True, ghosts=(3,))
+    yield Scenario(f"{visible.value}, listed, truncate", visible, (TRUNCATE, THIRD), tasks=listed, listed=True)
+
+
+def ghosts(visible: Visible) -> Iterator[Scenario]:
+    """A merge at any time; key 9 is in the lake alone, since its delete was lost."""
+    lost = (9,)
+    yield Scenario(f"{visible.value}, ghosts, reborn", visible, (REBORN, THIRD), tasks=BESIDE, merges=1, ghosts=lost)
+    yield Scenario(
+        f"{visible.value}, ghosts, unchanged", visible, (script(("same", 1)), BOTH), tasks=WHOLE, merges=1, ghosts=lost
+    )
+    yield Scenario(f"{visible.value}, ghosts, born late", visible, (DELETE, BORN), tasks=WHOLE, merges=1, ghosts=lost)
+    yield Scenario(
+        f"{visible.value}, ghosts, crash", visible, (THIRD,), tasks=BESIDE, merges=1, ghosts=lost, capture_crashes=1
+    )
+
+
+def snapshots() -> Iterator[Scenario]:
+    """What PostgreSQL's rule adds: horizons, memory over a restart, and what was logged before the log was opened."""
+    any_order = Visible.ANY_ORDER
+    for name, scripts in {
+        "updates": (PUT, PART, OTHER),
+        "a key change": (MOVE, PUT),
+        "truncate": (TRUNCATE, PUT),
+    }.items():
+        yield Scenario(f"horizon, {name}", any_order, scripts, tasks=WHOLE, horizons=1)
+    yield Scenario("horizon and crash", any_order, (PUT, THIRD), tasks=WHOLE, horizons=1, capture_crashes=1)
+    yield Scenario("two horizons", any_order, (PUT, OTHER), tasks=IN_TURN, horizons=2)
+    yield Scenario("opened late", any_order, (PUT, PART), tasks=WHOLE, opened_late=True)
+    yield Scenario("opened late, horizon", any_order, (PUT,), tasks=IN_TURN, opened_late=True, horizons=1)
+    yield Scenario(
+        "opened late, horizon and crash",
+        any_order,
+        (PUT,),
+        tasks=WHOLE,
+        opened_late=True,
+        horizons=1,
+        capture_crashes=1,
+    )
+    yield Scenario("ghosts over a crash", any_order, (BOTH,), tasks=WHOLE, merges=1, ghosts=(9,), capture_crashes=1)
+
+
+def scenarios() -> list[Scenario]:
+    return [
+        *(s for visible in Visible for of in (windows, faults, changes_of_shape, keys, ghosts) for s in of(visible)),
+        *snapshots(),
+    ]

@@ -1,0 +1,36 @@
+"""The watermark protocol over small worlds, explored to the end; and mistakes in it, each found by its shortest trace."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+
+from tests.protocol.checker import Found, search
+from tests.protocol.mutants import MUTANTS, Mutant
+from tests.protocol.scenarios import scenarios
+
+PROCESSES = 2
+
+
+@pytest.mark.timeout(900)
+def test_no_interleaving_breaks_the_protocol(capsys: pytest.CaptureFixture[str]) -> None:
+    with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
+        found = list(pool.imap_unordered(search, scenarios()))
+    with capsys.disabled():
+        print(f"\n{sum(f.states for f in found):,} states of {len(found)} small worlds: {_largest(found)}")
+    assert not [str(f) for f in found if f.violation]
+    assert len(found) == len(scenarios()) and sum(f.states for f in found) > 400_000
+
+
+def _largest(found: list[Found]) -> str:
+    return "; ".join(str(f) for f in sorted(found, key=lambda f: -f.states)[:3])
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mistake_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert search(mutant.scenario).violation is None
+    mutant.patch(monkeypatch)
+    found = search(mutant.scenario, mutant.rules)
+    assert found.violation is not None
+    print(found)

@@ -1,0 +1,477 @@
+"""The checker's world: a source, dump workers, captures and a merge, one step at a time, around the real `Chunks`.
+
+The capture reads each log entry as soon as it is there. That loses no behaviour: what it makes of an entry depends on
+the entries before it alone, a worker's answer to it comes whenever the search lets the worker go on, and horizons are
+taken and reached in steps of their own. That a commit becomes visible is noticed by those who read: so which of them
+have, is chosen when somebody reads. Likewise a crash that cuts off unpublished entries is one that came right after the
+last publication: where nothing else depends on it, every entry is published at once (`Scenario.publish`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+from typing import Any
+
+from dblog_core.dumps import TaskProgress
+from dblog_core.watermark import Heals, High, Low, Mark
+from tests.protocol.capture import DUMP, TABLE, Capture, Chunk, Rules, Staged, Violation
+from tests.protocol.changelog import UNKNOWN, LakeTable
+from tests.protocol.source import FULL, Event, Rows, Script, Visible, alters, conflicts, run
+
+ATTEMPTS = 3
+"""Attempts on a task before all transactions are over: each may be refused for those, and the search must end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What may happen: the search tries all orders of it.
+
+    `tasks`: for each task the keys of its chunks; `listed`: they are requested keys, not ranges; `rows`: keys at the
+    beginning; `ghosts`: keys that the lake alone has. `publish`: 0 if every entry is published at once, otherwise how
+    many times all that is read may be published before the end. Faults, horizons and merges are numbers of times.
+    `opened_late`: the log is opened at any time, without what was logged before.
+    """
+
+    name: str
+    visible: Visible
+    scripts: tuple[Script, ...]
+    tasks: tuple[tuple[tuple[int, ...], ...], ...] = (((1,),), ((2, 3),))
+    rows: tuple[int, ...] = (1, 2)
+    ghosts: tuple[int, ...] = ()
+    listed: bool = False
+    publish: int = 0
+    capture_crashes: int = 0
+    worker_crashes: int = 0
+    takeovers: int = 0
+    horizons: int = 0
+    merges: int = 0
+    opened_late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One attempt on a task. `phase`: ready, low (written), read (SELECT done), waits (nothing left to read)."""
+
+    task: int
+    attempt: int
+    ordinal: int
+    phase: str = "ready"
+    chunk: Chunk | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How often each may still happen."""
+
+    publish: int
+    capture_crashes: int
+    worker_crashes: int
+    takeovers: int
+    horizons: int
+    merges: int
+
+
+def _told(shown: frozenset[int]) -> str:
+    names = ", ".join(f"T{number + 1}" for number in sorted(shown))
+    return f", {names} being visible now" if names else ""
+
+
+Entry = int | Low | High
+"""An entry of the log: a script's number, or a watermark."""
+
+
+@dataclass(slots=True)
+class World:
+    """One state; every step makes a new one."""
+
+    scenario: Scenario
+    rules: Rules
+    budget: Budget
+    workers: tuple[Worker, ...]
+    attempts: tuple[int, ...]
+    lake: LakeTable
+    log: tuple[Entry, ...] = ()
+    visible: frozenset[int] = frozenset()
+    staged: Staged = field(default_factory=Staged)
+    capture: Capture | None = None
+    zombie: tuple[Staged, Staged] | None = None
+    horizon: str | None = None
+    merged: int = 0
+    acknowledged: int = 0
+    old_rows: Chunk | None = None
+    cache: dict[tuple[int, ...], tuple[Rows, int]] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, scenario: Scenario, rules: Rules) -> World:
+        s = scenario
+        budget = Budget(s.publish, s.capture_crashes, s.worker_crashes, s.takeovers, s.horizons, s.merges)
+        workers = tuple(Worker(number, 1, 0) for number in range(len(s.tasks)))
+        lake = rules.lake(dict.fromkeys((*s.rows, *s.ghosts), ((0, 0), 0)))
+        world = cls(s, rules, budget, workers, (1,) * len(s.tasks), lake)
+        if not s.opened_late:
+            world._open(None)
+        return world
+
+    def frozen(self) -> tuple[object, ...]:
+        """Equal for equal states."""
+        return (
+            self.budget, self.workers, self.attempts, self.lake.frozen(), self.log, self.visible, self.staged,
+            self.capture and self.capture.frozen(), self.zombie, self.horizon, self.merged, self.acknowledged,
+            self.old_rows,
+        )  # fmt: skip
+
+    def copy(self, **spent: int) -> World:
+        new = replace(self, lake=self.lake.copy())
+        new.capture = None if self.capture is None else self.capture.copy()
+        if spent:
+            new.budget = replace(self.budget, **{kind: getattr(self.budget, kind) - n for kind, n in spent.items()})
+        return new
+
+    # The source -----------------------------------------------------------------------------------------------------
+
+    def _scripts(self, entries: Iterable[Entry]) -> list[int]:
+        return [entry for entry in entries if isinstance(entry, int)]
+
+    def _rows(self, scripts: Iterable[int]) -> tuple[Rows, int]:
+        """Rows and shape after the scripts, in log order; not to be changed."""
+        order = tuple(scripts)
+        if order not in self.cache:
+            rows: Rows = dict.fromkeys(self.scenario.rows, (0, 0))
+            for number in order:
+                run(self.scenario.scripts[number], number + 1, rows)
+            self.cache[order] = rows, sum(alters(self.scenario.scripts[number]) for number in order)
+        return self.cache[order]
+
+    def _hidden(self, place: int | None = None) -> list[int]:
+        """Scripts that are logged (before `place`) and not visible, in log order."""
+        return [number for number in self._scripts(self.log[:place]) if number not in self.visible]
+
+    def _snapshot(self) -> str:
+        running = [FULL + number for number in range(len(self.scenario.scripts)) if number not in self.visible]
+        end = FULL + len(self.scenario.scripts)
+        return f"{min(running, default=end)}:{end}:{','.join(map(str, running))}"
+
+    def _select(self, keys: tuple[int, ...]) -> Chunk:
+        rows, shape = self._rows(number for number in self._scripts(self.log) if number in self.visible)
+        absent = tuple(key for key in keys if key not in rows) if self.scenario.listed else ()
+        return Chunk(tuple((key, rows[key]) for key in keys if key in rows), absent, self._snapshot(), shape)
+
+    # Steps ----------------------------------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[tuple[str, World]]:
+        """Every step that may come next, with the state after it. Raises Violation."""
+        found = False
+        for step in self._steps():
+            found = True
+            yield step
+        if not found and self.capture is not None:
+            if self.capture.late is not None:
+                new = self.copy()
+                new._late()
+                yield "the chunk is placed at last", new
+            elif self.capture.now != self.staged:
+                new = self.copy()
+                new.publish()
+                yield "publish", new
+            else:
+                self._end()
+
+    def _steps(self) -> Iterator[tuple[str, World]]:
+        yield from self._source_steps()
+        for place, worker in enumerate(self.workers):
+            yield from self._worker_steps(place, worker)
+        if self.capture is None:
+            for shown in self._appear():
+                new = self.copy()
+                new.visible |= shown
+                new._open(new._snapshot())
+                yield f"the log is opened{_told(shown)}", new
+        else:
+            yield from self._capture_steps(self.capture)
+        if self.budget.merges and len(self.staged.lines) > self.merged:
+            new = self.copy(merges=1)
+            new.merge()
+            yield "merge", new
+
+    def _source_steps(self) -> Iterator[tuple[str, World]]:
+        logged = self._scripts(self.log)
+        for number, script in enumerate(self.scenario.scripts):
+            if number in logged:
+                continue
+            for shown in self._appear(n for n in self._hidden() if conflicts(script, self.scenario.scripts[n])):
+                new = self.copy()
+                new.visible |= shown
+                if self.scenario.visible is Visible.ATOMIC:
+                    new.visible |= {number}
+                new._append(number)
+                yield f"T{number + 1} is logged{_told(shown)}", new
+                break  # a write reads no more than what it waits for: who else became visible shows later
+
+    def _appear(self, needed: Iterable[int] = ()) -> Iterator[frozenset[int]]:
+        """The sets of hidden scripts that may have become visible by now, at least the needed ones; smallest first."""
+        hidden, must = self._hidden(), frozenset(needed)
+        if self.scenario.visible is Visible.LOG_ORDER:
+            choices = [frozenset(hidden[:n]) for n in range(len(hidden) + 1)]
+        else:
+            choices = [frozenset(c) for n in range(len(hidden) + 1) for c in combinations(hidden, n)]
+        yield from (choice for choice in choices if must <= choice)
+
+    def _worker_steps(self, place: int, worker: Worker) -> Iterator[tuple[str, World]]:
+        chunks, name = self.scenario.tasks[worker.task], f"worker {worker.task}.{worker.attempt}"
+        newest = worker.attempt == self.attempts[worker.task]
+        progress = dict(self.staged.tasks).get(f"{DUMP}/{worker.task}", TaskProgress(str(TABLE)))
+        broken = newest and progress.broken >= worker.attempt
+        low, read, high = ("read", "ready", "low") if self.rules.select_before_low else ("ready", "low", "read")
+        if worker.phase == low and not broken:
+            new = self.copy()
+            new._set(place, replace(worker, phase="low"))
+            new._append(Low(self._mark(worker)))
+            yield f"{name} writes low {worker.ordinal}", new
+        if worker.phase == read and not broken:
+            for shown in self._appear(self._awaited(worker)):
+                new = self.copy()
+                new.visible |= shown
+                new._set(place, replace(worker, phase="read", chunk=new._select(chunks[worker.ordinal])))
+                yield f"{name} reads chunk {worker.ordinal}{_told(shown)}", new
+        if worker.phase == high and worker.chunk is not None:
+            new = self.copy()
+            new._high(place, worker, worker.chunk)
+            yield f"{name} writes high {worker.ordinal}", new
+        last = worker.attempt >= ATTEMPTS
+        if broken and not (last and len(self._scripts(self.log)) < len(self.scenario.scripts)):
+            new = self.copy()
+            if last:
+                new.visible |= frozenset(self._hidden())
+            new._retry(place, worker, progress)
+            yield f"{name} gives way to attempt {worker.attempt + 1}", new
+        if newest and self.budget.worker_crashes and not progress.done and not broken:
+            new = self.copy(worker_crashes=1)
+            new.workers = (*new.workers, worker)  # what is left of it may go on, as a zombie
+            new._retry(place, worker, progress)
+            yield f"{name} is taken for dead, attempt {worker.attempt + 1} begins", new
+
+    def _capture_steps(self, capture: Capture) -> Iterator[tuple[str, World]]:
+        if self.budget.publish and capture.now != self.staged:
+            new = self.copy(publish=1)
+            new.publish()
+            yield "publish", new
+        if self.budget.capture_crashes:
+            new = self.copy(capture_crashes=1)
+            new.restart()
+            yield "the capture crashes and starts again", new
+        if self.budget.takeovers and capture.now != capture.base:
+            new = self.copy(takeovers=1)
+            new.zombie = (capture.base, capture.now)
+            new.restart()
+            yield "another capture leads, and the first one sleeps", new
+        if self.zombie is not None:
+            new = self.copy()
+            new._publish(*self.zombie)
+            new.zombie = None
+            yield "the first capture wakes up and publishes", new
+        if self.horizon is not None:
+            new = self.copy()
+            new._reach(self.horizon)
+            yield "the horizon is reached", new
+        elif self.budget.horizons:
+            for shown in self._appear():
+                new = self.copy(horizons=1)
+                new.visible |= shown
+                new.horizon = new._snapshot()
+                yield f"a horizon is taken{_told(shown)}", new
+
+    # Workers --------------------------------------------------------------------------------------------------------
+
+    def _mark(self, worker: Worker) -> Mark:
+        window = f"{worker.task}.{worker.attempt}.{worker.ordinal}"
+        heals = None if self.scenario.listed else Heals()
+        parts = len(self.scenario.tasks)
+        return Mark("shop", f"{DUMP}/{worker.task}", worker.attempt, worker.ordinal, window, str(TABLE), parts, heals)
+
+    def _awaited(self, worker: Worker) -> set[int]:
+        """What a SELECT waits for: an altering transaction, which has the table to itself; under log order all before
+        its low watermark, since that is visible."""
+        altering = {number for number in self._hidden() if alters(self.scenario.scripts[number])}
+        if self.scenario.visible is Visible.ANY_ORDER or self.rules.select_before_low:
+            return altering
+        lows = [i for i, e in enumerate(self.log) if isinstance(e, Low) and e.mark == self._mark(worker)]
+        return altering | set(self._hidden(lows[-1]))
+
+    def _set(self, place: int, worker: Worker) -> None:
+        self.workers = (*self.workers[:place], worker, *self.workers[place + 1 :])
+
+    def _high(self, place: int, worker: Worker, chunk: Chunk) -> None:
+        if self.rules.reuse_rows and self.old_rows is not None:
+            chunk, self.old_rows = self.old_rows, None
+        final = worker.ordinal + 1 == len(self.scenario.tasks[worker.task])
+        self._set(place, Worker(worker.task, worker.attempt, worker.ordinal + 1, "waits" if final else "ready"))
+        payload: Any = chunk
+        self._append(
+            High(
+                self._mark(worker),
+                file="f" if chunk.rows else None,
+                rows=len(chunk.rows),
+                bytes=0,
+                checksum=payload,
+                schema=str(chunk.shape),
+                last_key=worker.ordinal,
+                final=final,
+                snapshot=chunk.snapshot,
+                absent=chunk.absent,
+            )
+        )
+
+    def _retry(self, place: int, worker: Worker, progress: TaskProgress) -> None:
+        if self.rules.reuse_rows:
+            self.old_rows = worker.chunk or self.old_rows
+        attempt = worker.attempt + 1
+        self.attempts = tuple(attempt if i == worker.task else n for i, n in enumerate(self.attempts))
+        self._set(place, Worker(worker.task, attempt, progress.ordinal, "waits" if progress.done else "ready"))
+
+    # The capture ----------------------------------------------------------------------------------------------------
+
+    def _open(self, start: str | None) -> None:
+        """The first capture: it begins at the log's present end."""
+        _, shape = self._rows(self._scripts(self.log))
+        # What workers have begun by now may lie before the log's start: nobody would ever answer to it.
+        begun = (
+            {f"{DUMP}/{task}": number for task, number in enumerate(self.attempts)} if self.scenario.opened_late else {}
+        )
+        tasks = tuple((task, TaskProgress(str(TABLE), attempt=n, broken=n)) for task, n in begun.items())
+        self.staged = Staged(place=len(self.log), shape=shape, start=start, tasks=tasks)
+        self.restart()
+
+    def restart(self) -> None:
+        """A capture begins from what is staged."""
+        staged = self.staged
+        if self.rules.acknowledge_early:
+            staged = replace(staged, place=max(staged.place, self.acknowledged))
+        self.capture = Capture(staged, snapshots=self.scenario.visible is Visible.ANY_ORDER, rules=self.rules)
+        self.horizon = None  # it was taken by the capture that is gone
+        for place in range(staged.place, len(self.log)):
+            self._process(self.capture, place)
+
+    def publish(self) -> None:
+        assert self.capture is not None
+        if self._publish(self.capture.base, self.capture.now):
+            self.capture.base = self.capture.now = self.staged
+        else:
+            self.restart()
+
+    def _publish(self, base: Staged, now: Staged) -> bool:
+        """Creates the next segment if its number is free."""
+        if base.number != self.staged.number and not self.rules.no_fencing:
+            return False
+        lines = (*self.staged.lines, *now.lines[len(base.lines) :])
+        if any(one.offset >= two.offset for one, two in pairwise(lines)):
+            raise Violation("offsets do not grow from line to line")
+        self.staged = replace(now, number=self.staged.number + 1, lines=lines)
+        return True
+
+    def _append(self, entry: Entry) -> None:
+        self.log = (*self.log, entry)
+        if self.capture is not None:
+            self._process(self.capture, len(self.log) - 1)
+            if not self.scenario.publish:
+                self.publish()
+
+    def _late(self) -> None:
+        assert self.capture is not None and self.capture.late is not None
+        late, self.capture.late = self.capture.late, None
+        self.capture.place(*late)
+        self.capture.seal(self.capture.now.place)
+        self._check(self.capture)
+
+    def _process(self, capture: Capture, place: int) -> None:
+        try:
+            self._read(capture, place)
+        except Violation as violation:
+            raise Violation(f"{violation}, when the capture has read {self._named(self.log[place])}") from None
+
+    def _named(self, entry: Entry) -> str:
+        if isinstance(entry, int):
+            return f"T{entry + 1}"
+        return f"the {type(entry).__name__.lower()} watermark {entry.mark.window}"
+
+    def _read(self, capture: Capture, place: int) -> None:
+        entry = self.log[place]
+        late, capture.late = capture.late, None
+        if isinstance(entry, int):
+            capture.transaction(entry, self._events(place, entry))
+        elif isinstance(entry, Low):
+            capture.low(entry)
+        else:
+            capture.high(entry)
+        if late is not None:
+            capture.place(*late)
+        capture.seal(place + 1)
+        self.acknowledged = max(self.acknowledged, place + 1)
+        self._check(capture)
+
+    def _events(self, place: int, number: int) -> list[Event]:
+        rows, shape = self._rows(self._scripts(self.log[:place]))
+        return run(self.scenario.scripts[number], number + 1, dict(rows), shape)
+
+    def _reach(self, horizon: str) -> None:
+        assert self.capture is not None
+        self.capture.dumps.horizon(horizon, self.capture.now.offset)
+        self.capture.seal(self.capture.now.place)
+        self.horizon = None
+        if not self.scenario.publish:
+            self.publish()
+
+    def merge(self) -> None:
+        before = set(self.lake.rows)
+        self.lake.merge(self.staged.lines[self.merged :], self.staged.chunks)
+        self.merged = len(self.staged.lines)
+        rows, _ = self._rows(self._scripts(self.log[: self.staged.place]))
+        if (gone := (before & rows.keys()) - self.lake.rows.keys()) and not self._moves():
+            raise Violation(f"a merge has removed keys {sorted(gone)}, and the source has them")
+
+    # Invariants -----------------------------------------------------------------------------------------------------
+
+    def _check(self, capture: Capture) -> None:
+        """The replay of every prefix: never a wrong value, never a row that is gone, all rows of placed ranges."""
+        rows, _ = self._rows(self._scripts(self.log[: capture.now.place]))
+        replay = capture.replay.rows
+        for key, values in replay.items():
+            if key not in rows:
+                raise Violation(f"key {key} is back, and the source does not have it")
+            for name, value, right in zip(("v", "big"), values, rows[key], strict=True):
+                if value not in (right, UNKNOWN):
+                    raise Violation(f"key {key} has {name} of T{value}, and the source has that of T{right}")
+        for key in self._placed(capture):
+            if key in rows and key not in replay:
+                raise Violation(f"key {key} is in a placed range, and lost")
+            if key in rows and UNKNOWN in replay[key] and not self._moves():
+                raise Violation(f"key {key} is in a placed range, and a value of it is unknown")
+
+    def _moves(self) -> bool:
+        """A row that changes its key between two chunks' SELECTs is in neither: a value may stay unknown."""
+        return any(op.kind == "move" for script in self.scenario.scripts for op in script)
+
+    def _placed(self, capture: Capture) -> set[int]:
+        done = {task: progress.ordinal for task, progress in capture.now.tasks}
+        return {
+            key
+            for task, chunks in enumerate(self.scenario.tasks)
+            for chunk in chunks[: done.get(f"{DUMP}/{task}", 0)]
+            for key in chunk
+        }
+
+    def _end(self) -> None:
+        """Nothing can happen any more: every dump is done, and the lake equals the source."""
+        if not all(progress.done for _, progress in self.staged.tasks) or len(self.staged.tasks) < len(self.attempts):
+            raise Violation("a dump never ends")
+        self.lake = self.lake.copy()
+        self.merge()
+        rows, _ = self._rows(self._scripts(self.log))
+        lake = {key: values for key, (values, _) in self.lake.rows.items()}
+        withheld = rows.keys() - lake.keys() if self._moves() else set()
+        if self.scenario.listed:
+            asked = {key for chunks in self.scenario.tasks for chunk in chunks for key in chunk}
+            lake = {key: values for key, values in lake.items() if key in asked}
+        if {key: values for key, values in rows.items() if key not in withheld} != lake:
+            raise Violation(f"the lake ends as {lake}, and the source as {rows}")
