@@ -59,7 +59,7 @@ class State:
         added = {n: self._defaults[table, n] for n in row.keys() - known if (table, n) in self._defaults}
         if not added:
             return
-        known |= added.keys()
+        known.update(added)
         for key, old in list(self.tables.get(table, {}).items()):
             self.drop(table, key)
             self.tables[table][key] = new = {**added, **old}

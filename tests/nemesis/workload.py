@@ -117,11 +117,11 @@ class Writers:
             for _ in range(draw.choice((1, 1, 1, 2, 5))):
                 undone = draw.random() < 0.05
                 if undone:
-                    cursor.execute("SAVEPOINT before")
+                    cursor.execute("SAVEPOINT here")
                 operation += self._count
                 self._operation(cursor, number, operation, draw)
                 if undone:
-                    cursor.execute("ROLLBACK TO SAVEPOINT before")
+                    cursor.execute("ROLLBACK TO SAVEPOINT here")
             cursor.execute("ROLLBACK" if draw.random() < 0.1 else "COMMIT")
         return operation
 
