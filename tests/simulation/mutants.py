@@ -10,7 +10,7 @@ from unittest import mock
 from dblog_core.interfaces import Chunk, LogStream
 from dblog_core.leader import Leader
 from dblog_core.window import LogOrder, Snapshots
-from tests.simulation.source import SimReader
+from tests.simulation.reader import SimReader
 from tests.simulation.state import SimLease
 from tests.simulation.storage import MemoryStorage
 

@@ -20,7 +20,8 @@ from dblog_core.watermark import High, Low
 from dblog_core.window import Snapshot
 from tests.simulation import database as db
 from tests.simulation.lake import UNKNOWN
-from tests.simulation.world import TABLES, Violation, World
+from tests.simulation.parts import TABLES
+from tests.simulation.world import Violation, World
 
 Row = dict[str, Any]
 Tables = dict[TableName, dict[Key, Row]]

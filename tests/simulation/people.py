@@ -73,7 +73,8 @@ class Writer:
             self._update(transaction, schema, row, new)
 
     def _update(self, transaction: Transaction, schema: TableSchema, row: Row, key: Key) -> None:
-        after, unchanged = self._world.row(schema, key), ()
+        after = self._world.row(schema, key)
+        unchanged: tuple[str, ...] = ()
         if self._dice.random() < 0.6:
             after["big"] = row["big"]
             unchanged = ("big",) if self._database.kind == "postgres" else ()

@@ -8,7 +8,8 @@ from typing import TypeVar
 from dblog_core.errors import StateUnavailable
 from dblog_core.interfaces import Entry, LeaseInfo
 from dblog_core.state.memory import MemoryLease, MemoryState
-from tests.simulation.scheduler import Process, SimClock, Simulation
+from tests.simulation.clock import SimClock
+from tests.simulation.scheduler import Process, Simulation
 
 Result = TypeVar("Result")
 _POLL = 0.25  # seconds between two looks of a standby

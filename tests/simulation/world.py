@@ -3,52 +3,28 @@ goes wrong between them; then all faults end, and all must come to rest with not
 
 from __future__ import annotations
 
-import contextlib
-import random
-import secrets
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import orjson
-import pyarrow as pa
 
-from dblog_core import capture, control, dump, requests, wiring
-from dblog_core.config import Config
+from dblog_core import capture, control, dump
 from dblog_core.errors import DblogError
-from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.staging import Staging, parquet
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state.memory import MemoryState
 from dblog_core.values import Key
-from tests.simulation import arrow_files
+from tests.simulation.clock import SimClock
 from tests.simulation.database import Change, Database, Row
 from tests.simulation.lake import SimLake
+from tests.simulation.parts import INT, TABLES, config_of, instead_of_the_real_ones
 from tests.simulation.people import Merger, Operator, Writer
-from tests.simulation.scheduler import Chances, Process, Signal, SimClock, Simulation
+from tests.simulation.scheduler import Chances, Process, Signal, Simulation
 from tests.simulation.source import SimSource
 from tests.simulation.state import SimState
 from tests.simulation.storage import Disk, MemoryStorage
 
-_INT, _TEXT = pa.int64(), pa.string()
-TABLES = (
-    TableSchema(
-        TableName("shop", "orders"),
-        (Column("id", "bigint", _INT), Column("v", "bigint", _INT), Column("big", "text", _TEXT)),
-        ("id",),
-    ),
-    TableSchema(
-        TableName("shop", "items"),
-        (
-            Column("big", "text", _TEXT),
-            Column("a", "bigint", _INT),
-            Column("b", "text", _TEXT),
-            Column("v", "bigint", _INT),
-        ),
-        ("a", "b"),
-    ),
-)
 TROUBLE = 14.0  # seconds of the drawn clock in which things go wrong
 _REST = 240.0  # seconds after which all must have come to rest
 
@@ -70,7 +46,7 @@ class World:
         self.disk = Disk(created=self._published)
         self.store = MemoryState(clock=self.clock)
         self.lake = SimLake()
-        self.config = _config(self.kind, dice)
+        self.config = config_of(self.kind, dice)
         # So small that a transaction is staged in parts, now and then: smaller than a user may ask for.
         limits = self.config.staging.model_copy(update={"max_bytes": dice.choice((1, 40_000, *3 * (1 << 20,)))})
         self.config = self.config.model_copy(update={"staging": limits})
@@ -119,14 +95,14 @@ class World:
     def row(self, schema: TableSchema, key: Key) -> Row:
         """A row that was never there before."""
         self.version += 1
-        values: Row = {c.name: self.version if c.type == _INT else f"{self.version}" for c in schema.columns}
+        values: Row = {c.name: self.version if c.type == INT else f"{self.version}" for c in schema.columns}
         return {**values, **dict(zip(schema.key, key, strict=True))}
 
     # The run --------------------------------------------------------------------------------------------------------
 
     def run(self, judge: Callable[[World], None]) -> None:
         """Trouble, then calm, then judgement. Raises Violation."""
-        with _instead_of_the_real_ones(self):
+        with instead_of_the_real_ones(self):
             try:
                 self._fill()
                 self._draw()
@@ -285,48 +261,3 @@ class World:
 
     def manifests(self) -> list[Manifest]:
         return list(self.quiet_staging().manifests())
-
-
-def _config(kind: str, dice: random.Random) -> Config:
-    return Config.model_validate(
-        {
-            "source": {
-                "name": "shop",
-                "kind": kind,
-                "database": "shop",
-                "tables": ["shop.*"],
-                "start": dice.choice(("latest", "initial")),
-            },
-            "staging": {"path": "/simulated", "max_age": dice.choice((0.3, 1.0))},
-            "state": {"url": "sqlite:////simulated", "ttl": 2.0},
-            "lake": {"path": "/simulated"},
-            "dump": {
-                "chunk_size": dice.choice((2, 4, 10)),
-                "workers": dice.choice((1, 3)),
-                "in_flight": dice.choice((1, 2, 4)),
-            },
-        }
-    )
-
-
-@contextlib.contextmanager
-def _instead_of_the_real_ones(world: World) -> Iterator[None]:
-    """The engine's parts are the simulated ones, and its ids come from the seed."""
-    ids = random.Random(world.seed)
-
-    def system_dumps(config: Config, *, stop: Any, requested_by: str, **_: Any) -> None:
-        dump.work_here(config, stop=stop, clock=world.clock, requested_by=requested_by)
-
-    with contextlib.ExitStack() as stack:
-        for target, name, value in (
-            (wiring, "open_source", lambda config: world.open_source()),
-            (wiring, "open_state", lambda config: world.open_state()),
-            (wiring, "open_staging", lambda config: world.open_staging()),
-            (uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
-            (secrets, "token_hex", lambda size: f"{ids.getrandbits(8 * size):0{2 * size}x}"),
-            (requests, "SystemClock", lambda: world.clock),
-            (dump, "work", system_dumps),
-            *((parquet, name, getattr(arrow_files, name)) for name in ("encode", "opened", "batches")),
-        ):
-            stack.enter_context(mock.patch.object(target, name, value))
-        yield

@@ -1,0 +1,86 @@
+"""What a world is made of: its tables, its configuration, and the fakes in the places of the real parts."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pyarrow as pa
+
+from dblog_core import dump, requests, wiring
+from dblog_core.config import Config
+from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.staging import parquet
+from tests.simulation import arrow_files
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+INT, _TEXT = pa.int64(), pa.string()
+TABLES = (
+    TableSchema(
+        TableName("shop", "orders"),
+        (Column("id", "bigint", INT), Column("v", "bigint", INT), Column("big", "text", _TEXT)),
+        ("id",),
+    ),
+    TableSchema(
+        TableName("shop", "items"),
+        (
+            Column("big", "text", _TEXT),
+            Column("a", "bigint", INT),
+            Column("b", "text", _TEXT),
+            Column("v", "bigint", INT),
+        ),
+        ("a", "b"),
+    ),
+)
+
+
+def config_of(kind: str, dice: random.Random) -> Config:
+    return Config.model_validate(
+        {
+            "source": {
+                "name": "shop",
+                "kind": kind,
+                "database": "shop",
+                "tables": ["shop.*"],
+                "start": dice.choice(("latest", "initial")),
+            },
+            "staging": {"path": "/simulated", "max_age": dice.choice((0.3, 1.0))},
+            "state": {"url": "sqlite:////simulated", "ttl": 2.0},
+            "lake": {"path": "/simulated"},
+            "dump": {
+                "chunk_size": dice.choice((2, 4, 10)),
+                "workers": dice.choice((1, 3)),
+                "in_flight": dice.choice((1, 2, 4)),
+            },
+        }
+    )
+
+
+@contextlib.contextmanager
+def instead_of_the_real_ones(world: World) -> Iterator[None]:
+    """The engine's parts are the simulated ones, and its ids come from the seed."""
+    ids = random.Random(world.seed)
+
+    def system_dumps(config: Config, *, stop: Any, requested_by: str, **_: Any) -> None:
+        dump.work_here(config, stop=stop, clock=world.clock, requested_by=requested_by)
+
+    with contextlib.ExitStack() as stack:
+        for target, name, value in (
+            (wiring, "open_source", lambda config: world.open_source()),
+            (wiring, "open_state", lambda config: world.open_state()),
+            (wiring, "open_staging", lambda config: world.open_staging()),
+            (uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
+            (secrets, "token_hex", lambda size: f"{ids.getrandbits(8 * size):0{2 * size}x}"),
+            (requests, "SystemClock", lambda: world.clock),
+            (dump, "work", system_dumps),
+            *((parquet, name, getattr(arrow_files, name)) for name in ("encode", "opened", "batches")),
+        ):
+            stack.enter_context(mock.patch.object(target, name, value))
+        yield

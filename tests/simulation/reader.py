@@ -1,0 +1,94 @@
+"""The simulated tables as a dump worker reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dblog_core.errors import RequestError
+from dblog_core.filters import Filter
+from dblog_core.interfaces import Chunk, ReadPlan
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.values import Key
+from tests.simulation import database as db
+from tests.simulation.connection import Connection
+from tests.simulation.scheduler import Simulation
+
+
+class SimReader(Connection):
+    """SELECTs: each sees what is visible at its own moment. Keys have Python's order."""
+
+    def __init__(self, simulation: Simulation, database: db.Database) -> None:
+        super().__init__(simulation, "reader")
+        self._database = database
+
+    def schema(self, table: TableName) -> TableSchema:
+        self._before(f"schema {table}")
+        if table not in self._database.schemas:
+            raise RequestError(f"{table} does not exist", fix="name another")
+        return self._database.schemas[table]
+
+    def last_key(self, schema: TableSchema) -> Key | None:
+        self._before(f"last key {schema.table}")
+        return max(self._database.rows[schema.table], default=None)
+
+    def estimated_rows(self, table: TableName) -> int:
+        self._before(f"estimate {table}")
+        return len(self._database.rows[table])
+
+    def explain(self, schema: TableSchema, *, filters: Sequence[Filter] = ()) -> ReadPlan:
+        self._before(f"explain {schema.table}")
+        return ReadPlan("primary", len(self._database.rows[schema.table]))
+
+    def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:
+        self._before(f"boundaries {schema.table}")
+        yield from self._between(schema, after, upto)[every - 1 :: every]
+
+    def read(
+        self,
+        schema: TableSchema,
+        *,
+        after: Key | None,
+        upto: Key | None,
+        limit: int,
+        filters: Sequence[Filter] = (),
+    ) -> Chunk:
+        return self._select(schema, lambda: self._between(schema, after, upto), filters, limit)
+
+    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
+        rows = self._database.rows[schema.table]
+        return self._select(schema, lambda: [k for k in sorted(keys) if k in rows], filters, None)
+
+    def _between(self, schema: TableSchema, after: Key | None, upto: Key | None) -> list[Key]:
+        rows = self._database.rows[schema.table]
+        return sorted(k for k in rows if (after is None or k > after) and (upto is None or k <= upto))
+
+    def _select(
+        self, schema: TableSchema, keys: Callable[[], list[Key]], filters: Sequence[Filter], limit: int | None
+    ) -> Chunk:
+        self._before(f"select {schema.table}")
+        table = self._database.rows[schema.table]
+        rows = [row for key in keys() if _passes(row := table[key], filters)][:limit]
+        chunk = Chunk(schema, pa.RecordBatch.from_pylist(rows, schema.arrow), self._database.snapshot())
+        self._after(f"select {schema.table}")
+        return chunk
+
+    def close(self) -> None:
+        return None
+
+
+_COMPARE: dict[str, Callable[[Any, tuple[Any, ...]], bool]] = {
+    "=": lambda value, given: value == given[0],
+    "<": lambda value, given: value < given[0],
+    "<=": lambda value, given: value <= given[0],
+    ">": lambda value, given: value > given[0],
+    ">=": lambda value, given: value >= given[0],
+    "in": lambda value, given: value in given,
+}
+
+
+def _passes(row: db.Row, filters: Sequence[Filter]) -> bool:
+    """All filters hold; NULL passes none."""
+    return all(row.get(f.column) is not None and _COMPARE[f.op](row[f.column], f.values) for f in filters)
