@@ -1,4 +1,4 @@
-"""The watermark protocol over small worlds, explored to the end; and mistakes in it, each found by its shortest trace."""
+"""The watermark protocol over small worlds, explored to the end; mistakes in it are found by their shortest traces."""
 
 from __future__ import annotations
 
