@@ -49,6 +49,7 @@ class Staging:
         self.root: Path = Path(root).expanduser().absolute() / source
         self.storage: Storage = storage or LocalStorage(self.root)
         self._head = 0  # the newest segment that we know of: where the next search begins
+        self._durable = 0  # manifests up to this number are known to survive a loss of power
         self._schemas: dict[str, TableSchema] = {}
 
     def publish(self, manifest: Manifest) -> None:
@@ -69,6 +70,7 @@ class Staging:
                 )
             self.storage.settle(path)
         self._head = max(self._head, number)
+        self._durable = max(self._durable, number)
 
     def _check_predecessor(self, number: int) -> None:
         if number > 1 and not self.storage.exists(_manifest_path(number - 1)):
@@ -159,6 +161,11 @@ class Staging:
     def _read(self, number: int) -> Manifest | None:
         if (data := self.storage.read(_manifest_path(number))) is None:
             return None
+        if number > self._durable:
+            # Its capture may stand still right before it makes the name durable: if power fails then, another segment
+            # gets this number, and whoever has acted on this one has acted on what never was.
+            self.storage.settle(_manifest_path(number))
+            self._durable = number
         where = self._where(number)
         try:
             manifest = Manifest.from_json(orjson.loads(_unsealed(data, where)))
