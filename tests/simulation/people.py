@@ -146,7 +146,12 @@ class Operator:
             control.cancel(self._state, dump.id)
         else:
             control.retune(
-                self._state, dump.id, chunk_size=self._dice.choice((1, 3, 10)), workers=self._dice.choice((1, 2, 4))
+                self._state,
+                dump.id,
+                chunk_size=self._dice.choice((1, 3, 10)),
+                workers=self._dice.choice((1, 2, 4)),
+                delay=self._dice.choice((None, 0.0, 0.3)),
+                adaptive=self._dice.choice((None, True, False)),
             )
 
     def _resume_all(self) -> None:

@@ -213,6 +213,13 @@ class Simulation:
             self.trace.append(f"{task.name} {what}: its answer is lost")
             raise failure()
 
+    def stall(self) -> None:
+        """A place where a pause is likelier than elsewhere."""
+        process = self._alive().process
+        if process.mortal and self.dice.random() < 30 * self.chances.pause:
+            self.pause(process, self.dice.uniform(*self.pauses))
+            self._yield()
+
     def wait(self, seconds: float | None, signal: Signal | None = None) -> bool:
         """Waits for the signal, `seconds` at most; whether it came."""
         task = self._alive()

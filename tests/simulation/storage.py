@@ -83,6 +83,8 @@ class MemoryStorage:
                 self._simulation.count("zombies fenced")
             return False
         self.disk.put(relative, bytes(data), durable=False)
+        if self._simulation is not None and relative.startswith("manifests/"):
+            self._simulation.stall()  # others see the file, and it is not durable: the moment that matters most
         self._after("create", relative)
         self.disk.settle(relative.rpartition("/")[0])
         return True

@@ -123,9 +123,9 @@ class World:
         self.database.commit(transaction, at_once=True)
 
     def _draw(self) -> None:
-        disasters = (self._power_cut, self._lose_log)
-        self._disasters = [disaster for disaster in disasters if self.simulation.dice.random() < 0.15]
-        self._sessions = self.simulation.dice.choice((0.0, 0.0, 0.1))
+        dice = self.simulation.dice
+        self._disasters = [self._power_cut] * dice.choice((0, 0, 0, 0, 3)) + [self._lose_log] * (dice.random() < 0.15)
+        self._sessions = dice.choice((0.0, 0.0, 0.1))
 
     def _start(self) -> None:
         start = self.simulation.start

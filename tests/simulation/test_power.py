@@ -1,0 +1,24 @@
+"""What a reader has acted on survives a loss of power."""
+
+from __future__ import annotations
+
+import pytest
+
+from dblog_core.staging import Staging
+from tests.simulation.storage import Disk, MemoryStorage
+from tests.unit.staged import manifest
+
+
+@pytest.mark.parametrize("how", ["head", "manifest", "manifests"])
+def test_a_manifest_that_was_read_is_there_after_a_loss_of_power(how: str) -> None:
+    """Its leader stands still right after others could see the file, and before its name was durable."""
+    disk = Disk()
+    written = Staging("/simulated", source="shop", storage=MemoryStorage(disk))
+    written.publish(manifest(1, 1, 0))
+    path = next(iter(disk.files))
+    disk.unsettled.add(path)
+    reader = Staging("/simulated", source="shop", storage=MemoryStorage(disk))
+    found = {"head": reader.head, "manifest": lambda: reader.manifest(1), "manifests": lambda: next(reader.manifests())}
+    assert found[how]() == manifest(1, 1, 0)
+    assert disk.power_cut(lambda: True) == 0
+    assert written.manifest(1) == manifest(1, 1, 0)
