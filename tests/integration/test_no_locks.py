@@ -45,7 +45,7 @@ _MARIADB_ROWS = """
     WHERE p.USER = %s AND p.INFO IS NOT NULL AND trx_tables_locked + trx_rows_locked > 0
 """
 _VIEWS = {"postgres": [_POSTGRES], "mysql": [_METADATA, _ROWS], "mariadb": [_METADATA, _MARIADB_ROWS]}
-_SHARED = {"AccessShareLock", "SHARED_READ"}
+_SHARED = {"AccessShareLock", "SHARED_READ", "SHARED_HIGH_PRIO"}  # a SELECT's; the last one: of the catalogue
 # A transaction's own number and its intentions, which nobody waits for but who wants the whole server.
 _NOBODYS = {"ExclusiveLock", "INTENTION_EXCLUSIVE", "BACKUP_DML", "BACKUP_TRANS_DML", "BACKUP_COMMIT"}
 
@@ -158,12 +158,14 @@ def test_the_views_show_locks_where_there_are_any(database: Database, config: Co
     if database.kind == "mysql":
         statements.append("SELECT * FROM wide WHERE id < 9 LOCK IN SHARE MODE")
     for statement in statements:
+        before = lock_commands(database)
         with closing(database.connect()) as session, closing(Locks(database, database.server.admin.user)) as locks:
             with session.cursor() as cursor:
                 cursor.execute("BEGIN")
                 cursor.execute(statement)
                 locks.look()
-            assert locks.forbidden, (statement, locks.seen)
+            # MariaDB keeps a table lock of this kind outside these views: its count of commands tells.
+            assert locks.forbidden or lock_commands(database) != before, (statement, locks.seen)
 
 
 @pytest.mark.timeout(180)
