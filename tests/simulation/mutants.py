@@ -1,4 +1,4 @@
-"""Faults of the engine, put in by hand: the simulation must find each of them within a few seeds."""
+"""Faults of the engine, put in by hand: the simulation must find each of them within some seeds."""
 
 from __future__ import annotations
 
@@ -71,6 +71,11 @@ def no_memory_after_a_restart() -> contextlib.AbstractContextManager[object]:
     return mock.patch("dblog_core.recall.events", return_value=())
 
 
+def attempts_go_on_that_began_before_the_capture() -> contextlib.AbstractContextManager[object]:
+    """Nothing tells a worker that its watermarks lie before the place where the log is read from."""
+    return mock.patch.object(Leader, "_without_attempts", side_effect=lambda tasks: tasks)
+
+
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -79,5 +84,9 @@ MUTANTS: dict[str, Mutant] = {
         rows_of_an_earlier_try,
         the_logs_order_for_snapshots,
         no_memory_after_a_restart,
+        attempts_go_on_that_began_before_the_capture,
     )
 }
+
+KINDS = {the_logs_order_for_snapshots.__name__: "postgres", no_memory_after_a_restart.__name__: "postgres"}
+"""Faults that show on one kind of source alone."""

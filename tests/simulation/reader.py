@@ -30,6 +30,9 @@ class SimReader(Connection):
             raise RequestError(f"{table} does not exist", fix="name another")
         return self._database.schemas[table]
 
+    def key_order(self, schema: TableSchema) -> str:
+        return ", ".join(schema.key)  # no DDL of the simulation changes it
+
     def last_key(self, schema: TableSchema) -> Key | None:
         self._before(f"last key {schema.table}")
         return max(self._database.rows[schema.table], default=None)
