@@ -7,6 +7,7 @@ the kind: `postgres`: any order; `mysql`: that of the log.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +70,7 @@ class Database:
         self.log: list[Transaction] = []
         self.acknowledged = 0
         self.purged = 0
+        self.durable: Callable[[], int] = lambda: len(self.log)
         self.reader: object | None = None  # PostgreSQL: who reads the slot
         self.grown, self.shown = Signal(simulation), Signal(simulation)
         # Near the wrap of the log's 32-bit ids, now and then.
@@ -184,6 +186,9 @@ class Database:
         return f"{xmin}:{xmax}:{','.join(map(str, running))}"
 
     def acknowledge(self, position: int) -> None:
+        """The log before `position` goes. Raises AssertionError where that is more than is `durable` with the client."""
+        if position > self.durable():
+            raise AssertionError(f"{position} is acknowledged, and {self.durable()} is published")
         self.acknowledged = max(self.acknowledged, position)
         self.purged = max(self.purged, self.acknowledged)
 

@@ -43,6 +43,7 @@ class World:
         dice = self.simulation.dice
         self.kind = dice.choice(("mysql", "postgres"))
         self.database = Database(self.simulation, self.kind, list(TABLES), gap=dice.choice((0.0, 0.3, 3.0)))
+        self.database.durable = lambda: self.published
         self.disk = Disk(created=self._published)
         self.store = MemoryState(clock=self.clock)
         self.lake = SimLake()
