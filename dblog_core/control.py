@@ -34,8 +34,8 @@ _RANGES = {
     "max_retained": (0, 2**63 - 1),
 }
 _LARGEST = 500_000  # bytes of ended tasks in a dump's node: ZooKeeper takes a million
-_BEFORE: Json = {"after": None, "filters": [], "parts": 1, "heals": None, "estimated": None}
-"""What a task says that was filed before there were ranges and filters."""
+_BEFORE: Json = {"after": None, "filters": [], "parts": 1, "heals": None, "estimated": None, "order": None}
+"""What a task says that was filed before there were ranges, filters and a remembered order of the key."""
 
 
 # Watching -------------------------------------------------------------------------------------------------------------
@@ -151,6 +151,7 @@ def _task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
         parts=data["parts"],
         heals=data["heals"],
         estimated=data["estimated"],
+        order=data["order"],
         attempt=data["attempt"],
         progress=now,
         error=error,

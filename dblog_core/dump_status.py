@@ -24,7 +24,8 @@ class TaskStatus:
     `filters.to_json` gives them. `parts` tasks of the dump cover the table, or its range, together; `heals`:
     {"key_from", "key_to"} in which their common end tells of ghosts (None: nowhere). `estimated`: rows, None if
     unknown. `error`: why it cannot go on, ever; `held`: why it is slowed or stands now. `listed`: how many keys it
-    lists; of a task that is `restored` nothing else is known of them.
+    lists; of a task that is `restored` nothing else is known of them. `order`: the key's, as `ChunkReader.key_order`
+    told it at the request; None if nobody asked then, and of a task that is `restored`.
     """
 
     number: int
@@ -42,6 +43,7 @@ class TaskStatus:
     error: str | None = None
     held: str | None = None
     listed: int | None = None
+    order: str | None = None
 
     @property
     def over(self) -> bool:
@@ -50,7 +52,7 @@ class TaskStatus:
 
     def kept(self) -> Json:
         """What is remembered of the task once its dump is over."""
-        return {**asdict(self), "keys": None if self.keys is None else ()}
+        return {**asdict(self), "keys": None if self.keys is None else (), "order": None}
 
     @classmethod
     def restored(cls, kept: Json) -> TaskStatus:

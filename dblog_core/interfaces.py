@@ -81,6 +81,13 @@ class ChunkReader(Protocol):
     def schema(self, table: TableName) -> TableSchema:
         """The catalogue's shape of the table now. Raises RequestError if it does not exist."""
 
+    def key_order(self, schema: TableSchema) -> str:
+        """How the database orders and compares the key now, as a short text: equal as long as that cannot have changed.
+
+        One look at the catalogue, as it is after every change that a SELECT before this call has met: never within the
+        snapshot of a SELECT. Raises RequestError if the table does not exist.
+        """
+
     def last_key(self, schema: TableSchema) -> Key | None:
         """The table's largest key; None if the table is empty."""
 

@@ -258,14 +258,17 @@ def _cut(
     options: Json,
     on_table: Callable[[str], None],
 ) -> Iterator[list[Json]]:
-    """The tasks of each table."""
-    if request.keys:
-        yield _listed(request, wanted[0].schema)
-        return
+    """The tasks of each table. The order of its key is that of the time before it is cut: whatever changes it while it
+    is cut, or later, its workers notice."""
     with closing(wiring.open_source(config.source).open_reader()) as reader:
         for table in wanted:
-            on_table(str(table.schema.table))
-            yield _ranged(reader, request, table, options)
+            order = reader.key_order(table.schema)
+            if request.keys:
+                tasks = _listed(request, table.schema)
+            else:
+                on_table(str(table.schema.table))
+                tasks = _ranged(reader, request, table, options)
+            yield [{**task, "order": order} for task in tasks]
 
 
 def _listed(request: DumpRequest, schema: TableSchema) -> list[Json]:

@@ -67,7 +67,8 @@ class WindowReader:
 
     def read(self, size: int) -> int:
         """One chunk of at most `size` rows; returns its rows. Raises LeaseLost, ShapeChanged, RequestError (the table
-        is gone, or has no key any more, or a filter or key does not fit it) and what the source and staging raise."""
+        is gone, or has no key any more, or another order of it, or a filter or key does not fit it) and what the source
+        and staging raise."""
         mark = self._mark()
         self._hold.check()
         self._connections.watermarks.write(watermark.encode(Low(mark)))
@@ -75,7 +76,11 @@ class WindowReader:
         try:
             high = self._chunk(mark, schema, size)
         except DblogError as error:
-            if error.transient or self._schema().fingerprint == schema.fingerprint:
+            if error.transient:
+                raise
+            now = self._schema()
+            self._same_order(now)  # it may be why the server refused
+            if now.fingerprint == schema.fingerprint:
                 raise
             raise ShapeChanged(f"{self._name} was altered while it was read") from error
         self._hold.check()
@@ -102,6 +107,25 @@ class WindowReader:
         if not schema.key:
             raise RequestError(f"{self._name} has no key any more", fix="give it one, and request the dump again")
         return schema
+
+    def _same_order(self, schema: TableSchema) -> None:
+        """Raises RequestError if the database does not order the key any more as it did when the dump was requested.
+
+        Looked at after the SELECTs of a chunk, since that look alone counts: a DDL may come between any look before and
+        the SELECT, which then runs in the new order from a last key of the old one. What a SELECT has met, a later look
+        at the catalogue finds. A DDL that comes after the SELECT and before the look costs nothing but this chunk; one
+        that comes after the look, the next chunk finds, and where there is none all rows were read in the old order.
+        Listed keys do not depend on an order, but their equality depends on the same collations and labels.
+        """
+        if self._task.order is None:
+            return  # it was filed before orders were remembered
+        order = self._connections.reader.key_order(schema)
+        if order != self._task.order:
+            raise RequestError(
+                f"the order of the key of {self._name} has changed since the dump was requested, and rows could be "
+                f"skipped: it was {self._task.order}, and is {order}",
+                fix="request the dump again",
+            )
 
     def _chunk(self, mark: Mark, schema: TableSchema, size: int) -> High:
         conditions = filters.from_json(self._task.filters, schema)
@@ -152,6 +176,7 @@ class WindowReader:
 
     def _stage(self, mark: Mark, chunk: Chunk, *, last_key: Any, final: bool, absent: tuple[Any, ...] = ()) -> High:
         """Makes the chunk durable; the watermark that tells the capture of it."""
+        self._same_order(chunk.schema)
         self._hold.check()
         schema = self._rules.schema(chunk.schema)
         self._place.staging.put_schema(schema)

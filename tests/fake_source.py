@@ -58,6 +58,7 @@ class FakeDatabase:
     rows: dict[TableName, dict[Key, Row]] = field(default_factory=dict)
     log: list[list[Change]] = field(default_factory=list)
     times: list[int] = field(default_factory=list)  # of each commit in the log, microseconds since 1970 UTC
+    orders: dict[TableName, str] = field(default_factory=dict)  # of keys, where a DDL has changed it
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def key(self, table: TableName, row: Row) -> Key:
@@ -215,6 +216,9 @@ class FakeReader:
         if table not in self._database.schemas:
             raise RequestError(f"{table} does not exist", fix="name another")
         return self._database.schemas[table]
+
+    def key_order(self, schema: TableSchema) -> str:
+        return self._database.orders.get(schema.table, f"Python's order of {schema.key}")
 
     def last_key(self, schema: TableSchema) -> Key | None:
         return max(self._database.rows.get(schema.table, {}), default=None)

@@ -14,8 +14,9 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import RequestError, SourceRefused, SourceUnavailable, ValueOutOfRange
 from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, ReadPlan
+from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.sources.mysql import catalogue, conditions, plans, text_values
+from dblog_core.sources.mysql import catalogue, conditions, key_order, plans, text_values
 from dblog_core.sources.mysql.binary_values import ValueFault
 from dblog_core.sources.mysql.conditions import Condition
 from dblog_core.sources.mysql.connection import connect, rows, translated, where
@@ -43,14 +44,19 @@ class MysqlChunks:
         with translated(self._config, f"reading the shape of {table}"):
             described = catalogue.describe(self._connection, table, self._keys)
         if described is None:
-            raise RequestError(
-                f"table {table} does not exist", where=where(self._config), fix="name an existing SCHEMA.TABLE"
-            )
+            raise self._missing(table)
         if described.schema is None:
             raise RequestError(
                 f"table {table}: {'; '.join(described.faults)}", where=where(self._config), fix="see `dblog check`"
             )
         return described.schema
+
+    def key_order(self, schema: TableSchema) -> str:
+        with translated(self._config, f"reading the key's order of {schema.table}"):
+            columns = key_order.columns(self._connection, schema.table, schema.key)
+        if not columns:
+            raise self._missing(schema.table)
+        return order_text(columns)
 
     def last_key(self, schema: TableSchema) -> Key | None:
         with translated(self._config, "waiting for XA COMMITs"):
@@ -107,6 +113,11 @@ class MysqlChunks:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _missing(self, table: TableName) -> RequestError:
+        return RequestError(
+            f"table {table} does not exist", where=where(self._config), fix="name an existing SCHEMA.TABLE"
+        )
 
     def _chunk(self, schema: TableSchema, condition: Condition, limit: int | None) -> Chunk:
         with translated(self._config, "looking at binlog_order_commits"):

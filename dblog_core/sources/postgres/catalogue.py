@@ -128,8 +128,12 @@ def table(connection: Connection, name: TableName) -> CatalogueTable:
     """One table by its exact name. Raises RequestError if it does not exist."""
     found = find_table(connection, name)
     if found is None:
-        raise RequestError(f"the source has no table {name}", fix="`dblog check` lists the tables of the configuration")
+        raise missing(name)
     return found
+
+
+def missing(name: TableName) -> RequestError:
+    return RequestError(f"the source has no table {name}", fix="`dblog check` lists the tables of the configuration")
 
 
 def leaves(connection: Connection, root: CatalogueTable) -> list[CatalogueTable]:

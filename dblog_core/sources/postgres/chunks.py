@@ -18,8 +18,9 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import RequestError
 from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, ReadPlan
+from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.sources.postgres import catalogue, conditions, plans
+from dblog_core.sources.postgres import catalogue, conditions, key_order, plans
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
 from dblog_core.sources.postgres.types import from_text
 from dblog_core.sources.postgres.watermarks import identifier
@@ -45,6 +46,14 @@ class PostgresChunkReader:
     def schema(self, table: TableName) -> TableSchema:
         with translated(self._config):
             return self._table(table).schema(self._config)
+
+    def key_order(self, schema: TableSchema) -> str:
+        """By the newest catalogue, as COPY compares; not by the one that the snapshot of a chunk shows."""
+        with translated(self._config):
+            columns = key_order.columns(self._open(), schema.table, schema.key)
+        if not columns:
+            raise catalogue.missing(schema.table)
+        return order_text(columns)
 
     def estimated_rows(self, table: TableName) -> int:
         with translated(self._config):

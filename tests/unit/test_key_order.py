@@ -1,0 +1,172 @@
+"""A dump whose key gets another order fails, whenever that happens: no row is skipped in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dblog_core import control, requests
+from dblog_core.errors import RequestError, SourceRefused, SourceUnavailable
+from dblog_core.key_order import order_text
+from dblog_core.requests import DumpRequest
+from dblog_core.schema import Column, TableSchema
+from tests.fake_source import ORDERS
+from tests.unit import requests_world
+from tests.unit.workers_world import Reader, World, world
+
+__all__ = ["world"]
+
+KEYS = list(range(1, 31))
+WIDE = TableSchema(ORDERS.table, (*ORDERS.columns, Column("extra", "text", pa.string())), ORDERS.key)
+OLD: dict[str, Any] = {"order": "old"}
+
+
+@pytest.fixture
+def ordered(world: World) -> World:
+    """Thirty rows in the old order."""
+    world.fill(*KEYS)
+    world.database.orders[ORDERS.table] = "old"
+    return world
+
+
+def change(world: World) -> None:
+    world.database.orders[ORDERS.table] = "new"
+
+
+def at_read(world: World, number: int, act: Callable[[], None]) -> None:
+    """Right before the SELECT of that number, from 1, after its low watermark and the look at the shape."""
+
+    def look() -> None:
+        if len(world.source.reads) == number:
+            act()
+
+    world.source.on_read = look
+
+
+def fails(world: World) -> None:
+    with pytest.raises(RequestError, match=r"order of the key of shop\.orders has changed") as raised:
+        world.work()
+    assert "was old, and is new" in str(raised.value)
+    assert raised.value.fix == "request the dump again"
+    status = world.status()
+    assert status.state == "failed"
+    assert "fix: request the dump again" in (status.error or "")
+    assert not any(h.final for h in world.highs())
+
+
+def test_a_key_that_keeps_its_order_is_dumped(ordered: World) -> None:
+    ordered.request(OLD)
+    ordered.work()
+    assert (ordered.status().state, ordered.dumped()) == ("done", KEYS)
+
+
+def test_a_task_of_an_older_version_that_remembers_no_order_goes_on(ordered: World) -> None:
+    ordered.request({})
+    at_read(ordered, 2, lambda: change(ordered))
+    ordered.work()
+    assert ordered.dumped() == KEYS
+
+
+@pytest.mark.parametrize("task", [{}, {"keys": KEYS}, {"key_from": 1, "key_to": 30}], ids=["whole", "keys", "range"])
+def test_a_change_before_the_first_chunk_fails_the_task(ordered: World, task: dict[str, Any]) -> None:
+    ordered.request({**OLD, **task})
+    change(ordered)
+    fails(ordered)
+    assert ordered.highs() == []
+
+
+def test_a_change_between_two_chunks_keeps_what_was_read_before(ordered: World) -> None:
+    ordered.request(OLD, delay=1.0)
+    ordered.clock.hooks.append(lambda: change(ordered) if len(ordered.highs()) == 2 else None)
+    fails(ordered)
+    assert ordered.dumped() == KEYS[:20]
+
+
+def test_a_change_between_the_look_at_the_shape_and_the_select_is_noticed(ordered: World) -> None:
+    ordered.request(OLD)
+    at_read(ordered, 2, lambda: change(ordered))
+    fails(ordered)
+    assert len(ordered.highs()) == 1, "what that SELECT has read reaches nobody"
+
+
+def test_a_change_between_the_first_select_and_the_look_at_the_largest_key_is_noticed(
+    ordered: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordered.request(OLD)
+    real = Reader.last_key
+
+    def late(self: Reader, schema: TableSchema) -> Any:
+        change(ordered)
+        return real(self, schema)
+
+    monkeypatch.setattr(Reader, "last_key", late)
+    fails(ordered)
+    assert ordered.highs() == []
+
+
+def test_a_select_that_the_change_makes_impossible_is_told_as_the_change(ordered: World) -> None:
+    """As one with an ENUM label that is gone: otherwise people read of a value that is none."""
+    ordered.request(OLD)
+
+    def refuse() -> None:
+        change(ordered)
+        ordered.database.schemas[ORDERS.table] = WIDE
+        raise SourceRefused("no such label")
+
+    at_read(ordered, 2, refuse)
+    fails(ordered)
+
+
+def test_a_look_that_a_lost_connection_prevents_is_taken_again(ordered: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    ordered.request(OLD)
+    real, left = Reader.key_order, [SourceUnavailable("gone", fix="none")]
+
+    def lost(self: Reader, schema: TableSchema) -> str:
+        if left:
+            raise left.pop()
+        return real(self, schema)
+
+    monkeypatch.setattr(Reader, "key_order", lost)
+    ordered.work()
+    assert (ordered.status().state, ordered.dumped()) == ("done", KEYS)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [DumpRequest(("shop.orders",)), DumpRequest(("shop.orders",), keys=(1, 2)), DumpRequest(None)],
+    ids=["table", "keys", "all"],
+)
+def test_each_task_remembers_the_order_of_the_time_before_it_was_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_: DumpRequest
+) -> None:
+    shop = requests_world.make(tmp_path, monkeypatch, chunk_size=10, workers=2)
+    shop.fill(requests_world.ORDERS, [(n,) for n in range(1_000)])
+    shop.database.orders = dict.fromkeys(shop.database.schemas, "old")
+    real = requests_world.Reader.boundaries
+
+    def altered(self: requests_world.Reader, schema: TableSchema, **more: Any) -> Any:
+        shop.database.orders[schema.table] = "new"
+        return real(self, schema, **more)
+
+    monkeypatch.setattr(requests_world.Reader, "boundaries", altered)
+    status = control.dump(shop.state, requests.submit(shop.config, request_))
+    assert {t.order for t in status.tasks} == {"old"}
+    assert len(status.tasks) >= len(status.tables)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([["a", "int"], ["b", "int"]], [["b", "int"], ["a", "int"]]),
+        ([["a", "int"]], [["a", "int", {"collname": "C"}]]),
+        ([["a", "x" * 5_000 + "y"]], [["a", "x" * 5_000 + "z"]]),
+    ],
+)
+def test_different_columns_have_different_short_texts(one: Sequence[Any], other: Sequence[Any]) -> None:
+    assert order_text(one) != order_text(other)
+    assert order_text(one) == order_text(list(one))
+    assert max(len(order_text(one)), len(order_text(other))) <= 1_000
