@@ -94,7 +94,16 @@ class SchemaSeen:
     schema: TableSchema
 
 
-Signal = WatermarkSeen | Truncated | SchemaSeen
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Some rows of a table went away without row events (a partition was dropped): only the table itself can tell."""
+
+    sequence: int
+    transaction: int
+    table: TableName
+
+
+Signal = Rewritten | WatermarkSeen | Truncated | SchemaSeen
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Protocol
 from dblog_core import control, dump, requests
 from dblog_core.config import Config
 from dblog_core.dumps import TaskProgress
-from dblog_core.errors import DblogError, LeaseLost, LogPositionLost, SegmentTaken, StateError
+from dblog_core.errors import DblogError, LeaseLost, LogPositionLost, RequestError, SegmentTaken, StateError
 from dblog_core.interfaces import Clock, Json, Lease, LogStream, Source, Spawn, StateStore
 from dblog_core.requests import DumpRequest
 from dblog_core.rules import Rules
@@ -252,6 +252,7 @@ class Leader:
         return self._capture.outcome(self._sequencer.position) is CaptureOutcome.CURRENT
 
     def _publish(self, stream: LogStream) -> None:
+        self._heal()
         manifest = self._sequencer.seal(self._now())
         if not self._lease.valid():
             raise LeaseLost("the lease was lost while a segment was written", where=self._config.state.url)
@@ -263,6 +264,16 @@ class Leader:
         self._capture.healthy()
         self._mirror()
         self._tell()
+
+    def _heal(self) -> None:
+        """Requests dumps of tables that lost rows without row events. Before the manifest that goes past the place: a
+        crash between the two must not lose them, and two of them would do no harm."""
+        for table in self._sequencer.take_rewritten():
+            wanted = replace(WHOLE, tables=(str(table),))
+            try:
+                requests.submit(self._config, wanted, requested_by=control.SYSTEM, state=self._state)
+            except RequestError as error:  # gone meanwhile, or without a key: nothing of it is in the lake
+                log.warning("%s lost rows without row events, and cannot be dumped: %s", table, error)
 
     def _finish(self, stream: LogStream) -> None:
         """A clean handover: what is whole is published; the rest is read again by the next leader."""

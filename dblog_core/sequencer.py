@@ -18,7 +18,7 @@ from dblog_core import recall, watermark
 from dblog_core.changes import ChangeTouches, OrderedChanges, log_rows, runs, split_key_changes
 from dblog_core.chunks import Chunks, Finished, Placement, Refused
 from dblog_core.dumps import TaskProgress
-from dblog_core.events import LogBatch, SchemaSeen, Signal, Transaction, Truncated, WatermarkSeen
+from dblog_core.events import LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated, WatermarkSeen
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging import Staging
@@ -62,6 +62,7 @@ class Sequencer:
             for event in recall.events(staging, head):
                 self._dumps.rows(event.table, event.offsets, event.xid, event.touches)
         self._schemas = dict(head.schemas)
+        self._rewritten: dict[TableName, None] = {}
         self._next = head.last_offset + 1
         self._position, self._partial = head.position, head.partial
         self._log_position, self._commit_time = head.log_position, head.commit_time
@@ -80,7 +81,7 @@ class Sequencer:
     @property
     def dirty(self) -> bool:
         """Whether the segment would hold anything but a position."""
-        return self._next > self._draft.first_offset or self._dumps.changed
+        return self._next > self._draft.first_offset or self._dumps.changed or bool(self._rewritten)
 
     @property
     def places_chunks(self) -> bool:
@@ -117,6 +118,11 @@ class Sequencer:
     def take_progress(self) -> dict[str, TaskProgress]:
         """Progress that the last published segment made true: for the state store."""
         return self._dumps.take_progress()
+
+    def take_rewritten(self) -> list[TableName]:
+        """Tables that lost rows without row events since the last call: a dump of each is to be requested."""
+        taken, self._rewritten = list(self._rewritten), {}
+        return taken
 
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
@@ -200,6 +206,9 @@ class Sequencer:
             case Truncated():
                 offset = self._mark("t", signal.table, transaction, transaction=transaction.id)
                 self._dumps.rows(signal.table, (offset, offset), transaction.xid, None)
+            case Rewritten():
+                self._dumps.altered(signal.table)  # chunks that are being read may hold rows that are gone
+                self._rewritten[signal.table] = None
             case WatermarkSeen():
                 self._watermark(watermark.parse(signal.payload), transaction)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 from dblog_core.errors import RequestError
 from dblog_core.events import (
     LogBatch,
+    Rewritten,
     SchemaSeen,
     Signal,
     TableChanges,
@@ -41,13 +42,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step of a transaction: op c, u, d, t (truncate) or w (watermark, `after["payload"]`)."""
+    """A step of a transaction: op c, u, d, t (truncate), p (partitions dropped: the keys in `gone` vanish) or w
+    (watermark, `after["payload"]`)."""
 
     op: str
     table: TableName
     before: Row | None = None
     after: Row | None = None
     unchanged: tuple[str, ...] = ()
+    gone: tuple[Key, ...] = ()
 
 
 @dataclass(slots=True)
@@ -86,6 +89,8 @@ class FakeDatabase:
         rows = self.rows.setdefault(change.table, {})
         if change.op == "t":
             rows.clear()
+        for key in change.gone:
+            rows.pop(key, None)
         if change.before is not None and change.op in "ud":
             del rows[self.key(change.table, change.before)]
         if change.after is not None and change.op in "cu":
@@ -165,6 +170,8 @@ class FakeStream:
                 signals.append(WatermarkSeen(sequence, 0, (change.after or {})["payload"]))
             elif change.op == "t":
                 signals.append(Truncated(sequence, 0, change.table))
+            elif change.op == "p":
+                signals.append(Rewritten(sequence, 0, change.table))
             else:
                 schema = self._source.database.schemas[change.table]
                 if schema.fingerprint not in self._seen:

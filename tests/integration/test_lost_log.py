@@ -1,4 +1,4 @@
-"""The source has dropped the log that comes next: an error that says so, and the way on that mends everything."""
+"""What the log does not tell: it is lost (an error that says so, and the way on), or a partition was dropped."""
 
 from __future__ import annotations
 
@@ -59,26 +59,41 @@ def test_a_lost_log_stops_the_capture_and_a_fresh_start_mends_it(database: Datab
         run_capture(config, stop=stop, until_current=True)
     assert "--fresh-start" in caught.value.fix
     assert wiring.open_staging(config).head() == before
-    mend(config)
-    assert replay(config) == {1: "changed", 3: "three"}
+    mend(config, fresh_start=True, rows={1: "changed", 3: "three"})
 
 
-def mend(config: Config) -> None:
-    """A capture with a fresh start, until the dump that it requests is done."""
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+@pytest.mark.timeout(120)
+def test_rows_of_a_dropped_partition_go_with_a_dump_that_is_requested_by_itself(
+    database: Database, tmp_path: Path
+) -> None:
+    parts = ", ".join(f"PARTITION p{i} VALUES LESS THAN ({10 * i + 10})" for i in range(3))
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, v varchar(20)) PARTITION BY RANGE (id) ({parts})")
+    config = database.config(tmp_path)
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute("INSERT INTO t VALUES (1, 'one'), (11, 'two'), (21, 'three')")
+    database.execute("ALTER TABLE t DROP PARTITION p1", "ALTER TABLE t TRUNCATE PARTITION p2")
+    database.execute("INSERT INTO t VALUES (2, 'later')")
+    mend(config, fresh_start=False, rows={1: "one", 2: "later"})
+    assert control.dumps(wiring.open_state(config))
+
+
+def mend(config: Config, *, fresh_start: bool, rows: dict[int, str]) -> None:
+    """A capture, with a fresh start or not, until the dumps that it requests are done and a consumer has `rows`."""
     stop, faults = threading.Event(), []
 
     def capture() -> None:
         try:
-            run_capture(config, stop=stop, fresh_start=True)
+            run_capture(config, stop=stop, fresh_start=fresh_start)
         except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
             faults.append(error)
 
-    thread = threading.Thread(target=capture)
+    thread = threading.Thread(target=capture, daemon=True)
     thread.start()
     state: Any = wiring.open_state(config)
     pause = threading.Event()
-    while not any(d.state == "done" for d in control.dumps(state)):
-        assert thread.is_alive(), faults
+    while any(d.state != "done" for d in control.dumps(state)) or replay(config) != rows:
+        assert thread.is_alive(), faults or replay(config)
         pause.wait(0.1)
     state.close()
     stop.set()

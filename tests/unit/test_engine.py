@@ -261,6 +261,16 @@ def test_an_initial_start_dumps_all_tables_by_itself(world: World) -> None:
     assert world.replay() == world.rows()
 
 
+def test_rows_that_vanish_without_row_events_are_healed_by_a_dump(world: World) -> None:
+    world.capture()
+    world.put(1, 2, 3)
+    world.capture()
+    world.database.commit(Change("p", ORDERS.table, gone=((2,), (3,))))
+    world.capture_until_dumped(fresh_start=False)
+    assert [d.requested_by for d in control.dumps(world.state)] == [control.SYSTEM]
+    assert world.replay() == world.rows() == {1: {"id": 1, "name": "n", "big": "b"}}
+
+
 def test_a_fresh_start_gives_up_lost_log_and_dumps_all_that_is_there(world: World) -> None:
     world.capture()
     world.put(1, 2, 3)

@@ -26,7 +26,9 @@ class Means(Enum):
     EMPTIES = auto()
     """All rows of `tables` are gone: TRUNCATE, DROP, CREATE OR REPLACE."""
     REWRITES = auto()
-    """Rows of `tables` come or go without row events: RENAME, changes of partitions and files, CREATE … SELECT."""
+    """Rows of `tables` come or go without row events: RENAME, swapped partitions and files, CREATE … SELECT."""
+    DROPS_PARTITIONS = auto()
+    """Some rows of `tables` are gone: DROP PARTITION, TRUNCATE PARTITION."""
     DROPS_SCHEMA = auto()
     CHANGES_ROWS = auto()
     """A change of rows in statement form: what it touches (triggers, cascades) cannot be known."""
@@ -221,7 +223,11 @@ def _table_ddl(read: _Reader) -> Statement | None:
     table = read.table()
     if table is None:
         return Statement(Means.UNKNOWN)
-    return Statement(Means.REWRITES if _moves_rows(read.words()) else Means.HARMLESS, (table,))
+    words = read.words()
+    if _moves_rows(words):
+        return Statement(Means.REWRITES, (table,))
+    drops = {("DROP", "PARTITION"), ("TRUNCATE", "PARTITION")} & set(itertools.pairwise(words))
+    return Statement(Means.DROPS_PARTITIONS if drops else Means.HARMLESS, (table,))
 
 
 def _drop(read: _Reader) -> Statement | None:
@@ -269,11 +275,11 @@ _RENAMED_PARTS = {"COLUMN", "INDEX", "KEY"}
 
 
 def _moves_rows(words: list[str]) -> bool:
-    """Whether an ALTER TABLE renames the table, or drops, empties or swaps partitions or files."""
+    """Whether an ALTER TABLE renames the table, or swaps partitions or files."""
     pairs = set(itertools.pairwise(words))
     if any(first == "RENAME" and second not in _RENAMED_PARTS for first, second in pairs):
         return True
-    partition = {(verb, "PARTITION") for verb in ("DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "CONVERT")}
+    partition = {(verb, "PARTITION") for verb in ("EXCHANGE", "DISCARD", "IMPORT", "CONVERT")}
     return bool(pairs & (partition | {("DISCARD", "TABLESPACE"), ("IMPORT", "TABLESPACE"), ("CONVERT", "TABLE")}))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
-from dblog_core.events import LogBatch, SchemaSeen, Transaction, Truncated, WatermarkSeen
+from dblog_core.events import LogBatch, Rewritten, SchemaSeen, Transaction, Truncated, WatermarkSeen
 from dblog_core.schema import TableName
 from dblog_core.sources.mysql import events, rowevents, tablemap, xa
 from dblog_core.sources.mysql.batch import BatchBuilder
@@ -326,11 +326,16 @@ class LogState:
             case Means.EMPTIES:
                 for table in statement.tables:
                     self._shapes.pop(table, None)
-                    if self._tables.wants(table):
-                        index = self._batch.transaction(group.transaction)
-                        self._batch.signal(Truncated(self._batch.next_sequence, index, table))
+                self._lost_rows(Truncated, statement, group)
+            case Means.DROPS_PARTITIONS:
+                self._lost_rows(Rewritten, statement, group)
         if not group.begun:
             self._end()
+
+    def _lost_rows(self, kind: type[Truncated | Rewritten], statement: Statement, group: _Group) -> None:
+        for table in filter(self._tables.wants, statement.tables):
+            index = self._batch.transaction(group.transaction)
+            self._batch.signal(kind(self._batch.next_sequence, index, table))
 
     def _fault(self, statement: Statement, group: _Group) -> tuple[str, str] | None:
         """Why the statement cannot be followed, and the way on."""
