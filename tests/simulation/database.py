@@ -186,7 +186,7 @@ class Database:
         return f"{xmin}:{xmax}:{','.join(map(str, running))}"
 
     def acknowledge(self, position: int) -> None:
-        """The log before `position` goes. Raises AssertionError where that is more than is `durable` with the client."""
+        """The log before `position` goes. Raises AssertionError where the client has less of it `durable`."""
         if position > self.durable():
             raise AssertionError(f"{position} is acknowledged, and {self.durable()} is published")
         self.acknowledged = max(self.acknowledged, position)
