@@ -163,8 +163,8 @@ _VALUE = re.compile(r"###   @(\d+)=(.*)")
 _TRUNCATE = re.compile(r"TRUNCATE TABLE (\w+)\.(\w+)")
 
 
-def binlog_entries(database: Database, start: tuple[str, int]) -> list[Entry]:
-    """Row events by `mysqlbinlog` / `mariadb-binlog` from a file and position to the end."""
+def _binlog(database: Database, start: tuple[str, int]) -> list[str]:
+    """The lines of the server's own reader of its log."""
     server = database.server
     tool = "mysqlbinlog" if database.kind == "mysql" else "mariadb-binlog"
     command = [
@@ -173,11 +173,31 @@ def binlog_entries(database: Database, start: tuple[str, int]) -> list[Entry]:
         f"--password={server.admin.password}", "--protocol=tcp", f"--start-position={start[1]}", start[0],
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True, errors="surrogateescape")
+    return done.stdout.splitlines()
+
+
+def binlog_images(database: Database, start: tuple[str, int]) -> Iterator[tuple[str, dict[int, str]]]:
+    """The new image of every inserted or updated row of the database, in log order: table, values by column number."""
+    table, image = "", dict[int, str]()
+    for line in [*_binlog(database, start), "end"]:
+        if value := _VALUE.match(line):
+            image[int(value[1])] = value[2]
+        elif line in ("### WHERE", "### SET"):
+            image = {}
+        else:
+            if table and image:
+                yield table, image
+            match = _STATEMENT.match(line)
+            table, image = (match[3] if match and match[2] == database.name else ""), {}
+
+
+def binlog_entries(database: Database, start: tuple[str, int]) -> list[Entry]:
+    """Row events by `mysqlbinlog` / `mariadb-binlog` from a file and position to the end."""
     entries: list[Entry] = []
     statement: tuple[str, str] | None = None
     images: list[dict[int, str]] = []
     transaction = 0
-    for line in [*done.stdout.splitlines(), "end"]:
+    for line in [*_binlog(database, start), "end"]:
         if value := _VALUE.match(line):
             images[-1][int(value[1])] = value[2]
         elif line in ("### SET", "### WHERE"):
