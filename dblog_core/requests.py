@@ -183,7 +183,7 @@ def _tables(known: dict[str, TableSchema], names: tuple[str, ...] | None) -> tup
         if pattern in known:
             if not known[pattern].key:
                 refusal = _no_key(pattern)
-                raise RequestError(refusal.reason, where=pattern, fix=refusal.fix)
+                raise RequestError(refusal.reason, fix=refusal.fix)
             shapes[pattern] = known[pattern]
             continue
         found = known if pattern is None else _matching(known, pattern)

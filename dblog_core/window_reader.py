@@ -144,9 +144,11 @@ class WindowReader:
         chunk = self._keys(schema, asked, conditions)
         found = set(keys_of(chunk.rows, schema))
         # A key that a filter leaves out may be there all the same.
-        absent = () if conditions else tuple(key_to_json(k) for k in asked if k not in found)
+        absent = [] if conditions else [k for k in asked if k not in found]
+        if found - set(asked):  # the database takes another spelling for one of them: it says for which
+            absent = [k for k in absent if not self._keys(schema, [k], ()).rows.num_rows]
         final = first + KEYS_PER_CHUNK >= len(self._task.keys)
-        return self._stage(mark, chunk, last_key=None, final=final, absent=absent)
+        return self._stage(mark, chunk, last_key=None, final=final, absent=tuple(map(key_to_json, absent)))
 
     def _first(self, mark: Mark, schema: TableSchema, conditions: tuple[Filter, ...]) -> High:
         """The first key of a range that includes it: a chunk of its own, since what follows comes *after* a key."""

@@ -24,7 +24,7 @@ from dblog_core.staging.reader import lines
 from dblog_core.staging.storage import LocalStorage
 from dblog_core.state.memory import MemoryState
 from dblog_core.window import LogOrder
-from tests.fake_source import ORDERS, Change, FakeDatabase, FakeSource, FakeStream
+from tests.fake_source import ORDERS, Change, FakeDatabase, FakeReader, FakeSource, FakeStream
 
 
 class World:
@@ -259,6 +259,21 @@ def test_an_initial_start_dumps_all_tables_by_itself(world: World) -> None:
     world.capture_until_dumped(fresh_start=False)
     assert [d.requested_by for d in control.dumps(world.state)] == [control.SYSTEM]
     assert world.replay() == world.rows()
+
+
+def test_a_key_in_another_spelling_is_not_absent(running: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a case-insensitive collation: here 1005 is 5 to the database, and it has nothing for 1007."""
+    running.put(5)
+    real = FakeReader.read_keys
+
+    def spelled(self: FakeReader, schema: Any, keys: Any, **more: Any) -> Any:
+        return real(self, schema, [(key[0] % 1000,) for key in keys], **more)
+
+    monkeypatch.setattr(FakeReader, "read_keys", spelled)
+    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), keys=(1005, 1007)))
+    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    dumped = [(line["op"], line["key"]["id"]) for line in running.lines() if line["origin"] == "dump"]
+    assert dumped == [("r", 5), ("d", 1007)]
 
 
 def test_rows_that_vanish_without_row_events_are_healed_by_a_dump(world: World) -> None:
