@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dblog_core.schema import TableName
-from dblog_core.window import LogOrder, Snapshot, Snapshots, Survivor, Touch, UnknownWindow, Windows
+from dblog_core.window import LogOrder, Snapshot, Snapshots, Survivor, TooManyKeys, Touch, UnknownWindow, Windows
 
 T = TableName("shop", "orders")
 OTHER = TableName("shop", "items")
@@ -164,3 +164,18 @@ def test_a_chunk_must_see_all_that_ran_when_the_log_was_opened() -> None:
     start.horizon("95:99:96")
     assert start.start is None
     assert not start.admits("94:99:94"), "a window that was open before the horizon may be older than it"
+
+
+def test_more_keys_than_are_remembered_refuse_the_chunks_that_did_not_see_them() -> None:
+    w = Windows(Snapshots("90:90:"), limit=3)
+    w.open("old", T, 0)
+    w.record(T, (1, 2), 100, [touch(1), touch(2)])
+    w.record(T, (3, 4), 101, [touch(3), touch(4)])
+    w.record(OTHER, (5, 5), 101, [touch(5)])
+    with pytest.raises(TooManyKeys):
+        w.close("old", "100:102:100,101")
+    assert not w.is_open("old")
+    w.open("new", T, 5)
+    w.record(T, (6, 6), 103, [touch(6)])
+    assert set(w.close("new", "102:104:103").rows) == {(6,)}, "what this one did not see is remembered"
+    assert w.earliest_unseen(9) == 0, "what is not remembered is not forgotten"
