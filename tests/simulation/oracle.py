@@ -103,7 +103,7 @@ class _Walk:
     def _jump(self, offset: int, position: int) -> None:
         """A fresh start: what the log held in between is lost, and a dump has to make up for it."""
         self._truth, self._expected = self._world.database.log_state(position), self._rows_of(position)
-        self._jumped = offset
+        self._jumped, self._left = offset, 0  # the rest of a transaction is lost too
 
     def _log_row(self, line: Line) -> None:
         transaction, change, op, self._left = next(self._expected, (None, None, None, 0))

@@ -48,7 +48,7 @@ def run_all(first: int, count: int) -> dict[str, int]:
     finally:
         for process in running:
             process.kill()
-            process.wait()
+            process.communicate()
     return total
 
 
