@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -29,7 +30,8 @@ def run(first: int, last: int, *, hash_seed: str = "random") -> subprocess.Popen
 
 
 def result(process: subprocess.Popen[str]) -> dict[str, Any]:
-    output, _ = process.communicate()
+    with process:
+        output, _ = process.communicate()
     assert process.returncode == 0, output
     found: dict[str, Any] = orjson.loads(output)
     return found
@@ -39,16 +41,14 @@ def run_all(first: int, count: int) -> dict[str, int]:
     """Runs seeds on all processes; returns what happened, counted over all of them."""
     share = -(-count // PROCESSES)
     starts = range(first, first + count, share)
-    running = [run(start, min(start + share, first + count) - 1) for start in starts]
     total: dict[str, int] = {}
-    try:
+    with contextlib.ExitStack() as stack:
+        running = [stack.enter_context(run(start, min(start + share, first + count) - 1)) for start in starts]
+        for process in running:
+            stack.callback(process.kill)  # where one fails the others need not go on
         for process in running:
             for name, number in result(process)["counts"].items():
                 total[name] = total.get(name, 0) + number
-    finally:
-        for process in running:
-            process.kill()
-            process.communicate()
     return total
 
 
