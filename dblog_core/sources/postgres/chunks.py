@@ -26,7 +26,12 @@ from dblog_core.sources.postgres.types import from_text
 from dblog_core.sources.postgres.watermarks import identifier
 from dblog_core.values import Key, keys_of
 
-_BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {}; SELECT pg_current_snapshot()::text"
+# Locked as the COPY locks it, but before the snapshot is taken: of a table that an ALTER rewrites between the two, the
+# COPY would see no row, and no error would tell. LOCK takes no snapshot itself.
+_BEGIN = (
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {} IN ACCESS SHARE MODE; {}; "
+    "SELECT pg_current_snapshot()::text"
+)
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
 _ESTIMATE = """
     SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint FROM pg_class c
@@ -167,10 +172,11 @@ class PostgresChunkReader:
     ) -> Chunk:
         with translated(self._config), _refused(schema, filters):
             copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT csv, FORCE_QUOTE *)").format(query)
-            snapshot, text = self._copy(copy, _BEGIN.format(settings))
+            begin = sql.SQL(_BEGIN).format(self._source(schema.table), sql.SQL(settings))
+            snapshot, text = self._copy(copy, begin)
         return Chunk(schema, _rows(text, columns, schema.table), snapshot)
 
-    def _copy(self, query: sql.Composable, begin: str) -> tuple[str, io.BytesIO]:
+    def _copy(self, query: sql.Composable, begin: sql.Composable) -> tuple[str, io.BytesIO]:
         """The CSV of a COPY, and the snapshot that it read: both of one transaction."""
         connection, text = self._open(), io.BytesIO()
         try:
