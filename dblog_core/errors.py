@@ -6,6 +6,7 @@
     ├── SourceError                  the source database
     │   ├── SourceUnavailable        transient: it cannot be reached, or went away
     │   ├── SourceRefused            wrong password, missing grant, wrong server setting
+    │   │   └── ServerNotSafe        a setting or grant without which no chunk of any table would be right
     │   ├── LogPositionLost          the server no longer has the log that we need
     │   ├── UnknownLogEvent          the log holds something that we cannot decode safely
     │   └── ValueOutOfRange          a value that has no exact form in the lake
@@ -63,6 +64,10 @@ class SourceUnavailable(SourceError):
 
 class SourceRefused(SourceError):
     """The server answers, and does not let us: credentials, grants or settings."""
+
+
+class ServerNotSafe(SourceRefused):
+    """A setting or a missing grant of the server with which no chunk of any table would be right: no task's fault."""
 
 
 class LogPositionLost(SourceError):

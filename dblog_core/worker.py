@@ -6,7 +6,7 @@ import logging
 import zlib
 
 from dblog_core.attempt import Attempt, WorkerPace
-from dblog_core.errors import DblogError, LeaseLost
+from dblog_core.errors import DblogError, LeaseLost, ServerNotSafe
 from dblog_core.finder import Finder
 from dblog_core.hold import Hold, Workplace
 from dblog_core.window_reader import Connections
@@ -51,8 +51,8 @@ def _carry_out(hold: Hold, pace: WorkerPace) -> DblogError | None:
             log.warning("%s: left to others: %s", hold, error)
             return None
         except DblogError as error:
-            if not error.transient and connections is None:
-                raise  # this worker cannot connect: others may
+            if isinstance(error, ServerNotSafe) or (not error.transient and connections is None):
+                raise  # no fault of the task: it goes on where a worker connects, or once the server is mended
             if not error.transient:
                 return _failed(hold, error)
             fault = error

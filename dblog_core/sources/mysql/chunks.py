@@ -11,7 +11,7 @@ import pymysql
 from pymysql.connections import Connection, MySQLResult
 
 from dblog_core.config import SourceConfig
-from dblog_core.errors import RequestError, SourceRefused, SourceUnavailable, ValueOutOfRange
+from dblog_core.errors import RequestError, ServerNotSafe, SourceUnavailable, ValueOutOfRange
 from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, ReadPlan
 from dblog_core.key_order import order_text
@@ -234,7 +234,7 @@ def _comparable(schema: TableSchema) -> Iterator[None]:
 
 
 def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:
-    """Raises SourceRefused where commits may become visible in another order than the log's.
+    """Raises ServerNotSafe where commits may become visible in another order than the log's.
 
     Read right before a chunk's SELECT, after its low watermark. A SELECT is stale only for a transaction that is logged
     before that watermark and becomes visible after it, so what counts is how *those* committed: a look after the
@@ -244,10 +244,10 @@ def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:
     if config.kind == "mariadb":
         return  # it has no such setting, and keeps the order; but for XA, see `await_xa_commits`
     if str(rows(connection, "SELECT @@GLOBAL.binlog_order_commits")[0][0]) != "1":
-        raise SourceRefused(
+        raise ServerNotSafe(
             "binlog_order_commits is OFF: a chunk could miss what the log already holds, and stale rows would win",
             where=where(config),
-            fix="SET PERSIST binlog_order_commits = ON; and run the dump again",
+            fix="SET PERSIST binlog_order_commits = ON; then `dblog work --once` goes on with the dump",
         )
 
 

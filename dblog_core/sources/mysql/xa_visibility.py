@@ -14,7 +14,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from dblog_core.config import SourceConfig
-from dblog_core.errors import SourceRefused, SourceUnavailable
+from dblog_core.errors import ServerNotSafe, SourceUnavailable
 from dblog_core.sources.mysql.connection import rows, where
 
 _PATIENCE = 60.0
@@ -30,7 +30,7 @@ def await_xa_commits(connection: Connection[Any], config: SourceConfig) -> None:
 
     A transaction is in XA RECOVER until its commit is visible. So nothing is to be waited for where that is empty,
     which needs no grant; else those sessions are waited for that may be committing one of its transactions. Raises
-    SourceRefused where they cannot be seen, SourceUnavailable after a minute.
+    ServerNotSafe where they cannot be seen, SourceUnavailable after a minute.
     """
     if config.kind != "mariadb":
         return
@@ -68,7 +68,7 @@ def _committing(connection: Connection[Any], config: SourceConfig) -> set[tuple[
     except pymysql.err.OperationalError as error:
         if error.args[0] != _NO_ACCESS:
             raise
-        raise SourceRefused(
+        raise ServerNotSafe(
             "XA transactions are prepared, and whether one is just committing cannot be seen: PROCESS is missing."
             " MariaDB logs an XA COMMIT before it is visible, so a chunk could miss it",
             where=where(config),
