@@ -29,7 +29,7 @@ LOCK_COMMANDS = ("Com_lock_tables", "Com_flush", "Com_lock_instance", "Com_backu
 
 _POSTGRES = """
     SELECT coalesce(l.relation::regclass::text, l.locktype), l.mode FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-    WHERE a.usename = %s AND l.locktype <> 'virtualxid'
+    WHERE a.usename = %s AND l.locktype NOT IN ('virtualxid', 'object')
 """
 _METADATA = """
     SELECT m.OBJECT_NAME, m.LOCK_TYPE FROM performance_schema.metadata_locks m

@@ -269,6 +269,16 @@ def test_a_truncate_that_nobody_sees_empties_the_chunk_that_was_read_before_it(
     assert set(source(database)) == {(1,), (2,)}
 
 
+@pytest.mark.timeout(120)
+def test_a_first_capture_does_not_wait_for_a_standby_that_is_away(
+    config: Config, dblog: Dblog, no_standby: Callable[[bool], None]
+) -> None:
+    no_standby(True)
+    capture = dblog.start("capture", "--until-current")
+    assert capture.wait(60) == 0, dblog.output()
+    assert wiring.open_staging(config).head() is not None
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("restart", [False, True], ids=["", "restart"])
 def test_what_was_committed_before_the_slot_and_is_not_yet_seen_is_waited_for(

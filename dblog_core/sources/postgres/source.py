@@ -44,6 +44,8 @@ class PostgresSource:
     def prepare(self) -> None:
         """Watermark table, publication (pgoutput) and slot, in this order: a slot does not see an older publication."""
         with session(self._config) as connection:
+            # A synchronous standby that is away must not keep a first capture waiting for its own small commits.
+            execute(connection, "SET synchronous_commit = local")
             self._watermark_table(connection)
             tables = catalogue.wanted_tables(connection, self._config)
             self._refuse(tables, connection)
