@@ -23,9 +23,9 @@ _KEY_HELP = (
     "a binary key is base64."
 )
 _FILTER_HELP = (
-    "Conditions that a row must all pass, one per line: COLUMN OPERATOR VALUE, such as `amount >= 10`, "
-    '`state in ["new", "paid"]`, `day < 2026-11-01`. Operators: `=` `<` `<=` `>` `>=` `in`. A value is JSON, or plain '
-    'text where the column holds text or a date; a column with a space in its name: `["my column", "=", 5]`.'
+    "Conditions that a row must all pass, one per line: COLUMN OPERATOR VALUE, such as: amount >= 10, or: state in "
+    '["new", "paid"], or: day < 2026-11-01. Operators: = < <= > >= in. A value is JSON, or plain text where the column '
+    'holds text or a date; for a column with a space in its name: ["my column", "=", 5].'
 )
 _FILTER_FIX = 'write COLUMN OPERATOR VALUE, such as amount >= 10, or ["COLUMN", "OPERATOR", VALUE]'
 _SIZE = r"^\s*(\d+\s*[KMGTkmgt]?[Bb]?)?\s*$"
