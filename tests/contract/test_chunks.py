@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -14,7 +14,6 @@ from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.wiring import open_source
 from tests.contract.keyed import (
     MYSQL_KINDS,
-    TYPES,
     cases,
     composite,
     every_way,
@@ -29,22 +28,6 @@ from tests.fix_servers import Database
 CASES = [(kind, case) for kind in MYSQL_KINDS for case in mysql_cases()]
 CASES += [("postgres", case) for case in postgres_cases()]
 COMPOSITES = ["mixed", "enum_first", "enum_last", "binary_first"]
-
-
-@pytest.fixture
-def source(database: Database, source_config: Config) -> Source:
-    if database.kind == "postgres":
-        database.execute(*TYPES)
-    source = open_source(source_config.source)
-    source.prepare()
-    return source
-
-
-@pytest.fixture
-def reader(source: Source) -> Iterator[ChunkReader]:
-    reader = source.open_reader()
-    yield reader
-    reader.close()
 
 
 @pytest.mark.parametrize(("source_kind", "case"), CASES, indirect=["source_kind"])

@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dblog_core import filters
-from dblog_core.config import Config
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import ChunkReader, Source
-from dblog_core.wiring import open_source
 from tests.contract.keyed import (
-    TYPES,
     shape,
     walk,
 )
 from tests.contract.test_source import run
 from tests.fix_servers import Database
-
-
-@pytest.fixture
-def source(database: Database, source_config: Config) -> Source:
-    if database.kind == "postgres":
-        database.execute(*TYPES)
-    source = open_source(source_config.source)
-    source.prepare()
-    return source
-
-
-@pytest.fixture
-def reader(source: Source) -> Iterator[ChunkReader]:
-    reader = source.open_reader()
-    yield reader
-    reader.close()
-
 
 FILTERED = {
     "mysql": "i int, u bigint unsigned, d decimal(10,2), l decimal(65,30), f float, g double, t varchar(20), "

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from dblog_core.config import Config
 from dblog_core.errors import RequestError
-from dblog_core.interfaces import ChunkReader, Source
-from dblog_core.wiring import open_source
+from dblog_core.interfaces import ChunkReader
 from tests.contract.keyed import MYSQL_KINDS, TYPES, cases, shape
 from tests.contract.test_source import run
 from tests.fix_servers import Database
@@ -46,23 +42,15 @@ POSTGRES = [
     ("bigint", "ALTER TABLE a ALTER k TYPE text"),
     ("text", "ALTER TABLE a RENAME k TO gone"),
 ]
+
+
+@pytest.fixture
+def preparation() -> dict[str, list[str]]:
+    return PREPARE
+
+
 CHANGES = [(kind, *change) for kind in MYSQL_KINDS for change in MYSQL]
 CHANGES += [("postgres", *change) for change in POSTGRES]
-
-
-@pytest.fixture
-def source(database: Database, source_config: Config) -> Source:
-    database.execute(*PREPARE.get(database.kind, []))
-    source = open_source(source_config.source)
-    source.prepare()
-    return source
-
-
-@pytest.fixture
-def reader(source: Source) -> Iterator[ChunkReader]:
-    reader = source.open_reader()
-    yield reader
-    reader.close()
 
 
 @pytest.mark.parametrize(("source_kind", "column", "change"), CHANGES, indirect=["source_kind"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -17,7 +17,6 @@ from dblog_core.values import keys_of
 from dblog_core.wiring import open_source
 from tests.contract.keyed import (
     MYSQL_KINDS,
-    TYPES,
     order_of,
     shape,
     walk,
@@ -28,22 +27,6 @@ from tests.fix_servers import Database
 DAY = dt.date(2024, 1, 1)
 END = 30.0
 """Seconds within which a server must show what a test waits for."""
-
-
-@pytest.fixture
-def source(database: Database, source_config: Config) -> Source:
-    if database.kind == "postgres":
-        database.execute(*TYPES)
-    source = open_source(source_config.source)
-    source.prepare()
-    return source
-
-
-@pytest.fixture
-def reader(source: Source) -> Iterator[ChunkReader]:
-    reader = source.open_reader()
-    yield reader
-    reader.close()
 
 
 def big(database: Database, columns: str, values: str) -> None:

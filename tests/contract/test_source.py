@@ -11,31 +11,14 @@ from typing import Any
 
 import pytest
 
-from dblog_core.config import Config
 from dblog_core.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.values import Key, keys_of
-from dblog_core.wiring import open_source
 from tests.fix_servers import Database
 
 END = 60.0
 """Seconds within which the log must have delivered what a test waits for."""
-
-
-@pytest.fixture
-def source(database: Database, source_config: Config) -> Source:
-    """Prepared, over a database that has no tables yet but the watermark table."""
-    source = open_source(source_config.source)
-    source.prepare()
-    return source
-
-
-@pytest.fixture
-def reader(source: Source) -> Iterator[ChunkReader]:
-    reader = source.open_reader()
-    yield reader
-    reader.close()
 
 
 def run(database: Database, *statements: str) -> None:

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 from dblog_core.config import Config
-from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.interfaces import Source
 from dblog_core.wiring import open_source
 from tests.contract.keyed import (
-    TYPES,
     every_way,
     shape,
 )
 from tests.contract.test_source import run
 from tests.fix_servers import Database
-
-
-@pytest.fixture
-def source(database: Database, source_config: Config) -> Source:
-    if database.kind == "postgres":
-        database.execute(*TYPES)
-    source = open_source(source_config.source)
-    source.prepare()
-    return source
-
-
-@pytest.fixture
-def reader(source: Source) -> Iterator[ChunkReader]:
-    reader = source.open_reader()
-    yield reader
-    reader.close()
-
 
 UNIQUE = {
     "unique": "n int NOT NULL, k int NOT NULL, UNIQUE (k, n)",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -14,11 +13,9 @@ import pytest
 from psycopg2.extras import PhysicalReplicationConnection
 
 from dblog_core.config import Config
-from dblog_core.interfaces import ChunkReader, Source
-from dblog_core.wiring import open_source
+from dblog_core.interfaces import Source
 from tests.contract.keyed import (
     MYSQL_KINDS,
-    TYPES,
 )
 from tests.contract.test_source import run
 from tests.fix_servers import Database
@@ -26,22 +23,6 @@ from tests.fix_servers import Database
 LATE = 0.1  # seconds after which a standby of the tests replays what it has received
 END = 30.0
 """Seconds within which a server must show what a test waits for."""
-
-
-@pytest.fixture
-def source(database: Database, source_config: Config) -> Source:
-    if database.kind == "postgres":
-        database.execute(*TYPES)
-    source = open_source(source_config.source)
-    source.prepare()
-    return source
-
-
-@pytest.fixture
-def reader(source: Source) -> Iterator[ChunkReader]:
-    reader = source.open_reader()
-    yield reader
-    reader.close()
 
 
 def test_strain_tells_of_running_statements_and_retained_log(database: Database, source: Source) -> None:
