@@ -126,9 +126,6 @@ class Overlap:
     rows: dict[Key, Survivor | None] = field(default_factory=dict)
     touched: set[Key] = field(default_factory=set)
 
-    def __bool__(self) -> bool:
-        return self.everything or bool(self.touched)
-
 
 class UnknownWindow(LookupError):
     """A window that was never opened here: its low watermark lies before our start, or it was discarded."""
@@ -220,9 +217,6 @@ class Windows:
         self._memory: dict[TableName, deque[_Entry]] = {}
         self._counts: dict[TableName, int] = {}  # row events in the memory of each table
 
-    def __len__(self) -> int:
-        return len(self._windows)
-
     def open(self, window: str, table: TableName, offset: int) -> None:
         """The low watermark stands right after `offset`. Raises ValueError if the window is open already."""
         if window in self._windows:
@@ -233,9 +227,6 @@ class Windows:
         """Forgets a window that will not be placed; no error if it is not open."""
         if (gone := self._windows.pop(window, None)) is not None:
             self._prune(gone.table)
-
-    def is_open(self, window: str) -> bool:
-        return window in self._windows
 
     def wants(self, table: TableName) -> bool:
         """Whether row events of the table must be recorded now."""

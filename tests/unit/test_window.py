@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from dblog_core.schema import TableName
-from dblog_core.window import LogOrder, Snapshot, Snapshots, Survivor, TooManyKeys, Touch, UnknownWindow, Windows
+from dblog_core.window import (
+    LogOrder,
+    Overlap,
+    Snapshot,
+    Snapshots,
+    Survivor,
+    TooManyKeys,
+    Touch,
+    UnknownWindow,
+    Windows,
+)
 
 T = TableName("shop", "orders")
 OTHER = TableName("shop", "items")
@@ -34,7 +44,7 @@ def test_another_tables_events_evict_nothing() -> None:
     w = windows()
     w.open("w", T, 0)
     w.record(OTHER, (1, 1), None, [touch(1)])
-    assert not w.close("w", None)
+    assert w.close("w", None) == Overlap()
 
 
 def test_both_keys_of_a_key_change_are_evicted() -> None:
@@ -130,7 +140,7 @@ def test_an_event_in_the_window_that_the_select_saw_does_not_evict() -> None:
     w = postgres()
     w.open("w", T, 0)
     w.record(T, (1, 1), 100, [touch(1)])
-    assert not w.close("w", "101:101:")
+    assert w.close("w", "101:101:") == Overlap()
 
 
 def test_a_horizon_forgets_what_every_later_select_sees_and_no_more() -> None:
@@ -150,7 +160,7 @@ def test_a_window_opened_before_the_horizon_keeps_its_memory() -> None:
     w.horizon("102:102:", 5)
     w.open("late", T, 5)
     assert set(w.close("early", "100:101:100").rows) == {(1,)}
-    assert not w.close("late", "102:102:")
+    assert w.close("late", "102:102:") == Overlap()
     assert not w._memory
 
 
@@ -174,7 +184,8 @@ def test_more_keys_than_are_remembered_refuse_the_chunks_that_did_not_see_them()
     w.record(OTHER, (5, 5), 101, [touch(5)])
     with pytest.raises(TooManyKeys):
         w.close("old", "100:102:100,101")
-    assert not w.is_open("old")
+    with pytest.raises(UnknownWindow):
+        w.close("old", "100:102:100,101")
     w.open("new", T, 5)
     w.record(T, (6, 6), 103, [touch(6)])
     assert set(w.close("new", "102:104:103").rows) == {(6,)}, "what this one did not see is remembered"
