@@ -483,16 +483,6 @@ def test_file_positions_work_without_gtids(database: Database, source: MysqlSour
     with pytest.raises(LogPositionLost):
         source.open_log(json.dumps(position))
 
-
-def test_tagged_transactions_are_followed(database: Database, source: MysqlSource) -> None:
-    if database.kind == "mariadb":
-        return
-    execute(database, "CREATE TABLE a (id int PRIMARY KEY)")
-    start = source.current_position()
-    execute(database, "SET gtid_next = 'AUTOMATIC:nightly'", "INSERT INTO a VALUES (1)", "INSERT INTO a VALUES (2)")
-    found = list(batches(source, start))
-    assert [row["after"]["id"] for row in changes(found)] == [1, 2]
-    assert all(":nightly:" in t.id for b in found for t in b.transactions)
     assert abs(found[0].transactions[0].commit_time / 1e6 - time.time()) < 600
     execute(database, "INSERT INTO a VALUES (3)")
     assert [row["after"]["id"] for row in changes(list(batches(source, found[-1].position)))] == [3]

@@ -32,7 +32,7 @@ _POSTGRES = """
     WHERE a.usename = %s AND l.locktype NOT IN ('virtualxid', 'object')
 """
 _METADATA = """
-    SELECT m.OBJECT_NAME, m.LOCK_TYPE FROM performance_schema.metadata_locks m
+    SELECT COALESCE(m.OBJECT_NAME, m.OBJECT_TYPE), m.LOCK_TYPE FROM performance_schema.metadata_locks m
     JOIN performance_schema.threads t ON t.THREAD_ID = m.OWNER_THREAD_ID WHERE t.PROCESSLIST_USER = %s
 """
 _ROWS = """
@@ -46,6 +46,7 @@ _MARIADB_ROWS = """
 """
 _VIEWS = {"postgres": [_POSTGRES], "mysql": [_METADATA, _ROWS], "mariadb": [_METADATA, _MARIADB_ROWS]}
 _SHARED = {"AccessShareLock", "SHARED_READ", "SHARED_HIGH_PRIO"}  # a SELECT's; the last one: of the catalogue
+_CONNECTING = "ACL CACHE"  # MySQL: a session that begins reads the accounts' cache
 # A transaction's own number and its intentions, which nobody waits for but who wants the whole server.
 _NOBODYS = {"ExclusiveLock", "INTENTION_EXCLUSIVE", "BACKUP_DML", "BACKUP_TRANS_DML", "BACKUP_COMMIT"}
 
@@ -117,7 +118,7 @@ class Locks:
         return {
             (name, mode)
             for name, mode in self.seen
-            if name not in WATERMARK and mode not in _SHARED and (name in WIDE or mode not in _NOBODYS)
+            if name not in (*WATERMARK, _CONNECTING) and mode not in _SHARED and (name in WIDE or mode not in _NOBODYS)
         }
 
     def close(self) -> None:

@@ -1,0 +1,33 @@
+"""Tagged GTIDs, on a server of their own: its set of executed transactions never loses a tag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dblog_core.config import Config
+from dblog_core.local.mysql import MysqlServer
+from dblog_core.sources.mysql.source import MysqlSource
+from tests.fix_servers import Database
+from tests.integration.test_mysql_source import batches, changes, execute
+
+
+@pytest.fixture
+def source_server(server_root: Path) -> Iterator[MysqlServer]:
+    server = MysqlServer(server_root / "tagged-mysql")
+    server.start()
+    yield server
+    server.kill()
+
+
+def test_tagged_transactions_are_followed(database: Database, source_config: Config) -> None:
+    source = MysqlSource(source_config.source)
+    source.prepare()
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY)")
+    start = source.current_position()
+    execute(database, "SET gtid_next = 'AUTOMATIC:nightly'", "INSERT INTO a VALUES (1)", "INSERT INTO a VALUES (2)")
+    found = list(batches(source, start))
+    assert [row["after"]["id"] for row in changes(found)] == [1, 2]
+    assert all(":nightly:" in t.id for b in found for t in b.transactions)
