@@ -29,8 +29,9 @@ class Problem:
 class LogStream(Protocol):
     """An open reader of the source's log, from one position on, in commit order."""
 
-    def read(self, timeout: float) -> LogBatch | None:
-        """The next stretch, as soon as there is any; None after `timeout` seconds in which nothing happened.
+    def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
+        """The next stretch; None after `timeout` seconds in which nothing happened. Small transactions are gathered
+        into one batch for at most `linger` seconds after the first of them; 0: whatever has arrived.
 
         A batch is bounded (some 10,000 rows or some MiB); a large transaction comes in several, `partial` counting.
         Raises UnknownLogEvent, ValueOutOfRange, LogPositionLost or SourceUnavailable; never skips.

@@ -27,6 +27,7 @@ LEASE = "capture"
 CHUNK_AGE = 0.2  # seconds: a placed chunk is published this soon, since its worker waits for it
 IDLE_PUBLISH = 10.0  # seconds: a position that moved without rows is published this often: the source can drop log
 READ_TIMEOUT = 0.1  # seconds: how long a quiet log keeps the loop from looking at its clock
+LINGER = 0.02  # seconds for which small transactions gather into one batch
 HOUSEKEEPING = 1.0  # seconds between two looks at the horizon, the state store and the status
 WINDOW_TIMEOUT = 900.0  # seconds after which a window without a high watermark is given up
 
@@ -220,7 +221,7 @@ class Leader:
                 raise LeaseLost(
                     "the lease is gone or in doubt", where=self._config.state.url, fix="none: a standby takes over"
                 )
-            batch = stream.read(READ_TIMEOUT)
+            batch = stream.read(READ_TIMEOUT, linger=LINGER)
             self._caught_up = batch is None or not batch.transactions
             if batch is not None:
                 self._sequencer.process(batch)

@@ -150,7 +150,7 @@ class FakeStream:
         self._source, self._at, self._skip, self._size = source, at, skip, size
         self._seen: set[str] = set()
 
-    def read(self, timeout: float) -> LogBatch | None:
+    def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
         log = self._source.database.log
         if self._at >= len(log):
             return None

@@ -58,7 +58,7 @@ class SimStream(Connection):
         if self._database.reader is self:
             self._database.reader = None
 
-    def read(self, timeout: float) -> LogBatch | None:
+    def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
         self._before("read")
         if self._at >= len(self._database.log):
             self._simulation.wait(timeout, self._database.grown)

@@ -30,7 +30,7 @@ EFFECTS = {
     ),
     *("time", "urllib", "uuid", "pymysql", "pymysqlreplication", "psycopg2", "kazoo"),
 }
-DRIVERS = {"pymysql", "pymysqlreplication", "psycopg2", "kazoo", "sqlite3", "airflow", "pyspark", "delta"}
+DRIVERS = {"numba", "pymysql", "pymysqlreplication", "psycopg2", "kazoo", "sqlite3", "airflow", "pyspark", "delta"}
 LONGEST_DAG_FILE = 60  # lines: wiring and parameters, no logic
 
 

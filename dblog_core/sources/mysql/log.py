@@ -21,9 +21,6 @@ from dblog_core.sources.mysql.stream import EventStream, StreamEnded
 from dblog_core.sources.mysql.transactions import LogState
 from dblog_core.sources.mysql.xa import Again
 
-_LINGER = 0.05
-"""Seconds for which small transactions are collected into one batch while more of them keep coming."""
-
 
 class _Events(Protocol):
     def next(self) -> Event | None: ...
@@ -62,7 +59,7 @@ class MysqlLog:
         self._config, self._log, self._state, self._mariadb = config, log, state, mariadb
         self._second: _Events | None = None
 
-    def read(self, timeout: float) -> LogBatch | None:
+    def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
         deadline = time.monotonic() + timeout
         flush_at: float | None = None
         while True:
@@ -70,7 +67,7 @@ class MysqlLog:
             now = time.monotonic()
             if taken:
                 if flush_at is None:
-                    flush_at = now + _LINGER
+                    flush_at = now + linger
                 if self._state.full or (now > flush_at and self._state.between and self._state.has_news):
                     return self._state.flush()
             elif self._state.between and self._state.has_news and not self._log.readable(0):

@@ -81,7 +81,7 @@ class PostgresLog:
             except psycopg2.errors.ObjectInUse as error:
                 raise slots.active(self._config, None) from error
 
-    def read(self, timeout: float) -> LogBatch | None:
+    def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
         deadline = time.monotonic() + timeout
         with translated(self._config):
             self._sign_of_life()

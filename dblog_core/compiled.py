@@ -1,0 +1,40 @@
+"""Compiled kernels: the one decorator for loops over bytes, and the way to have them compiled before they are needed.
+
+A kernel takes and fills numpy arrays; it releases the GIL, so that reading, decoding and writing overlap. Its machine
+code is cached on disk, beside its module or, where that cannot be written, in the user's cache: `make setup` fills it,
+and a start compiles nothing. A kernel checks every bound itself: what it reads is a server's bytes, and a length that
+lies must end in an error code, never outside the array. Kernels of one module call each other; those of another module
+they do not call, since the cache would not see that these have changed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+from numba import types
+
+Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+MODULES = ("dblog_core.columnar",)
+"""All modules with kernels."""
+
+int64, void = types.int64, types.void
+RAW = types.Array(types.uint8, 1, "C", readonly=True)
+"""Bytes that are only read; takes writable ones too."""
+BYTES, INT32S, INT64S = types.uint8[::1], types.int32[::1], types.int64[::1]
+"""Arrays that are filled."""
+
+
+def kernel(result: Any, *arguments: Any) -> Callable[[Kernel], Kernel]:
+    """Compiles the function for these types (numba's) when its module is imported."""
+    compiled: Any = numba.njit(result(*arguments), cache=True, nogil=True)
+    return compiled  # type: ignore[no-any-return]  # numba's types say only that it can be called
+
+
+def warm() -> None:
+    """Compiles what is not in the cache yet."""
+    for module in MODULES:
+        importlib.import_module(module)
