@@ -236,12 +236,12 @@ def test_a_restart_inside_a_large_transaction_goes_on_after_the_staged_rows(
     world.put(*range(95))
     real, calls = FakeStream.read, 0
 
-    def broken(self: FakeStream, timeout: float) -> LogBatch | None:
+    def broken(self: FakeStream, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
         nonlocal calls
         calls += 1
         if calls % 4 == 0:
             raise SourceUnavailable("the connection broke")
-        return real(self, timeout)
+        return real(self, timeout, linger=linger)
 
     monkeypatch.setattr(FakeStream, "read", broken)
     world.capture()
