@@ -15,7 +15,7 @@ from dblog_core.events import TableChanges, Transaction
 from dblog_core.schema import TableSchema
 from dblog_core.staging.segment import log_schema
 from dblog_core.values import Key
-from dblog_core.window import Touch
+from dblog_core.window import Touch, Touches
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -158,11 +158,19 @@ class ChangeTouches:
     def __len__(self) -> int:
         return len(self._op)
 
+    def part(self, start: int, end: int) -> Touches:
+        """The events of rows `start` to `end`, not looked at before somebody asks: most never are."""
+        return _Part(self, start, end)
+
     def __iter__(self) -> Iterator[Touch]:
-        ops = self._op.to_pylist()
-        before, after = _keys(self._before), _keys(self._after)
-        unchanged = self._unchanged.to_pylist() if self._unchanged.null_count < len(ops) else [None] * len(ops)
-        moved = self._moved_from.to_pylist() if self._moved_from is not None else [None] * len(ops)
+        return self.between(0, len(self))
+
+    def between(self, start: int, end: int) -> Iterator[Touch]:
+        ops = self._op.slice(start, end - start).to_pylist()
+        before, after = (_keys([c.slice(start, len(ops)) for c in of]) for of in (self._before, self._after))
+        left = self._unchanged.slice(start, len(ops))
+        unchanged = left.to_pylist() if left.null_count < len(ops) else [None] * len(ops)
+        moved = [None] * len(ops) if self._moved_from is None else self._moved_from.slice(start, len(ops)).to_pylist()
         for i, op in enumerate(ops):
             left_out = frozenset(unchanged[i] or ())
             old_key: dict[str, Any] | None = moved[i]
@@ -172,6 +180,21 @@ class ChangeTouches:
                 continue  # the first half of a key change: told with the second
             else:
                 yield Touch(before[i] if op == "d" else after[i], left_out)
+
+
+class _Part:
+    """Some rows of a stretch; that is one for every transaction, so it holds nothing of its own."""
+
+    __slots__ = ("_end", "_start", "_whole")
+
+    def __init__(self, whole: ChangeTouches, start: int, end: int) -> None:
+        self._whole, self._start, self._end = whole, start, end
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def __iter__(self) -> Iterator[Touch]:
+        return self._whole.between(self._start, self._end)
 
 
 def runs(values: np.ndarray[Any, Any]) -> list[tuple[int, int]]:

@@ -191,11 +191,11 @@ class Sequencer:
 
     def _remember(self, stretch: OrderedChanges, offsets: Any, transactions: tuple[Transaction, ...]) -> None:
         """Row events for the windows, one record a transaction."""
-        table = stretch.schema.table
+        table, touches = stretch.schema.table, ChangeTouches.of(stretch)
+        between, of = offsets.tolist(), stretch.transaction.tolist()
         for start, end in runs(stretch.transaction):
-            xid = transactions[int(stretch.transaction[start])].xid
-            between = int(offsets[start]), int(offsets[end - 1])
-            self._dumps.rows(table, between, xid, ChangeTouches.of(stretch.slice(start, end)))
+            ends = between[start], between[end - 1]
+            self._dumps.rows(table, ends, transactions[of[start]].xid, touches.part(start, end))
 
     # Signals --------------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from dblog_core.schema import TableName
@@ -61,6 +62,7 @@ class Snapshot:
     running: frozenset[int]
 
     @classmethod
+    @lru_cache(maxsize=64)  # one is asked about many transactions
     def parse(cls, text: str) -> Snapshot:
         xmin, xmax, running = text.split(":")
         return cls(int(xmin), int(xmax), frozenset(int(x) for x in running.split(",") if x))
@@ -72,8 +74,7 @@ class Snapshot:
 
     def _widen(self, xid: int) -> int:
         """The 64-bit id nearest to the snapshot's own: a log and a snapshot are never 2^31 transactions apart."""
-        base = self.xmax & ~0xFFFFFFFF
-        return min((base + xid, base + xid - (1 << 32), base + xid + (1 << 32)), key=lambda full: abs(full - self.xmax))
+        return self.xmax + ((xid - self.xmax + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
 
 
 @dataclass(slots=True)
