@@ -8,7 +8,7 @@ one thing it may ask for is the keys in a chunk's file, when an event overlaps w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from dblog_core.schema import TableName
 from dblog_core.values import Key
 from dblog_core.watermark import Heals, High, Low, Mark
 from dblog_core.window import Overlap, Survivor, TooManyKeys, Touches, UnknownWindow, Visibility, Windows
+
+RowsWith = Callable[[Collection[Key]], Iterable[tuple[int, Key]]]
+"""Number and key of every row of a chunk that has one of these keys, by growing number; others may be among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +99,13 @@ class Chunks:
         finally:
             self._discard_void()
 
-    def high(self, high: High, *, at: int, keys: Callable[[], Sequence[Key]], absent: Sequence[Key] = ()) -> Placement:
-        """Places the chunk; `keys` reads those of its rows, in their order. Raises Refused, and what `keys` raises."""
+    def high(self, high: High, *, at: int, rows: RowsWith, absent: Sequence[Key] = ()) -> Placement:
+        """Places the chunk. Raises Refused, and what `rows` raises."""
         mark = high.mark
         try:
             self._tasks.high(high)
             overlap = self._overlap(high)
-            evicted, kept = _overlapping(overlap, high.rows, keys)
+            evicted, kept = _overlapping(overlap, high.rows, rows)
             deleted = () if overlap.everything else tuple(key for key in absent if key not in overlap.touched)
             progress = self._tasks.placed(high, evicted=len(evicted), at=at)
             return Placement(evicted, kept, deleted, self._finished(mark) if progress.done else None)
@@ -171,14 +174,14 @@ class Chunks:
 
 
 def _overlapping(
-    overlap: Overlap, rows: int, keys: Callable[[], Sequence[Key]]
+    overlap: Overlap, count: int, rows: RowsWith
 ) -> tuple[tuple[int, ...], tuple[tuple[int, Survivor], ...]]:
     """Row numbers that the log knows better, and what survives of them."""
     if overlap.everything:
-        return tuple(range(rows)), ()
-    if not rows or not overlap.rows:
+        return tuple(range(count)), ()
+    if not count or not overlap.rows:
         return (), ()
-    found = [(number, overlap.rows[key]) for number, key in enumerate(keys()) if key in overlap.rows]
+    found = [(number, overlap.rows[key]) for number, key in rows(overlap.rows) if key in overlap.rows]
     return tuple(number for number, _ in found), tuple((number, rest) for number, rest in found if rest is not None)
 
 

@@ -24,7 +24,7 @@ from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
 from dblog_core.staging.segment import SegmentWriter, log_schema
-from dblog_core.values import Key, key_from_json, keys_of
+from dblog_core.values import Key, key_from_json, rows_with
 from dblog_core.watermark import High, Low
 from dblog_core.window import LogOrder, Snapshots, Survivor
 
@@ -256,7 +256,7 @@ class Sequencer:
         placement = self._dumps.high(
             high,
             at=transaction.commit_time,
-            keys=lambda: keys_of(self._chunk(high, list(schema.key)), schema),
+            rows=lambda keys: rows_with(self._chunk(high, list(schema.key)), schema, keys),
             absent=[key_from_json(k, schema) for k in high.absent],
         )
         # A shape that the log has not shown yet is a newer one: the window was open, so no event of it came in between.

@@ -11,9 +11,11 @@ import binascii
 import datetime as dt
 import decimal
 import math
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblog_core.errors import RequestError
 from dblog_core.schema import Column, TableSchema
@@ -109,3 +111,26 @@ def keys_of(rows: pa.RecordBatch | pa.StructArray, schema: TableSchema) -> list[
     """The key of every row of a batch or of an image array."""
     columns = [rows.field(name) if isinstance(rows, pa.StructArray) else rows.column(name) for name in schema.key]
     return list(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def rows_with(rows: pa.RecordBatch, schema: TableSchema, keys: Collection[Key]) -> Iterator[tuple[int, Key]]:
+    """Number and key of every row that has one of `keys`; some others may be among them.
+
+    Rows are sorted out column by column before any value becomes an object. Where a column does not compare as Python
+    does (floats), or cannot hold a key (of an older shape of the table), it sorts nothing out.
+    """
+    candidates: Any = None
+    for number, column in enumerate(schema.key_columns):
+        if pa.types.is_floating(column.type):
+            continue
+        try:
+            wanted = pa.array(list({key[number] for key in keys}), column.type)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError, IndexError):
+            continue
+        found = pc.is_in(rows.column(column.name), wanted)
+        candidates = found if candidates is None else pc.and_(candidates, found)
+    if candidates is None:
+        yield from enumerate(keys_of(rows, schema))
+        return
+    numbers = pc.indices_nonzero(candidates)
+    yield from zip(numbers.to_pylist(), keys_of(rows.take(numbers), schema), strict=True)
