@@ -10,11 +10,14 @@ they do not call, since the cache would not see that these have changed.
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
 from numba import types
+
+log = logging.getLogger(__name__)
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
@@ -30,8 +33,18 @@ BYTES, INT32S, INT64S = types.uint8[::1], types.int32[::1], types.int64[::1]
 
 def kernel(result: Any, *arguments: Any) -> Callable[[Kernel], Kernel]:
     """Compiles the function for these types (numba's) when its module is imported."""
-    compiled: Any = numba.njit(result(*arguments), cache=True, nogil=True)
-    return compiled  # type: ignore[no-any-return]  # numba's types say only that it can be called
+
+    def compiled(function: Kernel) -> Kernel:
+        try:
+            made: Kernel = numba.njit(result(*arguments), cache=True, nogil=True)(function)
+        except RuntimeError as error:  # neither the module's directory nor the user's own can be written
+            if "no locator available" not in str(error):
+                raise
+            log.warning("%s is compiled at every start: %s; set NUMBA_CACHE_DIR", function.__name__, error)
+            made = numba.njit(result(*arguments), nogil=True)(function)
+        return made
+
+    return compiled
 
 
 def warm() -> None:

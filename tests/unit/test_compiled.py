@@ -1,0 +1,54 @@
+"""Kernels are compiled once, and from then on found on disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+COUNT = """
+import importlib
+from numba.core.dispatcher import Dispatcher
+from dblog_core.compiled import MODULES
+hits = misses = kernels = 0
+for module in map(importlib.import_module, MODULES):
+    for found in vars(module).values():
+        if isinstance(found, Dispatcher) and found.__module__ == module.__name__:
+            kernels += 1
+            hits += sum(found.stats.cache_hits.values())
+            misses += sum(found.stats.cache_misses.values())
+print(kernels, hits, misses)
+"""
+
+
+def count(**environment: str) -> list[int]:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return [int(number) for number in done.stdout.split()]
+
+
+def test_a_second_start_compiles_nothing() -> None:
+    count()  # fills the cache, should this be a fresh checkout
+    kernels, hits, misses = count()
+    assert misses == 0
+    assert kernels > 0 and hits >= kernels
+
+
+def test_where_no_cache_can_be_written_kernels_are_compiled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from numba.core import caching
+
+    from dblog_core import compiled
+
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    kernel = compiled.kernel(compiled.int64, compiled.int64)(twice)
+    assert kernel(21) == 42
+    assert "NUMBA_CACHE_DIR" in caplog.text
+
+
+def twice(number: int) -> int:
+    return number * 2
