@@ -21,10 +21,14 @@ log = logging.getLogger(__name__)
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
-MODULES = ("dblog_core.columnar",)
+MODULES = (
+    "dblog_core.columnar",
+    "dblog_core.sources.mysql.text_numbers",
+    "dblog_core.sources.mysql.text_rows",
+)
 """All modules with kernels."""
 
-int64, void = types.int64, types.void
+boolean, int64, void = types.boolean, types.int64, types.void
 RAW = types.Array(types.uint8, 1, "C", readonly=True)
 """Bytes that are only read; takes writable ones too."""
 BYTES, INT32S, INT64S = types.uint8[::1], types.int32[::1], types.int64[::1]

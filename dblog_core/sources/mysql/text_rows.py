@@ -1,0 +1,202 @@
+"""Rows of a text result set: received bytes split into the places of their values, with no object per row or value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dblog_core.columnar import Bytes, Int64s
+from dblog_core.compiled import INT64S, RAW, int64, kernel
+from dblog_core.errors import SourceUnavailable
+
+Receive = Callable[[memoryview], int]
+"""Fills the beginning of a buffer with received bytes, and returns how many; 0: the server has closed the connection."""
+
+_FIRST = 1 << 20  # bytes of the buffer to begin with
+_KEPT = 64 << 20  # a larger buffer is given back with its rows
+_ROOM = 64 << 10  # free bytes that a read of the socket finds at least
+_USUAL_ROWS = 1000
+
+_LARGEST = 0xFFFFFF  # a packet of this length goes on in the next one
+_NULL, _TWO_BYTES, _EIGHT_BYTES, _NO_LENGTH = 251, 252, 254, 255
+_END_MARK, _FAULT_MARK = 0xFE, 0xFF
+
+_AT, _ROWS, _SEQUENCE, _JOINED, _WHOLE = range(5)
+"""What is kept between two scans: place of the next packet; rows split; the number that the next packet must carry;
+payload bytes of a large packet that stand together already; whether those are all."""
+_MORE, _FULL, _PIECE, _END, _FAULT, _OUT_OF_STEP, _BROKEN = range(7)
+"""Why a scan ends: bytes are missing; places are missing; a packet has another piece; the result's end; the server's
+error; a packet has a wrong number; a packet's values do not fill it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Value `row` of column `c` is `raw[starts[c][row]:]`, `lengths[c][row]` bytes; NULL where that is negative.
+
+    `raw` is filled anew by the next result: what is kept of it is copied before that.
+    """
+
+    raw: Bytes
+    starts: list[Int64s]
+    lengths: list[Int64s]
+
+
+@kernel(int64, RAW, int64, int64, int64, int64, int64, INT64S, INT64S)
+def _row(raw: Bytes, here: int, stop: int, width: int, capacity: int, row: int, starts: Int64s, lengths: Int64s) -> int:
+    """Splits one row that lies in `raw[here:stop]`; whether its values fill it."""
+    for place in range(row, row + width * capacity, capacity):
+        if here >= stop:
+            return 0
+        size = np.int64(raw[here])
+        here += 1
+        if size == _NULL:
+            starts[place], lengths[place] = here, -1
+            continue
+        if size > _NULL:
+            digits = 8 if size == _EIGHT_BYTES else size - _TWO_BYTES + 2
+            if size == _NO_LENGTH or stop - here < digits:
+                return 0
+            size = np.int64(0)
+            for i in range(digits):
+                size |= np.int64(raw[here + i]) << (8 * i)
+            here += digits
+        if size < 0 or size > stop - here:
+            return 0
+        starts[place], lengths[place] = here, size
+        here += size
+    return 1 if here == stop else 0
+
+
+@kernel(int64, RAW, int64, int64, int64, INT64S, INT64S, INT64S)
+def _scan(raw: Bytes, end: int, width: int, capacity: int, state: Int64s, starts: Int64s, lengths: Int64s) -> int:
+    """Splits the whole packets of `raw[:end]`; the places of column `c` begin at `c * capacity`."""
+    while True:
+        at, row = state[_AT], state[_ROWS]
+        if state[_JOINED]:
+            if not state[_WHOLE]:
+                return _PIECE
+            length = state[_JOINED]
+        else:
+            if end - at < 4:
+                return _MORE
+            length = np.int64(raw[at]) | np.int64(raw[at + 1]) << 8 | np.int64(raw[at + 2]) << 16
+            if np.int64(raw[at + 3]) != state[_SEQUENCE]:
+                return _OUT_OF_STEP
+            if end - at - 4 < length:
+                return _MORE
+            if length == _LARGEST:
+                state[_JOINED], state[_SEQUENCE] = length, (state[_SEQUENCE] + 1) & 255
+                return _PIECE
+        here, stop = at + 4, at + 4 + length
+        if length == 0:
+            return _BROKEN
+        if raw[here] == _END_MARK and length < 9:
+            return _END
+        if raw[here] == _FAULT_MARK:
+            return _FAULT
+        if row == capacity:
+            return _FULL
+        if not _row(raw, here, stop, width, capacity, row, starts, lengths):
+            return _BROKEN
+        if not state[_JOINED]:
+            state[_SEQUENCE] = (state[_SEQUENCE] + 1) & 255
+        state[_AT], state[_ROWS], state[_JOINED], state[_WHOLE] = stop, row + 1, 0, 0
+
+
+class TextRows:
+    """Reads results of one connection, one after the other, into one buffer."""
+
+    def __init__(self) -> None:
+        self._raw: Bytes = np.empty(_FIRST, dtype=np.uint8)
+        self._end = 0
+        self._capacity = 0
+        self._starts = self._lengths = np.empty(0, dtype=np.int64)
+
+    def read(self, receive: Receive, width: int, *, sequence: int, expected: int | None = None) -> Rows | bytes:
+        """The rows up to the result's end; the error packet's payload if the server breaks off.
+
+        `sequence`: the number of the first packet; `expected`: about how many rows. Raises SourceUnavailable where the
+        connection ends, or what it brings is no result of that width; and what `receive` raises.
+        """
+        self._begin(width, expected or _USUAL_ROWS)
+        state = np.array([0, 0, sequence & 255, 0, 0], dtype=np.int64)
+        while True:
+            code = _scan(self._raw, self._end, width, self._capacity, state, self._starts, self._lengths)
+            if code == _FULL:
+                self._grow_places(width)
+            elif code == _MORE or (code == _PIECE and not self._join(state)):
+                self._fill(receive)
+            elif code == _END:
+                return self._rows(width, int(state[_ROWS]))
+            elif code == _FAULT:
+                return self._payload(state)
+            elif code in (_OUT_OF_STEP, _BROKEN):
+                raise _out_of_step()
+
+    def _begin(self, width: int, rows: int) -> None:
+        if len(self._raw) > _KEPT:
+            self._raw = np.empty(_FIRST, dtype=np.uint8)
+        self._end = 0
+        # An odd number: columns a power of two apart would share the lines of the processor's cache.
+        self._capacity = rows | 1
+        self._starts = np.empty(width * self._capacity, dtype=np.int64)
+        self._lengths = np.empty(width * self._capacity, dtype=np.int64)
+
+    def _grow_places(self, width: int) -> None:
+        before, self._capacity = self._capacity, self._capacity * 2 | 1
+        self._starts = _widened(self._starts, width, before, self._capacity)
+        self._lengths = _widened(self._lengths, width, before, self._capacity)
+
+    def _fill(self, receive: Receive) -> None:
+        if len(self._raw) - self._end < _ROOM:
+            larger = np.empty(2 * len(self._raw), dtype=np.uint8)
+            larger[: self._end] = self._raw[: self._end]
+            self._raw = larger
+        count = receive(memoryview(self._raw)[self._end :])
+        if not count:
+            raise SourceUnavailable("the server closed the connection", fix="check that the server runs")
+        self._end += count
+
+    def _join(self, state: Int64s) -> bool:
+        """Takes the header from before the next piece of a large packet; False until the piece has arrived."""
+        head = int(state[_AT]) + 4 + int(state[_JOINED])
+        if self._end - head < 4:
+            return False
+        length = int.from_bytes(self._raw[head : head + 3].tobytes(), "little")
+        if self._raw[head + 3] != state[_SEQUENCE]:
+            raise _out_of_step()
+        if self._end - head - 4 < length:
+            return False
+        self._raw[head : self._end - 4] = self._raw[head + 4 : self._end]
+        self._end -= 4
+        state[_JOINED], state[_SEQUENCE] = state[_JOINED] + length, (state[_SEQUENCE] + 1) & 255
+        state[_WHOLE] = length < _LARGEST
+        return True
+
+    def _payload(self, state: Int64s) -> bytes:
+        at = int(state[_AT])
+        length = int.from_bytes(self._raw[at : at + 3].tobytes(), "little")
+        return self._raw[at + 4 : at + 4 + length].tobytes()
+
+    def _rows(self, width: int, count: int) -> Rows:
+        begins = [column * self._capacity for column in range(width)]
+        return Rows(
+            self._raw,
+            [self._starts[at : at + count] for at in begins],
+            [self._lengths[at : at + count] for at in begins],
+        )
+
+
+def _widened(places: Int64s, width: int, before: int, capacity: int) -> Int64s:
+    wider = np.empty((width, capacity), dtype=np.int64)
+    wider[:, :before] = places.reshape(width, before)
+    return wider.ravel()
+
+
+def _out_of_step() -> SourceUnavailable:
+    return SourceUnavailable(
+        "what the server sent is no row of this result: the connection is out of step",
+        fix="none: the chunk is read again over a new connection",
+    )
