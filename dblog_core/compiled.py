@@ -25,14 +25,16 @@ MODULES = (
     "dblog_core.columnar",
     "dblog_core.sources.mysql.text_numbers",
     "dblog_core.sources.mysql.text_rows",
+    "dblog_core.sources.postgres.binary_forms",
 )
 """All modules with kernels."""
 
 boolean, int64, void = types.boolean, types.int64, types.void
 RAW = types.Array(types.uint8, 1, "C", readonly=True)
 """Bytes that are only read; takes writable ones too."""
-BYTES, INT32S, INT64S = types.uint8[::1], types.int32[::1], types.int64[::1]
-"""Arrays that are filled."""
+BYTES, INT32S, INT64S, FLAGS = types.uint8[::1], types.int32[::1], types.int64[::1], types.boolean[::1]
+INT64_ROWS = types.int64[:, ::1]
+"""Arrays that are filled; the last has rows of numbers."""
 
 
 def kernel(result: Any, *arguments: Any) -> Callable[[Kernel], Kernel]:

@@ -63,7 +63,7 @@ def from_text(values: pa.Array, target: Column, table: TableName) -> pa.Array:
     try:
         return _convert(values, target.type)
     except (pa.ArrowInvalid, ValueError) as error:
-        raise _out_of_range(_first_bad(values, target.type), target, table) from error
+        raise out_of_range(_first_bad(values, target.type), target, table) from error
 
 
 def _convert(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -118,7 +118,8 @@ def _first_bad(values: pa.Array, kind: pa.DataType) -> str:
     return "a value"
 
 
-def _out_of_range(text: str, target: Column, table: TableName) -> ValueOutOfRange:
+def out_of_range(text: str, target: Column, table: TableName) -> ValueOutOfRange:
+    """The error for a value that prints as `text`."""
     if pa.types.is_string(target.type):
         fix = "the database's encoding does not guarantee UTF-8: repair the text, or exclude the column"
     else:
