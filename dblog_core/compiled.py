@@ -26,6 +26,7 @@ MODULES = (
     "dblog_core.sources.mysql.text_numbers",
     "dblog_core.sources.mysql.text_rows",
     "dblog_core.sources.postgres.binary_forms",
+    "dblog_core.sources.postgres.copy_rows",
 )
 """All modules with kernels."""
 

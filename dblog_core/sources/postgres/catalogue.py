@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from psycopg2 import sql
+
 from dblog_core.config import SourceConfig
 from dblog_core.errors import RequestError, UnknownLogEvent
 from dblog_core.schema import TableName, TableSchema
@@ -35,6 +37,15 @@ _COLUMNS = f"""
     FROM pg_attribute a, {_BASE.format(type="a.atttypid", typmod="a.atttypmod")}
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
+"""
+# A domain's base type is looked for only where there is one: this is asked with every chunk.
+_TYPES = f"""
+    SELECT a.attname::text AS name,
+           CASE WHEN t.typtype = 'd' THEN (SELECT base.name FROM {_BASE.format(type="t.oid", typmod="a.atttypmod")})
+                ELSE format_type(t.oid, a.atttypmod) END AS type
+    FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
+    JOIN pg_attribute a ON a.attrelid = c.oid JOIN pg_type t ON t.oid = a.atttypid
+    WHERE n.nspname = {{schema}} AND c.relname = {{name}} AND a.attnum > 0 AND NOT a.attisdropped
 """
 _INDEXES = """
     SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident,
@@ -130,6 +141,11 @@ def table(connection: Connection, name: TableName) -> CatalogueTable:
     if found is None:
         raise missing(name)
     return found
+
+
+def types_of(name: TableName) -> sql.Composed:
+    """A SELECT of `name` and base `type` of each column of a table."""
+    return sql.SQL(_TYPES).format(schema=sql.Literal(name.schema), name=sql.Literal(name.name))
 
 
 def missing(name: TableName) -> RequestError:

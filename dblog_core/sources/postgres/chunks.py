@@ -1,4 +1,4 @@
-"""Reads chunks: one short REPEATABLE READ transaction each, as CSV through COPY, straight into Arrow.
+"""Reads chunks: one short REPEATABLE READ transaction each, through a binary COPY, straight into Arrow.
 
 Only the server compares keys.
 """
@@ -6,38 +6,36 @@ Only the server compares keys.
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Iterator, Sequence
 
 import psycopg2
 import pyarrow as pa
-import pyarrow.csv
 from psycopg2 import sql
 
+from dblog_core.columnar import LARGEST, gather
 from dblog_core.config import SourceConfig
-from dblog_core.errors import RequestError
+from dblog_core.errors import RequestError, SourceError
 from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, ReadPlan
 from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.sources.postgres import catalogue, conditions, key_order, plans
+from dblog_core.sources.postgres import binary_values, catalogue, conditions, copy_rows, key_order, plans
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
-from dblog_core.sources.postgres.types import from_text
+from dblog_core.sources.postgres.types import column, from_text
 from dblog_core.sources.postgres.watermarks import identifier
 from dblog_core.values import Key, keys_of
 
 # Locked as the COPY locks it, but before the snapshot is taken: of a table that an ALTER rewrites between the two, the
-# COPY would see no row, and no error would tell. LOCK takes no snapshot itself.
+# COPY would see no row, and no error would tell. LOCK takes no snapshot itself. From then on types stay as they are.
 _BEGIN = (
-    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {} IN ACCESS SHARE MODE; {}; "
-    "SELECT pg_current_snapshot()::text"
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {table} IN ACCESS SHARE MODE; {settings}; "
+    "SELECT pg_current_snapshot()::text, array_agg(name), array_agg(type) FROM ({types}) AS columns"
 )
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
 _ESTIMATE = """
     SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint FROM pg_class c
     WHERE c.oid = %s OR c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf)
 """
-_NO_PLACE_LEFT = 2**31 - 1
 
 
 class PostgresChunkReader:
@@ -73,9 +71,8 @@ class PostgresChunkReader:
         first, last = self._keys(schema, ()), self.last_key(schema)
         after = first[0] if first and first[0] != last else None
         bounds, passing = conditions.between(schema, after, last), conditions.passing(schema, filters)
-        chunk = self._query(
-            schema, schema.columns, conditions.every([*bounds, *passing]), conditions.order(schema), _USUAL_LIMIT
-        )
+        tail = self._query(schema, conditions.every([*bounds, *passing]), conditions.order(schema), _USUAL_LIMIT)
+        chunk = sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(_named, schema.columns)), tail)
         counted = sql.SQL("SELECT FROM {} WHERE {}").format(self._source(schema.table), conditions.every(passing))
         with translated(self._config), _refused(schema, filters):
             connection = self._open()
@@ -102,12 +99,12 @@ class PostgresChunkReader:
         filters: Sequence[Filter] = (),
     ) -> Chunk:
         condition = [*conditions.between(schema, after, upto), *conditions.passing(schema, filters)]
-        query = self._query(schema, schema.columns, conditions.every(condition), conditions.order(schema), limit)
+        query = self._query(schema, conditions.every(condition), conditions.order(schema), limit)
         return self._chunk(schema, schema.columns, query, plans.BY_INDEX, filters)
 
     def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
         condition = [conditions.listed(schema, keys), *conditions.passing(schema, filters)]
-        query = self._query(schema, schema.columns, conditions.every(condition), conditions.order(schema), None)
+        query = self._query(schema, conditions.every(condition), conditions.order(schema), None)
         return self._chunk(schema, schema.columns, query, plans.BY_LOOKUP, filters)
 
     def close(self) -> None:
@@ -135,26 +132,25 @@ class PostgresChunkReader:
     ) -> list[Key]:
         """The first key that fits after `skip` others; none or one."""
         order = conditions.order(schema, direction)
-        query = self._query(schema, schema.key_columns, conditions.every(condition), order, 1, skip)
+        query = self._query(schema, conditions.every(condition), order, 1, skip)
         return keys_of(self._chunk(schema, schema.key_columns, query, plans.BY_INDEX).rows, schema)
 
     def _query(
         self,
         schema: TableSchema,
-        columns: Sequence[Column],
         condition: sql.Composable,
         order: sql.Composable,
         limit: int | None,
         skip: int = 0,
     ) -> sql.Composable:
+        """What follows the columns of a SELECT."""
         if not schema.key:
             raise RequestError(
                 f"table {schema.table} has no key to read it by",
                 fix="give it a primary key, or an entry in [source.keys]",
             )
         with translated(self._config):
-            return sql.SQL("SELECT {} FROM {} WHERE {} ORDER BY {}{}{}").format(
-                sql.SQL(", ").join(sql.Identifier(c.name) for c in columns),
+            return sql.SQL("FROM {} AS t WHERE {} ORDER BY {}{}{}").format(
                 self._source(schema.table),
                 condition,
                 order,
@@ -171,51 +167,81 @@ class PostgresChunkReader:
         filters: Sequence[Filter] = (),
     ) -> Chunk:
         with translated(self._config), _refused(schema, filters):
-            copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT csv, FORCE_QUOTE *)").format(query)
-            begin = sql.SQL(_BEGIN).format(self._source(schema.table), sql.SQL(settings))
-            snapshot, text = self._copy(copy, begin)
-        return Chunk(schema, _rows(text, columns, schema.table), snapshot)
+            begin = sql.SQL(_BEGIN).format(
+                table=self._source(schema.table),
+                settings=sql.SQL(settings),
+                types=catalogue.types_of(schema.table),
+            )
+            snapshot, now, pieces = self._copy(schema, columns, query, begin)
+        return Chunk(schema, _rows(pieces, now, schema.table), snapshot)
 
-    def _copy(self, query: sql.Composable, begin: sql.Composable) -> tuple[str, io.BytesIO]:
-        """The CSV of a COPY, and the snapshot that it read: both of one transaction."""
-        connection, text = self._open(), io.BytesIO()
+    def _copy(
+        self, schema: TableSchema, columns: Sequence[Column], query: sql.Composable, begin: sql.Composable
+    ) -> tuple[str, list[Column], list[bytes]]:
+        """A COPY, the columns as they then were, and the snapshot that it read: all of one transaction."""
+        connection, received = self._open(), _Received()
         try:
-            snapshot = str(rows(connection, begin)[0][0])
+            ((snapshot, names, types),) = rows(connection, begin)
+            now = _now(schema, columns, dict(zip(names or (), types or (), strict=True)))
+            copy = sql.SQL("COPY (SELECT {} {}) TO STDOUT (FORMAT binary)")
             with connection.cursor() as cursor:
-                cursor.copy_expert(query, text)
+                cursor.copy_expert(copy.format(sql.SQL(", ").join(map(_sent, now)), query), received)
         except BaseException:
             self.close()  # whatever state it is in, the next chunk gets a new connection
             raise
         execute(connection, "COMMIT")
-        return snapshot, text
+        return str(snapshot), now, received.pieces
 
 
-def _rows(text: io.BytesIO, columns: Sequence[Column], table: TableName) -> pa.RecordBatch:
-    fields = pa.schema([pa.field(c.name, c.type) for c in columns])
-    size = text.getbuffer().nbytes
-    if size == 0:
-        return pa.RecordBatch.from_pylist([], schema=fields)
-    if size > _NO_PLACE_LEFT:
+class _Received:
+    """The file that psycopg2 writes a COPY to, row by row."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.write = self.pieces.append
+
+
+def _now(schema: TableSchema, columns: Sequence[Column], types: dict[str, str]) -> list[Column]:
+    """The columns with their types now: bytes of another type of the same length would be read as wrong values."""
+    now = [column(c.name, types[c.name]) for c in columns if c.name in types]
+    if [c.type for c in now] != [c.type for c in columns]:
+        raise _changed(schema)
+    return now
+
+
+def _named(column: Column) -> sql.Composable:
+    return sql.SQL("t.{}").format(sql.Identifier(column.name))
+
+
+def _sent(column: Column) -> sql.Composable:
+    """What the SELECT lists for a column: where its binary form is not supported, its text form.
+
+    By `format`, which knows that form alone: a cast to text may be another one (of boolean, inet, character), or a
+    function of the type's maker. It makes an empty text of NULL; and IS NULL holds for a row of NULLs too.
+    """
+    name = _named(column)
+    if binary_values.supported(column.source_type):
+        return name
+    return sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {0}) END").format(name)
+
+
+def _rows(pieces: Sequence[bytes], columns: Sequence[Column], table: TableName) -> pa.RecordBatch:
+    size = sum(map(len, pieces))
+    if size > LARGEST:
         raise RequestError(f"a chunk of {table} has {size} bytes", fix="ask for fewer rows with a smaller chunk_size")
-    names = [str(number) for number in range(len(columns))]
-    parsed = pyarrow.csv.read_csv(
-        pa.BufferReader(text.getbuffer()),
-        # One block as large as the text: a value may be of any length.
-        pyarrow.csv.ReadOptions(column_names=names, block_size=size + 1, use_threads=False),
-        pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
-        pyarrow.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    ).combine_chunks()
-    arrays = [from_text(_one(parsed.column(number)), column, table) for number, column in enumerate(columns)]
-    return pa.RecordBatch.from_arrays(arrays, schema=fields)
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    try:
+        found = copy_rows.parse(b"".join(pieces), len(columns))
+    except ValueError as error:
+        raise SourceError(
+            f"the server's COPY cannot be read: {error}", where=str(table), fix="upgrade dblog"
+        ) from error
+    arrays = [
+        binary_values.to_arrow(found.raw, starts, lengths, column, table)
+        if binary_values.supported(column.source_type)
+        else from_text(gather(found.raw, starts, lengths), column, table)
+        for starts, lengths, column in zip(found.starts, found.lengths, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
 
 
 @contextlib.contextmanager
@@ -237,7 +263,7 @@ def _refused(schema: TableSchema, filters: Sequence[Filter]) -> Iterator[None]:
 
 def _changed(schema: TableSchema) -> RequestError:
     return RequestError(
-        "a column of this shape is gone",
+        "a column of this shape is gone, or has another type",
         where=str(schema.table),
         fix="the table was changed meanwhile: read its schema again",
     )

@@ -27,8 +27,8 @@ def every(conditions: Iterable[sql.Composable]) -> sql.Composable:
 
 
 def order(schema: TableSchema, direction: str = "ASC") -> sql.Composable:
-    """ORDER BY of the key."""
-    one = sql.SQL("{} " + direction)
+    """ORDER BY of the key in the table `t`: a bare name would be that of an output column first."""
+    one = sql.SQL("t.{} " + direction)
     return sql.SQL(", ").join(one.format(sql.Identifier(name)) for name in schema.key)
 
 
