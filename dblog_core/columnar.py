@@ -25,7 +25,7 @@ def _copy(raw: Bytes, starts: Int64s, lengths: Int64s, offsets: npt.NDArray[np.i
         offsets[row] = at
         start = starts[row]
         for i in range(max(lengths[row], 0)):
-            out[at + i] = raw[start + i]
+            out[np.uintp(at + i)] = raw[np.uintp(start + i)]  # unsigned: no look at the sign, so copied in wide steps
         at += max(lengths[row], 0)
     offsets[len(starts)] = at
 
