@@ -47,10 +47,10 @@ def _of_file(staging: Staging, file: DataFile, after: int) -> Iterator[Event]:
     if not schema.key:
         return
     wanted = ["offset", "op", "origin", "transaction", "unchanged", "moved_from", "before", "after"]
-    rows = staging.read_chunk(file.path, checksum=file.checksum, columns=wanted).combine_chunks()
-    for batch in rows.to_batches():
-        start = int(np.searchsorted(batch.column("offset").to_numpy(), after, side="right"))
-        yield from _of_rows(batch.slice(start), schema.table, schema.key)
+    batches = list(staging.log_batches(file, columns=wanted, after=after))
+    if batches:  # as one: a change of key is two rows that must stay together
+        (rows,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        yield from _of_rows(rows, schema.table, schema.key)
 
 
 def _of_rows(rows: pa.RecordBatch, table: TableName, key: tuple[str, ...]) -> Iterator[Event]:

@@ -75,7 +75,10 @@ class TableMerge:
                 lake.remove_older(work.truncated)
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
             if work.files or work.chunks:
-                counts, withheld = self._commit(work, schema, lake, number)
+                try:
+                    counts, withheld = self._commit(work, schema, lake, number)
+                finally:
+                    self._staging.remove_spilled(work.files)
         removed = sum(
             ghosts.remove(self._spark, self._staging, lake, schema, mark, last=last) for mark in work.finished
         )

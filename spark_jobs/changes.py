@@ -39,6 +39,8 @@ def check_files(staging: Staging, work: Work) -> None:
     """Raises CorruptSegment for the first file that is missing or not the one that the manifest names."""
     files: list[DataFile | ChunkRef] = [*work.files, *work.chunks]
     for file in files:
+        if not file.path:
+            continue  # in the manifest, which was compared when it was read
         data = staging.read_file(file.path)
         if len(data) != file.bytes or parquet.checksum(data) != file.checksum:
             raise CorruptSegment(
@@ -50,7 +52,7 @@ def check_files(staging: Staging, work: Work) -> None:
 
 def events(spark: SparkSession, staging: Staging, work: Work, schema: TableSchema) -> DataFrame:
     """All events of the work, in the shape `schema`; not yet one per key."""
-    frames = [_log_events(spark, staging, files, schema) for files in _by_schema(work.files)]
+    frames = [_log_events(spark, staging, files, schema) for files in _by_schema(staging.spilled(work.files))]
     frames += [_chunk_events(spark, staging, chunks, schema) for chunks in _by_schema(work.chunks)]
     found = reduce(DataFrame.unionByName, frames)
     return found.where(F.col("offset") > work.lower) if work.lower else found
@@ -67,6 +69,9 @@ def _by_schema(files: Iterable[_File]) -> list[list[_File]]:
 def _log_events(spark: SparkSession, staging: Staging, files: Sequence[DataFile], schema: TableSchema) -> DataFrame:
     own = staging.schema(files[0].schema)
     lines = spark.read.schema(log_shape(own)).parquet(*_paths(staging.root, files))
+    if any(f.part for f in files):  # the files of a work follow each other: one range is all of it
+        first, last = min(f.first_offset for f in files), max(f.last_offset for f in files)
+        lines = lines.where(F.col("offset").between(first, last))
     key = F.struct(*(_key_part(name).alias(name) for name in schema.key))
     row = F.when(F.col("op") != DELETE, _image(F.col("after"), own, schema))
     return lines.select(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from functools import reduce
-from itertools import takewhile
 from typing import Any
 
 from delta.tables import DeltaTable
@@ -35,7 +34,7 @@ def remove(
         raise LakeError(
             f"the end of dump {mark.dump} says not since when it holds", where=mark.table, fix="upgrade the capture"
         )
-    manifests = takewhile(lambda m: m.segment <= last, staging.manifests(after=mark.since_segment - 1))
+    manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
     lake_rows = lake.rows().where(F.col(OFFSET) <= mark.since)
     for end, beyond in ((mark.key_from, True), (mark.key_to, False)):
         if end is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from dblog_core.events import FINISHED, TRUNCATE
@@ -71,7 +71,7 @@ def next_span(manifests: Iterable[Manifest], *, max_rows: int = MAX_ROWS, max_by
             break
         if manifest.partial == 0:
             best = Span(
-                first.segment,
+                first.first,
                 manifest.segment,
                 first.first_offset,
                 manifest.last_offset,
@@ -88,30 +88,27 @@ class _Share:
     marks: list[LogMark] = field(default_factory=list)
     schema: str = ""
 
+    def take(self, table: str, manifest: Manifest) -> None:
+        files = [f for f in manifest.files if f.table == table]
+        chunks = [c for c in manifest.chunks if c.table == table]
+        marks = [m for m in manifest.marks if m.table == table]
+        self.files += files
+        self.chunks += chunks
+        self.marks += marks
+        marked = [m.schema for m in marks if m.schema]
+        seen = [x.schema for part in (files, chunks) for x in part]
+        newest = [manifest.schemas.get(table), *marked[-1:], self.schema, *seen]
+        self.schema = next((schema for schema in newest if schema), "")
+
 
 def works(manifests: Iterable[Manifest], after: Callable[[str], int]) -> dict[str, Work]:
     """Each table's share. `after(table)`: the segment up to which the table is merged already."""
     shares: dict[str, _Share] = {}
-
-    def share(table: str, manifest: Manifest) -> Iterator[_Share]:
-        if manifest.segment > after(table):
-            found = shares.setdefault(table, _Share())
-            found.schema = manifest.schemas.get(table, found.schema)
-            yield found
-
     for manifest in manifests:
-        for file in manifest.files:
-            for found in share(file.table, manifest):
-                found.files.append(file)
-                found.schema = found.schema or file.schema
-        for chunk in manifest.chunks:
-            for found in share(chunk.table, manifest):
-                found.chunks.append(chunk)
-                found.schema = found.schema or chunk.schema
-        for mark in manifest.marks:
-            for found in share(mark.table, manifest):
-                found.marks.append(mark)
-                found.schema = mark.schema or found.schema
+        tables = [x.table for part in (manifest.files, manifest.chunks, manifest.marks) for x in part]
+        for table in dict.fromkeys(tables):
+            if manifest.segment > (start := after(table)):
+                shares.setdefault(table, _Share()).take(table, manifest.cut(after=start))
     return {table: _work(table, found) for table, found in shares.items()}
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
@@ -21,7 +20,6 @@ from pyspark.sql import SparkSession
 from dblog_core.errors import DblogError, LakeError, LeaseLost
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import Manifest
 from spark_jobs import cuts, plan
 from spark_jobs.apply import Applied, Lake, TableMerge
 from spark_jobs.plan import Work
@@ -141,10 +139,7 @@ class Merger:
             known = self.status.tables.get(table)
             return intent.span.last if known and known.state is State.STOPPED else intent.span.first - 1
 
-        def within(manifest: Manifest) -> bool:
-            return manifest.segment <= intent.span.last
-
-        return plan.works(takewhile(within, self._staging.manifests(after=first)), after)
+        return plan.works(self._staging.manifests(after=first, upto=intent.span.last), after)
 
     def _table(self, work: Work, intent: Intent, again: bool) -> Applied | None:
         """One table's outcome; a fault of its own stops it alone."""

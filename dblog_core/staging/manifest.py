@@ -5,23 +5,36 @@
       log/SEGMENT-EPOCH-UUID/…parquet   rows of the log, per table (a file that no manifest names is a crash's leftover)
       chunks/DUMP/TASK/…parquet         chunk rows, written by dump workers, named by the manifest that places them
       manifests/SEGMENT.json            created if absent, in order, from 1: the log of manifests is the super-changelog
+      compacted/FIRST-LAST.json         a manifest that stands for the segments from FIRST to LAST (see `compaction`)
+
+A manifest's file is one line of JSON, with a checksum, and after it the rows of its small files (see `inline`).
 
 A log file has the columns `offset int64, op, origin, transaction, position string, commit_time timestamp[us, UTC],
-key_only bool, unchanged list<string>, moved_from struct<key columns>, before struct, after struct`, by growing offset.
+key_only bool, unchanged list<string>, moved_from struct<key columns>, before struct, after struct`, by growing offset,
+of the last four only those that hold anything.
 A chunk file has the table's columns alone; its row i has the offset `first_offset + i`.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
-FORMAT = 1
+from dblog_core.staging.parquet import checksum
+
+Raw: TypeAlias = bytes
+FORMAT = 2
+_READABLE = (1, 2)  # 1 had neither rows in manifests nor manifests for many segments
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file of the log: rows of one table version. `path` is relative to the staging root."""
+    """Rows of one table version: a Parquet file of the log, or bytes in the manifest (`inline`, with an empty `path`).
+
+    `path` is relative to the staging root. `part`: only rows from `first_offset` to `last_offset` are meant, and there
+    are more; then `rows` counts all.
+    """
 
     table: str
     schema: str
@@ -33,6 +46,15 @@ class DataFile:
     last_offset: int
     has_unchanged: bool
     has_moves: bool
+    inline: Raw = b""
+    part: bool = False
+
+    def cut(self, first_offset: int, last_offset: int) -> DataFile:
+        """What of it lies in the range."""
+        first, last = max(self.first_offset, first_offset), min(self.last_offset, last_offset)
+        if (first, last) == (self.first_offset, self.last_offset):
+            return self
+        return replace(self, first_offset=first, last_offset=last, part=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +103,7 @@ class LogMark:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One published segment.
+    """One published segment, or several in a row that were joined (`compaction`).
 
     `first_offset` to `last_offset` is the range it takes up (empty: last = first - 1). `position`: where the source is
     read again after it; `partial`: row changes of the transaction beginning there that are staged already (not 0: the
@@ -91,6 +113,9 @@ class Manifest:
     newest shape, so that a restart repeats no s mark. PostgreSQL: `unseen_after` is the largest offset before every
     event that a SELECT from here on may not see, and `start` a snapshot that it must see all of (None: it does): what a
     restart rebuilds its memory from.
+
+    Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
+    each, and `earlier` the fingerprints after the first of them, where they have changed since (None: no such table).
     """
 
     source: str
@@ -110,21 +135,109 @@ class Manifest:
     schemas: dict[str, str] = field(default_factory=dict)
     unseen_after: int | None = None
     start: str | None = None
+    first_segment: int = 0
+    ends: tuple[int, ...] = ()
+    earlier: dict[str, str | None] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        """The number of its first segment."""
+        return self.first_segment or self.segment
+
+    def end_of(self, segment: int) -> int:
+        """The last offset of one of its segments."""
+        return self.ends[segment - self.first] if self.ends else self.last_offset
+
+    def cut(self, *, after: int = 0, upto: int | None = None) -> Manifest:
+        """Its rows, chunks, marks and schemas from segment `after` + 1 to `upto`; all else is as after its last."""
+        low, high = max(self.first, after + 1), min(self.segment, self.segment if upto is None else upto)
+        if (low, high) == (self.first, self.segment):
+            return self
+        first = self.first_offset if low == self.first else self.end_of(low - 1) + 1
+        last = self.end_of(high)
+        return replace(
+            self,
+            segment=high,
+            first_segment=low,
+            first_offset=first,
+            last_offset=last,
+            files=tuple(f.cut(first, last) for f in self.files if f.first_offset <= last and f.last_offset >= first),
+            chunks=tuple(c for c in self.chunks if first <= c.first_offset <= last),
+            marks=tuple(m for m in self.marks if first <= m.offset <= last),
+            schemas=self._schemas_after(last),
+            earlier=_differing(self._schemas_after(self.end_of(low)), self._schemas_after(last)),
+            ends=self.ends[low - self.first : high - self.first + 1],
+        )
+
+    def _schemas_after(self, offset: int) -> dict[str, str]:
+        found: dict[str, str | None] = {**self.schemas, **self.earlier}
+        found |= {m.table: m.schema for m in self.marks if m.op == "s" and m.offset <= offset}
+        return {table: schema for table, schema in found.items() if schema is not None}
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, **asdict(self)}
+        return {
+            "format": FORMAT,
+            **_fields(self),
+            "files": [{**_fields(f), "inline": bool(f.inline)} for f in self.files],
+            "chunks": [_fields(c) for c in self.chunks],
+            "marks": [_fields(m) for m in self.marks],
+        }
+
+    @property
+    def tail(self) -> bytes:
+        """The rows that lie in the manifest's own file."""
+        return b"".join(f.inline for f in self.files)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Manifest:
+    def from_json(cls, data: dict[str, Any], tail: bytes = b"") -> Manifest:
         """Raises KeyError, TypeError or ValueError on anything but a manifest of this format."""
         fields = dict(data)
-        if fields.pop("format") != FORMAT:
+        if fields.pop("format") not in _READABLE:
             raise ValueError(f"format {data['format']} is newer than {FORMAT}")
         return cls(
             **{
                 **fields,
-                "files": tuple(DataFile(**f) for f in data["files"]),
+                "files": tuple(_files(data["files"], tail)),
                 "chunks": tuple(ChunkRef(**{**c, "evicted": tuple(c["evicted"])}) for c in data["chunks"]),
                 "marks": tuple(LogMark(**m) for m in data["marks"]),
+                "ends": tuple(data.get("ends", ())),
             }
         )
+
+
+def joined(manifests: Sequence[Manifest], files: Sequence[DataFile]) -> Manifest:
+    """One manifest for segments in a row, whose log rows lie in `files`."""
+    first, last = manifests[0], manifests[-1]
+    return replace(
+        last,
+        first_segment=first.first,
+        first_offset=first.first_offset,
+        files=tuple(files),
+        chunks=tuple(c for m in manifests for c in m.chunks),
+        marks=tuple(mark for m in manifests for mark in m.marks),
+        ends=tuple(end for m in manifests for end in (m.ends or (m.last_offset,))),
+        earlier=_differing(first._schemas_after(first.end_of(first.first)), last.schemas),
+    )
+
+
+def _differing(then: dict[str, str], now: dict[str, str]) -> dict[str, str | None]:
+    return {table: then.get(table) for table, schema in now.items() if then.get(table) != schema}
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__slots__}
+
+
+def _files(data: list[dict[str, Any]], tail: bytes) -> Iterator[DataFile]:
+    """With the bytes of those that lie in the tail, one after the other. Raises ValueError where these are others."""
+    place = 0
+    for file in data:
+        rows = b""
+        if file.get("inline"):
+            rows = tail[place : place + file["bytes"]]
+            place += file["bytes"]
+            if len(rows) != file["bytes"] or checksum(rows) != file["checksum"]:
+                raise ValueError("its rows were cut short or altered")
+        yield DataFile(**{**file, "inline": rows})
+    if place != len(tail):
+        raise ValueError("more rows follow than it names")

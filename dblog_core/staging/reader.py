@@ -13,7 +13,6 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +21,6 @@ from dblog_core.events import FINISHED, REFRESH, SCHEMA
 from dblog_core.schema import TableSchema
 from dblog_core.staging import parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
-from dblog_core.staging.segment import log_schema
 from dblog_core.staging.store import Staging
 from dblog_core.values import to_json
 
@@ -56,25 +54,26 @@ class _Place:
 
 
 def _segment(place: _Place, manifest: Manifest) -> Iterator[Line]:
-    files = [_log_lines(place, f) for f in manifest.files if place.wants(f.table, f.last_offset)]
+    files: dict[str, list[DataFile]] = {}
+    for file in manifest.files:
+        if place.wants(file.table, file.last_offset):
+            files.setdefault(file.table, []).append(file)
+    # The files of one table follow each other: only one of them is open at a time.
+    logged = [(line for f in own for line in _log_lines(place, f)) for own in files.values()]
     # Chunks have ranges of their own, so that only one is open at a time.
     chunks = sorted(manifest.chunks, key=lambda c: c.first_offset)
     dumped = (
         line for c in chunks if place.wants(c.table, c.first_offset + c.rows - 1) for line in _chunk_lines(place, c)
     )
     marks = sorted((m for m in manifest.marks if place.wants(m.table, m.offset)), key=lambda m: m.offset)
-    return heapq.merge(*files, dumped, (_mark_line(place, m) for m in marks), key=itemgetter("offset"))
+    return heapq.merge(*logged, dumped, (_mark_line(place, m) for m in marks), key=itemgetter("offset"))
 
 
 def _log_lines(place: _Place, file: DataFile) -> Iterator[Line]:
-    staging, schema = place.staging, place.staging.schema(file.schema)
-    where = str(staging.root / file.path)
-    opened = parquet.opened(staging.read_file(file.path), expected=file.checksum, where=where)
-    if not opened.schema_arrow.equals(log_schema(schema)):
-        raise CorruptSegment("has other columns than its table version", where=where, fix="restore it from a backup")
-    for batch in parquet.batches(opened, where=where):
-        start = int(np.searchsorted(batch.column("offset").to_numpy(), place.from_offset))
-        yield from _log_batch(batch.slice(start), file.table, schema)
+    staging = place.staging
+    schema = staging.schema(file.schema)
+    for batch in staging.log_batches(file, after=place.from_offset - 1):
+        yield from _log_batch(batch, file.table, schema)
 
 
 def _log_batch(batch: pa.RecordBatch, table: str, schema: TableSchema) -> Iterator[Line]:

@@ -1,9 +1,12 @@
-"""The log files of one segment: row changes gathered per table version, then written durably in one new directory."""
+"""The rows of one segment: gathered per table version, encoded while more come in, written durably at its end.
+
+A table version with few rows lies in the manifest itself (`inline`). Others become Parquet files in one new directory;
+rows that are enough for a row group are encoded beside the loop that reads the log.
+"""
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import quote
 
@@ -12,11 +15,16 @@ import pyarrow as pa
 from dblog_core.errors import StagingError
 from dblog_core.events import image_type
 from dblog_core.schema import TableSchema
-from dblog_core.staging import parquet
+from dblog_core.staging import inline, parquet
+from dblog_core.staging.background import Background
 from dblog_core.staging.manifest import DataFile
 from dblog_core.staging.storage import Storage
 
+INLINE_BYTES = 128 << 10
+"""Rows of a table version that take less in memory lie in the manifest; the others in a file."""
+
 _REPEATED = ("op", "origin", "transaction", "position", "unchanged.list.element")
+_ROW_GROUP_BYTES = 8 << 20  # in memory: so much is encoded at once, while more is read
 _BATCH_OVERHEAD = 8192  # bytes that the arrays of a batch take beside their values
 
 
@@ -44,58 +52,144 @@ def log_schema(schema: TableSchema) -> pa.Schema:
     )
 
 
-@dataclass(slots=True)
-class _Buffer:
-    schema: TableSchema
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    rows: int = 0
-    has_unchanged: bool = False
-    has_moves: bool = False
+class _Rows:
+    """Rows of one table version that come to lie in one place."""
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        self.batches.append(batch)
+    def __init__(self, schema: TableSchema, batch: pa.RecordBatch) -> None:
+        self.schema = schema
+        self.rows = self.bytes = 0
+        self.has_unchanged = self.has_moves = False
+        self.first_offset: int = batch.column("offset")[0].as_py()
+        self.last_offset = self.first_offset
+        self.pending: list[pa.RecordBatch] = []
+        self._pending_bytes = 0
+        self._left_out = inline.empty_columns(batch)
+        self._encoder: parquet.Encoder | None = None
+        self._started = False
+
+    def takes(self, batch: pa.RecordBatch) -> bool:
+        """Whether the batch can follow: what the file leaves out must be empty in it too."""
+        return not self._started or self._left_out <= inline.empty_columns(batch)
+
+    def add(self, batch: pa.RecordBatch, size: int) -> None:
+        empty = inline.empty_columns(batch)
+        self._left_out &= empty
+        self.has_unchanged |= "unchanged" not in empty
+        self.has_moves |= "moved_from" not in empty
         self.rows += len(batch)
-        self.has_unchanged |= batch.column("unchanged").null_count < len(batch)
-        self.has_moves |= batch.column("moved_from").null_count < len(batch)
+        self.bytes += size
+        self.last_offset = batch.column("offset")[-1].as_py()
+        self.pending.append(batch)
+        self._pending_bytes += size
+
+    @property
+    def fills_row_group(self) -> bool:
+        return self._pending_bytes >= _ROW_GROUP_BYTES
+
+    def take(self) -> list[pa.RecordBatch]:
+        """What waits, to be encoded: from now on the file's columns are settled."""
+        taken, self.pending, self._pending_bytes, self._started = self.pending, [], 0, True
+        return [inline.without(batch, self._left_out) for batch in taken]
+
+    def encode(self, batches: list[pa.RecordBatch]) -> None:
+        if self._encoder is None:
+            whole = log_schema(self.schema)
+            own = pa.schema([f for f in whole if f.name not in self._left_out])
+            repeated = [p for p in _REPEATED if p.partition(".")[0] in own.names]
+            self._encoder = parquet.Encoder(own, batches[0], repeated=repeated)
+        self._encoder.add(batches)
+
+    def finish(self) -> pa.Buffer:
+        if self.pending:
+            self.encode(self.take())
+        assert self._encoder is not None
+        return self._encoder.finish()
+
+    @property
+    def is_small(self) -> bool:
+        return not self._started and self.bytes < INLINE_BYTES
+
+    def file(self, path: str, data: bytes | pa.Buffer) -> DataFile:
+        """`path`: empty for rows that lie in the manifest."""
+        return DataFile(
+            table=str(self.schema.table),
+            schema=self.schema.fingerprint,
+            path=path,
+            rows=self.rows,
+            bytes=data.size if isinstance(data, pa.Buffer) else len(data),
+            checksum=parquet.checksum(data),
+            first_offset=self.first_offset,
+            last_offset=self.last_offset,
+            has_unchanged=self.has_unchanged,
+            has_moves=self.has_moves,
+            inline=b"" if path else bytes(data),
+        )
 
 
 class SegmentWriter:
-    """The segment that is being filled. `bytes` and `rows` tell how much it holds in memory."""
+    """The segment that is being filled. `bytes` and `rows` tell how much was added; encoded rows take less by then."""
 
     def __init__(self, storage: Storage, number: int, epoch: int) -> None:
         self._storage = storage
         self._number = number
         self._epoch = epoch
-        self._buffers: dict[str, _Buffer] = {}
+        self._tables: dict[str, list[_Rows]] = {}
+        self._background = Background(f"encoder-{number}")
+        self._encoded: dict[str, tuple[_Rows, pa.Buffer]] | None = None
         self._written: tuple[DataFile, ...] | None = None
         self.bytes = 0
         self.rows = 0
 
     def add(self, schema: TableSchema, batch: pa.RecordBatch) -> None:
-        """Rows of one table version with the columns of `log_schema(schema)`, after all that this table has so far."""
+        """Rows of one table version with the columns of `log_schema(schema)`, after all that this table has so far.
+
+        Text columns may be dictionary arrays.
+        """
         if not len(batch):
             return
         if not schema.columns:
             raise StagingError(
                 f"{schema.table} has no column to stage", fix="leave it out of `tables`, or exclude fewer columns"
             )
-        self._buffers.setdefault(schema.fingerprint, _Buffer(schema)).add(batch)
+        if self._encoded is not None:
+            raise ValueError("the segment was encoded whole: no row can follow")
+        size = batch.nbytes
+        rows = self._place(schema, batch)
+        rows.add(batch, size)
+        if rows.fills_row_group:
+            taken = rows.take()
+            self._background.do(lambda: rows.encode(taken))
         self._written = None
-        self.bytes += batch.nbytes + _BATCH_OVERHEAD
+        self.bytes += size + _BATCH_OVERHEAD
         self.rows += len(batch)
 
+    def _place(self, schema: TableSchema, batch: pa.RecordBatch) -> _Rows:
+        places = self._tables.setdefault(schema.fingerprint, [])
+        if not places or not places[-1].takes(batch):
+            places.append(_Rows(schema, batch))
+        return places[-1]
+
     def write(self) -> tuple[DataFile, ...]:
-        """Writes one file per table version; durable when it returns. After StagingUnavailable it can be called again.
+        """Makes the rows durable, but for those that lie in the manifest. After StagingUnavailable it can be called
+        again.
 
         Each try has a directory of its own: a file whose fsync has failed once is never trusted again.
         """
         if self._written is None:
-            directory = f"log/{self._number:020d}-{self._epoch}-{uuid.uuid4().hex}"
-            encoded = {_file_name(b.schema): (b, _encode(b)) for b in self._buffers.values()}
-            if encoded:
-                self._storage.write_directory(directory, {name: data for name, (_, data) in encoded.items()})
-            self._written = tuple(_data_file(b, f"{directory}/{name}", data) for name, (b, data) in encoded.items())
+            self._background.wait()
+            places = [rows for places in self._tables.values() for rows in places]
+            small = [rows.file("", inline.encode(rows.pending)) for rows in places if rows.is_small]
+            self._written = (*small, *self._write_files([rows for rows in places if not rows.is_small]))
         return self._written
+
+    def _write_files(self, places: list[_Rows]) -> tuple[DataFile, ...]:
+        if not places:
+            return ()
+        if self._encoded is None:
+            self._encoded = {_file_name(n, rows.schema): (rows, rows.finish()) for n, rows in enumerate(places)}
+        directory = f"log/{self._number:020d}-{self._epoch}-{uuid.uuid4().hex}"
+        self._storage.write_directory(directory, {name: data for name, (_, data) in self._encoded.items()})
+        return tuple(rows.file(f"{directory}/{name}", data) for name, (rows, data) in self._encoded.items())
 
 
 def safe_name(text: str) -> str:
@@ -106,25 +200,6 @@ def safe_name(text: str) -> str:
     return quote(text, safe="").replace("%", "~")[:120]
 
 
-def _file_name(schema: TableSchema) -> str:
-    # The fingerprint first: it is unique, and Spark passes over names that begin with _ or a dot.
-    return f"{schema.fingerprint}-{safe_name(str(schema.table))}.parquet"
-
-
-def _encode(buffer: _Buffer) -> pa.Buffer:
-    return parquet.encode(log_schema(buffer.schema), buffer.batches, repeated=_REPEATED)
-
-
-def _data_file(buffer: _Buffer, path: str, data: pa.Buffer) -> DataFile:
-    return DataFile(
-        table=str(buffer.schema.table),
-        schema=buffer.schema.fingerprint,
-        path=path,
-        rows=buffer.rows,
-        bytes=data.size,
-        checksum=parquet.checksum(data),
-        first_offset=buffer.batches[0].column("offset")[0].as_py(),
-        last_offset=buffer.batches[-1].column("offset")[-1].as_py(),
-        has_unchanged=buffer.has_unchanged,
-        has_moves=buffer.has_moves,
-    )
+def _file_name(number: int, schema: TableSchema) -> str:
+    # The fingerprint first: Spark passes over names that begin with _ or a dot.
+    return f"{schema.fingerprint}-{number}-{safe_name(str(schema.table))}.parquet"

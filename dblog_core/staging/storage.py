@@ -12,7 +12,8 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Protocol, TypeAlias
 
@@ -23,6 +24,8 @@ from dblog_core.errors import CorruptSegment, StagingError, StagingUnavailable
 Bytes: TypeAlias = "bytes | pa.Buffer"
 
 _TEMPORARY = "tmp"
+_DIRECTORIES = "log"  # where `write_directory` makes directories of their own
+_TOGETHER = 64  # files that are written before the first of them is flushed: the disk takes them in one go
 _LEFTOVER_SECONDS = 3600.0  # a temporary file lives for milliseconds; one this old has lost its process
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _AWAY = {
@@ -58,6 +61,10 @@ class Storage(Protocol):
 
     def write_directory(self, directory: str, files: Mapping[str, Bytes]) -> None:
         """Makes a new directory with these files. Where that fails, what was written is removed again."""
+
+    def remove(self, relative: str) -> None:
+        """Removes the file, and its directory if `write_directory` made it and it is empty then; no error if it is
+        gone already. A loss of power may bring it back."""
 
 
 class LocalStorage:
@@ -135,8 +142,8 @@ class LocalStorage:
         with translated(path):
             try:
                 self._make_directory(path)
-                for name, data in files.items():
-                    _write(path / name, data)
+                for group in _groups(files.items()):
+                    _write_together({path / name: data for name, data in group})
                 _sync_directory(path)
             except OSError:
                 # A full disk needs the room back; what cannot be removed is named by no manifest and harms nobody.
@@ -144,6 +151,17 @@ class LocalStorage:
                 self._made.discard(path)
                 raise
         self._made.discard(path)  # never written to again: nothing to remember
+
+    def remove(self, relative: str) -> None:
+        """Removes the file, and its directory if `write_directory` made it and it is empty then; no error if it is
+        gone already. A loss of power may bring it back."""
+        path = self.path(relative)
+        with translated(path):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            if path.parent.parent == self.root / _DIRECTORIES:
+                with contextlib.suppress(OSError):  # others are in it still; an empty one is harmless
+                    path.parent.rmdir()
 
     @contextlib.contextmanager
     def _temporary(self, data: Bytes) -> Iterator[Path]:
@@ -203,6 +221,25 @@ def translated(path: Path) -> Iterator[None]:
         raise StagingError(
             f"cannot be used: {what}", where=where, fix="give this user read and write rights on the staging directory"
         ) from error
+
+
+def _groups(files: Iterable[tuple[str, Bytes]]) -> Iterator[list[tuple[str, Bytes]]]:
+    iterator = iter(files)
+    while group := list(islice(iterator, _TOGETHER)):
+        yield group
+
+
+def _write_together(files: Mapping[Path, Bytes]) -> None:
+    with contextlib.ExitStack() as stack:
+        descriptors = []
+        for path, data in files.items():
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            file = stack.enter_context(os.fdopen(descriptor, "wb"))
+            file.write(data)
+            file.flush()
+            descriptors.append(descriptor)
+        for descriptor in descriptors:
+            os.fsync(descriptor)
 
 
 def _write(path: Path, data: Bytes) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pyarrow as pa
 
 from dblog_core.errors import CorruptSegment, SegmentTaken, StagingError
 from dblog_core.schema import TableSchema
-from dblog_core.staging import parquet
-from dblog_core.staging.manifest import Manifest
-from dblog_core.staging.segment import SegmentWriter, safe_name
+from dblog_core.staging import blocks, inline, parquet
+from dblog_core.staging.blocks import Block
+from dblog_core.staging.inline import OPTIONAL
+from dblog_core.staging.manifest import DataFile, Manifest
+from dblog_core.staging.segment import SegmentWriter, log_schema, safe_name
 from dblog_core.staging.storage import LocalStorage, Storage
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
@@ -60,26 +63,33 @@ class Staging:
         """
         number = manifest.segment
         self._check_predecessor(number)
-        path, data = _manifest_path(number), _sealed(orjson.dumps(manifest.to_json()))
+        path, data = _manifest_path(number), encoded(manifest)
         if not self.storage.create(path, data):
             if self.storage.read(path) != data:
-                raise SegmentTaken(
-                    f"segment {number} has been published by another capture",
-                    where=str(self.root),
-                    fix="none needed: the other one leads, this one waits as its standby",
-                )
+                raise self._taken(number)
             self.storage.settle(path)
+        elif self._block_over(number) is not None:
+            # Published long ago, joined with others, and removed: this one is nobody's.
+            self.storage.remove(path)
+            raise self._taken(number)
         self._head = max(self._head, number)
         self._durable = max(self._durable, number)
 
+    def _taken(self, number: int) -> SegmentTaken:
+        return SegmentTaken(
+            f"segment {number} has been published by another capture",
+            where=str(self.root),
+            fix="none needed: the other one leads, this one waits as its standby",
+        )
+
     def _check_predecessor(self, number: int) -> None:
-        if number > 1 and not self.storage.exists(_manifest_path(number - 1)):
+        if number > 1 and not self._published(number - 1):
             raise StagingError(
                 f"segment {number} cannot be published: segment {number - 1} is missing",
                 where=str(self.root),
                 fix="restore the manifests from a backup; or begin a fresh staging directory and dump all tables",
             )
-        if number == 1 and not self.storage.exists(_manifest_path(1)) and (first := self.first_number()):
+        if number == 1 and not self._published(1) and (first := self.first_number()):
             raise SegmentTaken(
                 f"the super-changelog begins at segment {first} by now",
                 where=str(self.root),
@@ -94,10 +104,8 @@ class Staging:
     def head_number(self) -> int:
         """The newest segment's number (0: none): few probes, since numbers have no gap and we know one that existed."""
         low = self._head or 1
-        if not self._published(low):
-            # Nothing yet, or what we knew is removed by retention: only the directory tells.
-            self._head = max(self._listed(), default=0)
-            return self._head
+        if not self._published(low) and not (low := max(self._listed(), default=0)):
+            return 0
         step = 1
         while self._published(low + step):
             low += step
@@ -110,18 +118,34 @@ class Staging:
         return low
 
     def first_number(self) -> int:
-        """The oldest segment's number that retention has left (0: none)."""
-        return 1 if self._published(1) else min(self._listed(), default=0)
+        """The oldest segment's number that retention has left (0: none); numbers have no gap above it."""
+        low, high = 0, 1 if self._published(1) else self.head_number()
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._published(middle) else (middle, high)
+        return high
 
     def _published(self, number: int) -> bool:
-        return self.storage.exists(_manifest_path(number))
+        return self.storage.exists(_manifest_path(number)) or self._block_over(number) is not None
+
+    def _block_over(self, number: int) -> Block | None:
+        """The largest block that stands for the segment; in this order of looking none is missed (`blocks`)."""
+        found = None
+        for block in blocks.over(number):
+            if self.storage.exists(block.path):
+                found = block
+        return found
 
     def _listed(self) -> list[int]:
-        """Every number that is there, from the directory: slow when there are many."""
-        return [int(m[1]) for name in self.storage.names("manifests") if (m := _MANIFEST.fullmatch(name))]
+        """Numbers that are there, from the directories: where nothing is known, and retention has removed the first."""
+        compacted = [block.last for name in self.storage.names("compacted") if (block := blocks.named(name))]
+        return compacted or [int(m[1]) for name in self.storage.names("manifests") if (m := _MANIFEST.fullmatch(name))]
 
     def manifest(self, number: int) -> Manifest:
-        """Raises CorruptSegment if it is missing, cut short, altered or of a newer format."""
+        """The segment's manifest, or the one of the block that it lies in.
+
+        Raises CorruptSegment if it is missing, cut short, altered or of a newer format.
+        """
         if (found := self._read(number)) is None:
             raise CorruptSegment(
                 f"segment {number} is missing",
@@ -130,52 +154,67 @@ class Staging:
             )
         return found
 
-    def manifests(self, after: int = 0) -> Iterator[Manifest]:
-        """Segments after+1, after+2, … up to the newest, each complete, also while more are published.
+    def manifests(self, after: int = 0, upto: int | None = None) -> Iterator[Manifest]:
+        """Segments after `after` up to `upto` (None: the newest), in order, also while more are published.
 
-        Raises CorruptSegment where one is missing and later ones are there: nothing is skipped.
+        One manifest may stand for several; it is cut to what was asked for. Raises CorruptSegment where a segment is
+        missing and later ones are there: nothing is skipped.
         """
         number = after + 1
-        while True:
+        while upto is None or number <= upto:
             found = self._read(number)
             if found is None:
-                self._head = max(self._head, after)
+                self._head = max(self._head, number - 1)
                 if self.head_number() < number:
                     return
                 found = self.manifest(number)  # published since, or lost
-            self._head = max(self._head, number)
-            yield found
-            number += 1
+            self._head = max(self._head, found.segment)
+            last = found.segment
+            yield found.cut(after=number - 1, upto=upto)
+            number = last + 1
 
     def segment_of(self, offset: int, head: Manifest) -> int:
         """The first segment that reaches up to `offset`: last offsets never fall from one segment to the next."""
         low, high = self.first_number(), head.segment
         while low < high:
-            middle = (low + high) // 2
-            if self.manifest(middle).last_offset < offset:
-                low = middle + 1
+            found = self.manifest((low + high) // 2)
+            if found.last_offset < offset:
+                low = found.segment + 1
+            elif found.first <= low or found.first_offset <= offset:
+                return next(n for n in range(max(low, found.first), found.segment + 1) if found.end_of(n) >= offset)
             else:
-                high = middle
+                high = found.first - 1 if found.first_offset > offset else found.first
         return low
 
     def _read(self, number: int) -> Manifest | None:
-        if (data := self.storage.read(_manifest_path(number))) is None:
+        """Of a block if one stands for the segment. What is read again is what was joined in between."""
+        while True:
+            data = self.storage.read(_manifest_path(number))
+            if (block := self._block_over(number)) is not None:
+                data = self.storage.read(block.path)
+            if data is not None or block is None:
+                break
+        if data is None:
             return None
-        if number > self._durable:
+        if block is None and number > self._durable:
             # Its capture may stand still right before it makes the name durable: if power fails then, another segment
             # gets this number, and whoever has acted on this one has acted on what never was.
             self.storage.settle(_manifest_path(number))
             self._durable = number
-        where = self._where(number)
+        return self._decoded(block or Block(number, number), data)
+
+    def _decoded(self, block: Block, data: bytes) -> Manifest:
+        where = str(self.root / block.path)
+        body, end, tail = data.partition(b"\n")
         try:
-            manifest = Manifest.from_json(orjson.loads(_unsealed(data, where)))
+            manifest = Manifest.from_json(orjson.loads(_unsealed(body + end, where)), tail)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptSegment(
                 f"is no manifest that this version can read: {error}",
                 where=where,
                 fix="upgrade dblog, or restore the file from a backup",
             ) from error
-        if (manifest.segment, manifest.source) != (number, self.source):
+        if (manifest.first, manifest.segment, manifest.source) != (block.first, block.last, self.source):
             raise CorruptSegment(
                 f"holds segment {manifest.segment} of source {manifest.source}",
                 where=where,
@@ -236,6 +275,70 @@ class Staging:
             schema=file.schema_arrow if columns is None else pa.schema([file.schema_arrow.field(c) for c in columns]),
         )
 
+    def log_batches(
+        self, file: DataFile, *, columns: Sequence[str] | None = None, after: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """The log rows that the file stands for, with offsets above `after`, in batches with all columns of a log file.
+
+        Raises CorruptSegment if it is missing, altered, or of another table version.
+        """
+        first = max(file.first_offset, after + 1)
+        for batch in self._log_rows(file):
+            start, stop = np.searchsorted(batch.column("offset").to_numpy(), [first, file.last_offset + 1])
+            if stop > start:
+                rows = batch.slice(int(start), int(stop - start))
+                yield rows if columns is None else rows.select(list(columns))
+
+    def rows(self, file: DataFile) -> pa.Table:
+        """All the log rows that the file stands for, as `log_batches` gives them."""
+        return pa.Table.from_batches(list(self.log_batches(file)), log_schema(self.schema(file.schema)))
+
+    def _log_rows(self, file: DataFile) -> Iterator[pa.RecordBatch]:
+        """All rows of the file."""
+        whole = log_schema(self.schema(file.schema))
+        if not file.path:
+            yield inline.decode(file.inline, whole, where=f"rows {file.first_offset} to {file.last_offset}")
+            return
+        where = str(self.root / file.path)
+        opened = parquet.opened(self.read_file(file.path), expected=file.checksum, where=where)
+        have = set(opened.schema_arrow.names)
+        if not opened.schema_arrow.equals(pa.schema([f for f in whole if f.name in have or f.name not in OPTIONAL])):
+            raise CorruptSegment(
+                "has other columns than its table version", where=where, fix="restore it from a backup"
+            )
+        for batch in parquet.batches(opened, where=where):
+            yield inline.complete(batch, whole)
+
+    def spilled(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """The same rows with a path for each file: those that lie in manifests, as one Parquet file a table version.
+
+        For readers that know nothing but paths. The new files are the caller's to remove (`remove_spilled`).
+        """
+        return [f for f in files if f.path] + [self._spill(group) for group in _small(files).values()]
+
+    def remove_spilled(self, files: Sequence[DataFile]) -> None:
+        """Removes what `spilled` has made of these files."""
+        for group in _small(files).values():
+            self.storage.remove(_spill_path(group))
+
+    def _spill(self, files: Sequence[DataFile]) -> DataFile:
+        rows = [batch for file in files for batch in self.log_batches(file)]
+        data = parquet.encode(rows[0].schema, rows)
+        path = _spill_path(files)
+        self.storage.replace(path, data)
+        return replace(
+            files[0],
+            path=path,
+            inline=b"",
+            part=False,
+            rows=sum(len(batch) for batch in rows),
+            bytes=data.size,
+            checksum=parquet.checksum(data),
+            last_offset=files[-1].last_offset,
+            has_unchanged=any(f.has_unchanged for f in files),
+            has_moves=any(f.has_moves for f in files),
+        )
+
     def read_file(self, path: str) -> bytes:
         """The bytes of a file that a manifest names. Raises CorruptSegment if it is missing."""
         if (data := self.storage.read(path)) is None:
@@ -250,8 +353,27 @@ def _manifest_path(number: int) -> str:
     return f"manifests/{number:020d}.json"
 
 
+def _small(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:
+    """Those that lie in manifests, by table version."""
+    found: dict[str, list[DataFile]] = {}
+    for file in files:
+        if not file.path:
+            found.setdefault(file.schema, []).append(file)
+    return found
+
+
+def _spill_path(files: Sequence[DataFile]) -> str:
+    name = hashlib.blake2b("".join(f.checksum for f in files).encode(), digest_size=16).hexdigest()
+    return f"tmp/{name}-{files[0].first_offset}-{files[-1].last_offset}.parquet"
+
+
 def _schema_path(fingerprint: str) -> str:
     return f"schemas/{fingerprint}.json"
+
+
+def encoded(manifest: Manifest) -> bytes:
+    """The manifest's file."""
+    return _sealed(orjson.dumps(manifest.to_json())) + manifest.tail
 
 
 def _sealed(body: bytes) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dblog_core.errors import CorruptSegment
+from dblog_core.staging.inline import plain
 from dblog_core.staging.parquet import checksum
 
 
@@ -22,10 +23,23 @@ class File:
     rows: tuple[pa.RecordBatch, ...]
 
 
-def encode(schema: pa.Schema, batches: Sequence[pa.RecordBatch], *, repeated: Sequence[str] = ()) -> pa.Buffer:
+class Encoder:
+    """One file in the making."""
+
+    def __init__(self, schema: pa.Schema, sample: pa.RecordBatch | None, **_: object) -> None:
+        self._schema, self._batches = schema, list[pa.RecordBatch]()
+
+    def add(self, batches: Sequence[pa.RecordBatch]) -> None:
+        self._batches += batches
+
+    def finish(self) -> pa.Buffer:
+        return encode(self._schema, self._batches)
+
+
+def encode(schema: pa.Schema, batches: Sequence[pa.RecordBatch], **_: object) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in pa.Table.from_batches(batches, schema).combine_chunks().to_batches():
+        for batch in pa.Table.from_batches([plain(b) for b in batches], schema).combine_chunks().to_batches():
             writer.write_batch(batch)
     return sink.getvalue()
 

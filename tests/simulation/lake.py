@@ -89,8 +89,9 @@ class _Merge:
     def _log(self, manifest: Manifest) -> Iterator[tuple[int, str, str, Any]]:
         for file in manifest.files:
             self._table(file.table, file.schema)
-            for row in self._rows(file.path):
-                yield row["offset"], row["op"], file.table, row
+            for batch in self._staging.log_batches(file):
+                for row in batch.to_pylist():
+                    yield row["offset"], row["op"], file.table, row
 
     def _chunks(self, manifest: Manifest) -> Iterator[tuple[int, str, str, Any]]:
         for chunk in manifest.chunks:

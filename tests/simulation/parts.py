@@ -15,7 +15,7 @@ import pyarrow as pa
 from dblog_core import dump, requests, wiring
 from dblog_core.config import Config
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.staging import parquet
+from dblog_core.staging import parquet, segment
 from tests.simulation import arrow_files
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
             (secrets, "token_hex", lambda size: f"{ids.getrandbits(8 * size):0{2 * size}x}"),
             (requests, "SystemClock", lambda: world.clock),
             (dump, "work", system_dumps),
-            *((parquet, name, getattr(arrow_files, name)) for name in ("encode", "opened", "batches")),
+            (segment, "INLINE_BYTES", ids.choice((0, 500, segment.INLINE_BYTES))),
+            *((parquet, name, getattr(arrow_files, name)) for name in ("Encoder", "encode", "opened", "batches")),
         ):
             stack.enter_context(mock.patch.object(target, name, value))
         yield

@@ -112,6 +112,12 @@ class MemoryStorage:
             raise
         self.disk.settle(directory)
 
+    def remove(self, relative: str) -> None:
+        self._before("remove", relative)
+        if relative in self.disk.files:
+            self.disk.remove(relative)
+        self._after("remove", relative)
+
     def _before(self, what: str, relative: str) -> None:
         self.path(relative)
         if self._simulation is not None:

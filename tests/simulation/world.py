@@ -82,7 +82,7 @@ class World:
 
     def _published(self, path: str, data: bytes) -> None:
         if path.startswith("manifests/"):
-            self.published = int(orjson.loads(data)["position"])
+            self.published = int(orjson.loads(data.partition(b"\n")[0])["position"])
 
     @property
     def log_is_lost(self) -> bool:

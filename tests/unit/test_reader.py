@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from dblog_core.errors import CorruptSegment
-from dblog_core.staging import Staging
+from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import LogMark
 from dblog_core.staging.reader import _json, lines
 from dblog_core.values import to_json
@@ -25,8 +25,10 @@ ROW = {"id": 5, "name": "a", "big": "x" * 10}
 PLACE = {"position": "p1", "transaction": "tx1", "commit_time": "2026-11-21T09:30:00Z", "origin": "log"}
 
 
-@pytest.fixture
-def staging(tmp_path: Path) -> Staging:
+@pytest.fixture(params=[0, segment.INLINE_BYTES], ids=["files", "inline"])
+def staging(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staging:
+    """Rows of a segment lie in Parquet files, or in its manifest."""
+    monkeypatch.setattr(segment, "INLINE_BYTES", request.param)
     return Staging(str(tmp_path), source="shop")
 
 
@@ -248,7 +250,11 @@ def _flip(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [_cut, _flip, Path.unlink])
 @pytest.mark.parametrize("pattern", ["log/*/*.parquet", "chunks/*/*/*.parquet", "schemas/*.json", "manifests/*1.json"])
-def test_damage_is_found_and_the_file_is_named(staging: Staging, damage: Callable[[Path], None], pattern: str) -> None:
+def test_damage_is_found_and_the_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], pattern: str
+) -> None:
+    monkeypatch.setattr(segment, "INLINE_BYTES", 0)
+    staging = Staging(str(tmp_path), source="shop")
     placed = chunk(staging, ORDERS, 1, ROW)
     publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 2, 1)), chunks=(placed,))
     publish(staging, 2, 3, 3, (ORDERS, creates(ORDERS, 3, 1)))
@@ -267,12 +273,12 @@ def test_any_interleaving_of_tables_and_segments_comes_out_in_order(
 ) -> None:
     staging = Staging(str(tmp_path_factory.mktemp("staging")), source="shop")
     schemas = {name: table(f"shop.{name}") for name in "abc"}
-    segment, first, pending = 1, 1, []
+    number, first, pending = 1, 1, []
     offset = 1
     for owner in [*owners, "end"]:
         if owner == "end":
-            publish(staging, segment, first, offset - 1, *((schemas[t], creates(schemas[t], o, 1)) for t, o in pending))
-            segment, first, pending = segment + 1, offset, []
+            publish(staging, number, first, offset - 1, *((schemas[t], creates(schemas[t], o, 1)) for t, o in pending))
+            number, first, pending = number + 1, offset, []
         else:
             pending.append((owner, offset))
             offset += 1

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.errors import CorruptSegment, SegmentTaken, StagingError, StagingUnavailable
-from dblog_core.staging import Staging
-from dblog_core.staging.manifest import Manifest
+from dblog_core.staging import Staging, segment
+from dblog_core.staging.manifest import FORMAT, Manifest
 from tests.unit.staged import chunk, creates, log_rows, manifest, publish, table
 
 ORDERS = table()
@@ -54,7 +54,7 @@ def test_what_is_published_is_read_back_by_others(staging: Staging) -> None:
     assert list(again(staging).manifests(after=2)) == made[2:]
     assert again(staging).manifest(2) == made[1]
     (file,) = made[0].files
-    assert again(staging).read_chunk(file.path, checksum=file.checksum).num_rows == 5
+    assert [len(batch) for batch in again(staging).log_batches(file)] == [5]
     assert again(staging).schema(file.schema) == ORDERS
 
 
@@ -188,7 +188,7 @@ def test_every_flipped_bit_and_every_cut_of_a_manifest_is_found(staging: Staging
 def test_a_newer_format_and_a_manifest_of_another_place_are_refused(staging: Staging) -> None:
     class Newer(Manifest):
         def to_json(self) -> dict[str, object]:
-            return {**super().to_json(), "format": 2}
+            return {**super().to_json(), "format": FORMAT + 1}
 
     made = manifest(1, 1, 0)
     staging.publish(Newer(**{name: getattr(made, name) for name in Manifest.__slots__}))
@@ -235,7 +235,10 @@ def test_no_path_leads_out_of_the_directory(staging: Staging, path: str) -> None
 
 
 @pytest.mark.parametrize("name", ["shop./../../x", "_hidden.t", "s.%41 *?[]{}", "s." + "ü" * 300, "s.a\nb"])
-def test_any_table_name_makes_a_file_that_spark_sees(staging: Staging, name: str) -> None:
+def test_any_table_name_makes_a_file_that_spark_sees(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(segment, "INLINE_BYTES", 0)
     schema = table(name)
     made = publish(staging, 1, 1, 1, (schema, creates(schema, 1, 1)))
     path = staging.root / made.files[0].path
@@ -270,7 +273,7 @@ def test_leftovers_of_killed_processes_are_swept_and_those_in_use_are_not(stagin
 
 _KILLED = """
 import os, signal, sys
-from dblog_core.staging import Staging, storage
+from dblog_core.staging import Staging, segment, storage
 from tests.unit.staged import creates, manifest, table
 calls, limit = 0, int(sys.argv[2])
 def counted(real):
@@ -284,6 +287,7 @@ def counted(real):
 for name in ("fsync", "link", "open", "replace", "unlink"):
     setattr(os, name, counted(getattr(os, name)))
 staging, ORDERS = Staging(sys.argv[1], source="shop"), table()
+segment.INLINE_BYTES = int(sys.argv[3])
 writer = staging.open_segment(2, 1)
 staging.put_schema(ORDERS)
 writer.add(ORDERS, creates(ORDERS, 2, 1))
@@ -292,19 +296,20 @@ print("published")
 """
 
 
-def test_a_kill_at_any_step_leaves_all_of_a_segment_or_nothing(staging: Staging) -> None:
+@pytest.mark.parametrize("inline", [0, segment.INLINE_BYTES])
+def test_a_kill_at_any_step_leaves_all_of_a_segment_or_nothing(staging: Staging, inline: int) -> None:
     publish(staging, 1, 1, 1, (ORDERS, creates(ORDERS, 1, 1)))
     outcomes = []
     for step in range(0, 60, 3):
-        command = [sys.executable, "-c", _KILLED, str(staging.root.parent), str(step)]
+        command = [sys.executable, "-c", _KILLED, str(staging.root.parent), str(step), str(inline)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode in (0, -signal.SIGKILL), done.stderr
         reader = again(staging)
         segments = list(reader.manifests())
         outcomes.append(len(segments))
-        for segment in segments:
-            for file in segment.files:
-                assert reader.read_chunk(file.path, checksum=file.checksum).num_rows == file.rows
+        for found in segments:
+            for file in found.files:
+                assert sum(len(batch) for batch in reader.log_batches(file)) == file.rows
         if "published" in done.stdout:
             break
         if len(segments) == 2:
