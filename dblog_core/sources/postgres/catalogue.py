@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from psycopg2 import sql
-
 from dblog_core.config import SourceConfig
 from dblog_core.errors import RequestError, UnknownLogEvent
 from dblog_core.schema import TableName, TableSchema
@@ -30,22 +28,12 @@ _TABLES = """
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
-    ORDER BY n.nspname, c.relname
 """
 _COLUMNS = f"""
     SELECT a.attrelid::bigint, a.attname, base.name, a.attnotnull, a.attgenerated <> ''
     FROM pg_attribute a, {_BASE.format(type="a.atttypid", typmod="a.atttypmod")}
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
-"""
-# A domain's base type is looked for only where there is one: this is asked with every chunk.
-_TYPES = f"""
-    SELECT a.attname::text AS name,
-           CASE WHEN t.typtype = 'd' THEN (SELECT base.name FROM {_BASE.format(type="t.oid", typmod="a.atttypmod")})
-                ELSE format_type(t.oid, a.atttypmod) END AS type
-    FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
-    JOIN pg_attribute a ON a.attrelid = c.oid JOIN pg_type t ON t.oid = a.atttypid
-    WHERE n.nspname = {{schema}} AND c.relname = {{name}} AND a.attnum > 0 AND NOT a.attisdropped
 """
 _INDEXES = """
     SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident,
@@ -118,21 +106,16 @@ def _expressions(pattern: str) -> tuple[re.Pattern[str], ...]:
 
 def wanted_tables(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:
     """The tables that the configuration wants; of a wanted partitioned table the root alone, for all its partitions."""
-    found = [row for row in rows(connection, _TABLES) if wanted(TableName(row[1], row[2]), config)]
+    every = rows(connection, _TABLES + "ORDER BY n.nspname, c.relname")
+    found = [row for row in every if wanted(TableName(row[1], row[2]), config)]
     oids = {row[0] for row in found}
     return _describe(connection, [row for row in found if not oids.intersection(row[6])])
 
 
 def find_table(connection: Connection, name: TableName) -> CatalogueTable | None:
     """One table by its exact name; None if there is none."""
-    return next(
-        iter(
-            _describe(
-                connection, [row for row in rows(connection, _TABLES) if (row[1], row[2]) == (name.schema, name.name)]
-            )
-        ),
-        None,
-    )
+    query = _TABLES + "AND n.nspname = %s AND c.relname = %s"
+    return next(iter(_describe(connection, rows(connection, query, (name.schema, name.name)))), None)
 
 
 def table(connection: Connection, name: TableName) -> CatalogueTable:
@@ -143,20 +126,19 @@ def table(connection: Connection, name: TableName) -> CatalogueTable:
     return found
 
 
-def types_of(name: TableName) -> sql.Composed:
-    """A SELECT of `name` and base `type` of each column of a table."""
-    return sql.SQL(_TYPES).format(schema=sql.Literal(name.schema), name=sql.Literal(name.name))
-
-
 def missing(name: TableName) -> RequestError:
     return RequestError(f"the source has no table {name}", fix="`dblog check` lists the tables of the configuration")
 
 
 def leaves(connection: Connection, root: CatalogueTable) -> list[CatalogueTable]:
     """The partitions of a partitioned table that hold rows."""
-    query = "SELECT relid::oid::bigint FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf"
-    oids = {oid for (oid,) in rows(connection, query, (root.oid,))}
-    return _describe(connection, [row for row in rows(connection, _TABLES) if row[0] in oids])
+    query = (
+        _TABLES
+        + """
+        AND c.oid IN (SELECT relid FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf)
+        ORDER BY n.nspname, c.relname"""
+    )
+    return _describe(connection, rows(connection, query, (root.oid,)))
 
 
 def type_name(connection: Connection, oid: int, typmod: int) -> str:

@@ -29,7 +29,8 @@ from dblog_core.values import Key, keys_of
 # COPY would see no row, and no error would tell. LOCK takes no snapshot itself. From then on types stay as they are.
 _BEGIN = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {table} IN ACCESS SHARE MODE; {settings}; "
-    "SELECT pg_current_snapshot()::text, array_agg(name), array_agg(type) FROM ({types}) AS columns"
+    "SELECT pg_current_snapshot()::text, array_agg(attname::text), array_agg(atttypid::bigint), array_agg(atttypmod) "
+    "FROM pg_attribute WHERE attrelid = {name}::regclass AND attnum > 0 AND NOT attisdropped"
 )
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
 _ESTIMATE = """
@@ -45,6 +46,7 @@ class PostgresChunkReader:
         self._config = config
         self._connection: Connection | None = None
         self._sources: dict[TableName, sql.Composable] = {}
+        self._types: dict[tuple[int, int], str] = {}
 
     def schema(self, table: TableName) -> TableSchema:
         with translated(self._config):
@@ -170,7 +172,7 @@ class PostgresChunkReader:
             begin = sql.SQL(_BEGIN).format(
                 table=self._source(schema.table),
                 settings=sql.SQL(settings),
-                types=catalogue.types_of(schema.table),
+                name=sql.Literal(identifier(schema.table).as_string(self._open())),
             )
             snapshot, now, pieces = self._copy(schema, columns, query, begin)
         return Chunk(schema, _rows(pieces, now, schema.table), snapshot)
@@ -181,8 +183,10 @@ class PostgresChunkReader:
         """A COPY, the columns as they then were, and the snapshot that it read: all of one transaction."""
         connection, received = self._open(), _Received()
         try:
-            ((snapshot, names, types),) = rows(connection, begin)
-            now = _now(schema, columns, dict(zip(names or (), types or (), strict=True)))
+            ((snapshot, *found),) = rows(connection, begin)
+            now = self._now(
+                schema, columns, {name: kind for name, *kind in zip(*(f or () for f in found), strict=True)}
+            )
             copy = sql.SQL("COPY (SELECT {} {}) TO STDOUT (FORMAT binary)")
             with connection.cursor() as cursor:
                 cursor.copy_expert(copy.format(sql.SQL(", ").join(map(_sent, now)), query), received)
@@ -192,6 +196,19 @@ class PostgresChunkReader:
         execute(connection, "COMMIT")
         return str(snapshot), now, received.pieces
 
+    def _now(self, schema: TableSchema, columns: Sequence[Column], kinds: dict[str, list[int]]) -> list[Column]:
+        """The columns with their types now: bytes of another type of the same length would be read as wrong values."""
+        now = [column(c.name, self._type_name(*kinds[c.name])) for c in columns if c.name in kinds]
+        if [c.type for c in now] != [c.type for c in columns]:
+            raise _changed(schema)
+        return now
+
+    def _type_name(self, oid: int, typmod: int) -> str:
+        """The base type's text, asked for once: what is renamed is a type of users, which comes as text in any case."""
+        if (oid, typmod) not in self._types:
+            self._types[oid, typmod] = catalogue.type_name(self._open(), oid, typmod)
+        return self._types[oid, typmod]
+
 
 class _Received:
     """The file that psycopg2 writes a COPY to, row by row."""
@@ -199,14 +216,6 @@ class _Received:
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.write = self.pieces.append
-
-
-def _now(schema: TableSchema, columns: Sequence[Column], types: dict[str, str]) -> list[Column]:
-    """The columns with their types now: bytes of another type of the same length would be read as wrong values."""
-    now = [column(c.name, types[c.name]) for c in columns if c.name in types]
-    if [c.type for c in now] != [c.type for c in columns]:
-        raise _changed(schema)
-    return now
 
 
 def _named(column: Column) -> sql.Composable:
