@@ -10,8 +10,9 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import Connection, MySQLResult
 
+from dblog_core.columnar import LARGEST, Bytes, Int64s
 from dblog_core.config import SourceConfig
-from dblog_core.errors import RequestError, ServerNotSafe, SourceUnavailable, ValueOutOfRange
+from dblog_core.errors import RequestError, ServerNotSafe, ValueOutOfRange
 from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, ReadPlan
 from dblog_core.key_order import order_text
@@ -20,12 +21,11 @@ from dblog_core.sources.mysql import catalogue, conditions, key_order, plans, te
 from dblog_core.sources.mysql.binary_values import ValueFault
 from dblog_core.sources.mysql.conditions import Condition
 from dblog_core.sources.mysql.connection import connect, rows, translated, where
-from dblog_core.sources.mysql.packets import Packets, read_rows
+from dblog_core.sources.mysql.text_rows import Rows, TextRows
 from dblog_core.sources.mysql.watermarks import qualified
 from dblog_core.sources.mysql.xa_visibility import await_xa_commits
 from dblog_core.values import Key, keys_of
 
-_RECEIVE = 256 << 10
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
 _NO_SUCH_INDEX = 1176
 # Character sets that do not fit, and text that is no time where the server wants one.
@@ -39,6 +39,7 @@ class MysqlChunks:
         self._config, self._connection = config, connection
         self._keys: Mapping[str, Sequence[str]] = config.keys
         self._indexes: dict[tuple[TableName, tuple[str, ...]], str | None] = {}
+        self._rows = TextRows()
 
     def schema(self, table: TableName) -> TableSchema:
         with translated(self._config, f"reading the shape of {table}"):
@@ -144,14 +145,18 @@ class MysqlChunks:
         *,
         skip: int = 0,
     ) -> pa.RecordBatch:
+        def run() -> Rows:
+            statement = self._statement(schema, columns, condition, direction, limit, skip)
+            return self._run(*statement, len(columns), limit)
+
         with translated(self._config, f"reading {schema.table}"), _comparable(schema):
             try:
-                found = self._run(*self._statement(schema, columns, condition, direction, limit, skip), len(columns))
+                found = run()
             except pymysql.err.OperationalError as error:
                 if error.args[0] != _NO_SUCH_INDEX:
                     raise
                 self._indexes.pop((schema.table, schema.key), None)  # it was replaced since we looked
-                found = self._run(*self._statement(schema, columns, condition, direction, limit, skip), len(columns))
+                found = run()
         return self._batch(schema, columns, found)
 
     def _statement(
@@ -178,7 +183,7 @@ class MysqlChunks:
         sql += f" LIMIT {int(limit)}" if limit is not None else ""
         return sql + (f" OFFSET {int(skip)}" if skip else ""), values
 
-    def _run(self, sql: str, values: list[Any], width: int) -> list[list[bytes | None]]:
+    def _run(self, sql: str, values: list[Any], width: int, expected: int | None) -> Rows:
         """Runs a SELECT and splits its rows from the socket itself: the driver makes an object of every value."""
         connection: Any = self._connection
         with connection.cursor() as cursor:
@@ -187,35 +192,42 @@ class MysqlChunks:
         result: Any = MySQLResult(connection)
         result.init_unbuffered_query()
         result.unbuffered_active = False  # from here on the rows are ours, and the driver must not wait for them
-        received: Any = connection._rfile
-
-        def receive() -> bytes:
-            data: bytes = received.read1(_RECEIVE)
-            if not data:
-                raise SourceUnavailable(
-                    "the server closed the connection", where=where(self._config), fix="check that the server runs"
-                )
-            return data
-
-        found = read_rows(Packets(connection._next_seq_id), receive, width)
+        received = connection._rfile
+        # What the driver has received already comes first; its readinto1() would wait for more beside that.
+        ahead = received.read(len(received.peek()))
+        found = self._rows.read(
+            received.raw.readinto, width, sequence=connection._next_seq_id, expected=expected, ahead=ahead
+        )
         if isinstance(found, bytes):
             pymysql.err.raise_mysql_exception(found)
         return found
 
-    def _batch(self, schema: TableSchema, columns: Sequence[Column], found: list[list[bytes | None]]) -> pa.RecordBatch:
-        arrays = []
-        for column, values in zip(columns, found, strict=True):
-            # A zero date in a key must not become NULL: nothing comes after a key that holds one.
-            zero_dates = "error" if column.name in schema.key else self._config.zero_dates
-            try:
-                arrays.append(text_values.to_arrow(column, values, zero_dates=zero_dates))
-            except ValueFault as fault:
-                raise ValueOutOfRange(
-                    f"column {column.name}: a value {fault.why}",
-                    where=str(schema.table),
-                    fix="correct the value: a key cannot be NULL" if column.name in schema.key else fault.fix,
-                ) from fault
+    def _batch(self, schema: TableSchema, columns: Sequence[Column], found: Rows) -> pa.RecordBatch:
+        arrays = [
+            self._array(schema, column, found.raw, starts, lengths)
+            for column, starts, lengths in zip(columns, found.starts, found.lengths, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(c.name, c.type) for c in columns]))
+
+    def _array(self, schema: TableSchema, column: Column, raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
+        # A zero date in a key must not become NULL: nothing comes after a key that holds one.
+        in_key = column.name in schema.key
+        if int(lengths.sum(where=lengths > 0)) > LARGEST:
+            raise RequestError(
+                f"a chunk holds more of column {column.name} than one array can",
+                where=str(schema.table),
+                fix="ask for fewer rows with a smaller chunk_size",
+            )
+        try:
+            return text_values.read(
+                column, raw, starts, lengths, zero_dates="error" if in_key else self._config.zero_dates
+            )
+        except ValueFault as fault:
+            raise ValueOutOfRange(
+                f"column {column.name}: a value {fault.why}",
+                where=str(schema.table),
+                fix="correct the value: a key cannot be NULL" if in_key else fault.fix,
+            ) from fault
 
 
 @contextlib.contextmanager

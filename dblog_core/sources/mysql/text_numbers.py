@@ -66,13 +66,13 @@ def _digits(raw: Bytes, start: int, stop: int) -> int:
     """The number of at most 18 digits; -1 where there is anything else, or nothing."""
     if stop <= start or stop - start > _MOST_DIGITS:
         return -1
-    number = np.int64(0)
+    number: Any = np.int64(0)
     for at in range(start, stop):
         digit = np.int64(raw[at]) - 48
         if digit < 0 or digit > 9:
             return -1
         number = number * 10 + digit
-    return number
+    return int(number)
 
 
 @kernel(int64, RAW, int64, int64)
@@ -123,6 +123,10 @@ def _integers(raw: Bytes, starts: Int64s, lengths: Int64s, least: int, most: int
 @kernel(void, RAW, int64, int64, boolean, INT64S, int64)
 def _wide(raw: Bytes, start: int, stop: int, negative: bool, values: Int64s, place: int) -> None:
     """The 128-bit number of the digits in `raw[start:stop]` (a point among them is passed over), its low half first."""
+    first: Any
+    second: Any
+    third: Any
+    fourth: Any
     first = second = third = fourth = np.int64(0)  # 32 bits in each, the lowest first
     for at in range(start, stop):
         if raw[at] == _POINT:
@@ -141,10 +145,10 @@ def _wide(raw: Bytes, start: int, stop: int, negative: bool, values: Int64s, pla
 
 @kernel(boolean, RAW, int64, int64)
 def _all_digits(raw: Bytes, start: int, stop: int) -> bool:
-    for at in range(start, stop):
-        if raw[at] < _ZERO or raw[at] > _NINE:
-            return False
-    return True
+    at = start
+    while at < stop and _ZERO <= raw[at] <= _NINE:
+        at += 1
+    return at == stop
 
 
 @kernel(boolean, RAW, int64, int64, int64, int64, INT64S, int64)
@@ -163,7 +167,7 @@ def _decimal(raw: Bytes, start: int, stop: int, precision: int, scale: int, valu
     if point - start + scale > _MOST_DIGITS:
         _wide(raw, start, stop, negative, values, place)
         return True
-    number = np.int64(0)
+    number: Any = np.int64(0)
     for at in range(start, stop):
         if at != point:
             number = number * 10 + np.int64(raw[at]) - 48
@@ -215,14 +219,14 @@ def _time_of_day(raw: Bytes, start: int, stop: int) -> int:
         return _NONE
     if raw[start + 2] != _COLON or raw[start + 5] != _COLON:
         return _NONE
-    fraction = np.int64(0)
+    fraction: Any = np.int64(0)
     if stop > start + 8:
         fraction = _digits(raw, start + 9, stop)
         if raw[start + 8] != _POINT or fraction < 0:
             return _NONE
         for _ in range(start + 15 - stop):
             fraction *= 10
-    return ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction
+    return int(((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction)
 
 
 @kernel(boolean, RAW, INT64S, INT64S, boolean, INT64S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,12 +13,12 @@ from dblog_core.compiled import INT64S, RAW, int64, kernel
 from dblog_core.errors import SourceUnavailable
 
 Receive = Callable[[memoryview], int]
-"""Fills the beginning of a buffer with received bytes, and returns how many; 0: the server has closed the connection."""
+"""Fills the beginning of a buffer with received bytes, and returns how many; 0: the server closed the connection."""
 
 _FIRST = 1 << 20  # bytes of the buffer to begin with
 _KEPT = 64 << 20  # a larger buffer is given back with its rows
 _ROOM = 64 << 10  # free bytes that a read of the socket finds at least
-_USUAL_ROWS = 1000
+_USUAL_ROWS, _MOST_EXPECTED = 1_000, 100_000
 
 _LARGEST = 0xFFFFFF  # a packet of this length goes on in the next one
 _NULL, _TWO_BYTES, _EIGHT_BYTES, _NO_LENGTH = 251, 252, 254, 255
@@ -26,7 +27,7 @@ _END_MARK, _FAULT_MARK = 0xFE, 0xFF
 _AT, _ROWS, _SEQUENCE, _JOINED, _WHOLE = range(5)
 """What is kept between two scans: place of the next packet; rows split; the number that the next packet must carry;
 payload bytes of a large packet that stand together already; whether those are all."""
-_MORE, _FULL, _PIECE, _END, _FAULT, _OUT_OF_STEP, _BROKEN = range(7)
+_MORE, _FULL, _PIECE, _END, _FAULT, _OUT_OF_STEP, _BROKEN = range(1, 8)
 """Why a scan ends: bytes are missing; places are missing; a packet has another piece; the result's end; the server's
 error; a packet has a wrong number; a packet's values do not fill it."""
 
@@ -46,6 +47,7 @@ class Rows:
 @kernel(int64, RAW, int64, int64, int64, int64, int64, INT64S, INT64S)
 def _row(raw: Bytes, here: int, stop: int, width: int, capacity: int, row: int, starts: Int64s, lengths: Int64s) -> int:
     """Splits one row that lies in `raw[here:stop]`; whether its values fill it."""
+    size: Any
     for place in range(row, row + width * capacity, capacity):
         if here >= stop:
             return 0
@@ -69,40 +71,43 @@ def _row(raw: Bytes, here: int, stop: int, width: int, capacity: int, row: int, 
     return 1 if here == stop else 0
 
 
+@kernel(int64, RAW, int64, INT64S)
+def _payload(raw: Bytes, end: int, state: Int64s) -> int:
+    """Bytes of the next whole packet, without its header; or why there is none, as a negative number."""
+    at = state[_AT]
+    if state[_JOINED]:
+        return state[_JOINED] if state[_WHOLE] else -_PIECE
+    if end - at < 4:
+        return -_MORE
+    if np.int64(raw[at + 3]) != state[_SEQUENCE]:
+        return -_OUT_OF_STEP
+    length: Any = np.int64(raw[at]) | np.int64(raw[at + 1]) << 8 | np.int64(raw[at + 2]) << 16
+    if end - at - 4 < length:
+        return -_MORE
+    state[_SEQUENCE] = (state[_SEQUENCE] + 1) & 255
+    if length == _LARGEST:
+        state[_JOINED] = length
+        return -_PIECE
+    return length or -_BROKEN
+
+
 @kernel(int64, RAW, int64, int64, int64, INT64S, INT64S, INT64S)
 def _scan(raw: Bytes, end: int, width: int, capacity: int, state: Int64s, starts: Int64s, lengths: Int64s) -> int:
     """Splits the whole packets of `raw[:end]`; the places of column `c` begin at `c * capacity`."""
-    while True:
-        at, row = state[_AT], state[_ROWS]
-        if state[_JOINED]:
-            if not state[_WHOLE]:
-                return _PIECE
-            length = state[_JOINED]
-        else:
-            if end - at < 4:
-                return _MORE
-            length = np.int64(raw[at]) | np.int64(raw[at + 1]) << 8 | np.int64(raw[at + 2]) << 16
-            if np.int64(raw[at + 3]) != state[_SEQUENCE]:
-                return _OUT_OF_STEP
-            if end - at - 4 < length:
-                return _MORE
-            if length == _LARGEST:
-                state[_JOINED], state[_SEQUENCE] = length, (state[_SEQUENCE] + 1) & 255
-                return _PIECE
-        here, stop = at + 4, at + 4 + length
-        if length == 0:
-            return _BROKEN
+    while state[_ROWS] < capacity:
+        length = _payload(raw, end, state)
+        if length < 0:
+            return -length
+        here, stop = state[_AT] + 4, state[_AT] + 4 + length
         if raw[here] == _END_MARK and length < 9:
             return _END
         if raw[here] == _FAULT_MARK:
             return _FAULT
-        if row == capacity:
-            return _FULL
-        if not _row(raw, here, stop, width, capacity, row, starts, lengths):
+        if not _row(raw, here, stop, width, capacity, state[_ROWS], starts, lengths):
             return _BROKEN
-        if not state[_JOINED]:
-            state[_SEQUENCE] = (state[_SEQUENCE] + 1) & 255
-        state[_AT], state[_ROWS], state[_JOINED], state[_WHOLE] = stop, row + 1, 0, 0
+        state[_AT], state[_JOINED], state[_WHOLE] = stop, 0, 0
+        state[_ROWS] += 1
+    return _FULL
 
 
 class TextRows:
@@ -114,13 +119,16 @@ class TextRows:
         self._capacity = 0
         self._starts = self._lengths = np.empty(0, dtype=np.int64)
 
-    def read(self, receive: Receive, width: int, *, sequence: int, expected: int | None = None) -> Rows | bytes:
+    def read(
+        self, receive: Receive, width: int, *, sequence: int, ahead: bytes = b"", expected: int | None = None
+    ) -> Rows | bytes:
         """The rows up to the result's end; the error packet's payload if the server breaks off.
 
-        `sequence`: the number of the first packet; `expected`: about how many rows. Raises SourceUnavailable where the
-        connection ends, or what it brings is no result of that width; and what `receive` raises.
+        `sequence`: the number of the first packet; `ahead`: what has been received already; `expected`: about how many
+        rows. Raises SourceUnavailable where the connection ends, or what it brings is no result of that width; and
+        what `receive` raises.
         """
-        self._begin(width, expected or _USUAL_ROWS)
+        self._begin(width, min(expected or _USUAL_ROWS, _MOST_EXPECTED), ahead)
         state = np.array([0, 0, sequence & 255, 0, 0], dtype=np.int64)
         while True:
             code = _scan(self._raw, self._end, width, self._capacity, state, self._starts, self._lengths)
@@ -131,16 +139,17 @@ class TextRows:
             elif code == _END:
                 return self._rows(width, int(state[_ROWS]))
             elif code == _FAULT:
-                return self._payload(state)
+                return self._error(state)
             elif code in (_OUT_OF_STEP, _BROKEN):
                 raise _out_of_step()
 
-    def _begin(self, width: int, rows: int) -> None:
+    def _begin(self, width: int, rows: int, ahead: bytes) -> None:
         if len(self._raw) > _KEPT:
             self._raw = np.empty(_FIRST, dtype=np.uint8)
-        self._end = 0
-        # An odd number: columns a power of two apart would share the lines of the processor's cache.
-        self._capacity = rows | 1
+        self._end = len(ahead)
+        self._raw[: self._end] = np.frombuffer(ahead, dtype=np.uint8)
+        # One for the end; and an odd number: columns a power of two apart would share lines of the cache.
+        self._capacity = (rows + 1) | 1
         self._starts = np.empty(width * self._capacity, dtype=np.int64)
         self._lengths = np.empty(width * self._capacity, dtype=np.int64)
 
@@ -154,7 +163,7 @@ class TextRows:
             larger = np.empty(2 * len(self._raw), dtype=np.uint8)
             larger[: self._end] = self._raw[: self._end]
             self._raw = larger
-        count = receive(memoryview(self._raw)[self._end :])
+        count = receive(self._raw[self._end :].data)
         if not count:
             raise SourceUnavailable("the server closed the connection", fix="check that the server runs")
         self._end += count
@@ -175,7 +184,7 @@ class TextRows:
         state[_WHOLE] = length < _LARGEST
         return True
 
-    def _payload(self, state: Int64s) -> bytes:
+    def _error(self, state: Int64s) -> bytes:
         at = int(state[_AT])
         length = int.from_bytes(self._raw[at : at + 3].tobytes(), "little")
         return self._raw[at + 4 : at + 4 + length].tobytes()
