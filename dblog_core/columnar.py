@@ -39,7 +39,7 @@ def gather(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     whole = bool(present.all())
     sizes = lengths if whole else np.where(present, lengths, 0)
     begin = starts if whole else np.where(present, starts, 0)
-    if len(sizes) and (int(begin.min()) < 0 or int((begin + sizes).max()) > len(raw)):
+    if len(sizes) and (int(begin.min()) < 0 or bool((begin > len(raw) - sizes).any())):  # begin + size may overflow
         raise ValueError("a value lies outside its buffer")
     total = int(sizes.sum())
     if total > LARGEST:
