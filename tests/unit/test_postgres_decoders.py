@@ -12,7 +12,8 @@ from dblog_core.errors import LogPositionLost, UnknownLogEvent
 from dblog_core.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
 from dblog_core.schema import TableName
 from dblog_core.sources.postgres.batch import Assembly
-from dblog_core.sources.postgres.pgoutput import PgoutputDecoder, Types
+from dblog_core.sources.postgres.messages import Messages
+from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.shapes import Shapes
 from dblog_core.sources.postgres.types import arrow_type, comparable
@@ -67,14 +68,13 @@ T = relation("t", [(1, "id", 20), (0, "v", 25), (0, "big", 25)])
 def pgoutput(*, skip: int = 0) -> tuple[PgoutputDecoder, Assembly]:
     assembly = Assembly(Lsn(1), skip=skip)
     types = Types(lambda oid, typmod: OID_NAMES[oid], lambda table: ("id",))
-    return PgoutputDecoder(SHOP, assembly, types), assembly
+    return PgoutputDecoder(SHOP, assembly, types, forms=Forms(binary=False)), assembly
 
 
 def feed(*messages: bytes, skip: int = 0) -> LogBatch:
-    decoder, assembly = pgoutput(skip=skip)
-    for message in messages:
-        decoder.feed(message)
-    return assembly.take()
+    decoder, _ = pgoutput(skip=skip)
+    assert decoder.feed(Messages.of(messages))
+    return decoder.take()
 
 
 def rows(batch: LogBatch) -> list[dict[str, Any]]:
@@ -209,8 +209,7 @@ def test_an_open_transaction_is_partial_and_resumes_after_what_was_delivered() -
 
 def test_nothing_is_handed_on_while_rows_are_skipped() -> None:
     decoder, assembly = pgoutput(skip=2)
-    for message in (begin(), T, change(b"I", (b"N", row("1", None, None)))):
-        decoder.feed(message)
+    decoder.feed(Messages.of([begin(), T, change(b"I", (b"N", row("1", None, None)))]))
     assembly.advance(Lsn(90))
     assert not assembly.ready and assembly.position == 1
 
@@ -236,8 +235,9 @@ def test_watermarks_are_no_rows_and_strangers_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (b"S\0\0\0\1\1", "unknown kind"),
-        (change(b"I", (b"N", row("1", b"b", None))), "column value of an unknown kind"),
+        (b"Z\0\0\0\1\1", "unknown kind"),
+        (b"S\0\0\0\1\1", "inside a transaction"),
+        (change(b"I", (b"N", row("1", b"x", None))), "column value of an unknown kind"),
         (change(b"I", (b"N", row("1", "2"))), "another number of columns"),
         (change(b"I", (b"N", row("1", None, None))) + b"x", "unknown length"),
         (change(b"U", (b"K", row("1", None, None)), (b"X", row("1", None, None))), "row image of an unknown kind"),
@@ -285,9 +285,8 @@ def test_a_relation_sent_again_is_a_new_schema_only_if_it_changed() -> None:
 def wal2json(*records: str) -> LogBatch:
     assembly = Assembly(Lsn(1))
     decoder = Wal2jsonDecoder(SHOP, assembly, Shapes(SHOP, lambda table: None, lambda name: name))
-    for record in records:
-        decoder.feed(record.encode())
-    return assembly.take()
+    assert decoder.feed(Messages.of(record.encode() for record in records))
+    return decoder.take()
 
 
 BEGIN = '{"action":"B","xid":7,"timestamp":"2026-11-21 10:08:57.204539+00","lsn":"0/64","nextlsn":"0/6E"}'

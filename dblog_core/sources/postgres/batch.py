@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
 
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.events import LogBatch, SchemaSeen, Signal, TableChanges, Transaction, Truncated, WatermarkSeen
@@ -10,12 +10,8 @@ from dblog_core.schema import TableName, TableSchema
 from dblog_core.sources.postgres.catalogue import FRESH_START
 from dblog_core.sources.postgres.position import Lsn
 
-
-class PendingRows(Protocol):
-    """Row changes of one table version that wait for the end of the batch."""
-
-    def take(self) -> TableChanges | None:
-        """The changes since the last call; None if there were none."""
+MAX_ROWS = 10_000
+"""Row changes in one batch."""
 
 
 class Assembly:
@@ -28,31 +24,40 @@ class Assembly:
     def __init__(self, position: Lsn, *, skip: int = 0) -> None:
         self.position = position
         self.rows = 0
+        self.sequence = 0  # the last one given
         self.transaction = -1  # index of the open transaction in this batch, -1 until something of it is
+        self.in_open = 0  # row changes of the open transaction so far, delivered ones included
         self.open: Transaction | None = None
-        self._skip = skip
-        self._in_open = 0
-        self._sequence = 0
+        self.transactions: list[Transaction] = []
+        self.skip = skip
+        self._owed = skip > 0  # whether the last batch, perhaps before a restart, ended inside a transaction
         self._signals: list[Signal] = []
-        self._transactions: list[Transaction] = []
-        self._pending: list[PendingRows] = []
-        self._replaced: list[PendingRows] = []
 
     @property
     def ready(self) -> bool:
-        """Whether there is anything to hand on. Never while rows are still skipped: their count would go back."""
-        return self._skip == 0 and (self.rows > 0 or bool(self._signals))
+        """Whether there is anything to hand on: changes, or that the transaction of the last batch is whole now. Never
+        while rows are still skipped: their count would go back."""
+        ended = self._owed and self.open is None
+        return self.skip == 0 and (self.rows > 0 or bool(self._signals) or ended)
+
+    @property
+    def full(self) -> bool:
+        return self.rows >= MAX_ROWS
 
     def begin(self, transaction: Transaction) -> None:
+        if self.open is not None:
+            raise UnknownLogEvent(
+                "a transaction begins inside another one", where=f"LSN {self.open.position}", fix="report this"
+            )
         self.open = transaction
         self.transaction = -1
-        self._in_open = 0
+        self.in_open = 0
 
     def commit(self, end: Lsn) -> None:
         """The open transaction is whole; the log goes on at `end`."""
-        if self._skip and self._in_open:
+        if self.skip and self.in_open:
             raise UnknownLogEvent(
-                f"the transaction holds fewer rows of the wanted tables than were staged of it ({self._in_open})",
+                f"the transaction holds fewer rows of the wanted tables than were staged of it ({self.in_open})",
                 where=f"LSN {end}",
                 fix=f"the tables of the configuration changed inside a transaction: {FRESH_START}",
             )
@@ -61,56 +66,62 @@ class Assembly:
 
     def advance(self, position: Lsn) -> None:
         """Nothing for us lies before `position`. Inside a transaction, or before one to be resumed, we stay."""
-        if self.open is None and self._skip == 0 and position > self.position:
+        if self.open is None and self.skip == 0 and position > self.position:
             self.position = position
 
     def row(self) -> int:
         """The sequence number of the next row change, 0 if it is to be left out."""
-        self._in_open += 1
-        if self._skip:
-            self._skip -= 1
+        if self._skipped():
             return 0
+        sequence = self._next()
         self.rows += 1
-        return self._next()
+        return sequence
 
     def truncated(self, table: TableName) -> None:
-        self._in_open += 1
-        if self._skip:
-            self._skip -= 1
-            return
-        sequence = self._next()
-        self._signals.append(Truncated(sequence, self.transaction, table))
+        if not self._skipped():
+            sequence = self._next()
+            self._signals.append(Truncated(sequence, self.transaction, table))
 
     def watermark(self, payload: str) -> None:
         sequence = self._next()
         self._signals.append(WatermarkSeen(sequence, self.transaction, payload))
 
-    def schema(self, schema: TableSchema, pending: PendingRows, replaced: PendingRows | None) -> None:
-        """From here on the table's rows gather in `pending`."""
+    def schema(self, schema: TableSchema) -> None:
+        """From here on the table's rows have this shape."""
         sequence = self._next()
         self._signals.append(SchemaSeen(sequence, self.transaction, schema))
-        self._pending.append(pending)
-        if replaced is not None:
-            self._replaced.append(replaced)
 
-    def take(self) -> LogBatch:
-        """The batch so far; the next one begins."""
+    def take(self, changes: Sequence[TableChanges]) -> LogBatch:
+        """The batch so far, whose rows the decoder gives; the next one begins."""
         batch = LogBatch(
-            changes=tuple(changes for pending in self._pending if (changes := pending.take()) is not None),
+            changes=tuple(changes),
             signals=tuple(self._signals),
-            transactions=tuple(self._transactions),
+            transactions=tuple(self.transactions),
             position=str(self.position),
-            partial=self._in_open if self.open is not None else 0,
+            partial=self.in_open if self.open is not None else 0,
         )
-        self._pending = [pending for pending in self._pending if pending not in self._replaced]
-        self._replaced, self._signals, self._transactions = [], [], []
-        self._sequence, self.rows, self.transaction = 0, 0, -1
+        self._owed = self.open is not None
+        self._signals, self.transactions = [], []
+        self.sequence, self.rows, self.transaction = 0, 0, -1
         return batch
+
+    def where(self) -> str:
+        """The place in the log, for messages."""
+        return f"LSN {self.open.position}" if self.open else f"after LSN {self.position}"
+
+    def _skipped(self) -> bool:
+        """Counts a row change; whether it was delivered before."""
+        self.in_open += 1
+        if not self.skip:
+            return False
+        self.skip -= 1
+        return True
 
     def _next(self) -> int:
         if self.transaction < 0:
-            assert self.open is not None  # the protocol sends every change inside a transaction
-            self._transactions.append(self.open)
-            self.transaction = len(self._transactions) - 1
-        self._sequence += 1
-        return self._sequence
+            if self.open is None:
+                raise UnknownLogEvent("a change outside of a transaction", where=self.where(), fix="report this")
+            self.transactions.append(self.open)
+            self.transaction = len(self.transactions) - 1
+        self.sequence += 1
+        return self.sequence

@@ -1,9 +1,9 @@
 """The open log: reads the replication connection, lets the decoder fill batches, and confirms what was acknowledged.
 
-psycopg2 moves a replication cursor's flush position by itself when a keepalive arrives and nothing newer than the last
-*explicit* flush was read. That would confirm log that our staging has not recorded, and a restart could not tell it
-from a loss. So two cursors share the connection: one reads and is never told of a flush (its own replies say "no
-news"), the other one only speaks, and it says exactly what `acknowledge` was given.
+psycopg2's own reader moves a replication cursor's flush position by itself when a keepalive arrives and nothing newer
+than the last *explicit* flush was read. That would confirm log that our staging has not recorded, and a restart could
+not tell it from a loss. So nothing is read through its cursors (`copystream.py` reads), and one cursor only speaks: it
+says exactly what `acknowledge` was given. Speaking is a few bytes into the socket; no answer is waited for.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ import psycopg2.errors
 from psycopg2.extras import ReplicationCursor
 
 from dblog_core.config import SourceConfig
+from dblog_core.errors import SourceUnavailable
 from dblog_core.events import LogBatch
 from dblog_core.sources.postgres import slots
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.connection import Connection, connect, session, translated
+from dblog_core.sources.postgres.copystream import CopyStream
+from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
 
-MAX_ROWS = 10_000
-MAX_BYTES = 4 << 20
-_LINGER = 0.01  # seconds from a batch's first message until it is handed on between transactions
-_LINGER_INSIDE = 0.25  # and inside one, whose rest is on its way: small ones are handed on whole
-_LONGEST = 0.05  # seconds that messages without a pause may gather between transactions
 _IDLE = 1.0  # seconds between two batches that only move the position
 _FEEDBACK = 1.0  # seconds between two signs of life
-_NEVER = 2_000_000_000  # seconds: the reading cursor's own feedback
+_NEVER = 2_000_000_000  # seconds: psycopg2's own feedback
+_NAP = 0.001  # seconds that messages gather on the socket: waking for each would cost more than reading it
 
 
 class Decoder(Protocol):
@@ -40,8 +39,17 @@ class Decoder(Protocol):
     def options(self) -> dict[str, str]:
         """Options of START_REPLICATION."""
 
-    def feed(self, message: bytes) -> None:
-        """Takes one message. Raises UnknownLogEvent for anything that cannot be decoded without a guess."""
+    def feed(self, arrived: Messages, *, aged: bool) -> bool:
+        """Takes messages; whether all are taken. If not, the batch has to be handed on first. What is in the batch may
+        point into the messages until then. `aged`: the batch is to end with the next transaction that does.
+
+        Raises UnknownLogEvent for anything that cannot be decoded without a guess.
+        """
+
+    def take(self) -> LogBatch:
+        """The batch so far; the next one begins."""
+
+    def close(self) -> None: ...
 
 
 class PostgresLog:
@@ -54,7 +62,9 @@ class PostgresLog:
         self._confirmed = Lsn(0)
         self._handed = assembly.position
         self._last_batch = self._last_feedback = 0.0
+        self._messages = Messages()
         self._connection: Connection | None = None
+        self._stream: CopyStream | None = None
 
     def open(self) -> PostgresLog:
         """Starts the stream at the assembly's position. Raises LogPositionLost or SourceUnavailable."""
@@ -73,64 +83,67 @@ class PostgresLog:
 
     def _start(self, connection: Connection, position: Lsn) -> None:
         with translated(self._config):
-            self._reader: ReplicationCursor = connection.cursor(cursor_factory=ReplicationCursor)
             self._speaker: ReplicationCursor = connection.cursor(cursor_factory=ReplicationCursor)
             try:
                 command = _start_command(self._config.slot, position, self._decoder.options())
-                self._reader.start_replication_expert(command, decode=False, status_interval=_NEVER)  # type: ignore[no-untyped-call]  # its stubs
+                self._speaker.start_replication_expert(command, decode=False, status_interval=_NEVER)  # type: ignore[no-untyped-call]  # its stubs
             except psycopg2.errors.ObjectInUse as error:
                 raise slots.active(self._config, None) from error
+            self._stream = CopyStream(connection)
 
     def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
+        stream = self._opened()
         deadline = time.monotonic() + timeout
+        first: float | None = None
         with translated(self._config):
-            self._sign_of_life()
-            first, size = 0.0, 0
             while True:
-                message = self._reader.read_message()
+                more = stream.receive(self._messages)
                 now = time.monotonic()
-                if message is not None:
-                    first = first or now
-                    size += len(message.payload)
-                    self._decoder.feed(message.payload)
-                    if self._assembly.ready and self._full(size, now - first):
+                self._sign_of_life(now, asked=stream.asked())
+                aged = first is not None and now - first >= linger
+                if not self._decoder.feed(self._messages, aged=aged) or (more and self._assembly.ready):
+                    return self._take(now)
+                if not self._assembly.ready:
+                    self._messages.clear()  # nothing of it is in the batch
+                if not more:
+                    self._assembly.advance(Lsn(stream.wal_end))
+                if self._assembly.ready:
+                    first = now if first is None else first
+                    ends = deadline if self._assembly.open is not None else min(deadline, first + linger)
+                    if now >= ends:
                         return self._take(now)
-                    continue
-                self._assembly.advance(Lsn(self._reader.wal_end))
-                wait = self._wait(now, first, deadline)
-                if wait <= 0:
-                    return self._take(now) if self._due(now) else None
-                self._sign_of_life()
-                select.select([self._reader], [], [], min(wait, _FEEDBACK))
+                    if not more:
+                        time.sleep(min(_NAP, ends - now))
+                elif self._due(now):
+                    return self._take(now)
+                elif now >= deadline:
+                    return None
+                elif not more:
+                    select.select([self._speaker], [], [], min(deadline - now, _FEEDBACK))
 
-    def _full(self, size: int, age: float) -> bool:
-        longest = _LONGEST if self._assembly.open is None else _LINGER_INSIDE
-        return self._assembly.rows >= MAX_ROWS or size >= MAX_BYTES or age >= longest
-
-    def _wait(self, now: float, first: float, deadline: float) -> float:
-        """How long the socket may stay silent before `read` returns."""
-        if self._assembly.ready:
-            return first + (_LINGER if self._assembly.open is None else _LINGER_INSIDE) - now
-        if self._due(now):
-            return 0.0
-        return deadline - now
+    def _opened(self) -> CopyStream:
+        if self._stream is None:
+            raise SourceUnavailable("the log is closed", where=f"source {self._config.name}", fix="open it again")
+        return self._stream
 
     def _due(self, now: float) -> bool:
-        """Whether there is a batch to hand on: changes, or a position that has moved on for a second."""
-        return self._assembly.ready or (self._assembly.position > self._handed and now - self._last_batch >= _IDLE)
+        """Whether the position alone is worth a batch: it has moved on, and the last batch is a second old."""
+        return self._assembly.position > self._handed and now - self._last_batch >= _IDLE
 
     def _take(self, now: float) -> LogBatch:
         self._last_batch = now
         self._handed = self._assembly.position
-        return self._assembly.take()
+        batch = self._decoder.take()
+        self._messages.clear()
+        return batch
 
     def acknowledge(self, position: str) -> None:
         self._confirmed = max(self._confirmed, Lsn.parse(position))
         with translated(self._config):
             self._speak()
 
-    def _sign_of_life(self) -> None:
-        if time.monotonic() - self._last_feedback >= _FEEDBACK:
+    def _sign_of_life(self, now: float, *, asked: bool) -> None:
+        if asked or now - self._last_feedback >= _FEEDBACK:
             self._speak()
 
     def _speak(self) -> None:
@@ -140,6 +153,10 @@ class PostgresLog:
         self._last_feedback = time.monotonic()
 
     def close(self) -> None:
+        self._decoder.close()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None

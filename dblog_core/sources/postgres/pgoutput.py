@@ -1,8 +1,9 @@
-"""Decodes pgoutput (protocol version 1): messages one by one, row changes as columns of a whole batch at once.
+"""Decodes pgoutput (protocol version 2): what describes changes message by message, row changes by the batch.
 
-A row message stays the bytes it is until its batch ends. Then all messages of a table version are laid end to end, the
-places of each column's values are found for all rows together (numpy), and Arrow gathers them from that one buffer.
-See "Logical Replication Message Formats" in the PostgreSQL manual.
+Transactions and rows are found by a compiled scan, and a row message stays the bytes it is, in the buffer of its
+arrival, until its batch ends. Then all rows of a table version become columns (`tuples.py`). What the scan leaves
+(relations, watermarks, TRUNCATE, streams, the unknown) is read here. See "Logical Replication Message Formats" in the
+manual.
 """
 
 from __future__ import annotations
@@ -11,22 +12,30 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from dblog_core.config import SourceConfig
-from dblog_core.errors import UnknownLogEvent
-from dblog_core.events import TableChanges, Transaction
+from dblog_core.errors import SourceUnavailable, UnknownLogEvent
+from dblog_core.events import LogBatch, TableChanges, Transaction
 from dblog_core.schema import TableName, TableSchema
-from dblog_core.sources.postgres import types
-from dblog_core.sources.postgres.batch import Assembly
+from dblog_core.sources.postgres import binary_values, types
+from dblog_core.sources.postgres import rowmessages as found
+from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly
 from dblog_core.sources.postgres.catalogue import FRESH_START, wanted, watermark_table
+from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.streams import EPOCH, Delivery, Streams
 from dblog_core.sources.postgres.tuples import decode, one_row
 
-EPOCH = 946_684_800_000_000
-"""2000-01-01 in microseconds since 1970: where the server's clock values begin."""
+Int64s = npt.NDArray[np.int64]
 
 _BEGIN = struct.Struct(">xQqI")
 _COMMIT = struct.Struct(">xBQQq")
 _RELATION_COLUMN = struct.Struct(">Ii")
+_IN_STREAMS = b"IUDRTYM"  # kinds of messages that name their transaction in a stream
+_WELL_FILLED = MAX_ROWS * 3 // 4  # rows of a batch that does not begin another transaction
+_HEAD = 6  # bytes of the smallest row message, up to its first marker
 _NAMES = {"I": "INSERT", "U": "UPDATE", "D": "DELETE"}
 
 
@@ -49,7 +58,7 @@ class Types:
 class Relation:
     """A Relation message: `flagged` are the columns of the replica identity, `identity` its kind (d, n, f, i)."""
 
-    oid: bytes
+    oid: int
     table: TableName
     identity: str
     columns: tuple[tuple[str, int, int], ...]
@@ -69,30 +78,69 @@ class Relation:
             columns.append((column, *_RELATION_COLUMN.unpack_from(rest, end + 1)))
             place = end + 1 + _RELATION_COLUMN.size
         table = TableName(schema.decode() or "pg_catalog", name.decode())
-        return cls(message[1:5], table, identity, tuple(columns), frozenset(flagged))
+        return cls(int.from_bytes(message[1:5]), table, identity, tuple(columns), frozenset(flagged))
 
 
+@dataclass(slots=True)
+class Forms:
+    """In which form the server is asked for values: binary until a table shows a type that needs the text form."""
+
+    binary: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Version:
-    """The rows of one table version: raw messages until the batch ends."""
+    """A table version; `refusal`: why its updates and deletes cannot be told apart by our key, empty if they can."""
 
-    def __init__(self, schema: TableSchema, *, refusal: str) -> None:
-        self.schema = schema
-        self.refusal = refusal  # why updates and deletes cannot be told apart by our key; empty if they can
-        self._messages: list[bytes] = []
-        self._sequences: list[int] = []
-        self._transactions: list[int] = []
+    schema: TableSchema
+    refusal: str
 
-    def add(self, message: bytes, sequence: int, transaction: int) -> None:
-        self._messages.append(message)
-        self._sequences.append(sequence)
-        self._transactions.append(transaction)
 
-    def take(self) -> TableChanges | None:
-        if not self._messages:
-            return None
-        batch = decode(self.schema, self._messages, self._sequences, self._transactions)
-        self._messages, self._sequences, self._transactions = [], [], []
-        return TableChanges(self.schema, batch)
+class Relations:
+    """What the relation oids of the log stand for, as the scan of row messages asks for it."""
+
+    def __init__(self) -> None:
+        self.versions: list[Version] = []
+        self.names: dict[int, TableName] = {}
+        self.watermarks: dict[int, int] = {}  # number of the payload column
+        self._codes: dict[int, int] = {}
+        self._current: dict[TableName, int] = {}
+        self._arrays: tuple[Int64s, Int64s] | None = None
+
+    def stranger(self, oid: int, name: TableName) -> None:
+        """A table that nobody asked for."""
+        self._set(oid, name, found.STRANGER)
+
+    def watermark(self, oid: int, name: TableName, payload: int) -> None:
+        self._set(oid, name, found.SINGLY)
+        self.watermarks[oid] = payload
+
+    def wanted(self, oid: int, version: Version) -> bool:
+        """Whether the version is another one than the table had."""
+        name = version.schema.table
+        number = self._current.get(name)
+        new = number is None or self.versions[number] != version
+        if number is None or new:
+            number = self._current[name] = len(self.versions)
+            self.versions.append(version)
+        self._set(oid, name, 2 * number + bool(version.refusal))
+        return new
+
+    def code(self, oid: int) -> int | None:
+        return self._codes.get(oid)
+
+    def arrays(self) -> tuple[Int64s, Int64s]:
+        """All oids, growing, and their codes."""
+        if self._arrays is None:
+            oids = sorted(self._codes)
+            self._arrays = (np.array(oids, dtype=np.int64), np.array([self._codes[o] for o in oids], dtype=np.int64))
+        return self._arrays
+
+    def _set(self, oid: int, name: TableName, code: int) -> None:
+        self.watermarks.pop(oid, None)
+        self.names[oid] = name
+        self._codes[oid] = code
+        self._arrays = None
 
 
 class PgoutputDecoder:
@@ -100,68 +148,205 @@ class PgoutputDecoder:
 
     plugin = "pgoutput"
 
-    def __init__(self, config: SourceConfig, assembly: Assembly, catalogue: Types) -> None:
+    def __init__(self, config: SourceConfig, assembly: Assembly, catalogue: Types, *, forms: Forms) -> None:
         self._config = config
         self._assembly = assembly
         self._catalogue = catalogue
-        self._versions: dict[bytes, Version | None] = {}  # by relation oid; None: a table that nobody asked for
-        self._tables: dict[TableName, Version] = {}
-        self._names: dict[bytes, TableName] = {}
-        self._watermarks: dict[bytes, int] = {}  # relation oid: number of the payload column
-        self._handlers: dict[int, Callable[[bytes], None]] = {
-            ord("B"): self._begin,
-            ord("C"): self._commit,
-            ord("R"): self._relation,
-            ord("T"): self._truncate,
-            ord("I"): self._change,
-            ord("U"): self._change,
-            ord("D"): self._change,
+        self._forms = forms
+        self._binary = forms.binary
+        self._relations = Relations()
+        self._streams = Streams()
+        self._rows = np.empty((6, MAX_ROWS), dtype=np.int64)
+        self._begun = np.empty((3, MAX_ROWS), dtype=np.int64)
+        self._enough = _WELL_FILLED
+        self._raw: npt.NDArray[np.uint8] | None = None  # what the rows point into
+        self._handlers: dict[bytes, Callable[[bytes], None]] = {
+            b"B": self._begin,
+            b"C": self._commit,
+            b"R": self._relation,
+            b"T": self._truncate,
+            b"I": self._change,
+            b"U": self._change,
+            b"D": self._change,
             # Harmless: a type's name (we ask for it by oid), where a replicated transaction came from, and
             # pg_logical_emit_message, which is no row of any table.
-            ord("Y"): _nothing,
-            ord("O"): _nothing,
-            ord("M"): _nothing,
+            b"Y": _nothing,
+            b"O": _nothing,
+            b"M": _nothing,
+            b"S": self._streams.start,
+            b"A": self._streams.abort,
         }
 
     def options(self) -> dict[str, str]:
-        """What START_REPLICATION asks of the plugin. Version 1: a transaction comes whole, after its commit."""
-        return {"proto_version": "1", "publication_names": '"' + self._config.publication.replace('"', '""') + '"'}
+        """What START_REPLICATION asks of the plugin. Version 2: a transaction that is too large for the server's memory
+        comes in pieces before its commit, instead of waiting on the server's disk."""
+        return {
+            "proto_version": "2",
+            "streaming": "on",
+            "binary": "true" if self._binary else "false",
+            "publication_names": '"' + self._config.publication.replace('"', '""') + '"',
+        }
 
-    def feed(self, message: bytes) -> None:
-        """Takes one message. Raises UnknownLogEvent for a kind that is not handled."""
-        handler = self._handlers.get(message[0])
-        if handler is None:
+    def feed(self, arrived: Messages, *, aged: bool = False) -> bool:
+        """Takes messages; whether all are taken. If not, the batch has to be handed on first, which ends with the next
+        transaction that does once it is well filled, or `aged`.
+
+        Raises UnknownLogEvent for what is not handled, SourceUnavailable where the stream has to be asked for anew.
+        """
+        self._enough = 1 if aged else _WELL_FILLED
+        while True:
+            if (stream := self._streams.delivered) is not None and not self._deliver(stream):
+                return False
+            if self._take_on(arrived, None):
+                return True
+            if self._streams.delivered is None:
+                return False
+
+    def take(self) -> LogBatch:
+        """The batch so far; the next one begins."""
+        changes = self._changes()
+        self._raw = None
+        return self._assembly.take(changes)
+
+    def close(self) -> None:
+        self._streams.close()
+
+    def _deliver(self, stream: Delivery) -> bool:
+        """Goes on with a committed stream; whether it is all taken, and nothing points into its buffer any more."""
+        while self._take_on(stream.messages, stream):
+            if stream.spool.exhausted:
+                self._assembly.commit(stream.end)
+                self._streams.finish()
+                return not self._assembly.rows
+            if self._assembly.rows:
+                return False
+            stream.spool.read(stream.messages)
+        return False
+
+    def _take_on(self, arrived: Messages, stream: Delivery | None) -> bool:
+        """Takes messages, as they arrive or of a committed stream; False where the batch is full, or a stream's turn
+        comes."""
+        while not arrived.taken:
+            if stream is None and self._streams.inside:
+                self._streams.add(arrived)
+                continue
+            if not self._assembly.skip:
+                self._scan(arrived, stream)
+                if self._assembly.rows >= (self._enough if self._assembly.open is None else MAX_ROWS):
+                    return arrived.taken
+            if not arrived.taken and not self._one(arrived, stream):
+                return False
+        return True
+
+    def _scan(self, arrived: Messages, stream: Delivery | None) -> None:
+        """Takes transactions and rows up to the first message that Python has to read."""
+        aborted = np.array(sorted(stream.spool.aborted) if stream else (), dtype=np.int64)
+        oids, codes = self._relations.arrays()
+        before = self._assembly.rows
+        state = self._state()
+        arrived.next = found.scan(
+            arrived.raw, arrived.starts, arrived.ends, arrived.next, arrived.count, stream is not None, aborted,
+            oids, codes, state, self._rows, self._begun,
+        )  # fmt: skip
+        self._follow(state.tolist())
+        if self._assembly.rows > before:
+            self._raw = arrived.raw
+
+    def _state(self) -> Int64s:
+        """The assembly's, as the scan counts on from it."""
+        at = self._assembly
+        state = np.zeros(found.STATE, dtype=np.int64)
+        begun, placed = at.open is not None, len(at.transactions)
+        state[: found.CURRENT] = (
+            begun, at.in_open, at.sequence, at.rows, at.transaction, placed, at.position, 0, self._enough,
+        )  # fmt: skip
+        state[found.CURRENT] = found.OPENED
+        return state
+
+    def _follow(self, state: list[int]) -> None:
+        """Brings the assembly to where the scan is."""
+        at = self._assembly
+        for number in range(state[found.BEGUN]):
+            xid, final, committed = self._begun[:, number].tolist()
+            if xid == found.OPENED:
+                assert at.open is not None
+                at.transactions.append(at.open)
+            else:
+                at.transactions.append(_transaction(xid, final, committed))
+        at.in_open, at.sequence, at.rows, at.transaction = state[found.IN_OPEN : found.IN_BATCH + 1]
+        at.position = Lsn(state[found.POSITION])
+        xid, final, committed = state[found.CURRENT :]
+        if not state[found.OPEN]:
+            at.open = None
+        elif xid != found.OPENED:
+            at.open = at.transactions[-1] if at.transaction >= 0 else _transaction(xid, final, committed)
+
+    def _one(self, arrived: Messages, stream: Delivery | None) -> bool:
+        """Reads one message; False where the batch must be handed on before it, or a stream's turn has come."""
+        message = arrived.message(arrived.next)
+        kind = message[:1]
+        try:
+            if stream is None and kind == b"c":
+                if self._assembly.ready:
+                    return False
+                arrived.next += 1
+                self._assembly.begin(self._streams.commit(message))
+                return False
+            if stream is not None and kind in _IN_STREAMS:
+                if int.from_bytes(message[1:5]) in stream.spool.aborted:
+                    arrived.next += 1
+                    return True
+                message = kind + message[5:]
+            if stream is None and kind in b"SA" and self._assembly.open is not None:
+                raise UnknownLogEvent("a stream inside a transaction", where=self._where(), fix="report this")
+            handler = self._handlers.get(kind)
+            if handler is None or (stream is not None and kind not in _IN_STREAMS + b"O"):
+                raise UnknownLogEvent(
+                    f"pgoutput sent a message of the unknown kind {kind!r}", where=self._where(), fix="upgrade dblog"
+                )
+            handler(message)
+        except (struct.error, IndexError, ValueError) as error:
             raise UnknownLogEvent(
-                f"pgoutput sent a message of the unknown kind {message[:1]!r}", where=self._where(), fix="upgrade dblog"
-            )
-        handler(message)
+                f"pgoutput sent a message of kind {kind!r} that cannot be read: {error}",
+                where=self._where(), fix="upgrade dblog",
+            ) from error  # fmt: skip
+        arrived.next += 1
+        return True
 
     def _begin(self, message: bytes) -> None:
         final, committed, xid = _BEGIN.unpack(message)
-        self._assembly.begin(Transaction(str(xid), str(Lsn(final)), committed + EPOCH, xid))
+        self._assembly.begin(_transaction(xid, final, committed))
 
     def _commit(self, message: bytes) -> None:
+        if self._assembly.open is None:
+            raise UnknownLogEvent("a transaction ends that never began", where=self._where(), fix="report this")
         self._assembly.commit(Lsn(_COMMIT.unpack(message)[2]))
 
     def _relation(self, message: bytes) -> None:
         relation = Relation.parse(message)
-        self._names[relation.oid] = relation.table
         if relation.table == watermark_table(self._config):
-            self._watermarks[relation.oid] = [name for name, *_ in relation.columns].index("payload")
-            return
-        self._watermarks.pop(relation.oid, None)
-        if not wanted(relation.table, self._config):
-            self._versions[relation.oid] = None
-            return
-        schema, refusal = self._shape(relation)
-        current = self._tables.get(relation.table)
-        if current is None or current.schema != schema or current.refusal != refusal:
-            version = Version(schema, refusal=refusal)
-            self._assembly.schema(schema, version, current)
-            self._tables[relation.table] = current = version
-        self._versions[relation.oid] = current
+            payload = [name for name, *_ in relation.columns].index("payload")
+            self._relations.watermark(relation.oid, relation.table, payload)
+        elif not wanted(relation.table, self._config):
+            self._relations.stranger(relation.oid, relation.table)
+        else:
+            version = self._version(relation)
+            self._check_forms(version.schema)
+            if self._relations.wanted(relation.oid, version):
+                self._assembly.schema(version.schema)
 
-    def _shape(self, relation: Relation) -> tuple[TableSchema, str]:
+    def _check_forms(self, schema: TableSchema) -> None:
+        """Raises SourceUnavailable where the binary form of a column is not certain: what reads again asks for text."""
+        unsure = [c for c in schema.columns if self._binary and not binary_values.supported(c.source_type)]
+        if unsure:
+            self._forms.binary = False
+            raise SourceUnavailable(
+                f"values of type {unsure[0].source_type} are read as text, and the log came in binary form",
+                where=f"{schema.table}.{unsure[0].name}, {self._where()}",
+                fix="none: it is read again from the last position, as text",
+            )
+
+    def _version(self, relation: Relation) -> Version:
         columns = tuple(types.column(name, self._catalogue.name(oid, typmod)) for name, oid, typmod in relation.columns)
         names = [c.name for c in columns]
         key = self._catalogue.key(relation.table)
@@ -180,36 +365,37 @@ class PgoutputDecoder:
         if relation.identity == "n" or (relation.identity != "f" and relation.flagged != frozenset(key)):
             identity = ", ".join(sorted(relation.flagged)) or "nothing"
             refusal = f"the log identifies old rows by ({identity}), and the key is ({', '.join(key)})"
-        return TableSchema(relation.table, columns, key), refusal
+        return Version(TableSchema(relation.table, columns, key), refusal)
 
     def _change(self, message: bytes) -> None:
-        oid = message[1:5]
-        if oid in self._watermarks:
-            self._watermark(message)
-            return
-        try:
-            version = self._versions[oid]
-        except KeyError:
+        """A row of a table whose rows are read singly, or one that was delivered before a restart."""
+        if len(message) < _HEAD:
+            raise IndexError("cut short")
+        oid = int.from_bytes(message[1:5])
+        code = self._relations.code(oid)
+        if code is None:
             raise UnknownLogEvent(
-                f"a row of relation {int.from_bytes(oid)} came before its description",
-                where=self._where(),
-                fix="report this",
-            ) from None
-        if version is None:
+                f"a row of relation {oid} came before its description", where=self._where(), fix="report this"
+            )
+        if code == found.STRANGER:
             return
+        if code == found.SINGLY:
+            self._watermark(oid, message)
+            return
+        version = self._relations.versions[code >> 1]
         if version.refusal and message[0] != 73:  # I
             raise UnknownLogEvent(
                 f"{_NAMES[chr(message[0])]}: {version.refusal}",
                 where=f"{version.schema.table}, {self._where()}",
                 fix=f"ALTER TABLE {version.schema.table} REPLICA IDENTITY FULL; then {FRESH_START}",
             )
-        if sequence := self._assembly.row():
-            version.add(message, sequence, self._assembly.transaction)
+        if self._assembly.open is None or self._assembly.row():
+            raise UnknownLogEvent("a change outside of a transaction", where=self._where(), fix="report this")
 
-    def _watermark(self, message: bytes) -> None:
+    def _watermark(self, oid: int, message: bytes) -> None:
         if message[:1] == b"D":
             return  # a worker's row was cleared away
-        payload = one_row(message)[self._watermarks[message[1:5]]]
+        payload = one_row(message)[self._relations.watermarks[oid]]
         if payload is None:
             raise UnknownLogEvent(
                 "the watermark table holds a row without a payload", where=self._where(), fix="only dblog may write it"
@@ -217,14 +403,40 @@ class PgoutputDecoder:
         self._assembly.watermark(payload.decode())
 
     def _truncate(self, message: bytes) -> None:
-        for place in range(6, 6 + 4 * int.from_bytes(message[1:5]), 4):
-            oid = message[place : place + 4]
-            if oid not in self._watermarks and self._versions[oid] is not None:
-                self._assembly.truncated(self._names[oid])
+        count = int.from_bytes(message[1:5])
+        if len(message) != 6 + 4 * count:
+            raise IndexError("cut short")
+        for place in range(6, len(message), 4):
+            oid = int.from_bytes(message[place : place + 4])
+            code = self._relations.code(oid)
+            if code is None:
+                raise UnknownLogEvent(
+                    f"relation {oid} is truncated before its description", where=self._where(), fix="report this"
+                )
+            if code >= 0:
+                self._assembly.truncated(self._relations.names[oid])
+
+    def _changes(self) -> list[TableChanges]:
+        """The rows of the batch, by table version."""
+        count = self._assembly.rows
+        if not count or self._raw is None:
+            return []
+        rows, versions = self._rows[:, :count], self._rows[found.VERSION, :count]
+        order = np.argsort(versions, kind="stable")
+        cuts = np.flatnonzero(np.diff(versions[order])) + 1
+        changes = []
+        for part in np.split(order, cuts):
+            schema = self._relations.versions[int(versions[part[0]])].schema
+            ours = rows if len(part) == count else rows[:, part]
+            changes.append(TableChanges(schema, decode(schema, self._raw, np.ascontiguousarray(ours))))
+        return changes
 
     def _where(self) -> str:
-        current = self._assembly.open
-        return f"LSN {current.position}" if current else f"after LSN {self._assembly.position}"
+        return self._assembly.where()
+
+
+def _transaction(xid: int, final: int, committed: int) -> Transaction:
+    return Transaction(str(xid), str(Lsn(final)), committed + EPOCH, xid)
 
 
 def _nothing(message: bytes) -> None:

@@ -43,6 +43,11 @@ class Version:
         self._known: dict[tuple[str, Signature], bool] = {}
         self._clear()
 
+    @property
+    def empty(self) -> bool:
+        """Whether it holds no row of this batch yet."""
+        return not self._sequences
+
     def fits(self, record: Json) -> bool:
         """Whether the row can be of this version: no other column or type, and only what TOAST explains is missing."""
         action = record["action"]

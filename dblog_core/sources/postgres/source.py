@@ -11,14 +11,14 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import Problem, Strain
 from dblog_core.schema import TableName, TableSchema
-from dblog_core.sources.postgres import catalogue, check, publication, slots
+from dblog_core.sources.postgres import binary_values, catalogue, check, publication, slots
 from dblog_core.sources.postgres import strain as load
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
 from dblog_core.sources.postgres.connection import Connection, execute, rows, session, value
 from dblog_core.sources.postgres.identity import refusals
 from dblog_core.sources.postgres.log import Decoder, PostgresLog
-from dblog_core.sources.postgres.pgoutput import PgoutputDecoder, Types
+from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.shapes import Shapes
 from dblog_core.sources.postgres.wal2json import Wal2jsonDecoder
@@ -37,6 +37,7 @@ class PostgresSource:
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
+        self._forms = Forms()  # outlives a log: what one has met, the next one knows
 
     def check(self) -> list[Problem]:
         return check.problems(self._config)
@@ -99,7 +100,12 @@ class PostgresSource:
     def _decoder(self, assembly: Assembly) -> Decoder:
         if self._config.plugin == "wal2json":
             return Wal2jsonDecoder(self._config, assembly, Shapes(self._config, self._describe, self._base_name))
-        return PgoutputDecoder(self._config, assembly, Types(self._type_name, self._key))
+        forms = self._forms if self._forms.binary and self._exact_in_binary() else Forms(binary=False)
+        return PgoutputDecoder(self._config, assembly, Types(self._type_name, self._key), forms=forms)
+
+    def _exact_in_binary(self) -> bool:
+        """Whether every column of the wanted tables, as they are now, is of a type whose binary form is certain."""
+        return all(binary_values.supported(c.source_type) for table in self.tables() for c in table.columns)
 
     def _type_name(self, oid: int, typmod: int) -> str:
         with session(self._config) as connection:

@@ -15,10 +15,11 @@ import orjson
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.events import Transaction
+from dblog_core.events import LogBatch, Transaction
 from dblog_core.schema import TableName
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.catalogue import wanted, watermark_table
+from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.shapes import Json, Shapes, Version
 
@@ -42,6 +43,7 @@ class Wal2jsonDecoder:
         self._watermarks = watermark_table(config)
         self._names: dict[tuple[str, str], TableName | None] = {}  # None: a table that nobody asked for
         self._versions: dict[TableName, Version] = {}
+        self._filled: list[Version] = []  # versions with rows of this batch
         self._handlers: dict[str, Callable[[Json], None]] = {
             "B": self._begin,
             "C": self._commit,
@@ -70,8 +72,26 @@ class Wal2jsonDecoder:
             options["add-tables"] = ",".join(dict.fromkeys(str(text) for text in filters))
         return options
 
-    def feed(self, message: bytes) -> None:
-        """Takes one message. Raises UnknownLogEvent for an action that is not handled."""
+    def feed(self, arrived: Messages, *, aged: bool = False) -> bool:
+        """Takes messages; whether all are taken. If not, the batch has to be handed on first, which ends with the next
+        transaction that does if it is `aged`. Raises UnknownLogEvent for an action that is not handled."""
+        while not arrived.taken:
+            if self._assembly.full or (aged and self._assembly.rows and self._assembly.open is None):
+                return False
+            self._one(arrived.message(arrived.next))
+            arrived.next += 1
+        return True
+
+    def take(self) -> LogBatch:
+        """The batch so far; the next one begins."""
+        changes = [found for version in self._filled if (found := version.take()) is not None]
+        self._filled = []
+        return self._assembly.take(changes)
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
+
+    def _one(self, message: bytes) -> None:
         parts = _NUMBER.split(message)
         parts[1::2] = [b'"value":"%b"' % number for number in parts[1::2]]
         record: Json = orjson.loads(b"".join(parts))
@@ -103,6 +123,8 @@ class Wal2jsonDecoder:
             return
         version = self._version(name, record)
         if sequence := self._assembly.row():
+            if version.empty:
+                self._filled.append(version)
             version.add(record, sequence, self._assembly.transaction, where=self._where)
 
     def _version(self, name: TableName, record: Json) -> Version:
@@ -113,7 +135,7 @@ class Wal2jsonDecoder:
         version = self._shapes.version(name, record)
         if current is not None and current.schema == version.schema:
             return current
-        self._assembly.schema(version.schema, version, current)
+        self._assembly.schema(version.schema)
         self._versions[name] = version
         return version
 
@@ -138,8 +160,7 @@ class Wal2jsonDecoder:
         return self._names[pair]
 
     def _where(self) -> str:
-        current = self._assembly.open
-        return f"LSN {current.position}" if current else f"after LSN {self._assembly.position}"
+        return self._assembly.where()
 
 
 def _nothing(record: Json) -> None:
