@@ -45,6 +45,9 @@ _SIZE_FORMS = [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": 
 Size = Annotated[int, Field(strict=True), _SIZE, WithJsonSchema({"anyOf": _SIZE_FORMS})]
 """Bytes: a number, or text such as "10G"."""
 
+NORMAL_AGE, LOW_AGE = 0.1, 0.005
+"""Seconds after which a segment is sealed at the earliest."""
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ENV = re.compile(r"\$\{(\w*)([^}]*)(\}?)")
 _FROM_TEXT = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__}
@@ -175,10 +178,26 @@ class StagingConfig(_Section):
     """Where the super-changelog lies, and when a segment ends."""
 
     path: str = Field(description="a directory")
-    max_age: Number = Field(default=1.0, gt=0, description="seconds after which a segment is sealed")
-    max_bytes: Whole = Field(
-        default=32 << 20, ge=1 << 16, description="bytes in memory after which a segment is sealed"
+    latency: Literal["normal", "low"] = Field(
+        default="normal", description="low: changes are staged within milliseconds, at the price of CPU"
     )
+    min_age: Number = Field(
+        default=NORMAL_AGE,
+        gt=0,
+        description="seconds after which a segment is sealed while that costs little; 0.005 with latency low",
+    )
+    max_age: Number = Field(default=1.0, gt=0, description="seconds after which a segment is sealed in any case")
+    max_bytes: Whole = Field(
+        default=64 << 20, ge=1 << 16, description="bytes in memory after which a segment is sealed"
+    )
+    compact: Flag = Field(default=True, description="true: the capture joins small segments into large ones")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("latency") == "low":
+            return {"min_age": LOW_AGE, **data}
+        return data
 
 
 class StateConfig(_Section):

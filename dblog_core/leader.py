@@ -15,6 +15,7 @@ from dblog_core.errors import DblogError, LeaseLost, LogPositionLost, RequestErr
 from dblog_core.interfaces import Clock, Json, Lease, LogStream, Source, Spawn, StateStore
 from dblog_core.requests import DumpRequest
 from dblog_core.rules import Rules
+from dblog_core.sealing import Sealing
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
@@ -27,7 +28,9 @@ LEASE = "capture"
 CHUNK_AGE = 0.2  # seconds: a placed chunk is published this soon, since its worker waits for it
 IDLE_PUBLISH = 10.0  # seconds: a position that moved without rows is published this often: the source can drop log
 READ_TIMEOUT = 0.1  # seconds: how long a quiet log keeps the loop from looking at its clock
-LINGER = 0.02  # seconds for which small transactions gather into one batch
+SHORTEST_READ = 0.001  # seconds: no stream is asked to wait for less
+LINGER = {"normal": 0.02, "low": 0.002}  # seconds for which small transactions gather into one batch, by latency
+SHARE = {"normal": 0.1, "low": 0.5}  # of the time that sealing may take before segments get longer
 HOUSEKEEPING = 1.0  # seconds between two looks at the horizon, the state store and the status
 WINDOW_TIMEOUT = 900.0  # seconds after which a window without a high watermark is given up
 
@@ -93,6 +96,9 @@ class Leader:
         self._caught_up = False
         self._dirty_since: float | None = None
         self._published_at = self._looked_at = self._clock.monotonic()
+        staging = parts.config.staging
+        self._sealing = Sealing(staging.min_age, staging.max_age, SHARE[staging.latency])
+        self._linger = LINGER[staging.latency]
         self._horizon: tuple[str, str] | None = None
         self._quit = threading.Event()
 
@@ -221,7 +227,7 @@ class Leader:
                 raise LeaseLost(
                     "the lease is gone or in doubt", where=self._config.state.url, fix="none: a standby takes over"
                 )
-            batch = stream.read(READ_TIMEOUT, linger=LINGER)
+            batch = stream.read(self._patience(), linger=self._linger)
             self._caught_up = batch is None or not batch.transactions
             if batch is not None:
                 self._sequencer.process(batch)
@@ -235,16 +241,24 @@ class Leader:
             if self._capture.outcome(self._published.position if not self._published.partial else None) is not None:
                 return self._finish(stream)
 
+    def _patience(self) -> float:
+        """Seconds to wait for the log: a segment that is due by age must not wait for a quiet log."""
+        if self._dirty_since is None or self._sequencer.partial:
+            return READ_TIMEOUT
+        left = self._dirty_since + self._age() - self._clock.monotonic()
+        return max(min(left, READ_TIMEOUT), SHORTEST_READ)
+
+    def _age(self) -> float:
+        return min(CHUNK_AGE, self._sealing.age) if self._sequencer.places_chunks else self._sealing.age
+
     def _due(self, now: float) -> bool:
         """Whether the segment ends here: by size anywhere, by age only between transactions."""
-        staging = self._config.staging
-        if self._sequencer.bytes >= staging.max_bytes:
+        if self._sequencer.bytes >= self._config.staging.max_bytes:
             return True
         if self._sequencer.partial:
             return False
         if self._dirty_since is not None:
-            age = min(CHUNK_AGE, staging.max_age) if self._sequencer.places_chunks else staging.max_age
-            return now - self._dirty_since >= age
+            return now - self._dirty_since >= self._age()
         moved = self._sequencer.position != self._published.position
         return moved and (now - self._published_at >= IDLE_PUBLISH or self._awaited())
 
@@ -253,6 +267,7 @@ class Leader:
         return self._capture.outcome(self._sequencer.position) is CaptureOutcome.CURRENT
 
     def _publish(self, stream: LogStream) -> None:
+        began = self._clock.monotonic()
         self._heal()
         manifest = self._sequencer.seal(self._now())
         if not self._lease.valid():
@@ -261,6 +276,7 @@ class Leader:
         self._sequencer.published()
         self._rows += manifest.last_offset - manifest.first_offset + 1
         self._published, self._published_at, self._dirty_since = manifest, self._clock.monotonic(), None
+        self._sealing = self._sealing.after(self._published_at - began)
         stream.acknowledge(manifest.position)
         self._capture.healthy()
         self._mirror()

@@ -16,7 +16,7 @@ from dblog_core.schema import TableName
 if TYPE_CHECKING:
     from dblog_core.staging import Staging
 
-LOOK = 0.2  # seconds between two looks for a new segment
+LOOKS = (0.002, 0.02)  # seconds between two looks for a new segment: right after one, and when there was none for long
 
 
 def log(
@@ -57,18 +57,19 @@ def _lines(
     staging: Staging, start: int, tables: set[str] | None, stop: threading.Event | None
 ) -> Iterator[dict[str, Any]]:
     """All lines from `start` on; with `stop`, also those that come until it is set."""
-    from dblog_core.staging.reader import lines
+    from dblog_core.staging.reader import Follower
 
+    follower, (soonest, latest) = Follower(staging, from_offset=start, tables=tables), LOOKS
     while True:
-        head = staging.head()
-        yield from lines(staging, from_offset=start, tables=tables)
+        yield from follower.lines()
         if stop is None:
             return
         sys.stdout.flush()
-        start = max(start, head.last_offset + 1 if head else 0)
-        while not stop.wait(LOOK):
-            if (new := staging.head()) is not None and new.last_offset >= start:
+        pause = soonest
+        while not stop.wait(pause):
+            if follower.is_behind():
                 break
+            pause = min(latest, pause * 1.3)
         else:
             return
 

@@ -33,14 +33,55 @@ _WITHOUT_TRANSACTION = {REFRESH, SCHEMA, FINISHED}
 def lines(staging: Staging, *, from_offset: int = 0, tables: set[str] | None = None) -> Iterator[Line]:
     """The lines of `log` (CONTRACT, command line) from `from_offset` on, up to the newest published segment.
 
-    `tables`: only these (SCHEMA.TABLE). Two runs give the same lines. To follow, call again from the last offset + 1.
+    `tables`: only these (SCHEMA.TABLE). Two runs give the same lines.
     Raises CorruptSegment for a file that is missing or was altered.
     """
-    head = staging.head()
-    if head is None or head.last_offset < from_offset:
-        return
-    for manifest in staging.manifests(staging.segment_of(from_offset, head) - 1):
-        yield from _segment(_Place(staging, from_offset, tables), manifest)
+    return Follower(staging, from_offset=from_offset, tables=tables).lines()
+
+
+class Follower:
+    """A place in the super-changelog, from which to read on."""
+
+    def __init__(self, staging: Staging, *, from_offset: int = 0, tables: set[str] | None = None) -> None:
+        self._staging, self._tables = staging, tables
+        self._offset = from_offset  # the next one to be read
+        self._segment: int | None = None  # the last one that is read whole
+
+    def is_behind(self) -> bool:
+        """Whether another segment is published: a few probes."""
+        return self._segment is None or self._staging.published(self._segment + 1)
+
+    def lines(self) -> Iterator[Line]:
+        """What is published and not read yet."""
+        if self._segment is None and not self._begin():
+            return
+        assert self._segment is not None
+        while True:
+            for manifest in self._staging.manifests(self._segment):
+                try:
+                    for line in _segment(_Place(self._staging, self._offset, self._tables), manifest):
+                        self._offset = line["offset"] + 1
+                        yield line
+                except CorruptSegment:
+                    if not self._replaced(manifest):
+                        raise
+                    break  # joined with others, and removed, while it was read
+                self._segment, self._offset = manifest.segment, max(self._offset, manifest.last_offset + 1)
+            else:
+                return
+
+    def _begin(self) -> bool:
+        """Finds the place; False: there is nothing yet."""
+        if (head := self._staging.head()) is None:
+            return False
+        far = head.last_offset < self._offset
+        self._segment = head.segment if far else self._staging.segment_of(self._offset, head) - 1
+        return True
+
+    def _replaced(self, manifest: Manifest) -> bool:
+        """Whether other files stand for the segment by now."""
+        files = {file.path for file in self._staging.manifest(manifest.segment).files}
+        return not files.issuperset(file.path for file in manifest.files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,13 +83,13 @@ class Staging:
         )
 
     def _check_predecessor(self, number: int) -> None:
-        if number > 1 and not self._published(number - 1):
+        if number > 1 and not self.published(number - 1):
             raise StagingError(
                 f"segment {number} cannot be published: segment {number - 1} is missing",
                 where=str(self.root),
                 fix="restore the manifests from a backup; or begin a fresh staging directory and dump all tables",
             )
-        if number == 1 and not self._published(1) and (first := self.first_number()):
+        if number == 1 and not self.published(1) and (first := self.first_number()):
             raise SegmentTaken(
                 f"the super-changelog begins at segment {first} by now",
                 where=str(self.root),
@@ -104,28 +104,29 @@ class Staging:
     def head_number(self) -> int:
         """The newest segment's number (0: none): few probes, since numbers have no gap and we know one that existed."""
         low = self._head or 1
-        if not self._published(low) and not (low := max(self._listed(), default=0)):
+        if not self.published(low) and not (low := max(self._listed(), default=0)):
             return 0
         step = 1
-        while self._published(low + step):
+        while self.published(low + step):
             low += step
             step *= 2
         high = low + step
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._published(middle) else (low, middle)
+            low, high = (middle, high) if self.published(middle) else (low, middle)
         self._head = low
         return low
 
     def first_number(self) -> int:
         """The oldest segment's number that retention has left (0: none); numbers have no gap above it."""
-        low, high = 0, 1 if self._published(1) else self.head_number()
+        low, high = 0, 1 if self.published(1) else self.head_number()
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._published(middle) else (middle, high)
+            low, high = (low, middle) if self.published(middle) else (middle, high)
         return high
 
-    def _published(self, number: int) -> bool:
+    def published(self, number: int) -> bool:
+        """Whether there is a segment of that number: a few probes."""
         return self.storage.exists(_manifest_path(number)) or self._block_over(number) is not None
 
     def _block_over(self, number: int) -> Block | None:

@@ -365,7 +365,7 @@ def test_exit_codes_of_a_capture_that_ends(
 def test_a_reader_that_goes_away_ends_the_log_quietly(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import dblog_core.staging.reader as r; "
-        "r.lines = lambda *_, **__: ({'offset': n, 'x': 'y' * 500} for n in range(100_000)); "
+        "r.Follower.lines = lambda *_, **__: ({'offset': n, 'x': 'y' * 500} for n in range(100_000)); "
         "from dblog_core.cli import main; main()"
     )
     command = [sys.executable, "-c", code, "--config", str(file), "log"]
