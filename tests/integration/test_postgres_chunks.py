@@ -1,0 +1,122 @@
+"""PostgreSQL chunks: types whose binary form is not read, and tables that are altered under their reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core.errors import RequestError
+from dblog_core.local.postgres import PostgresServer
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.sources.postgres import chunks
+from dblog_core.sources.postgres.chunks import PostgresChunkReader
+from tests.fix_servers import Database
+
+TABLE = TableName("public", "t")
+
+
+@pytest.fixture
+def lab(postgres: PostgresServer, new_database: Callable[..., Database]) -> Database:
+    return new_database(postgres)
+
+
+@pytest.fixture
+def reader(lab: Database, tmp_path: Path) -> Iterator[PostgresChunkReader]:
+    opened = PostgresChunkReader(lab.config(tmp_path).source)
+    yield opened
+    opened.close()
+
+
+def read(reader: PostgresChunkReader, schema: TableSchema | None = None) -> list[dict[str, Any]]:
+    found = reader.read(schema or reader.schema(TABLE), after=None, upto=None, limit=10).rows
+    found.validate(full=True)
+    return found.to_pylist()
+
+
+def test_other_types_come_as_the_server_prints_them(lab: Database, reader: PostgresChunkReader) -> None:
+    """Not as a cast to text gives them: of an address with its mask, of a user's type whatever its maker wanted."""
+    lab.execute(
+        "CREATE TYPE pair AS (a int, b text)",
+        "CREATE FUNCTION shout(pair) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT 'a pair!' $$",
+        "CREATE CAST (pair AS text) WITH FUNCTION shout(pair)",
+        "CREATE DOMAIN address AS inet",
+        """CREATE TABLE t (id int PRIMARY KEY, p pair, i inet, a address, c "char", b bit(3), v interval, x int[])""",
+        "INSERT INTO t VALUES (1, ROW(1, 'x y'), '10.0.0.1', '::1/64', 'x', '101', '-1 days 2 hours', '{1,NULL}'),"
+        " (2, ROW(NULL, NULL), NULL, NULL, '', NULL, NULL, '{}'), (3, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+    )
+    assert [list(row.values()) for row in read(reader)] == [
+        [1, '(1,"x y")', "10.0.0.1", "::1/64", "x", "101", "-1 days +02:00:00", "{1,NULL}"],
+        [2, "(,)", None, None, "", None, None, "{}"],
+        [3, None, None, None, None, None, None, None],
+    ]
+
+
+def test_a_key_is_ordered_by_its_own_values_and_not_by_their_texts(lab: Database, reader: PostgresChunkReader) -> None:
+    lab.execute(
+        "CREATE TYPE size AS ENUM ('small', 'large', 'huge')",
+        'CREATE TABLE t ("case" size, format inet, t int, PRIMARY KEY ("case", format, t))',
+        "INSERT INTO t VALUES ('large', '10.0.0.9', 1), ('huge', '10.0.0.9', 1), ('small', '10.0.0.10', 1),"
+        " ('small', '10.0.0.9', 2), ('small', '10.0.0.9', 1)",
+    )
+    expected = [("small", "10.0.0.9", 1), ("small", "10.0.0.9", 2), ("small", "10.0.0.10", 1)]
+    expected += [("large", "10.0.0.9", 1), ("huge", "10.0.0.9", 1)]
+    schema = reader.schema(TABLE)
+    assert [tuple(row.values()) for row in read(reader, schema)] == expected
+    assert reader.last_key(schema) == expected[-1]
+    assert list(reader.boundaries(schema, after=expected[0], upto=None, every=2)) == [expected[2], expected[4]]
+    rest = reader.read(schema, after=expected[1], upto=expected[3], limit=10).rows
+    assert [tuple(row.values()) for row in rest.to_pylist()] == expected[2:4]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("bigint", "double precision USING v"),
+        ("bigint", "timestamp USING timestamp '2000-01-01' + v * interval '1 microsecond'"),
+        ("integer", "date USING date '2000-01-01' + v"),
+        ("numeric(10,2)", "numeric(10,3)"),
+        ("integer", "bigint"),
+    ],
+)
+def test_a_column_that_changed_its_type_since_is_no_wrong_value(
+    lab: Database, reader: PostgresChunkReader, before: str, after: str
+) -> None:
+    lab.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {before})", "INSERT INTO t VALUES (1, 7)")
+    old = reader.schema(TABLE)
+    assert str(read(reader, old)[0]["v"]).rstrip("0.") == "7"
+    lab.execute(f"ALTER TABLE t ALTER v TYPE {after}")
+    with pytest.raises(RequestError, match="another type"):
+        read(reader, old)
+    assert len(read(reader)) == 1
+
+
+def test_a_column_that_has_the_same_staged_type_under_a_new_one_is_read_by_the_new_one(
+    lab: Database, reader: PostgresChunkReader
+) -> None:
+    lab.execute("CREATE TABLE t (id int PRIMARY KEY, v jsonb)", """INSERT INTO t VALUES (1, '{"a":1}')""")
+    old = reader.schema(TABLE)
+    lab.execute("ALTER TABLE t ALTER v TYPE text", "UPDATE t SET v = 'not json'")
+    assert read(reader, old) == [{"id": 1, "v": "not json"}]
+    lab.execute("ALTER TABLE t ALTER v TYPE int[] USING '{1}'")
+    assert read(reader, old) == [{"id": 1, "v": "{1}"}]
+
+
+def test_a_column_that_is_gone_is_told_as_such(lab: Database, reader: PostgresChunkReader) -> None:
+    lab.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
+    old = reader.schema(TABLE)
+    lab.execute("ALTER TABLE t DROP v, ADD w int")
+    with pytest.raises(RequestError, match="gone"):
+        read(reader, old)
+    assert read(reader) == [{"id": 1, "w": None}]
+
+
+def test_a_chunk_of_more_bytes_than_an_array_holds_is_refused(
+    lab: Database, reader: PostgresChunkReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t VALUES (1, repeat('x', 10000))")
+    monkeypatch.setattr(chunks, "LARGEST", 10_000)
+    with pytest.raises(RequestError, match="a smaller chunk_size"):
+        read(reader)
