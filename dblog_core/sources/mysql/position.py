@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -15,6 +16,8 @@ class Gtids(Protocol):
     """A set of executed transactions."""
 
     def with_transaction(self, gtid: str) -> Gtids: ...
+
+    def with_transactions(self, gtids: Sequence[str]) -> Gtids: ...
 
     def contains(self, other: Gtids) -> bool: ...
 
@@ -47,6 +50,23 @@ class MysqlGtids:
         if have and have[-1][1] == n - 1:  # the usual case: the next number
             return MysqlGtids({**self.intervals, owner: (*have[:-1], (have[-1][0], n))})
         return MysqlGtids({**self.intervals, owner: _merged([*have, (n, n)])})
+
+    def with_transactions(self, gtids: Sequence[str]) -> MysqlGtids:
+        found: dict[str, list[tuple[int, int]]] = {}
+        owner, first, last = "", 0, 0
+        for gtid in gtids:
+            name, _, number = gtid.rpartition(":")
+            n = int(number)
+            if name == owner and n == last + 1:  # the usual case: the next number of the same server
+                last = n
+                continue
+            if owner:
+                found.setdefault(owner, []).append((first, last))
+            owner, first, last = name, n, n
+        if owner:
+            found.setdefault(owner, []).append((first, last))
+        more = {name: _merged([*self.intervals.get(name, ()), *items]) for name, items in found.items()}
+        return MysqlGtids({**self.intervals, **more})
 
     def contains(self, other: Gtids) -> bool:
         if not isinstance(other, MysqlGtids):
@@ -107,6 +127,13 @@ class MariadbGtids:
     def with_transaction(self, gtid: str) -> MariadbGtids:
         domain, server, number = map(int, gtid.split("-"))
         return MariadbGtids({**self.last, domain: (server, number)})
+
+    def with_transactions(self, gtids: Sequence[str]) -> MariadbGtids:
+        last = dict(self.last)
+        for gtid in gtids:
+            domain, server, number = gtid.split("-")
+            last[int(domain)] = int(server), int(number)
+        return MariadbGtids(last)
 
     def contains(self, other: Gtids) -> bool:
         if not isinstance(other, MariadbGtids):

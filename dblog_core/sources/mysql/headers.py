@@ -1,0 +1,314 @@
+"""Compiled: where the packets and events of a received buffer lie, and what their headers say.
+
+One call walks all events that a buffer holds whole. It checks packet numbers, lengths, and the checksums of small
+events (large ones are faster in zlib's own code, which a kernel cannot call). Of the events that a busy log consists of
+it reads what is wanted of their bodies too, and gives them a code of their own; whatever looks unusual in them makes an
+event `OTHER`, which is then read, and judged, in Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from dblog_core.compiled import INT64_ROWS, INT64S, RAW, int64, kernel, part
+
+Bytes = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+
+# What an event is. The row events come first: a code is an index into their ops.
+CREATES, UPDATES, DELETES, SAME_MAP, BEGIN, XID, GTID, MARIADB_GTID, OTHER = range(9)
+
+# Rows of the result, one column an event. A, B, C by code:
+#   row events     table number, where the first image begins, number of columns
+#   SAME_MAP       table number: the bytes are those of the last map of that number in this buffer
+#   GTID           number, commit time in microseconds, 1 where the server is that of the last GTID in this buffer
+#   MARIADB_GTID   number, domain, flags
+CODE, TYPE, ARTIFICIAL, TIMESTAMP, SERVER, END, SIZE, START, STOP, A, B, C = range(12)
+FIELDS: Final = 12
+
+# Why a walk ended.
+GOOD, MORE, FULL, OUT_OF_STEP, LARGE, NO_EVENT, BAD_SIZE, BAD_CHECKSUM, BAD_ALGORITHM = range(9)
+
+# The state of a walk, which goes on with the next call; MAPS: table number, start and stop of each slot.
+AT, SEQUENCE, PACKETS, CHECKSUMS, NEEDED, COUNT, OWNER, FIRST, LENGTH, MAPS = range(10)
+_SLOTS: Final = 64
+STATE: Final = MAPS + 3 * _SLOTS
+
+HEADER: Final = 19
+CHECKSUM: Final = 4
+LARGEST: Final = 0xFFFFFF
+"""A packet of this length goes on in the next one."""
+SMALL: Final = 2048
+"""Bytes of an event up to which its checksum is verified here."""
+
+_ARTIFICIAL: Final = 0x20
+_QUERY: Final = 2
+_FORMAT_DESCRIPTION: Final = 15
+_XID: Final = 16
+_TABLE_MAP: Final = 19
+_GTID: Final = 33
+_MARIADB_GTID: Final = 162
+
+
+def _crc_tables() -> npt.NDArray[np.uint32]:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(0xEDB88320), table >> 1).astype(np.uint32)
+    tables = [table]
+    for _ in range(7):
+        tables.append((tables[-1] >> 8) ^ table[tables[-1] & 0xFF])
+    return np.stack(tables)
+
+
+_CRC = _crc_tables()
+
+
+@kernel(types.uint32, RAW, int64, int64)
+def crc32(raw: Bytes, at: int, end: int) -> Any:
+    """The CRC32 of raw[at:end], which must lie inside, eight bytes at a time."""
+    crc = np.uint32(0xFFFFFFFF)
+    while end - at >= 8:
+        crc ^= (
+            np.uint32(raw[np.uintp(at)])
+            | np.uint32(raw[np.uintp(at + 1)]) << np.uint32(8)
+            | np.uint32(raw[np.uintp(at + 2)]) << np.uint32(16)
+            | np.uint32(raw[np.uintp(at + 3)]) << np.uint32(24)
+        )
+        crc = (
+            _CRC[7, crc & np.uint32(255)]
+            ^ _CRC[6, (crc >> np.uint32(8)) & np.uint32(255)]
+            ^ _CRC[5, (crc >> np.uint32(16)) & np.uint32(255)]
+            ^ _CRC[4, crc >> np.uint32(24)]
+            ^ _CRC[3, raw[np.uintp(at + 4)]]
+            ^ _CRC[2, raw[np.uintp(at + 5)]]
+            ^ _CRC[1, raw[np.uintp(at + 6)]]
+            ^ _CRC[0, raw[np.uintp(at + 7)]]
+        )
+        at += 8
+    while at < end:
+        crc = _CRC[0, (crc ^ np.uint32(raw[np.uintp(at)])) & np.uint32(255)] ^ (crc >> np.uint32(8))
+        at += 1
+    return crc ^ np.uint32(0xFFFFFFFF)
+
+
+@part
+def _number(raw: Bytes, at: int, size: int) -> int:
+    """A little-endian number of up to seven bytes, or of eight whose highest bit is not set."""
+    number = 0
+    for i in range(size):
+        number |= np.int64(raw[np.uintp(at + i)]) << (8 * i)
+    return number
+
+
+@part
+def _whole_rows(raw: Bytes, at: int, stop: int, bitmaps: int) -> int:
+    """Where the first image begins, for a row event whose column count stands at `at`; -1 where columns are missing."""
+    if at >= stop or raw[np.uintp(at)] > 252 or raw[np.uintp(at)] == 251:
+        return -1
+    count = np.int64(raw[np.uintp(at)])
+    at += 1
+    if count == 252:
+        if stop - at < 2:
+            return -1
+        count = _number(raw, at, 2)
+        at += 2
+    size = (count + 7) // 8
+    if stop - at < bitmaps * size:
+        return -1
+    for _ in range(bitmaps):
+        for i in range(size):
+            wanted = 0xFF if i < count // 8 else (1 << (count % 8)) - 1
+            if raw[np.uintp(at + i)] & wanted != wanted:
+                return -1
+        at += size
+    return at
+
+
+@part
+def _same_map(raw: Bytes, state: Int64s, start: int, stop: int) -> int:
+    """Whether raw[start:stop] equals the last table map of its number, which it replaces."""
+    table = _number(raw, start, 6)
+    slot = MAPS + 3 * (table % _SLOTS)
+    known, first, last = state[slot], state[slot + 1], state[slot + 2]
+    state[slot], state[slot + 1], state[slot + 2] = table, start, stop
+    if known != table or last - first != stop - start or last <= first or first < 0:
+        return 0
+    for i in range(stop - start):
+        if raw[np.uintp(first + i)] != raw[np.uintp(start + i)]:
+            return 0
+    return 1
+
+
+@part
+def _is_begin(raw: Bytes, start: int, stop: int) -> int:
+    """Whether the body of a QUERY is that of `BEGIN`."""
+    if stop - start < 13:
+        return 0
+    at = start + 13 + _number(raw, start + 11, 2) + np.int64(raw[np.uintp(start + 8)]) + 1
+    if stop - at != 5:
+        return 0
+    begin = (
+        raw[np.uintp(at)] == 66
+        and raw[np.uintp(at + 1)] == 69
+        and raw[np.uintp(at + 2)] == 71
+        and raw[np.uintp(at + 3)] == 73
+        and raw[np.uintp(at + 4)] == 78
+    )
+    return 1 if begin else 0
+
+
+@part
+def _rows(raw: Bytes, state: Int64s, out: Any, n: int, kind: int, start: int, stop: int) -> int:
+    """The code of a row event, with its details."""
+    if stop - start < 10:
+        return OTHER
+    code, first = kind - 23, start + 8
+    if kind >= 30:
+        code = kind - 30
+        first += _number(raw, first, 2)  # partition numbers and such; the length counts itself
+    begin = _whole_rows(raw, first, stop, 2 if code == UPDATES else 1)
+    if begin < 0:
+        return OTHER
+    table = _number(raw, start, 6)
+    if table == 0xFFFFFF or table == 0xFFFFFFFF or table == 0xFFFFFFFFFFFF:
+        return OTHER
+    out[A, n], out[B, n] = table, begin
+    out[C, n] = np.int64(raw[np.uintp(first)]) if raw[np.uintp(first)] < 251 else _number(raw, first + 1, 2)
+    return code
+
+
+@part
+def _gtid(raw: Bytes, state: Int64s, out: Any, n: int, start: int, stop: int) -> int:
+    """MySQL's GTID event (libbinlogevents, control_events.h)."""
+    if stop - start < 25 or raw[np.uintp(start + 24)] > 127:
+        return OTHER
+    commit_time = 0
+    if stop - start >= 49 and raw[np.uintp(start + 25)] == 2:
+        commit_time = _number(raw, start + 42, 7)
+        if commit_time >> 55:  # the origin committed at another time, which follows
+            if stop - start < 56:
+                return OTHER
+            commit_time = _number(raw, start + 49, 7)
+    same, owner = 1, state[OWNER]
+    state[OWNER] = start + 1
+    if owner < 0:
+        same = 0
+    else:
+        for i in range(16):
+            if raw[np.uintp(owner + i)] != raw[np.uintp(start + 1 + i)]:
+                same = 0
+                break
+    out[A, n], out[B, n], out[C, n] = _number(raw, start + 17, 8), commit_time, same
+    return GTID
+
+
+@part
+def _code(raw: Bytes, state: Int64s, out: Any, n: int, kind: int, start: int, stop: int) -> int:
+    if 30 <= kind <= 32 or 23 <= kind <= 25:
+        return _rows(raw, state, out, n, kind, start, stop)
+    if kind == _TABLE_MAP:
+        if stop - start < 8 or not _same_map(raw, state, start, stop):
+            return OTHER
+        out[A, n] = _number(raw, start, 6)
+        return SAME_MAP
+    if kind == _XID:
+        return XID
+    if kind == _QUERY:
+        return BEGIN if _is_begin(raw, start, stop) else OTHER
+    if kind == _GTID:
+        return _gtid(raw, state, out, n, start, stop)
+    if kind == _MARIADB_GTID and stop - start >= 13 and raw[np.uintp(start + 7)] < 128:
+        out[A, n], out[B, n], out[C, n] = _number(raw, start, 8), _number(raw, start + 8, 4), raw[np.uintp(start + 12)]
+        return MARIADB_GTID
+    return OTHER
+
+
+@part
+def _event(raw: Bytes, state: Int64s, out: Any, n: int, begin: int, end: int) -> int:
+    """Reads the event that raw[begin:end] is; returns GOOD or what is wrong with it."""
+    if end - begin < HEADER or _number(raw, begin + 9, 4) != end - begin:
+        return BAD_SIZE
+    kind, stop = np.int64(raw[np.uintp(begin + 4)]), end
+    # The description of a file's format carries a checksum field always, and says itself whether it is used.
+    if kind == _FORMAT_DESCRIPTION:
+        if end - begin < HEADER + CHECKSUM + 1:
+            return BAD_SIZE
+        if raw[np.uintp(end - CHECKSUM - 1)] > 1:
+            return BAD_ALGORITHM
+        state[CHECKSUMS] = raw[np.uintp(end - CHECKSUM - 1)]
+    if state[CHECKSUMS]:
+        stop -= CHECKSUM
+        if stop - begin < HEADER:
+            return BAD_SIZE
+        if end - begin <= SMALL and crc32(raw, begin, stop) != _number(raw, stop, 4):
+            return BAD_CHECKSUM
+    artificial = _number(raw, begin + 17, 2) & _ARTIFICIAL
+    out[TYPE, n], out[ARTIFICIAL, n] = kind, artificial
+    out[TIMESTAMP, n], out[SERVER, n] = _number(raw, begin, 4), _number(raw, begin + 5, 4)
+    out[END, n], out[SIZE, n] = _number(raw, begin + 13, 4), end - begin
+    out[START, n], out[STOP, n] = begin + HEADER, stop
+    out[CODE, n] = OTHER if artificial else _code(raw, state, out, n, kind, begin + HEADER, stop)
+    return GOOD
+
+
+@part
+def _in_packet(raw: Bytes, filled: int, state: Int64s) -> int:
+    """Finds the event in the packet at the state's place: BEGIN and LENGTH. Returns GOOD or why there is none."""
+    at = state[AT]
+    state[NEEDED] = 4
+    if filled - at < 4:
+        return MORE
+    length = _number(raw, at, 3)
+    state[NEEDED] = 4 + length
+    if filled - at < 4 + length:
+        return MORE
+    if np.int64(raw[np.uintp(at + 3)]) != state[SEQUENCE]:
+        return OUT_OF_STEP
+    if length == LARGEST:
+        return LARGE
+    if length == 0 or raw[np.uintp(at + 4)] != 0:
+        return NO_EVENT
+    state[FIRST], state[LENGTH] = at + 5, length - 1
+    return GOOD
+
+
+@part
+def _in_file(raw: Bytes, filled: int, state: Int64s) -> int:
+    """Finds the event at the state's place, where events follow each other; as `_in_packet`."""
+    at = state[AT]
+    state[NEEDED] = HEADER
+    if filled - at < HEADER:
+        return MORE
+    size = _number(raw, at + 9, 4)
+    if size < HEADER:
+        return BAD_SIZE
+    state[NEEDED] = size
+    if filled - at < size:
+        return MORE
+    state[FIRST], state[LENGTH] = at, size
+    return GOOD
+
+
+@kernel(int64, RAW, int64, INT64S, INT64_ROWS)
+def walk(raw: Bytes, filled: int, state: Int64s, out: Any) -> int:
+    """Reads the events of raw[:filled] from the state's place on, as many as `out` holds; returns why it ended.
+
+    COUNT of them are read; NEEDED: bytes from the state's place on with which the next one is whole.
+    """
+    state[COUNT] = 0
+    if filled > len(raw) or state[AT] < 0 or len(state) < STATE or out.shape[0] < FIELDS:
+        return NO_EVENT
+    for n in range(out.shape[1]):
+        why = _in_packet(raw, filled, state) if state[PACKETS] else _in_file(raw, filled, state)
+        if why == GOOD:
+            why = _event(raw, state, out, n, state[FIRST], state[FIRST] + state[LENGTH])
+        if why != GOOD:
+            return why
+        state[AT] = state[FIRST] + state[LENGTH]
+        state[SEQUENCE] = (state[SEQUENCE] + 1) & 255
+        state[COUNT] = n + 1
+    return FULL
