@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,7 @@ from dblog_core.values import Key
 from dblog_core.window import Touch, Touches
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
+_TIME = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,33 +109,41 @@ def _without(images: pa.StructArray, gone: np.ndarray[Any, np.dtype[np.bool_]]) 
 
 
 def log_rows(changes: OrderedChanges, offsets: Int64s, transactions: Sequence[Transaction]) -> pa.RecordBatch:
-    """The changes as rows of a log file (`staging.manifest`), at `offsets`."""
+    """The changes as rows of a log file (`staging.segment`), at `offsets`. What repeats is a dictionary array."""
     schema, count = changes.schema, len(changes)
     used, index = np.unique(changes.transaction, return_inverse=True)
-    own = [transactions[i] for i in used]
-
-    def of_transaction(values: list[Any], kind: pa.DataType) -> pa.Array:
-        return pa.array(values, kind).take(pa.array(index))
-
+    own, of = [transactions[i] for i in used], pa.array(index.astype(np.int32))
     moved = changes.moved_from
-    target = log_schema(schema)
     if moved is None:
-        moved = pa.nulls(count, target.field("moved_from").type)
+        moved = pa.nulls(count, log_schema(schema).field("moved_from").type)
+    return log_batch(
+        schema,
+        {
+            "offset": pa.array(offsets),
+            "op": changes.batch.column("op"),
+            "origin": repeated("log", count),
+            "transaction": pa.DictionaryArray.from_arrays(of, pa.array([t.id for t in own], pa.string())),
+            "position": pa.DictionaryArray.from_arrays(of, pa.array([t.position for t in own], pa.string())),
+            "commit_time": pa.array([t.commit_time for t in own], _TIME).take(of),
+            "key_only": changes.batch.column("key_only"),
+            "unchanged": changes.batch.column("unchanged"),
+            "moved_from": moved,
+            "before": changes.batch.column("before"),
+            "after": changes.batch.column("after"),
+        },
+    )
+
+
+def repeated(value: str | None, count: int) -> pa.DictionaryArray:
+    """One text, `count` times."""
+    indices = pa.array(np.zeros(count, dtype=np.int32), mask=np.ones(count, dtype=bool) if value is None else None)
+    return pa.DictionaryArray.from_arrays(indices, pa.array([value or ""], pa.string()))
+
+
+def log_batch(schema: TableSchema, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Rows of a log file from its columns: all batches of a table version have the same types."""
     return pa.RecordBatch.from_arrays(
-        [
-            pa.array(offsets),
-            changes.batch.column("op"),
-            pa.array(["log"], pa.string()).take(pa.array(np.zeros(count, dtype=np.int64))),
-            of_transaction([t.id for t in own], pa.string()),
-            of_transaction([t.position for t in own], pa.string()),
-            of_transaction([t.commit_time for t in own], pa.timestamp("us", tz="UTC")),
-            changes.batch.column("key_only"),
-            changes.batch.column("unchanged"),
-            moved,
-            changes.batch.column("before"),
-            changes.batch.column("after"),
-        ],
-        schema=target,
+        [columns[f.name] for f in log_schema(schema)], names=[f.name for f in log_schema(schema)]
     )
 
 

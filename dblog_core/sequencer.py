@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core import recall, watermark
-from dblog_core.changes import ChangeTouches, OrderedChanges, log_rows, runs, split_key_changes
+from dblog_core.changes import ChangeTouches, OrderedChanges, log_batch, log_rows, repeated, runs, split_key_changes
 from dblog_core.chunks import Chunks, Finished, Placement, Refused
 from dblog_core.dumps import TaskProgress
 from dblog_core.events import LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated, WatermarkSeen
@@ -342,13 +342,15 @@ class Sequencer:
         columns = {
             "offset": pa.array(range(first, first + count), pa.int64()),
             "op": pa.array([op] * count, pa.string()),
-            "origin": pa.array(["dump"] * count, pa.string()),
-            "position": pa.array([at.position] * count, pa.string()),
+            "origin": repeated("dump", count),
+            "transaction": repeated(None, count),
+            "position": repeated(at.position, count),
             "commit_time": pa.array([at.commit_time] * count, pa.timestamp("us", tz="UTC")),
             "key_only": pa.array([before is not None] * count, pa.bool_()),
         }
         for name, values in (("unchanged", unchanged), ("before", before), ("after", after)):
             if values is not None:
                 columns[name] = pa.array(values, target.field(name).type)
-        arrays = [columns.get(f.name, pa.nulls(count, f.type)) for f in target]
-        self._draft.writer.add(schema, pa.RecordBatch.from_arrays(arrays, schema=target))
+        for absent in (f for f in target if f.name not in columns):
+            columns[absent.name] = pa.nulls(count, absent.type)
+        self._draft.writer.add(schema, log_batch(schema, columns))
