@@ -81,6 +81,8 @@ def test_altered_bytes_are_refused_or_are_another_copy(table: tuple[int, list[Ro
         copied([[]]),
         HEADER + b"\0\1" + struct.pack(">i", -2) + TRAILER,
         HEADER + b"\0\1" + struct.pack(">i", 2**31 - 1) + b"x" + TRAILER,
+        HEADER + b"\0\1" + struct.pack(">i", 2) + b"x" + TRAILER,
+        HEADER + b"\0\1" + struct.pack(">i", 3) + b"x" + TRAILER,
         copied([[b"x"]]) + TRAILER,
     ],
 )

@@ -105,6 +105,9 @@ def test_a_numeric_is_printed_as_the_server_does(values: list[tuple[list[int], i
 @example(([1], 9, 0x4000, 0), 36, 0)
 @example(([9999] * 9 + [9900], -1, 0x4000, 38), 38, 38)
 @example(([], 0, 0, 2), 2, 2)
+@example(([1, 1], 0, 0, 4), 10, 2)
+@example(([1, 1], 0, 0, 4), 10, 4)
+@example(([1, 1, 1], 0, 0, 8), 10, 4)
 def test_a_decimal_is_exact_or_refused(value: tuple[list[int], int, int, int], precision: int, scale: int) -> None:
     digits, weight, sign, _ = value
     scale = min(scale, precision)

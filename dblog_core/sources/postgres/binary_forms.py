@@ -114,7 +114,7 @@ def _join(raw: Bytes, digits: int, count: int, last: int, cut: int, pairs: UInt6
     return True
 
 
-@kernel(int64, RAW, INT64S, INT64S, int64, int64, UINT64S)
+@kernel(int64, RAW, INT64S, INT64S, int64, int64, UINT64S, allocates=True)
 def decimals(raw: Bytes, starts: Int64s, lengths: Int64s, precision: int, scale: int, out: UInt64s) -> int:
     """Numerics as decimal128 of that precision and scale: lower and higher half of each in turn; `out` holds zeros."""
     limit = np.zeros(2, dtype=np.uint64)
@@ -191,7 +191,7 @@ def _whole(raw: Bytes, digits: int, count: int, weight: int, out: Bytes, at: int
         power = 1000
         while power > 0:
             figure = digit // power % 10
-            shown = shown or figure > 0 or i > 0 or power == 1
+            shown = shown or figure > 0 or power == 1
             if shown:
                 out[at] = 48 + figure
                 at += 1
