@@ -191,7 +191,8 @@ def _whole(raw: Bytes, digits: int, count: int, weight: int, out: Bytes, at: int
         power = 1000
         while power > 0:
             figure = digit // power % 10
-            shown = shown or figure > 0 or power == 1
+            if figure > 0 or power == 1:
+                shown = True
             if shown:
                 out[at] = 48 + figure
                 at += 1
