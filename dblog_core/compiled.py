@@ -42,17 +42,22 @@ INT64_ROWS = types.int64[:, ::1]
 """Arrays that are filled; the last has rows of numbers."""
 
 
-def kernel(result: Any, *arguments: Any) -> Callable[[Kernel], Kernel]:
-    """Compiles the function for these types (numba's) when its module is imported."""
+def kernel(result: Any, *arguments: Any, allocates: bool = False) -> Callable[[Kernel], Kernel]:
+    """Compiles the function for these types (numba's) when its module is imported.
+
+    `allocates`: it makes arrays of its own. In a kernel that does not, nobody counts who uses an array; such counts,
+    at every call that takes one, can cost more than the work.
+    """
+    options = {"nogil": True} if allocates else {"nogil": True, "_nrt": False}
 
     def compiled(function: Kernel) -> Kernel:
         try:
-            made: Kernel = numba.njit(result(*arguments), cache=True, nogil=True)(function)
+            made: Kernel = numba.njit(result(*arguments), cache=True, **options)(function)
         except RuntimeError as error:  # neither the module's directory nor the user's own can be written
             if "no locator available" not in str(error):
                 raise
             log.warning("%s is compiled at every start: %s; set NUMBA_CACHE_DIR", function.__name__, error)
-            made = numba.njit(result(*arguments), nogil=True)(function)
+            made = numba.njit(result(*arguments), **options)(function)
         return made
 
     return compiled
@@ -61,7 +66,7 @@ def kernel(result: Any, *arguments: Any) -> Callable[[Kernel], Kernel]:
 def part(function: Kernel) -> Kernel:
     """A function that becomes part of every kernel of its module that calls it.
 
-    A call between kernels that takes arrays costs tens of nanoseconds: they are counted as used, and as let go again.
+    For what is called for every value: between kernels, a call that takes arrays passes some dozen numbers.
     """
     inlined: Kernel = numba.njit(inline="always", nogil=True)(function)
     return inlined
