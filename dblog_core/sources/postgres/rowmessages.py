@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dblog_core.compiled import BYTES, INT64_ROWS, INT64S, RAW, boolean, int64, kernel, void
+from dblog_core.compiled import BYTES, INT64_ROWS, INT64S, RAW, boolean, int64, kernel, part
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ _TEXT, _BINARY, _NULL, _KEPT = b"tbnu"
 _BEGIN_SIZE, _COMMIT_SIZE, _SMALLEST = 20, 25, 5
 
 
-@kernel(int64, RAW, int64, int64)
+@part
 def _number(raw: Bytes, at: int, size: int) -> int:
     value = 0
     for i in range(size):
@@ -49,7 +49,7 @@ def _number(raw: Bytes, at: int, size: int) -> int:
     return value
 
 
-@kernel(int64, INT64S, int64)
+@part
 def _find(numbers: Int64s, wanted: int) -> int:
     """The place of a number among growing ones; -1 if it is not there."""
     low, high = 0, len(numbers)
@@ -71,7 +71,7 @@ def find_kind(raw: Bytes, starts: Int64s, ends: Int64s, first: int, count: int, 
     return count
 
 
-@kernel(boolean, RAW, int64, int64, int64, INT64S)
+@part
 def _boundary(raw: Bytes, kind: int, at: int, size: int, state: Int64s) -> bool:
     """Takes a BEGIN or COMMIT; whether it is one in its place."""
     if kind == _B and not state[OPEN] and size == _BEGIN_SIZE:
@@ -87,7 +87,7 @@ def _boundary(raw: Bytes, kind: int, at: int, size: int, state: Int64s) -> bool:
     return False
 
 
-@kernel(boolean, int64, int64, int64, int64, INT64S, INT64_ROWS, INT64_ROWS)
+@part
 def _add(kind: int, body: int, end: int, version: int, state: Int64s, rows: Places, begun: Places) -> bool:
     """Adds a row change to the batch; False where that is full."""
     row = state[ROWS]
@@ -110,7 +110,7 @@ def _add(kind: int, body: int, end: int, version: int, state: Int64s, rows: Plac
     return True
 
 
-@kernel(boolean, RAW, int64, int64, int64, INT64S, INT64S, INT64S, INT64_ROWS, INT64_ROWS)
+@part
 def _change(
     raw: Bytes, kind: int, at: int, end: int, oids: Int64s, codes: Int64s, state: Int64s, rows: Places, begun: Places
 ) -> bool:
@@ -167,7 +167,7 @@ def scan(
     return count
 
 
-@kernel(int64, RAW, int64, int64, int64, int64, INT64_ROWS, INT64_ROWS, BYTES)
+@part
 def _image(
     raw: Bytes,
     at: int,
@@ -204,13 +204,13 @@ def _image(
     return at
 
 
-@kernel(void, INT64_ROWS, INT64_ROWS, int64)
+@part
 def _no_image(starts: Places, lengths: Places, row: int) -> None:
     for column in range(starts.shape[0]):
         starts[column, row], lengths[column, row] = 0, NULL
 
 
-@kernel(void, INT64_ROWS, INT64_ROWS, INT64_ROWS, INT64_ROWS, int64)
+@part
 def _fill_kept(new_starts: Places, new_lengths: Places, old_starts: Places, old_lengths: Places, row: int) -> None:
     for column in range(new_starts.shape[0]):
         if new_lengths[column, row] == KEPT and old_lengths[column, row] >= 0:
