@@ -114,13 +114,10 @@ def _join(raw: Bytes, digits: int, count: int, last: int, cut: int, pairs: UInt6
     return True
 
 
-@kernel(int64, RAW, INT64S, INT64S, int64, int64, UINT64S, allocates=True)
-def decimals(raw: Bytes, starts: Int64s, lengths: Int64s, precision: int, scale: int, out: UInt64s) -> int:
-    """Numerics as decimal128 of that precision and scale: lower and higher half of each in turn; `out` holds zeros."""
-    limit = np.zeros(2, dtype=np.uint64)
-    limit[0] = np.uint64(1)
-    for _ in range(precision):
-        _append(10, 0, limit, 0)
+@kernel(int64, RAW, INT64S, INT64S, UINT64S, int64, UINT64S)
+def decimals(raw: Bytes, starts: Int64s, lengths: Int64s, limit: UInt64s, scale: int, out: UInt64s) -> int:
+    """Numerics below `limit` as decimal128 of that scale: lower and higher half of each in turn, as in `limit`; `out`
+    holds zeros."""
     groups = (scale + 3) // 4  # after the point; of the last of them `scale` may want a part only
     cut = 1
     for _ in range(4 * groups - scale):

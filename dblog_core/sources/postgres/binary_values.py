@@ -171,7 +171,8 @@ def _timestamps(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataTyp
 
 def _decimals(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.Decimal128Type) -> pa.Array:
     values = np.zeros(2 * len(starts), dtype=np.uint64)
-    _checked(forms.decimals(raw, starts, lengths, kind.precision, kind.scale, values))
+    limit = np.array(divmod(10**kind.precision, 2**64)[::-1], dtype=np.uint64)
+    _checked(forms.decimals(raw, starts, lengths, limit, kind.scale, values))
     present = _present(lengths)
     bitmap = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(kind, len(starts), [bitmap, pa.py_buffer(values)])
