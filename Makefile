@@ -15,7 +15,7 @@ help:
 	@echo "make up      the local stack: databases, ZooKeeper, Airflow with the DAGs;  make down  stops it, data kept"
 	@echo "make soak    the seeded long runs; SEEDS=20 for each of them, MINUTES=M to stop after that time"
 	@echo "make lint    ruff, mypy, import rules"
-	@echo "make bench   the benchmarks"
+	@echo "make bench   the benchmarks, beside Debezium and the servers' own tools; QUICK=1 in minutes, FULL=1 in hours"
 	@echo "make lock    requirements.txt anew from pyproject.toml"
 
 setup: .venv/.complete
@@ -28,7 +28,7 @@ demo: setup
 	@exec $(PYTHON) -m dblog_core.local.demo
 
 test: setup lint
-	@exec $(PYTHON) -m pytest --ignore=tests/benchmarks
+	@exec $(PYTHON) -m pytest -m "not bench"
 
 lint: .venv/.complete
 	@$(PYTHON) -m ruff check --quiet --output-format concise .
@@ -39,8 +39,11 @@ lint: .venv/.complete
 soak: setup
 	@exec $(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
 
-bench: setup
-	@exec $(PYTHON) -m pytest tests/benchmarks --capture=no
+bench: setup .venv-bench/.complete
+	@exec $(PYTHON) -m pytest tests/benchmarks -p no:randomly --capture=no --bench=$(if $(FULL),full,$(if $(QUICK),quick,usual))
+
+.venv-bench/.complete: tests/benchmarks/requirements.txt
+	@tools/setup-bench
 
 up: setup
 	@exec $(PYTHON) -m dblog_core.local.stack up

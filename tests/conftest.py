@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--soak-seeds", type=int, default=1, help="how many seeds each of them runs with")
     group.addoption("--soak-first", type=int, default=None, help="the first seed; default: another one every time")
     group.addoption("--soak-minutes", type=float, default=0, help="start no seeded run after that time; 0: no limit")
+    parser.addoption("--bench", choices=["quick", "usual", "full"], default="usual", help="how much benchmarks measure")
 
 
 def pytest_configure(config: pytest.Config) -> None:

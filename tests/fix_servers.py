@@ -81,6 +81,22 @@ class Database:
         return Config.model_validate({n: {**usual.get(n, {}), **sections.get(n, {})} for n in {**usual, **sections}})
 
 
+def new(server: DatabaseServer, name: str) -> Database:
+    """Makes a database with a capture user."""
+    server.create_database(name)
+    if isinstance(server, PostgresServer):
+        return Database(
+            server, name, server.create_capture_user(name, user=f"dblog_{name}", publication=f"dblog_{name}")
+        )
+    return Database(server, name, server.create_capture_user(name, user=f"dblog_{name}"))
+
+
+def drop(database: Database) -> None:
+    """Drops a database and its capture user."""
+    database.server.drop_database(database.name)
+    database.server.drop_user(database.account.user)
+
+
 @pytest.fixture(scope="session")
 def server_root() -> Iterator[Path]:
     """The data of all servers of this run. Open to all: PostgreSQL may run as another user than we."""
@@ -134,20 +150,13 @@ def new_database() -> Iterator[Callable[[DatabaseServer], Database]]:
     made: list[Database] = []
 
     def make(server: DatabaseServer) -> Database:
-        name = f"t_{secrets.token_hex(4)}"
-        server.create_database(name)
-        if isinstance(server, PostgresServer):
-            account = server.create_capture_user(name, user=f"dblog_{name}", publication=f"dblog_{name}")
-        else:
-            account = server.create_capture_user(name, user=f"dblog_{name}")
-        made.append(Database(server, name, account))
+        made.append(new(server, f"t_{secrets.token_hex(4)}"))
         return made[-1]
 
     yield make
     for database in made:
         database.server.start()  # a test may have killed it
-        database.server.drop_database(database.name)
-        database.server.drop_user(database.account.user)
+        drop(database)
 
 
 @pytest.fixture

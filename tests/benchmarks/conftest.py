@@ -1,0 +1,79 @@
+"""What figures share: the scale, servers with room for them, databases, and where results go.
+
+pytest tests/benchmarks -k log_mysql --bench quick
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dblog_core.local.mariadb import MariadbServer
+from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.server import DatabaseServer
+from tests.benchmarks import report
+from tests.benchmarks.results import Results
+from tests.benchmarks.scale import SCALES, Scale
+from tests.fix_servers import Database, drop, new
+
+_MYSQL = {"innodb_buffer_pool_size": "1G"}
+_OPTIONS = {
+    "mysql": _MYSQL | {"innodb_redo_log_capacity": "1G"},
+    "mariadb": _MYSQL | {"innodb_log_file_size": "1G"},
+    "postgres": {"shared_buffers": "1GB", "max_wal_size": "8GB"},
+}
+_SERVERS = {"mysql": MysqlServer, "mariadb": MariadbServer, "postgres": PostgresServer}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All here but the guard are `bench`: `make test` leaves them out."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("guard") is None:
+            item.add_marker(pytest.mark.bench)
+
+
+@pytest.fixture(scope="session")
+def scale(request: pytest.FixtureRequest) -> Scale:
+    return SCALES[request.config.option.bench]
+
+
+@pytest.fixture(scope="session")
+def results(scale: Scale) -> Iterator[Results]:
+    """Where figures go; the page is written anew when the run is over."""
+    found = Results(report.RESULTS, scale=scale.name)
+    yield found
+    report.write(found)
+
+
+@pytest.fixture(scope="session")
+def bench_server(server_root: Path) -> Iterator[Callable[[str], DatabaseServer]]:
+    """A server of a kind, with more memory than tests give theirs; started when first asked for."""
+    started: dict[str, DatabaseServer] = {}
+
+    def server(kind: str) -> DatabaseServer:
+        if kind not in started:
+            started[kind] = _SERVERS[kind](server_root / f"bench-{kind}", options=_OPTIONS[kind])
+            started[kind].start()
+        return started[kind]
+
+    yield server
+    for each in started.values():
+        each.kill()
+
+
+@pytest.fixture
+def bench_database(bench_server: Callable[[str], DatabaseServer]) -> Iterator[Callable[[str], Database]]:
+    """A new database in the server of that kind."""
+    made: list[Database] = []
+
+    def make(kind: str) -> Database:
+        made.append(new(bench_server(kind), f"b_{secrets.token_hex(4)}"))
+        return made[-1]
+
+    yield make
+    for database in made:
+        drop(database)

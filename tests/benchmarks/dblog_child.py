@@ -1,0 +1,72 @@
+"""One part of `dblog` in a process of its own, as the command line runs it, told when what was done and what it cost.
+
+    python -m tests.benchmarks.dblog_child capture CONFIG [--until-current]
+    python -m tests.benchmarks.dblog_child dump CONFIG TABLE...
+
+SIGTERM stops a capture. The last line of its output is a JSON object: `points` (seconds, CPU seconds of the process,
+rows that are published) and the most memory it had; or `seconds` and `cpu` of a dump, from its request to its last
+placed chunk. What importing costs is in neither: it is paid once a process.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+from dblog_core.capture import run_capture
+from dblog_core.config import Config, load
+from dblog_core.leader import CaptureStatus
+
+
+def capture(config: Config, *, until_current: bool) -> dict[str, Any]:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    points: list[tuple[float, float, int]] = []
+
+    def note(status: CaptureStatus) -> None:
+        if not status.error and (not points or status.offset > points[-1][2]):
+            points.append((time.monotonic(), time.process_time(), status.offset))
+        if status.leading and not points:
+            print("leading", flush=True)
+
+    outcome = run_capture(config, stop=stop, until_current=until_current, on_status=note)
+    return {"points": points, "outcome": outcome.value}
+
+
+def dump(config: Config, tables: list[str]) -> dict[str, Any]:
+    from dblog_core import dump as worker
+    from dblog_core import requests
+    from dblog_core.requests import DumpRequest
+
+    stop = threading.Event()
+    began, cpu = time.monotonic(), time.process_time()
+    dump_id = requests.submit(config, DumpRequest(tables=tuple(tables)))
+    worker.work(config, stop=stop, once=True, dump_id=dump_id)
+    worked, spent = time.monotonic(), time.process_time()
+    status = worker.wait(config, dump_id, stop=stop)
+    seconds = time.monotonic() - began
+    return {
+        "state": status.state,
+        "error": status.error,
+        "rows": status.rows,
+        "seconds": seconds,
+        "working": worked - began,
+        "cpu": spent - cpu,
+    }
+
+
+def main() -> None:
+    what, file, *rest = sys.argv[1:]
+    config = load(file)
+    told = capture(config, until_current=bool(rest)) if what == "capture" else dump(config, rest)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    print(json.dumps({**told, "peak": peak, "all_cpu": time.process_time()}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""`dblog` as it is measured: captures and dumps in processes of their own, often from one staged place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dblog_core.config import Config
+from dblog_core.local import guard
+from dblog_core.local.daemon import wait_until
+from tests.benchmarks.timeline import Point, Timeline
+from tests.fix_servers import Database
+from tests.nemesis.processes import write_config
+
+SHAPES = 1_000  # more tables than any figure has
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a capture published and when; all CPU seconds of its process, start included; its peak memory in bytes."""
+
+    timeline: Timeline
+    cpu: float
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dumped:
+    """A dump from its request to its last placed chunk; `cpu` of the process of its workers, without its start."""
+
+    rows: int
+    seconds: float
+    cpu: float
+    peak: int
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.seconds
+
+    @property
+    def cpu_per_row(self) -> float:
+        """Microseconds."""
+        return self.cpu / self.rows * 1e6
+
+
+class Child:
+    """One process of `dblog_child`."""
+
+    def __init__(self, directory: Path, env: dict[str, str], *arguments: str | Path) -> None:
+        self._what = " ".join(str(a) for a in arguments)
+        self._errors = directory / f"{arguments[0]}.err"
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.benchmarks.dblog_child", *arguments],
+                cwd=Path(__file__).parents[2],
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        guard.watch(self._process.pid, psutil.Process(self._process.pid).create_time())
+
+    @property
+    def process(self) -> psutil.Process:
+        return psutil.Process(self._process.pid)
+
+    def line(self, timeout: float = 60) -> str:
+        """Its next line; empty when it has ended. A child that hangs is killed."""
+        deadline = threading.Timer(timeout, self._process.kill)
+        deadline.start()
+        try:
+            assert self._process.stdout is not None
+            return self._process.stdout.readline()
+        finally:
+            deadline.cancel()
+
+    def result(self, timeout: float = 600) -> dict[str, Any]:
+        """Waits for its end and returns what it told. Raises AssertionError with its messages where it failed."""
+        last = ""
+        try:
+            while line := self.line(timeout):
+                last = line
+            code = self._process.wait(timeout)
+        finally:
+            self.kill()
+        assert code == 0, f"{self._what} exited with {code}:\n{self._errors.read_text()[-4000:]}"
+        told: dict[str, Any] = json.loads(last)
+        return told
+
+    def stop(self) -> dict[str, Any]:
+        self._process.terminate()
+        return self.result(60)
+
+    def kill(self) -> None:
+        """`kill -9`, where it still runs."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class Ours:
+    """Prepared captures of one database: every run begins where `prepare` has left off, with files of its own."""
+
+    def __init__(self, database: Database, directory: Path, **sections: dict[str, Any]) -> None:
+        self._database = database
+        self._home, self._start = directory / "run", directory / "start"
+        self._home.mkdir(parents=True)
+        self.config: Config = database.config(self._home, **sections)
+        self._file, self._env = write_config(self.config, directory)
+        self._directory = directory
+
+    def prepare(self) -> None:
+        """The present end of the log is staged: the place where every run begins."""
+        self._child("capture", "--until-current").result()
+        shutil.copytree(self._home, self._start)
+        if self._database.kind == "postgres":
+            self._database.query(f"SELECT pg_copy_logical_replication_slot('{self._slot}', '{self._slot}_start')")
+
+    def fresh(self) -> None:
+        """Staging, state and slot as they were when prepared."""
+        shutil.rmtree(self._home)
+        shutil.copytree(self._start, self._home)
+        if self._database.kind == "postgres":
+            free = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{self._slot}' AND NOT active"
+            wait_until(lambda: bool(self._database.query(free)), timeout=30, what="the capture's slot to be free")
+            self._database.query(f"SELECT pg_drop_replication_slot('{self._slot}')")
+            self._database.query(f"SELECT pg_copy_logical_replication_slot('{self._slot}_start', '{self._slot}')")
+
+    def capture(self, rows: int) -> Captured:
+        """Captures what has been committed since `prepare`: so many rows."""
+        self.fresh()
+        captured = _captured(self._child("capture", "--until-current").result())
+        offsets = captured.timeline.rows  # the shape of each table takes one too
+        assert rows <= offsets <= rows + SHAPES, f"{offsets} offsets for {rows} rows"
+        return captured
+
+    @contextmanager
+    def capturing(self) -> Iterator[Child]:
+        """A capture that runs meanwhile; the body may stop it."""
+        self.fresh()
+        child = self._child("capture")
+        try:
+            assert child.line(), f"the capture ended at its start: {child.result()}"
+            yield child
+        finally:
+            child.kill()
+
+    def dump(self, *tables: str) -> Dumped:
+        """Dumps tables while a capture runs."""
+        names = [f"{self._database.schema}.{t}" for t in tables]
+        told = self._child("dump", *names).result()
+        assert told["state"] == "done", told
+        return Dumped(told["rows"], told["seconds"], told["cpu"], told["peak"])
+
+    @property
+    def _slot(self) -> str:
+        return self.config.source.slot
+
+    def _child(self, what: str, *rest: str) -> Child:
+        return Child(self._directory, self._env, what, self._file, *rest)
+
+
+def _captured(told: dict[str, Any]) -> Captured:
+    points = tuple(Point(*p) for p in told["points"])
+    return Captured(Timeline(points), told["all_cpu"], told["peak"])
+
+
+def stopped(child: Child) -> Captured:
+    """What a capture published until it was stopped just now."""
+    return _captured(child.stop())

@@ -1,0 +1,97 @@
+"""The page of what was measured: tables and a plot between two markers of docs/benchmarks.md, all from the results.
+
+python -m tests.benchmarks.report        writes the page from the last results
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.benchmarks.results import DEBEZIUM, OURS, Bar, Figure, Results
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / ".local" / "benchmarks.json"
+PAGE = ROOT / "docs" / "benchmarks.md"
+PLOT = ROOT / "docs" / "images" / "benchmarks.svg"
+BEGIN, END = "<!-- measured: written by `make bench` -->", "<!-- end of what was measured -->"
+SECTIONS = ("Log", "Dump", "Memory", "Latency", "Lake", "Source")
+
+
+def write(results: Results) -> None:
+    """Renders the page and its plot; nothing is done before the first figure."""
+    figures = results.figures()
+    if not figures:
+        return
+    plot(figures)
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    _, found, after = rest.partition(END)
+    assert found, f"{PAGE} has lost its markers"
+    PAGE.write_text(f"{before}{BEGIN}\n\n{body(figures, results.machine())}\n\n{END}{after}")
+
+
+def body(figures: list[Figure], machine: dict[str, object]) -> str:
+    """What stands between the markers."""
+    when = max(f.taken for f in figures)[:10]
+    facts = (
+        f"Measured on {when}: {machine['processors']} processors ({machine['model']}), {machine['memory_gib']} GiB, "
+        f"{machine['system']}, Python {machine['python']}; clients and servers together."
+    )
+    smaller = sorted({f.scale for f in figures} - {"usual"})
+    note = f" Scales other than the usual one in it: {', '.join(smaller)}." if smaller else ""
+    parts = [facts + note, "![Rates beside Debezium and the servers' own tools](images/benchmarks.svg)"]
+    for section in SECTIONS:
+        lines = [_line(f) for f in figures if f.section == section]
+        if lines:
+            head = f"| what | dblog | {DEBEZIUM} | the server's own tool | bar | reached |\n|---|---|---|---|---|---|"
+            parts.append(f"### {section}\n\n{head}\n" + "\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def plot(figures: list[Figure]) -> None:
+    """Drawn by the environment of the peers, which has the library for it."""
+    rates = [
+        {"title": f.title, "medians": f.medians}
+        for f in figures
+        if f.unit == "rows/s" and {OURS, DEBEZIUM} <= set(f.medians)
+    ]
+    python = ROOT / ".venv-bench" / "bin" / "python"
+    if rates and python.exists():
+        PLOT.parent.mkdir(exist_ok=True)
+        command = [python, Path(__file__).with_name("plot.py"), PLOT]
+        subprocess.run(command, input=json.dumps(rates), text=True, check=True)
+
+
+def _line(figure: Figure) -> str:
+    medians = figure.medians
+    tools = [f"{_number(v)} ({who})" for who, v in medians.items() if who not in (OURS, DEBEZIUM)]
+    debezium = _number(medians[DEBEZIUM]) if DEBEZIUM in medians else ""
+    bars = "; ".join(_bar(b, figure.unit) for b in figure.bars)
+    reached = "; ".join(_reached(b, medians) for b in figure.bars)
+    name = f"{figure.title}, {figure.unit}"
+    return f"| {name} | **{_number(medians[OURS])}** | {debezium} | {', '.join(tools)} | {bars} | {reached} |"
+
+
+def _bar(bar: Bar, unit: str) -> str:
+    side = "at most" if bar.at_most else "at least"
+    return f"{side} {bar.value:g} {unit}" if bar.other is None else f"{side} {bar.value:g} × {bar.other}"
+
+
+def _reached(bar: Bar, medians: dict[str, float]) -> str:
+    found = bar.of(medians)
+    if found is None:
+        return "not measured"
+    said = "yes" if bar.reached(medians) else "no"
+    return said if bar.other is None else f"{said}, {found:.2f} ×"
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    write(Results(RESULTS))

@@ -1,0 +1,34 @@
+"""How much is measured: quick for a look, usual for `make bench`, full for what takes hours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Rounds of each measurement, and rows: of ours, of a peer that needs minutes for as many, of the odd tables."""
+
+    name: str
+    rounds: int
+    rows: int
+    peer_rows: int
+    tiny: int
+    wide: int
+    long: int
+    many: int
+    seconds: float
+    """Of a steady load that is watched."""
+    lake_rows: int
+    hour: float
+    """Seconds of what is meant to run for an hour."""
+
+
+SCALES = {
+    scale.name: scale
+    for scale in (
+        Scale("quick", 3, 100_000, 30_000, 10_000, 5_000, 1_000, 50_000, 6, 200_000, 20),
+        Scale("usual", 5, 1_000_000, 300_000, 60_000, 40_000, 10_000, 150_000, 20, 2_000_000, 90),
+        Scale("full", 7, 10_000_000, 1_000_000, 200_000, 200_000, 50_000, 1_000_000, 60, 10_000_000, 3600),
+    )
+}
