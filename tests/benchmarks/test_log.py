@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -100,8 +99,7 @@ def test_log(kind: str, bench_database: NewDatabase, scale: Scale, results: Resu
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("shape", "kind"),
-    itertools.product(("tiny", "wide", "long", "many"), ("mysql", "postgres")),
-    ids=lambda part: f"{part}",
+    [(shape, kind) for shape in ("tiny", "wide", "long", "many") for kind in ("mysql", "postgres")],
 )
 def test_shapes(
     shape: str, kind: str, bench_database: NewDatabase, scale: Scale, results: Results, tmp_path: Path
