@@ -12,6 +12,7 @@
     │   └── ValueOutOfRange          a value that has no exact form in the lake
     ├── StagingError                 the super-changelog on storage
     │   ├── StagingUnavailable       transient: full disk, storage away
+    │   │   └── SegmentReplaced      its rows were moved while they were read
     │   ├── SegmentTaken             another capture has published this segment: we are fenced
     │   └── CorruptSegment           a manifest or file that is cut short, changed, missing or too new
     ├── StateError                   the state store
@@ -90,6 +91,10 @@ class StagingUnavailable(StagingError):
     """Storage is full or away."""
 
     transient = True
+
+
+class SegmentReplaced(StagingUnavailable):
+    """A segment was joined with others while it was read: what comes next reads its rows from their new place."""
 
 
 class SegmentTaken(StagingError):

@@ -17,7 +17,8 @@ from dblog_core.requests import DumpRequest
 from dblog_core.rules import Rules
 from dblog_core.sealing import Sealing
 from dblog_core.sequencer import Sequencer
-from dblog_core.staging import Staging
+from dblog_core.staging import Staging, compaction
+from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.manifest import Manifest
 from dblog_core.window import LogOrder, Snapshots
 
@@ -131,13 +132,16 @@ class Leader:
     def _read_on(self, head: Manifest) -> None:
         # Before the thread is started: where this fails nothing is left behind.
         stream = self._source.open_log(head.position, skip=head.partial)
-        worker = self._spawn("system-dumps", self._work_system_dumps)
+        beside = [self._spawn("system-dumps", self._work_system_dumps)]
+        if self._config.staging.compact:
+            beside.append(self._spawn("compaction", self._compact))
         try:
             self._loop(stream)
         finally:
             self._quit.set()
             stream.close()
-            worker.join(timeout=self._config.state.ttl)
+            for running in beside:
+                running.join(timeout=self._config.state.ttl)
 
     def _visibility(self, head: Manifest) -> LogOrder | Snapshots:
         now = self._source.horizon()
@@ -354,6 +358,9 @@ class Leader:
                 dump.work(self._config, stop=self._quit, once=True, requested_by=control.SYSTEM)
             except DblogError as error:
                 log.warning("a dump that the system requested: %s", error)
+
+    def _compact(self) -> None:
+        Compactor(self._staging.handle(), self._clock, grace=compaction.GRACE).run(self._quit)
 
     def _now(self) -> int:
         return int(self._clock.time() * 1e6)

@@ -31,10 +31,17 @@ class Block:
         return f"compacted/{self.first:020d}-{self.last:020d}.json"
 
     @property
+    def level(self) -> int:
+        size, level = self.last - self.first + 1, 0
+        while size > 1:
+            size, level = size // FAN, level + 1
+        return level
+
+    @property
     def parts(self) -> list[Block]:
         """The blocks of the level below."""
         size = (self.last - self.first + 1) // FAN
-        return [Block(first, first + size - 1) for first in range(self.first, self.last, size)]
+        return [Block(first, first + size - 1) for first in range(self.first, self.last + 1, size)]
 
 
 def block(level: int, segment: int) -> Block:

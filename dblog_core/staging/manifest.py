@@ -138,6 +138,7 @@ class Manifest:
     first_segment: int = 0
     ends: tuple[int, ...] = ()
     earlier: dict[str, str | None] = field(default_factory=dict)
+    joined_at: int = 0
 
     @property
     def first(self) -> int:

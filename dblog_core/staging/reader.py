@@ -7,7 +7,7 @@ ranges allow it, and in batches, so memory holds one chunk and a batch per table
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.errors import CorruptSegment
+from dblog_core.errors import CorruptSegment, SegmentReplaced
 from dblog_core.events import FINISHED, REFRESH, SCHEMA
 from dblog_core.schema import TableSchema
 from dblog_core.staging import parquet
@@ -62,10 +62,8 @@ class Follower:
                     for line in _segment(_Place(self._staging, self._offset, self._tables), manifest):
                         self._offset = line["offset"] + 1
                         yield line
-                except CorruptSegment:
-                    if not self._replaced(manifest):
-                        raise
-                    break  # joined with others, and removed, while it was read
+                except SegmentReplaced:
+                    break  # its rows lie elsewhere by now: on from the next line
                 self._segment, self._offset = manifest.segment, max(self._offset, manifest.last_offset + 1)
             else:
                 return
@@ -77,11 +75,6 @@ class Follower:
         far = head.last_offset < self._offset
         self._segment = head.segment if far else self._staging.segment_of(self._offset, head) - 1
         return True
-
-    def _replaced(self, manifest: Manifest) -> bool:
-        """Whether other files stand for the segment by now."""
-        files = {file.path for file in self._staging.manifest(manifest.segment).files}
-        return not files.issuperset(file.path for file in manifest.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +88,8 @@ class _Place:
 
 
 def _segment(place: _Place, manifest: Manifest) -> Iterator[Line]:
-    files: dict[str, list[DataFile]] = {}
-    for file in manifest.files:
-        if place.wants(file.table, file.last_offset):
-            files.setdefault(file.table, []).append(file)
-    # The files of one table follow each other: only one of them is open at a time.
-    logged = [(line for f in own for line in _log_lines(place, f)) for own in files.values()]
+    files = [f for f in manifest.files if place.wants(f.table, f.last_offset)]
+    logged = [(line for f in chain for line in _log_lines(place, f)) for chain in _chains(files)]
     # Chunks have ranges of their own, so that only one is open at a time.
     chunks = sorted(manifest.chunks, key=lambda c: c.first_offset)
     dumped = (
@@ -108,6 +97,18 @@ def _segment(place: _Place, manifest: Manifest) -> Iterator[Line]:
     )
     marks = sorted((m for m in manifest.marks if place.wants(m.table, m.offset)), key=lambda m: m.offset)
     return heapq.merge(*logged, dumped, (_mark_line(place, m) for m in marks), key=itemgetter("offset"))
+
+
+def _chains(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    """Files of a table that follow each other in one list each: only one of these is open at a time."""
+    chains: list[list[DataFile]] = []
+    for file in sorted(files, key=lambda f: (f.table, f.first_offset)):
+        before = (c for c in chains if c[-1].table == file.table and c[-1].last_offset < file.first_offset)
+        if (chain := next(before, None)) is None:
+            chains.append([file])
+        else:
+            chain.append(file)
+    return chains
 
 
 def _log_lines(place: _Place, file: DataFile) -> Iterator[Line]:

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from dblog_core.errors import CorruptSegment, SegmentTaken, StagingError
+from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken, StagingError
 from dblog_core.schema import TableSchema
 from dblog_core.staging import blocks, inline, parquet
 from dblog_core.staging.blocks import Block
@@ -23,6 +23,7 @@ from dblog_core.staging.storage import LocalStorage, Storage
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _MANIFEST = re.compile(r"(\d{20})\.json")
+_LOG_FILE = re.compile(r"log/(\d{20})-")
 _SEAL = re.compile(rb',"checksum":"([0-9a-f]{32})"\}\n')
 _SEAL_SIZE = len(b',"checksum":""}\n') + 32
 
@@ -54,6 +55,10 @@ class Staging:
         self._head = 0  # the newest segment that we know of: where the next search begins
         self._durable = 0  # manifests up to this number are known to survive a loss of power
         self._schemas: dict[str, TableSchema] = {}
+
+    def handle(self) -> Staging:
+        """The same super-changelog for another thread."""
+        return Staging(str(self.root.parent), source=self.source, storage=self.storage)
 
     def publish(self, manifest: Manifest) -> None:
         """Makes the segment part of the super-changelog; its files are durable already.
@@ -204,6 +209,11 @@ class Staging:
             self._durable = number
         return self._decoded(block or Block(number, number), data)
 
+    def part(self, block: Block) -> Manifest | None:
+        """The manifest of just this block, whatever it is joined into; None if it is not there."""
+        data = self.storage.read(block.path)
+        return None if data is None else self._decoded(block, data)
+
     def _decoded(self, block: Block, data: bytes) -> Manifest:
         where = str(self.root / block.path)
         body, end, tail = data.partition(b"\n")
@@ -324,7 +334,7 @@ class Staging:
 
     def _spill(self, files: Sequence[DataFile]) -> DataFile:
         rows = [batch for file in files for batch in self.log_batches(file)]
-        data = parquet.encode(rows[0].schema, rows)
+        data = parquet.encode(log_schema(self.schema(files[0].schema)), rows)
         path = _spill_path(files)
         self.storage.replace(path, data)
         return replace(
@@ -341,10 +351,22 @@ class Staging:
         )
 
     def read_file(self, path: str) -> bytes:
-        """The bytes of a file that a manifest names. Raises CorruptSegment if it is missing."""
-        if (data := self.storage.read(path)) is None:
-            raise CorruptSegment("the file is missing", where=str(self.root / path), fix="restore it from a backup")
-        return data
+        """The bytes of a file that a manifest names.
+
+        Raises CorruptSegment if it is missing, SegmentReplaced if that is so since its segment was joined with others.
+        """
+        if (data := self.storage.read(path)) is not None:
+            return data
+        where = str(self.root / path)
+        found = _LOG_FILE.match(path)
+        now = self._read(int(found[1])) if found else None
+        if now is not None and path not in {file.path for file in now.files}:
+            raise SegmentReplaced(
+                f"segment {now.segment} was joined with others while it was read",
+                where=where,
+                fix="none needed: it is read again from its new place",
+            )
+        raise CorruptSegment("the file is missing", where=where, fix="restore it from a backup")
 
     def open_segment(self, number: int, epoch: int) -> SegmentWriter:
         return SegmentWriter(self.storage, number, epoch)

@@ -34,8 +34,11 @@ def judge(world: World) -> None:
     if not manifests:
         raise Violation("nothing was staged")
     walk = _Walk(world, manifests)
-    for line in lines(world.quiet_staging()):
+    found = list(lines(world.quiet_staging()))
+    for line in found:
         walk.line(line)
+    if world.printed != found[: len(world.printed)]:
+        raise Violation("what was printed on the way is not what is printed now")
     walk.end()
     _Evictions(world).judge(manifests)
     _count(world, manifests)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dblog_core import dump, requests, wiring
 from dblog_core.config import Config
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.staging import parquet, segment
+from dblog_core.staging import blocks, compaction, parquet, segment
 from tests.simulation import arrow_files
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
     ids = random.Random(world.seed)
 
     def system_dumps(config: Config, *, stop: Any, requested_by: str, **_: Any) -> None:
-        dump.work_here(config, stop=stop, clock=world.clock, requested_by=requested_by)
+        spawn = world.simulation.spawn
+        dump.work_here(config, stop=stop, clock=world.clock, requested_by=requested_by, spawn=spawn)
 
     with contextlib.ExitStack() as stack:
         for target, name, value in (
@@ -80,6 +81,10 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
             (secrets, "token_hex", lambda size: f"{ids.getrandbits(8 * size):0{2 * size}x}"),
             (requests, "SystemClock", lambda: world.clock),
             (dump, "work", system_dumps),
+            (blocks, "FAN", ids.choice((2, 2, 3, 16))),
+            (compaction, "GRACE", ids.choice((0.1, 1.0, 8.0))),
+            (compaction, "_TICK", ids.choice((0.2, 1.0))),
+            (compaction, "_LARGE", ids.choice((1, 1000, compaction._LARGE))),
             (segment, "INLINE_BYTES", ids.choice((0, 500, segment.INLINE_BYTES))),
             *((parquet, name, getattr(arrow_files, name)) for name in ("Encoder", "encode", "opened", "batches")),
         ):

@@ -9,6 +9,7 @@ from dblog_core import control, requests
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.requests import DumpRequest
 from dblog_core.schema import TableName, TableSchema
+from dblog_core.staging import reader
 from dblog_core.state.memory import MemoryState
 from dblog_core.values import Key, key_to_json
 from tests.simulation.database import Change, Row, Transaction
@@ -193,3 +194,25 @@ class Merger:
 
     def _may_ask(self, what: tuple[TableName, Key]) -> bool:
         return what not in self._asked or control.is_over(self._state, self._asked[what])
+
+
+class Follower:
+    """Somebody who prints the super-changelog, slowly, and goes on after what was printed when started again."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._dice = world, world.simulation.dice
+
+    def run(self) -> None:
+        printed = self._world.printed
+        start = printed[-1]["offset"] + 1 if printed else 0
+        follower = reader.Follower(self._world.open_staging(), from_offset=start)
+        while True:
+            try:
+                for line in follower.lines():
+                    printed.append(line)
+                    if self._dice.random() < 0.1:
+                        self._world.simulation.wait(self._dice.uniform(0, 1.0))
+            except DblogError as error:
+                if not error.transient:
+                    raise
+            self._world.simulation.wait(self._dice.uniform(0.1, 0.5))

@@ -11,15 +11,17 @@ import orjson
 from dblog_core import capture, control, dump
 from dblog_core.errors import DblogError
 from dblog_core.schema import TableSchema
-from dblog_core.staging import Staging
+from dblog_core.staging import Staging, blocks
+from dblog_core.staging.blocks import Block
 from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.reader import Line
 from dblog_core.state.memory import MemoryState
 from dblog_core.values import Key
 from tests.simulation.clock import SimClock
 from tests.simulation.database import Change, Database, Row
 from tests.simulation.lake import SimLake
 from tests.simulation.parts import INT, TABLES, config_of, instead_of_the_real_ones
-from tests.simulation.people import Merger, Operator, Writer
+from tests.simulation.people import Follower, Merger, Operator, Writer
 from tests.simulation.scheduler import Chances, Process, Signal, Simulation
 from tests.simulation.source import SimSource
 from tests.simulation.state import SimState
@@ -57,6 +59,8 @@ class World:
         self.version = 0
         self.calm = False
         self.stop = Signal(self.simulation)
+        self._history: dict[int, bytes] = {}  # every manifest as it was published
+        self.printed: list[Line] = []  # what a follower has read so far
         self.published = 0  # position of the newest manifest
         self.lost_before = 0  # where the log begins that is left, if some was lost
         self._members: list[tuple[str, Callable[[], None]]] = []
@@ -81,7 +85,13 @@ class World:
         return Staging("/simulated", source="shop", storage=MemoryStorage(self.disk))
 
     def _published(self, path: str, data: bytes) -> None:
+        if path.startswith("compacted/"):
+            self.simulation.count("segments joined")
         if path.startswith("manifests/"):
+            number = int(path[10:-5])
+            if any(block.path in self.disk.files for block in blocks.over(number)):
+                return  # it was published long ago: this is a zombie's, which will see that
+            self._history[number] = data
             self.published = int(orjson.loads(data.partition(b"\n")[0])["position"])
 
     @property
@@ -138,6 +148,7 @@ class World:
             ("capture1", self._capture),
             *((f"worker{n}", self._worker) for n in range(self.simulation.dice.choice((2, 3)))),
             ("merger", lambda: Merger(self).run()),
+            ("follower", lambda: Follower(self).run()),
         ]
         for name, function in self._members:
             self._running[name] = start(name, function)
@@ -152,7 +163,7 @@ class World:
         stop: Any = self.stop
         while not stop.is_set():
             try:
-                dump.work_here(self.config, stop=stop, clock=self.clock)
+                dump.work_here(self.config, stop=stop, clock=self.clock, spawn=self.simulation.spawn)
             except DblogError as error:
                 if not error.transient:
                     raise
@@ -261,4 +272,7 @@ class World:
         return 0
 
     def manifests(self) -> list[Manifest]:
-        return list(self.quiet_staging().manifests())
+        """Every segment by itself, whatever it was joined with."""
+        staging = self.quiet_staging()
+        numbers = range(1, staging.head_number() + 1)
+        return [staging._decoded(Block(number, number), self._history[number]) for number in numbers]

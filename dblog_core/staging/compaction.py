@@ -1,0 +1,165 @@
+"""Joins small segments into large ones beside the capture: fewer files, and not one offset or printed line changes.
+
+What is joined, and how it is named, stands in `blocks`. For each block of 16 segments, or 16 blocks of a level:
+
+1. its parts are read, and their small files are written again as one a table version; large files and chunks stay
+   where they are, and only the reference moves;
+2. the manifest of the block is created if absent, which makes it durable. From here on readers take it, and a reader
+   that stands within it takes the rest of it (`Manifest.cut`);
+3. after a grace time, in which whoever has read a part's manifest can read its files, the parts' own files that the
+   block does not refer to are removed, and then the parts' manifests.
+
+Any of it may end anywhere: what has not come to 2 is a leftover that no manifest names, what has is finished by the
+next one that looks. Two that do this at once (a leader that is none any more) differ in nothing but names: the block
+that is created first counts. A capture's number stays taken: `Staging.publish` looks for a block over it.
+
+A block is joined only if a later segment is there, so that the newest manifest is always one of its own; if it ends
+where a transaction ends, since a merge stops nowhere else; and up to a size that a merge can take at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from dblog_core.errors import DblogError, StagingUnavailable
+from dblog_core.interfaces import Clock
+from dblog_core.staging import blocks
+from dblog_core.staging.blocks import Block
+from dblog_core.staging.manifest import DataFile, Manifest, joined
+from dblog_core.staging.store import Staging, encoded
+
+log = logging.getLogger(__name__)
+
+GRACE = 600.0  # seconds for which what was joined stays readable under its old names
+_TICK = 1.0  # seconds between two looks
+_REST = 4.0  # times as long as a step took: so compaction takes a fifth of one core at most
+_LARGE = 4 << 20  # bytes: a file of that size is not written again
+_MAX_BYTES = 32 << 20  # of files that are written again for one block
+_MAX_ROWS = 400_000  # of one block, chunks included
+
+
+class Compactor:
+    """Compacts one source's staging; `staging` is a handle of its own. `grace`: seconds."""
+
+    def __init__(self, staging: Staging, clock: Clock, *, grace: float = GRACE) -> None:
+        self._staging, self._clock, self._grace = staging, clock, grace
+        self._next: dict[int, int] = {}  # level -> first segment of the next block to look at
+        self._due: list[tuple[float, Block]] = []  # when the parts of a block can go
+
+    def run(self, stop: threading.Event) -> None:
+        """Until `stop` is set. A fault is told, and the next look begins anew."""
+        while not self._clock.wait(stop, _TICK):
+            try:
+                began = self._clock.monotonic()
+                for _ in self.steps():
+                    if self._clock.wait(stop, _REST * (self._clock.monotonic() - began)):
+                        return
+                    began = self._clock.monotonic()
+            except DblogError as error:
+                log.warning("compaction: %s", error)
+                self._next, self._due = {}, []
+
+    def steps(self) -> Iterator[None]:
+        """All that can be done now, a block at a time."""
+        if not self._next:
+            self._begin()
+        head = self._staging.head_number()
+        for level in range(1, blocks.LEVELS + 1):
+            while (block := blocks.block(level, self._next[level])).last < head:
+                worked = self._join(block)
+                self._next[level] = block.last + 1
+                if worked:
+                    yield
+        while self._due and self._due[0][0] <= self._clock.time():
+            self._remove_parts(self._due[0][1])
+            heapq.heappop(self._due)
+            yield
+
+    def _begin(self) -> None:
+        """Finds what was joined already, and what of it is to be removed."""
+        found = [block for name in self._staging.storage.names("compacted") if (block := blocks.named(name))]
+        first = max(1, self._staging.first_number())
+        self._due = []
+        for block in found:
+            self._later(block)
+        begin = {level: blocks.block(level, first).first for level in range(1, blocks.LEVELS + 1)}
+        for level, start in begin.items():
+            # In this level's order: of what lies before its last block, the rest cannot be joined.
+            begin[level] = max([start, *(b.last + 1 for b in found if b.level >= level)])
+        self._next = begin
+
+    def _later(self, block: Block) -> None:
+        """Has the parts of a block that is there removed once their time has come, if they are there still."""
+        if self._staging.storage.exists(block.parts[-1].path) and (manifest := self._staging.part(block)) is not None:
+            heapq.heappush(self._due, (manifest.joined_at / 1e6 + self._grace, block))
+
+    def _join(self, block: Block) -> bool:
+        """Joins what can be joined; whether it did."""
+        if self._staging.storage.exists(block.path):  # another capture's work
+            self._later(block)
+            return False
+        if (parts := self._parts(block)) is None:
+            return False
+        self._staging.storage.settle(block.parts[-1].path)  # its capture may not have come to that yet
+        files = self._rewritten(block, parts)
+        manifest = replace(joined(parts, files), joined_at=int(self._clock.time() * 1e6))
+        try:
+            created = self._staging.storage.create(block.path, encoded(manifest))
+        except StagingUnavailable:
+            if not self._staging.storage.exists(block.path):  # a full disk needs the room back
+                self._remove(files, kept=[f for m in parts for f in m.files])
+            raise
+        if not created:
+            self._remove(files, kept=[f for m in parts for f in m.files])
+        self._later(block)
+        return True
+
+    def _parts(self, block: Block) -> list[Manifest] | None:
+        """The manifests of a block's parts, if it can be joined."""
+        found: list[Manifest] = []
+        for part in block.parts:
+            if (manifest := self._staging.part(part)) is None:
+                return None
+            found.append(manifest)
+        rows = sum(f.rows for m in found for f in m.files) + sum(c.rows for m in found for c in m.chunks)
+        size = sum(f.bytes for m in found for f in m.files if f.bytes < _LARGE)
+        return found if rows <= _MAX_ROWS and size <= _MAX_BYTES and found[-1].partial == 0 else None
+
+    def _rewritten(self, block: Block, parts: Sequence[Manifest]) -> list[DataFile]:
+        """The block's files: small ones of a table version as one. Durable when it returns."""
+        small: dict[str, list[DataFile]] = {}
+        stay: list[DataFile] = []
+        for file in (f for m in parts for f in m.files):
+            if file.bytes < _LARGE:
+                small.setdefault(file.schema, []).append(file)
+            else:
+                stay.append(file)
+        writer = self._staging.open_segment(block.last, parts[-1].epoch)
+        for schema, files in small.items():
+            for file in files:
+                for batch in self._staging.log_batches(file):
+                    writer.add(self._staging.schema(schema), batch)
+        return [*writer.write(), *stay]
+
+    def _remove_parts(self, block: Block) -> None:
+        """Removes what the block stands for: first files, then the manifests that name them, in order."""
+        manifest = self._staging.part(block)
+        if manifest is None:
+            return  # joined itself, and removed: its parts went first
+        self._staging.storage.settle(block.path)
+        for part in block.parts:
+            if part.level and self._staging.storage.exists(part.parts[-1].path):
+                self._remove_parts(part)
+            if (old := self._staging.part(part)) is not None:
+                self._remove(old.files, kept=manifest.files)
+                self._staging.storage.remove(part.path)
+
+    def _remove(self, files: Sequence[DataFile], *, kept: Sequence[DataFile]) -> None:
+        paths = {f.path for f in kept}
+        for file in files:
+            if file.path and file.path not in paths:
+                self._staging.storage.remove(file.path)
