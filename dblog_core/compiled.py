@@ -24,6 +24,10 @@ Kernel = TypeVar("Kernel", bound=Callable[..., object])
 MODULES = (
     "dblog_core.columnar",
     "dblog_core.sources.mysql.headers",
+    "dblog_core.sources.mysql.fixed_values",
+    "dblog_core.sources.mysql.json_values",
+    "dblog_core.sources.mysql.printed_values",
+    "dblog_core.sources.mysql.row_images",
     "dblog_core.sources.mysql.text_numbers",
     "dblog_core.sources.mysql.text_rows",
     "dblog_core.sources.postgres.binary_forms",
@@ -48,7 +52,7 @@ def kernel(result: Any, *arguments: Any, allocates: bool = False) -> Callable[[K
     `allocates`: it makes arrays of its own. In a kernel that does not, nobody counts who uses an array; such counts,
     at every call that takes one, can cost more than the work.
     """
-    options = {"nogil": True} if allocates else {"nogil": True, "_nrt": False}
+    options: dict[str, Any] = {"nogil": True} if allocates else {"nogil": True, "_nrt": False}
 
     def compiled(function: Kernel) -> Kernel:
         try:
@@ -68,8 +72,8 @@ def part(function: Kernel) -> Kernel:
 
     For what is called for every value: between kernels, a call that takes arrays passes some dozen numbers.
     """
-    inlined: Kernel = numba.njit(inline="always", nogil=True)(function)
-    return inlined
+    inlined: Any = numba.njit(inline="always", nogil=True)(function)
+    return inlined  # type: ignore[no-any-return]  # numba's types say only that it can be called
 
 
 def warm() -> None:

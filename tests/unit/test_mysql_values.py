@@ -6,17 +6,23 @@ import datetime as dt
 import decimal
 import struct
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from dblog_core.sources.mysql import decimals, jsontext, temporal, types
-from dblog_core.sources.mysql.binary_values import ValueFault, to_arrow
-from dblog_core.sources.mysql.decode import Images
+from dblog_core.sources.mysql.binary_values import ValueFault, Values, to_arrow
 from dblog_core.sources.mysql.types import ColumnType, Kind
 
 
 def values(column: ColumnType, *raw: bytes | None, zero_dates: str = "error") -> list[object]:
-    found: list[object] = to_arrow(column, raw, zero_dates=zero_dates).to_pylist()
+    lengths = np.array([-1 if value is None else len(value) for value in raw], dtype=np.int64)
+    starts = np.cumsum(np.maximum(lengths, 0)) - np.maximum(lengths, 0)
+    starts[lengths < 0] = -1
+    joined = np.frombuffer(b"".join(value or b"" for value in raw), dtype=np.uint8)
+    made = to_arrow(column, Values(joined, starts, lengths, lengths >= 0), zero_dates=zero_dates)
+    made.validate(full=True)
+    found: list[object] = made.to_pylist()
     return found
 
 
@@ -112,15 +118,3 @@ def test_json_document() -> None:
 
 def test_json_strings_escape_as_the_server_does() -> None:
     assert jsontext.quote('"\\/\b\f\n\r\t\x01\x7fé😀') == '"\\"\\\\/\\b\\f\\n\\r\\t\\u0001\x7fé😀"'
-
-
-def test_images_split_into_columns_with_nulls() -> None:
-    columns = [
-        types.integer(4, False),
-        ColumnType(Kind.TEXT, pa.string(), "varchar", prefix=1),
-        ColumnType(Kind.PADDED, pa.binary(), "binary", prefix=1, width=4),
-    ]
-    images = Images(columns)
-    event = b"\x00" + struct.pack("<i", 7) + b"\x02\xc3\xa9" + b"\x01a" + b"\x06" + struct.pack("<i", 8)
-    assert images.read(event, images.read(event, 0)) == len(event)
-    assert [array.to_pylist() for array in images.finish("error")] == [[7, 8], ["é", None], [b"a\0\0\0", None]]

@@ -1,54 +1,58 @@
-"""Collects row events of many transactions into one LogBatch."""
+"""Collects row events of many transactions into one LogBatch.
+
+An event is only copied when it comes; what its rows are is found when the batch is built, all events of a table version
+in one go. So nobody knows meanwhile how many there are: numbers that order rows are given out by bytes, of which every
+row has one at least.
+"""
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.errors import ValueOutOfRange
-from dblog_core.events import (
-    CREATE,
-    DELETE,
-    UPDATE,
-    LogBatch,
-    Signal,
-    TableChanges,
-    Transaction,
-    changes_schema,
-    image_type,
-)
-from dblog_core.sources.mysql.decode import ColumnFault, Images
+from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
+from dblog_core.events import LogBatch, Signal, TableChanges, Transaction, changes_schema
+from dblog_core.sources.mysql import events
+from dblog_core.sources.mysql.decode import Buffer, ColumnFault, EventFault, RowEvents
 from dblog_core.sources.mysql.tablemap import TableVersion
 
-ROWS = 10_000
+ROWS = 40_000
 BYTES = 4 << 20
+EVENTS = 40_000
 """A batch ends after the event that brings it to one of these."""
+_LOOK = 256 << 10
+"""Bytes of a table after which its rows are counted, so that a batch of short rows ends too."""
+
+_CODES = {"c": 0, "u": 1, "d": 2}
+_OPS = pa.array(_CODES, pa.string())
 
 
 @dataclass(slots=True)
 class _Table:
-    """Rows of one table version: images by column, and the runs of equal op and transaction in log order."""
+    """Events of one table version; `runs`: op, sequence and transaction of each."""
 
     version: TableVersion
-    before: Images
-    after: Images
-    runs: list[tuple[str, int, int, int]] = field(default_factory=list)
+    events: RowEvents
+    runs: array[int] = field(default_factory=lambda: array("q"))
 
 
 class BatchBuilder:
-    """A LogBatch in the making. Sequence numbers count rows and signals from 0."""
+    """A LogBatch in the making. Sequence numbers grow along the log, from 0 and with gaps."""
 
     def __init__(self, zero_dates: str) -> None:
         self._zero_dates = zero_dates
-        self._tables: dict[int, _Table] = {}
+        self._tables: dict[TableVersion, _Table] = {}
+        self._changes: list[TableChanges] | None = None
         self._signals: list[Signal] = []
         self._transactions: list[Transaction] = []
-        self._sequence = 0
-        self._bytes = 0
-        self.rows = 0
+        self._sequence = self._bytes = self._events = self._counted = 0
+        self._body: Buffer = b""
+        self._view = memoryview(b"")
 
     @property
     def empty(self) -> bool:
@@ -56,7 +60,7 @@ class BatchBuilder:
 
     @property
     def full(self) -> bool:
-        return self._sequence >= ROWS or self._bytes >= BYTES
+        return self._bytes >= BYTES or self._events >= EVENTS or self._counted >= ROWS
 
     def transaction(self, transaction: Transaction) -> int:
         """The index of the transaction in this batch; the current one is always the last."""
@@ -68,97 +72,128 @@ class BatchBuilder:
         """Adds a signal that was made with `next_sequence`."""
         self._signals.append(signal)
         self._sequence += 1
+        self._events += 1
 
     @property
     def next_sequence(self) -> int:
         return self._sequence
 
     def rows_event(
-        self, version: TableVersion, op: str, transaction: Transaction, event: bytes, at: int, skip: int
+        self,
+        version: TableVersion,
+        op: str,
+        transaction: Transaction,
+        body: Buffer,
+        at: int,
+        skip: int,
+        end: int | None = None,
     ) -> int:
-        """Decodes the row changes of an event from `at` on, the first `skip` of them dropped; returns their number."""
-        table = self._tables.get(id(version))
-        if table is None:
-            table = self._tables[id(version)] = _Table(version, Images(version.columns), Images(version.columns))
-        dropped, end = 0, len(event)
+        """Takes the row changes of an event from `at` to `end` but for the first `skip`; returns how many it left out.
+
+        The bytes are copied. Raises UnknownLogEvent, or ValueError, where the rows do not end with their event.
+        """
+        if body is not self._body:
+            self._body, self._view = body, memoryview(body)
+        rows, dropped = self._view[at:end], 0
         if skip:
-            scratch = Images(version.columns)
-            while dropped < skip and at < end:
-                at = scratch.read(event, at)
-                at = scratch.read(event, at) if op == UPDATE else at
-                dropped += 1
-        count = _read_all(table, op, event, at)
-        self._bytes += end - at
-        self.rows += count
-        if count:
-            table.runs.append((op, count, self._sequence, self.transaction(transaction)))
-            self._sequence += count
-        return dropped + count
+            dropped, begin = _skipped(version, op, rows, skip)
+            rows = rows[begin:]
+        if not len(rows):
+            return dropped
+        table = self._tables.get(version)
+        if table is None:
+            table = self._tables[version] = _Table(version, RowEvents(version))
+        table.events.add(op, rows)
+        table.runs.extend((_CODES[op], self._sequence, self.transaction(transaction)))
+        self._sequence += len(rows)
+        self._bytes += len(rows)
+        self._events += 1
+        if table.events.pending >= _LOOK:
+            self._count(table)
+        return dropped
+
+    def kept(self, transaction: Transaction) -> int:
+        """Row changes of the transaction that this batch holds, if it is the last one. Raises UnknownLogEvent."""
+        if not self._transactions or self._transactions[-1] is not transaction:
+            return 0
+        last, rows = len(self._transactions) - 1, 0
+        for table in self._tables.values():
+            self._count(table)
+            rows += int(table.events.counts[_runs(table)[:, 2] == last].sum())
+        return rows
+
+    def decode(self) -> None:
+        """Makes columns of all rows. Raises UnknownLogEvent or ValueOutOfRange."""
+        if self._changes is None:
+            for table in self._tables.values():
+                self._count(table)
+            self._changes = [TableChanges(t.version.schema, self._columns(t)) for t in self._tables.values()]
 
     def build(self, position: str, partial: int) -> LogBatch:
-        """The batch. Raises ValueOutOfRange."""
-        changes = tuple(TableChanges(t.version.schema, self._changes(t)) for t in self._tables.values() if t.runs)
-        return LogBatch(changes, tuple(self._signals), tuple(self._transactions), position, partial)
+        """The batch. Raises UnknownLogEvent or ValueOutOfRange."""
+        self.decode()
+        assert self._changes is not None
+        return LogBatch(tuple(self._changes), tuple(self._signals), tuple(self._transactions), position, partial)
 
-    def _changes(self, table: _Table) -> pa.RecordBatch:
-        schema = table.version.schema
-        ops, counts, sequences, transactions = zip(*table.runs, strict=True)
-        lengths = np.array(counts, dtype=np.int64)
-        total = int(lengths.sum())
-        starts = np.cumsum(lengths) - lengths
-        sequence = np.repeat(np.array(sequences, dtype=np.int64) - starts, lengths) + np.arange(total)
-        op = np.repeat(np.array(ops, dtype=object), lengths)
+    def _count(self, table: _Table) -> None:
+        before = table.events.rows
+        try:
+            table.events.count()
+        except EventFault as fault:
+            raise UnknownLogEvent(
+                f"an event cannot be read: {fault}",
+                where=self._where(table, fault.event),
+                fix=events.FRESH_START,
+            ) from fault
+        self._counted += table.events.rows - before
+
+    def _columns(self, table: _Table) -> pa.RecordBatch:
+        schema, found, runs = table.version.schema, table.events, _runs(table)
+        counts, total = found.counts, found.rows
+        starts = np.cumsum(counts) - counts
+        sequence = np.repeat(runs[:, 1] - starts, counts) + np.arange(total)
+        try:
+            before, after = found.before(self._zero_dates), found.after(self._zero_dates)
+        except ColumnFault as fault:
+            raise self._out_of_range(table, counts, fault) from fault
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(sequence),
-                pa.array(np.repeat(np.array(transactions, dtype=np.int32), lengths)),
-                pa.array(op, pa.string()),
+                pa.array(np.repeat(runs[:, 2].astype(np.int32), counts)),
+                _ops(runs[:, 0], counts, total),
                 pa.repeat(False, total),
                 pa.nulls(total, pa.list_(pa.string())),
-                self._images(table, table.before, op != CREATE),
-                self._images(table, table.after, op != DELETE),
+                before,
+                after,
             ],
             schema=changes_schema(schema),
         )
 
-    def _images(self, table: _Table, images: Images, present: npt.NDArray[np.bool_]) -> pa.Array:
-        kind = image_type(table.version.schema)
-        if not images.rows:
-            return pa.nulls(len(present), kind)
-        try:
-            arrays = images.finish(self._zero_dates)
-        except ColumnFault as fault:
-            raise self._out_of_range(table, present, fault) from fault
-        dense = pa.StructArray.from_arrays(arrays, fields=list(kind))
-        if present.all():
-            return dense
-        return dense.take(pa.array(np.cumsum(present) - 1, mask=~present))
-
-    def _out_of_range(self, table: _Table, present: npt.NDArray[np.bool_], fault: ColumnFault) -> ValueOutOfRange:
-        row = int(np.flatnonzero(present)[fault.fault.row])
-        starts = np.cumsum([count for _, count, _, _ in table.runs])
-        transaction = self._transactions[table.runs[int(np.searchsorted(starts, row, side="right"))][3]]
+    def _out_of_range(self, table: _Table, counts: npt.NDArray[np.int64], fault: ColumnFault) -> ValueOutOfRange:
+        event = int(np.searchsorted(np.cumsum(counts), fault.fault.row, side="right"))
         column = table.version.schema.columns[fault.column].name
         return ValueOutOfRange(
-            f"column {column}: a value {fault.fault.why}",
-            where=f"{table.version.schema.table} at {transaction.position} (transaction {transaction.id})",
-            fix=fault.fault.fix,
+            f"column {column}: a value {fault.fault.why}", where=self._where(table, event), fix=fault.fault.fix
         )
 
+    def _where(self, table: _Table, event: int) -> str:
+        transaction = self._transactions[table.runs[3 * event + 2]]
+        return f"{table.version.schema.table} at {transaction.position} (transaction {transaction.id})"
 
-def _read_all(table: _Table, op: str, event: bytes, at: int) -> int:
-    """Reads row changes up to the end of the event. Raises IndexError or ValueError where they do not end with it."""
-    end, count = len(event), 0
-    if op == UPDATE:
-        before, after = table.before.read, table.after.read
-        while at < end:
-            at = after(event, before(event, at))
-            count += 1
-    else:
-        read = table.before.read if op == DELETE else table.after.read
-        while at < end:
-            at = read(event, at)
-            count += 1
-    if at != end:
-        raise ValueError("the rows do not end where their event ends")
-    return count
+
+def _skipped(version: TableVersion, op: str, rows: memoryview, skip: int) -> tuple[int, int]:
+    """How many of the event's rows are among the first `skip`, and where the others begin. Raises EventFault."""
+    found = RowEvents(version)
+    found.add(op, rows)
+    found.count()
+    return (skip, found.start(skip)) if skip < found.rows else (found.rows, len(rows))
+
+
+def _runs(table: _Table) -> npt.NDArray[np.int64]:
+    return np.array(table.runs, dtype=np.int64).reshape(-1, 3)
+
+
+def _ops(codes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], total: int) -> Any:
+    if (codes == codes[0]).all():
+        return pa.repeat(_OPS[int(codes[0])], total)
+    return _OPS.take(pa.array(np.repeat(codes, counts)))

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from dblog_core.sources.mysql import decimals, jsontext, temporal
+from dblog_core import columnar
+from dblog_core.sources.mysql import charsets, decimals, fixed_values, json_values, jsontext, printed_values
+from dblog_core.sources.mysql.charsets import Decode
 from dblog_core.sources.mysql.types import ColumnType, Kind
 
-Values = Sequence[bytes | None]
+Int64s = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The values of one column: where in `raw` each begins, and the lengths of those of variable width.
+
+    A start (and length) below 0 is a NULL; `present`: where there is none, None if there is none at all.
+    """
+
+    raw: npt.NDArray[np.uint8]
+    starts: Int64s
+    lengths: Int64s
+    present: Flags | None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def bytes_of(self, row: int) -> bytes:
+        return self.raw[self.starts[row] : self.starts[row] + self.lengths[row]].tobytes()
 
 
 class ValueFault(ValueError):
@@ -29,149 +52,238 @@ ZERO_DATE_FIX = 'correct the value in the source, or set source.zero_dates = "nu
 
 
 def to_arrow(column: ColumnType, values: Values, *, zero_dates: str) -> pa.Array:
-    """The column's Arrow array; None is NULL. Raises ValueFault."""
-    if column.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
+    """The column's Arrow array. Raises ValueFault."""
+    if column.kind in _TEMPORAL:
         return _temporal(column, values, zero_dates)
     return _CONVERSIONS[column.kind](column, values)
 
 
-def _fixed(values: Values, width: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_] | None]:
-    """Values of equal width as rows of bytes, and where they are NULL."""
-    try:
-        data, nulls = b"".join(values), None  # type: ignore[arg-type]  # the usual case, without a pass for NULLs
-    except TypeError:
-        empty = bytes(width)
-        nulls = np.fromiter((value is None for value in values), dtype=np.bool_, count=len(values))
-        data = b"".join(empty if value is None else value for value in values)
-    return np.frombuffer(data, dtype=np.uint8).reshape(len(values), width), nulls
+def _undecodable(row: int, why: object) -> ValueFault:
+    return ValueFault(row, f"cannot be decoded: {why}", "correct the value in the source")
+
+
+def _numbers(values: Values, width: int, *, signed: bool = False) -> Int64s:
+    """Little-endian numbers; unsigned ones of eight bytes keep their bits."""
+    numbers = np.empty(len(values), dtype=np.int64)
+    (fixed_values.signed if signed else fixed_values.unsigned)(values.raw, values.starts, width, numbers)
+    return numbers
 
 
 def _integer(column: ColumnType, values: Values) -> pa.Array:
-    rows, nulls = _fixed(values, column.width)
-    unsigned = column.text.endswith("unsigned")
-    if column.width == 3:
-        wide = np.zeros((len(rows), 4), dtype=np.uint8)
-        wide[:, 1:] = rows
-        # An arithmetic shift from the top byte brings the sign along.
-        numbers: Any = wide.view("<u4").ravel() >> 8 if unsigned else wide.view("<i4").ravel() >> 8
-    else:
-        numbers = np.ascontiguousarray(rows).view(f"<{'u' if unsigned else 'i'}{column.width}").ravel()
-    return pa.array(numbers.astype(column.arrow.to_pandas_dtype()), type=column.arrow, mask=nulls)
+    numbers = _numbers(values, column.width, signed=not column.text.endswith("unsigned"))
+    return columnar.fixed(numbers.astype(column.arrow.to_pandas_dtype(), copy=False), values.present, column.arrow)
 
 
 def _year(column: ColumnType, values: Values) -> pa.Array:
-    rows, nulls = _fixed(values, 1)
-    years = rows[:, 0].astype(np.int16)
-    return pa.array(np.where(years > 0, years + np.int16(1900), years).astype(np.int16), type=column.arrow, mask=nulls)
+    years = _numbers(values, 1).astype(np.int16)
+    years[years > 0] += 1900
+    return columnar.fixed(years, values.present, column.arrow)
 
 
 def _floating(column: ColumnType, values: Values) -> pa.Array:
-    rows, nulls = _fixed(values, column.width)
-    return pa.array(np.ascontiguousarray(rows).view(f"<f{column.width}").ravel(), type=column.arrow, mask=nulls)
-
-
-def decimal128(
-    low: npt.NDArray[Any], high: npt.NDArray[Any], kind: pa.DataType, nulls: npt.NDArray[np.bool_] | None
-) -> pa.Array:
-    """A decimal array from the two halves of its integers."""
-    pairs = np.empty((len(low), 2), dtype="<i8")
-    pairs[:, 0], pairs[:, 1] = low.view("<i8"), high
-    validity = None if nulls is None else pa.array(~nulls).buffers()[1]
-    return pa.Array.from_buffers(kind, len(low), [validity, pa.py_buffer(pairs.tobytes())])
+    bits = _numbers(values, column.width)
+    return columnar.fixed(bits if column.width == 8 else bits.astype(np.uint32), values.present, column.arrow)
 
 
 def _unsigned64(column: ColumnType, values: Values) -> pa.Array:
-    rows, nulls = _fixed(values, 8)
-    return decimal128(np.ascontiguousarray(rows).view("<u8").ravel(), np.zeros(len(rows), "<i8"), column.arrow, nulls)
+    halves = np.zeros((len(values), 2), dtype=np.int64)
+    halves[:, 0] = _numbers(values, 8)
+    return _halves(halves, column, values)
+
+
+def _halves(halves: Int64s, column: ColumnType, values: Values) -> pa.Array:
+    """A decimal array from the low and high halves of its integers."""
+    bitmap = None if values.present is None else columnar.validity(values.present)
+    return pa.Array.from_buffers(column.arrow, len(values), [bitmap, pa.py_buffer(halves)])
+
+
+def _groups(column: ColumnType) -> tuple[Int64s, Int64s]:
+    pairs = np.array(list(decimals.groups(column.precision, column.scale)), dtype=np.int64)
+    return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
 
 
 def _decimal(column: ColumnType, values: Values) -> pa.Array:
-    rows, nulls = _fixed(values, decimals.width(column.precision, column.scale))
-    if nulls is not None:
-        rows = rows.copy()
-        rows[nulls, 0] = 0x80  # the first byte of zero
-    numbers = decimals.unscaled(rows, column.precision, column.scale)
-    if numbers.dtype == np.int64:
-        return decimal128(numbers, numbers >> 63, column.arrow, nulls)
-    data = b"".join(int(number).to_bytes(16, "little", signed=True) for number in numbers)
-    halves = np.frombuffer(data, dtype="<i8").reshape(len(rows), 2)
-    return decimal128(np.ascontiguousarray(halves[:, 0]), halves[:, 1], column.arrow, nulls)
+    halves = np.empty(2 * len(values), dtype=np.int64)
+    bad = fixed_values.decimals(values.raw, values.starts, *_groups(column), halves)
+    if bad >= 0:
+        raise _undecodable(bad, "it is no packed decimal")
+    return _halves(halves, column, values)
+
+
+def _string(offsets: npt.NDArray[np.int32], text: npt.NDArray[np.uint8], values: Values, kind: pa.DataType) -> pa.Array:
+    bitmap = None if values.present is None else columnar.validity(values.present)
+    return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(offsets), pa.py_buffer(text[: offsets[-1]])])
+
+
+def _room(bytes_: int) -> int:
+    if bytes_ > columnar.LARGEST:
+        raise ValueError(f"{bytes_} bytes do not fit one array")
+    return bytes_
 
 
 def _long_decimal(column: ColumnType, values: Values) -> pa.Array:
-    texts = _each(values, lambda value: decimals.to_text(value, precision=column.precision, scale=column.scale))
-    return pa.array(texts, pa.string())
+    digits, sizes = _groups(column)
+    offsets, out = printed_values.buffers(len(values), _room(len(values) * (column.precision + 3)))
+    shown = np.empty(column.precision, dtype=np.uint8)
+    bad = printed_values.long_decimals(values.raw, values.starts, digits, sizes, column.scale, shown, offsets, out)
+    if bad >= 0:
+        raise _undecodable(bad, "it is no packed decimal")
+    return _string(offsets, out, values, pa.string())
+
+
+def _time(column: ColumnType, values: Values) -> pa.Array:
+    offsets, out = printed_values.buffers(len(values), _room(len(values) * printed_values.TIME))
+    bad = printed_values.times(values.raw, values.starts, column.scale, offsets, out)
+    if bad >= 0:
+        raise _undecodable(bad, "it is no time of day or interval")
+    return _string(offsets, out, values, pa.string())
 
 
 def _each(values: Values, convert: Callable[[bytes], Any]) -> list[Any]:
     """Value by value, for forms that have no column-wise way. A value that cannot be read is a ValueFault."""
     found = []
-    for row, value in enumerate(values):
+    for row, length in enumerate(values.lengths):
         try:
-            found.append(None if value is None else convert(value))
-        except (ValueError, IndexError, KeyError, struct.error) as error:
-            raise ValueFault(row, f"cannot be decoded: {error}", "correct the value in the source") from error
+            found.append(None if length < 0 else convert(values.bytes_of(row)))
+        except ValueError as error:
+            raise _undecodable(row, error) from error
     return found
 
 
 def _text(column: ColumnType, values: Values) -> pa.Array:
     if column.decode:
-        return pa.array(_each(values, column.decode), pa.string())
+        table = _table(column.decode)
+        return pa.array(_each(values, column.decode), pa.string()) if table is None else _recoded(table, values)
+    return _checked(columnar.gather(values.raw, values.starts, values.lengths), values)
+
+
+def _checked(raw: pa.Array, values: Values) -> pa.Array:
+    """Bytes as text. `values`: what they were made of, where they are themselves the text."""
     try:
-        return pa.array(values, pa.binary()).cast(pa.string())
+        return columnar.text(raw)
     except pa.ArrowInvalid:
         return pa.array(_each(values, bytes.decode), pa.string())
 
 
+@lru_cache(maxsize=1024)
+def _table(decode: Decode) -> tuple[npt.NDArray[np.uint8], Int64s] | None:
+    """What each byte becomes in UTF-8, four bytes of room each, and its length; None where a character has several."""
+    texts = charsets.by_byte(decode)
+    if texts is None:
+        return None
+    table = np.frombuffer(b"".join(text.ljust(4, b"\0") for text in texts), dtype=np.uint8)
+    return table, np.array([len(text) for text in texts], dtype=np.int64)
+
+
+def _recoded(table: tuple[npt.NDArray[np.uint8], Int64s], values: Values) -> pa.Array:
+    total = int(np.maximum(values.lengths, 0).sum())
+    offsets, out = printed_values.buffers(len(values), _room(total * int(table[1].max())))
+    printed_values.recoded(values.raw, values.starts, values.lengths, *table, offsets, out)
+    return _string(offsets, out, values, pa.string())
+
+
 def _binary(column: ColumnType, values: Values) -> pa.Array:
-    return pa.array(values, pa.binary())
+    return columnar.gather(values.raw, values.starts, values.lengths)
+
+
+def _bit(column: ColumnType, values: Values) -> pa.Array:
+    return columnar.gather(values.raw, values.starts, np.where(values.starts < 0, -1, column.width))
 
 
 def _padded(column: ColumnType, values: Values) -> pa.Array:
     # The log leaves trailing zero bytes out, a SELECT does not.
-    return pa.array([None if value is None else value.ljust(column.width, b"\0") for value in values], pa.binary())
+    offsets, out = printed_values.buffers(len(values), _room(len(values) * column.width))
+    bad = printed_values.padded(values.raw, values.starts, values.lengths, column.width, offsets, out)
+    if bad >= 0:
+        raise _undecodable(bad, "it is longer than its column")
+    return _string(offsets, out, values, pa.binary())
 
 
 def _json(column: ColumnType, values: Values) -> pa.Array:
-    return pa.array(_each(values, jsontext.to_text), pa.string())
+    rows = len(values)
+    offsets, states = np.zeros(rows + 1, dtype=np.int32), np.empty(rows, dtype=np.uint8)
+    out = np.empty(min(int(np.maximum(values.lengths, 0).sum()) + 64 * rows + 1024, columnar.LARGEST), dtype=np.uint8)
+    done, stack = 0, np.empty(json_values.STACK, dtype=np.int64)
+    while done < rows:
+        done = json_values.print_documents(values.raw, values.starts, values.lengths, done, offsets, out, states, stack)
+        if done < rows:
+            out = _grown(out, int(offsets[done]), int(values.lengths[done]))
+    if (states == json_values.BROKEN).any():
+        raise _undecodable(int((states == json_values.BROKEN).argmax()), "it is no JSON document")
+    text = _printed(_string(offsets, out, values, pa.binary()), values)
+    return _replaced(text, values, np.flatnonzero(states == json_values.ELSEWHERE))
 
 
-def _time(column: ColumnType, values: Values) -> pa.Array:
-    return pa.array(_each(values, lambda value: temporal.time_text(value, column.scale)), pa.string())
+def _grown(out: npt.NDArray[np.uint8], used: int, wanted: int) -> npt.NDArray[np.uint8]:
+    """More room for text, of which `used` bytes are there and a document of `wanted` bytes comes next."""
+    if len(out) == columnar.LARGEST:
+        raise ValueError("the documents do not fit one array")
+    grown = np.empty(min(2 * len(out) + 8 * wanted, columnar.LARGEST), dtype=np.uint8)
+    grown[:used] = out[:used]
+    return grown
+
+
+def _printed(raw: pa.Array, values: Values) -> pa.Array:
+    try:
+        return columnar.text(raw)
+    except pa.ArrowInvalid:
+        return pa.array(_each(values, jsontext.to_text), pa.string())
+
+
+def _replaced(text: pa.Array, values: Values, rows: Int64s) -> pa.Array:
+    """With the documents of `rows` printed by `jsontext`."""
+    if not len(rows):
+        return text
+    texts = []
+    for row in rows.tolist():
+        try:
+            texts.append(jsontext.to_text(values.bytes_of(row)))
+        except ValueError as error:
+            raise _undecodable(row, error) from error
+    mask = np.zeros(len(text), dtype=np.bool_)
+    mask[rows] = True
+    return pc.replace_with_mask(text, pa.array(mask), pa.array(texts, pa.string()))
 
 
 def _enum(column: ColumnType, values: Values) -> pa.Array:
     labels = ("", *column.labels)  # 0 is what the server stores for an invalid label, and prints as nothing
-    return pa.array(_each(values, lambda value: labels[int.from_bytes(value, "little")]), pa.string())
+    numbers = _numbers(values, column.width)
+    unknown = numbers >= len(labels)
+    if unknown.any():
+        row = int(unknown.argmax())
+        raise _undecodable(row, f"{numbers[row]} is the number of no label")
+    return _labels(labels, columnar.fixed(numbers, values.present, pa.int64()))
 
 
 def _set(column: ColumnType, values: Values) -> pa.Array:
-    @lru_cache(maxsize=4096)
-    def members(value: bytes) -> str:
-        bits = int.from_bytes(value, "little")
-        return ",".join(label for i, label in enumerate(column.labels) if bits >> i & 1)
+    found = columnar.fixed(_numbers(values, column.width), values.present, pa.int64()).dictionary_encode()
+    texts = [
+        ",".join(label for i, label in enumerate(column.labels) if bits >> i & 1)
+        for bits in found.dictionary.to_pylist()
+    ]
+    return _labels(texts, found.indices)
 
-    return pa.array(_each(values, members), pa.string())
+
+def _labels(texts: Sequence[str], numbers: pa.Array) -> pa.Array:
+    return pa.array(texts, pa.string()).take(numbers)
 
 
 def _temporal(column: ColumnType, values: Values, zero_dates: str) -> pa.Array:
-    rows, nulls = _fixed(values, column.width)
+    numbers, missing = np.empty(len(values), dtype=np.int64), np.empty(len(values), dtype=np.bool_)
     if column.kind is Kind.DATE:
-        numbers, exists = temporal.dates(rows)
-    elif column.kind is Kind.DATETIME:
-        numbers, exists = temporal.datetimes(rows, column.scale)
+        fixed_values.dates(values.raw, values.starts, numbers, missing)
     else:
-        numbers, exists = temporal.timestamps(rows, column.scale)
-    missing = ~exists if nulls is None else ~exists & ~nulls
+        fill = fixed_values.datetimes if column.kind is Kind.DATETIME else fixed_values.timestamps
+        fill(values.raw, values.starts, (column.scale + 1) // 2, numbers, missing)
+    present = values.present
     if missing.any():
         if zero_dates != "null":
             raise ValueFault(int(missing.argmax()), "is a date that does not exist (a zero date)", ZERO_DATE_FIX)
-        nulls = missing if nulls is None else missing | nulls
-    if column.kind is Kind.DATE:
-        return pa.array(numbers.astype(np.int32), type=pa.int32(), mask=nulls).cast(column.arrow)
-    return pa.array(numbers, type=pa.int64(), mask=nulls).cast(column.arrow)
+        present = ~missing if present is None else present & ~missing
+    return columnar.fixed(numbers.astype(np.int32) if column.kind is Kind.DATE else numbers, present, column.arrow)
 
 
+_TEMPORAL = (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP)
 _CONVERSIONS: dict[Kind, Callable[[ColumnType, Values], pa.Array]] = {
     Kind.INTEGER: _integer,
     Kind.UNSIGNED64: _unsigned64,
@@ -182,7 +294,7 @@ _CONVERSIONS: dict[Kind, Callable[[ColumnType, Values], pa.Array]] = {
     Kind.TEXT: _text,
     Kind.BINARY: _binary,
     Kind.PADDED: _padded,
-    Kind.BIT: _binary,
+    Kind.BIT: _bit,
     Kind.JSON: _json,
     Kind.TIME: _time,
     Kind.YEAR: _year,

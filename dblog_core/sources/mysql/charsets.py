@@ -57,6 +57,14 @@ class Charsets:
         return lambda value: codecs.charmap_decode(value, "strict", table)[0]
 
 
+def by_byte(decode: Decode) -> list[bytes] | None:
+    """What each byte becomes in UTF-8; None where a character may have more bytes than one."""
+    try:
+        return [decode(bytes([byte])).encode() for byte in range(256)]
+    except ValueError:  # as UTF-16 and the like do of any single byte
+        return None
+
+
 def load(connection: Connection[Any]) -> Charsets:
     """Asks the server."""
     names = {str(name).lower() for (name,) in rows(connection, _COLUMNS)}

@@ -1,99 +1,176 @@
-"""Row images of the log split into columns: one reader per column, made once per table version, no object per row."""
+"""Row events of one table version, from bytes to columns: gathered as they come, found and split by kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.sources.mysql import binary_values, decimals
+from dblog_core.events import CREATE, DELETE, UPDATE, image_type
+from dblog_core.sources.mysql import binary_values, decimals, row_images
+from dblog_core.sources.mysql.binary_values import ValueFault, Values
+from dblog_core.sources.mysql.tablemap import TableVersion
 from dblog_core.sources.mysql.types import ColumnType, Kind
 
-Reader = Callable[[bytes, int], int]
-"""Takes the value at an offset of an event and returns the offset after it."""
+Int64s = npt.NDArray[np.int64]
+Buffer = Any
+"""Bytes, bytearray, memoryview or an array of uint8."""
 
-
-class Images:
-    """Row images of one table version, collected column by column."""
-
-    def __init__(self, columns: Sequence[ColumnType]) -> None:
-        self._columns = columns
-        self._values: list[list[bytes | None]] = [[] for _ in columns]
-        self._readers = [_reader(c, v.append) for c, v in zip(columns, self._values, strict=True)]
-        self._null_bytes = (len(columns) + 7) // 8
-        self._nullable = [
-            (1 << i, r, v.append) for i, (r, v) in enumerate(zip(self._readers, self._values, strict=True))
-        ]
-        self.rows = 0
-
-    def read(self, event: bytes, at: int) -> int:
-        """Takes one image that begins at `at`; returns the offset after it."""
-        end = at + self._null_bytes
-        nulls = int.from_bytes(event[at:end], "little")
-        at = end
-        if not nulls:
-            for read in self._readers:
-                at = read(event, at)
-        else:
-            for bit, read, append in self._nullable:
-                if nulls & bit:
-                    append(None)
-                else:
-                    at = read(event, at)
-        self.rows += 1
-        return at
-
-    def finish(self, zero_dates: str) -> list[pa.Array]:
-        """The columns as Arrow arrays. Raises ColumnFault."""
-        arrays = []
-        for i, (column, values) in enumerate(zip(self._columns, self._values, strict=True)):
-            try:
-                arrays.append(binary_values.to_arrow(column, values, zero_dates=zero_dates))
-            except binary_values.ValueFault as fault:
-                raise ColumnFault(i, fault) from fault
-        return arrays
+_IMAGES = {CREATE: row_images.CREATED, UPDATE: row_images.UPDATED, DELETE: row_images.DELETED}
+_CELLS = 2_000_000
+"""Values that are split at once: what is told of each takes 16 bytes."""
 
 
 class ColumnFault(ValueError):
     """A ValueFault and the number of its column."""
 
-    def __init__(self, column: int, fault: binary_values.ValueFault) -> None:
+    def __init__(self, column: int, fault: ValueFault) -> None:
         super().__init__(fault.why)
         self.column, self.fault = column, fault
 
 
-def _reader(column: ColumnType, append: Callable[[bytes], None]) -> Reader:
+class EventFault(ValueError):
+    """Rows that do not end where their event ends: the number of the event."""
+
+    def __init__(self, event: int) -> None:
+        super().__init__("the rows do not end where their event ends")
+        self.event = event
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an image's bytes are laid out, as `row_images` wants it.
+
+    By column: `widths` of fixed ones, `prefixes` (bytes of the length) of variable ones, `slots` among
+    those (-1: fixed). By variable column: `gaps` of fixed bytes before it (one more: after the last), `sizes` of its
+    prefix.
+    """
+
+    widths: Int64s
+    prefixes: Int64s
+    slots: Int64s
+    gaps: Int64s
+    sizes: Int64s
+
+
+@lru_cache(maxsize=4096)
+def layout(version: TableVersion) -> Layout:
+    widths = [_width(column) for column in version.columns]
+    prefixes = [column.prefix for column in version.columns]
+    slots, gaps = [], [0]
+    for width, prefix in zip(widths, prefixes, strict=True):
+        slots.append(len(gaps) - 1 if prefix else -1)
+        if prefix:
+            gaps.append(0)
+        else:
+            gaps[-1] += width
+    return Layout(*(np.array(n, dtype=np.int64) for n in (widths, prefixes, slots, gaps, [p for p in prefixes if p])))
+
+
+def _width(column: ColumnType) -> int:
     if column.kind in (Kind.DECIMAL, Kind.LONG_DECIMAL):
-        return _fixed(decimals.width(column.precision, column.scale), append)
-    if column.prefix:
-        return _short(append) if column.prefix == 1 else _prefixed(column.prefix, append)
-    return _fixed(column.width, append)
+        return decimals.width(column.precision, column.scale)
+    return 0 if column.prefix else column.width
 
 
-def _fixed(width: int, append: Callable[[bytes], None]) -> Reader:
-    def read(event: bytes, at: int) -> int:
-        end = at + width
-        append(event[at:end])
-        return end
+class RowEvents:
+    """Row events of one table version in the order of the log, their bytes copied."""
 
-    return read
+    def __init__(self, version: TableVersion) -> None:
+        self._version, self._layout = version, layout(version)
+        self._raw = bytearray()
+        self._events = array("q")  # pairs: the images of its rows, where it ends
+        self._counts: list[Int64s] = []
+        self._before: list[Int64s] = []
+        self._after: list[Int64s] = []
+        self._looked, self._walked = 0, 0
+        self.rows = 0
+
+    @property
+    def pending(self) -> int:
+        """Bytes of events whose rows are not counted yet."""
+        return len(self._raw) - self._walked
+
+    def add(self, op: str, rows: memoryview) -> None:
+        """Takes the row images of one event."""
+        self._raw.extend(rows)
+        self._events.extend((_IMAGES[op], len(self._raw)))
+
+    def count(self) -> None:
+        """Finds the rows of the events that were added since the last call. Raises EventFault."""
+        images, ends = _pairs(self._events[2 * self._looked :])
+        if not len(ends):
+            return
+        plan = self._layout
+        room = self.pending // max((len(plan.widths) + 7) // 8, 1) + 1
+        counts, before, after = np.empty(len(ends), np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+        raw = np.frombuffer(self._raw, dtype=np.uint8)
+        found = row_images.walk(
+            raw, self._walked, ends, images, plan.widths, plan.prefixes, plan.gaps, plan.sizes, counts, before, after
+        )
+        del raw  # while it is looked at, it cannot grow
+        if found < 0:
+            raise EventFault(self._looked - 1 - found)
+        self._counts.append(counts)
+        self._before.append(before[:found].copy())
+        self._after.append(after[:found].copy())
+        self._looked, self._walked = self._looked + len(ends), len(self._raw)
+        self.rows += found
+
+    @property
+    def counts(self) -> Int64s:
+        """Rows of each event, after `count`."""
+        return _joined(self._counts)
+
+    def start(self, row: int) -> int:
+        """Where the images of a row begin in what was added; after `count`."""
+        before, after = int(_joined(self._before)[row]), int(_joined(self._after)[row])
+        return before if before >= 0 else after
+
+    def before(self, zero_dates: str) -> pa.StructArray:
+        """The images before the change by row, null where there is none. Raises ColumnFault."""
+        return self._images(_joined(self._before), zero_dates)
+
+    def after(self, zero_dates: str) -> pa.StructArray:
+        """The images after the change by row, null where there is none. Raises ColumnFault."""
+        return self._images(_joined(self._after), zero_dates)
+
+    def _images(self, images: Int64s, zero_dates: str) -> pa.StructArray:
+        if not (images >= 0).any():
+            return pa.nulls(len(images), image_type(self._version.schema))
+        raw = np.frombuffer(self._raw, dtype=np.uint8)
+        step = max(_CELLS // len(self._version.columns), 1)
+        parts = [self._part(raw, images[at : at + step], at, zero_dates) for at in range(0, len(images), step)]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _part(self, raw: npt.NDArray[np.uint8], images: Int64s, first: int, zero_dates: str) -> pa.StructArray:
+        plan, columns, rows = self._layout, self._version.columns, len(images)
+        starts = np.empty((len(columns), rows), dtype=np.int64)
+        lengths = np.empty((len(plan.sizes) + 1, rows), dtype=np.int64)
+        nulls = np.zeros(len(columns), dtype=np.int64)
+        found = row_images.locate(raw, images, plan.widths, plan.prefixes, plan.slots, starts, lengths, nulls)
+        arrays = []
+        for i, column in enumerate(columns):
+            present = starts[i] >= 0 if nulls[i] else None
+            values = Values(raw, starts[i], lengths[plan.slots[i]], present)
+            try:
+                arrays.append(binary_values.to_arrow(column, values, zero_dates=zero_dates))
+            except ValueFault as fault:
+                raise ColumnFault(i, ValueFault(fault.row + first, fault.why, fault.fix)) from fault
+        absent = None if found == rows else pa.array(images < 0)
+        return pa.StructArray.from_arrays(arrays, fields=list(image_type(self._version.schema)), mask=absent)
 
 
-def _short(append: Callable[[bytes], None]) -> Reader:
-    def read(event: bytes, at: int) -> int:
-        start = at + 1
-        end = start + event[at]
-        append(event[start:end])
-        return end
-
-    return read
+def _pairs(numbers: array[int]) -> tuple[Int64s, Int64s]:
+    pairs = np.array(numbers, dtype=np.int64).reshape(-1, 2)
+    return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
 
 
-def _prefixed(size: int, append: Callable[[bytes], None]) -> Reader:
-    def read(event: bytes, at: int) -> int:
-        start = at + size
-        end = start + int.from_bytes(event[at:start], "little")
-        append(event[start:end])
-        return end
-
-    return read
+def _joined(parts: Sequence[Int64s]) -> Int64s:
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from dblog_core.events import CREATE, DELETE, UPDATE
 from dblog_core.schema import TableName
 from dblog_core.sources.mysql import events, tablemap
 from dblog_core.sources.mysql.charsets import Charsets
-from dblog_core.sources.mysql.decode import Images
+from dblog_core.sources.mysql.decode import Buffer, RowEvents
 from dblog_core.sources.mysql.events import Event, Type
 from dblog_core.sources.mysql.tablemap import TableVersion
 from dblog_core.sources.mysql.types import UnsupportedType
@@ -75,18 +75,17 @@ def images(event: Event, version: TableVersion) -> tuple[bytes, int]:
     return (events.uncompress_mariadb(body[at:]), 0) if compressed else (body, at)
 
 
-def watermarks(version: TableVersion, op: str, body: bytes, at: int, zero_dates: str) -> Iterator[str]:
-    """The payloads that an event on the watermark table writes."""
+def watermarks(
+    version: TableVersion, op: str, body: Buffer, at: int, zero_dates: str, end: int | None = None
+) -> list[str]:
+    """The payloads that an event on the watermark table writes. Of an update counts the image after: the one before was
+    seen when it was written."""
     if op == DELETE:
-        return
-    column = [c.name for c in version.schema.columns].index("payload")
-    while at < len(body):
-        read = Images(version.columns)
-        at = read.read(body, at)
-        if op == UPDATE:  # what counts is the image after; the one before was seen when it was written
-            read = Images(version.columns)
-            at = read.read(body, at)
-        yield str(read.finish(zero_dates)[column][-1].as_py())
+        return []
+    found = RowEvents(version)
+    found.add(op, memoryview(body)[at:end])
+    found.count()
+    return [str(payload) for payload in found.after(zero_dates).field("payload").to_pylist()]
 
 
 def fix_of(error: UnsupportedType) -> str:

@@ -48,9 +48,9 @@ class TableMapHead:
     rest: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TableVersion:
-    """One shape of one table in the log: its schema and how each column's bytes are read."""
+    """One shape of one table in the log: its schema and how each column's bytes are read. Equal to itself alone."""
 
     schema: TableSchema
     columns: tuple[ColumnType, ...]

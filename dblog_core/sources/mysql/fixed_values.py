@@ -1,0 +1,186 @@
+"""Values of fixed width as numbers: compiled. A start below 0 is a NULL, and becomes 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy import uintp  # unsigned indexes: nobody looks whether they count from the end
+
+from dblog_core.compiled import FLAGS, INT64S, RAW, int64, kernel, part, void
+
+Number = Any  # numpy's number where it was read, Python's where it is written here
+Bytes = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0], dtype=np.int64)
+_POWERS = np.array([10**i for i in range(10)], dtype=np.int64)
+_WORD, _LOW = 32, 0xFFFFFFFF
+
+
+@part
+def _little(raw: Bytes, at: Number, width: Number) -> Number:
+    """Up to eight bytes, the lowest first."""
+    value = np.int64(0)
+    for i in range(width):
+        value |= np.int64(raw[uintp(at + i)]) << (8 * i)
+    return int(value)
+
+
+@part
+def _big(raw: Bytes, at: Number, width: Number) -> Number:
+    """Up to seven bytes, the highest first."""
+    value = np.int64(0)
+    for i in range(width):
+        value = value << 8 | np.int64(raw[uintp(at + i)])
+    return int(value)
+
+
+@kernel(void, RAW, INT64S, int64, INT64S)
+def unsigned(raw: Bytes, starts: Int64s, width: Number, out: Int64s) -> None:
+    """Little-endian numbers; those of eight bytes come as they are."""
+    for row in range(len(starts)):
+        at = starts[row]
+        if at < 0:
+            out[row] = 0
+        elif width == 4:
+            out[row] = _little(raw, at, 4)
+        elif width == 8:
+            out[row] = _little(raw, at, 8)
+        elif width == 1:
+            out[row] = raw[uintp(at)]
+        else:
+            out[row] = _little(raw, at, width)
+
+
+@kernel(void, RAW, INT64S, int64, INT64S)
+def signed(raw: Bytes, starts: Int64s, width: Number, out: Int64s) -> None:
+    """Little-endian numbers in two's complement."""
+    shift = 64 - 8 * width
+    for row in range(len(starts)):
+        at = starts[row]
+        if at < 0:
+            out[row] = 0
+        elif width == 4:
+            out[row] = _little(raw, at, 4) << 32 >> 32
+        elif width == 8:
+            out[row] = _little(raw, at, 8)
+        elif width == 1:
+            out[row] = np.int64(raw[uintp(at)]) << 56 >> 56
+        else:
+            out[row] = _little(raw, at, width) << shift >> shift
+
+
+@kernel(int64, RAW, INT64S, INT64S, INT64S, INT64S)
+def decimals(raw: Bytes, starts: Int64s, digits: Int64s, sizes: Int64s, out: Int64s) -> Number:
+    """Packed decimals without their point, in 128 bits: the low and the high half of each.
+
+    `digits` and `sizes` (bytes) of each group, the most significant first, 38 digits at most. Returns the row of the
+    first value that is none, or -1.
+    """
+    total = 0
+    for g in range(len(digits)):
+        total += digits[g]
+    for row in range(len(starts)):
+        at = starts[row]
+        out[uintp(2 * row)], out[uintp(2 * row + 1)] = 0, 0
+        if at < 0:
+            continue
+        mask = 0 if raw[uintp(at)] & 0x80 else 0xFF
+        flip, number = mask ^ 0x80, np.int64(0)
+        a, b, c, d = np.int64(0), np.int64(0), np.int64(0), np.int64(0)  # 32 bits each, the lowest first
+        for g in range(len(digits)):
+            group = np.int64(0)
+            for i in range(sizes[g]):
+                group = group << 8 | (np.int64(raw[uintp(at + i)]) ^ flip)
+                flip = mask
+            at += sizes[g]
+            power = _POWERS[uintp(digits[g])]
+            if group >= power:
+                return row
+            if total <= 18:
+                number = number * power + group
+            else:
+                group += a * power
+                a, group = group & _LOW, b * power + (group >> _WORD)
+                b, group = group & _LOW, c * power + (group >> _WORD)
+                c, d = group & _LOW, d * power + (group >> _WORD)
+        low, high = number, np.int64(0)
+        if total > 18:
+            low, high = a | b << _WORD, c | d << _WORD
+        if mask:
+            low = -low
+            high = ~high if low else -high
+        out[uintp(2 * row)], out[uintp(2 * row + 1)] = low, high
+    return -1
+
+
+@part
+def _days(year: Number, month: Number, day: Number) -> Number:
+    """Days since 1970 in the proleptic Gregorian calendar, of years that begin in March and end with the leap day."""
+    shifted = year - (month <= 2)
+    era, of_era = shifted // 400, shifted % 400
+    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+
+
+@part
+def _exists(year: Number, month: Number, day: Number) -> Number:
+    """Whether there is such a date, from year 1 on."""
+    if year < 1 or month < 1 or month > 12 or day < 1:
+        return 0
+    leap = month == 2 and ((year % 4 == 0 and year % 100 != 0) or year % 400 == 0)
+    return int(day <= _MONTH_DAYS[month] + leap)
+
+
+@kernel(void, RAW, INT64S, INT64S, FLAGS)
+def dates(raw: Bytes, starts: Int64s, out: Int64s, missing: Flags) -> None:
+    """DATE: days since 1970; `missing`: those that do not exist."""
+    for row in range(len(starts)):
+        at = starts[row]
+        out[row], missing[row] = 0, False
+        if at >= 0:
+            packed = _little(raw, at, 3)
+            year, month, day = packed >> 9, packed >> 5 & 15, packed & 31
+            if _exists(year, month, day):
+                out[row] = _days(year, month, day)
+            else:
+                missing[row] = True
+
+
+@kernel(void, RAW, INT64S, int64, INT64S, FLAGS)
+def datetimes(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missing: Flags) -> None:
+    """DATETIME2 with `fraction` bytes after the seconds: microseconds since 1970 without a zone."""
+    unit = 1
+    for _ in range(3 - fraction):
+        unit *= 100
+    for row in range(len(starts)):
+        at = starts[row]
+        out[row], missing[row] = 0, False
+        if at >= 0:
+            packed = _big(raw, at, 5) - 0x8000000000
+            date, clock = packed >> 17, packed & 0x1FFFF
+            year, month, day = (date >> 5) // 13, (date >> 5) % 13, date & 31
+            if _exists(year, month, day):
+                seconds = (clock >> 12) * 3600 + (clock >> 6 & 63) * 60 + (clock & 63)
+                micros = _big(raw, at + 5, fraction) * unit
+                out[row] = (_days(year, month, day) * 86400 + seconds) * 1_000_000 + micros
+            else:
+                missing[row] = True
+
+
+@kernel(void, RAW, INT64S, int64, INT64S, FLAGS)
+def timestamps(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missing: Flags) -> None:
+    """TIMESTAMP2: microseconds since 1970 UTC; second 0 stands for the zero date."""
+    unit = 1
+    for _ in range(3 - fraction):
+        unit *= 100
+    for row in range(len(starts)):
+        at = starts[row]
+        out[row], missing[row] = 0, False
+        if at >= 0:
+            seconds = _big(raw, at, 4)
+            missing[row] = seconds == 0
+            out[row] = seconds * 1_000_000 + _big(raw, at + 4, fraction) * unit

@@ -1,0 +1,170 @@
+"""Values that become text digit by digit or byte by byte: compiled. A start or length below 0 is a NULL, and empty.
+
+Each fills `offsets` and `out` as Arrow lays out strings, and returns the row of the first value that is none, or -1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy import uintp  # unsigned indexes: nobody looks whether they count from the end
+
+from dblog_core.compiled import BYTES, INT32S, INT64S, RAW, int64, kernel, part
+
+Number = Any  # numpy's number where it was read, Python's where it is written here
+Bytes = npt.NDArray[np.uint8]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+ZERO, MINUS, POINT, COLON = 48, 45, 46, 58
+_POWERS = np.array([10**i for i in range(10)], dtype=np.int64)
+TIME = 17
+"""Bytes of the longest TIME, with a sign and six digits after the point."""
+
+
+@part
+def _digits(out: Bytes, at: Number, number: Number, count: Number) -> Number:
+    """Writes the last `count` digits; returns the place behind them."""
+    for i in range(count):
+        out[uintp(at + count - 1 - i)] = ZERO + number % 10
+        number //= 10
+    return at + count
+
+
+@kernel(int64, RAW, INT64S, INT64S, INT64S, int64, BYTES, INT32S, BYTES)
+def long_decimals(
+    raw: Bytes,
+    starts: Int64s,
+    digits: Int64s,
+    sizes: Int64s,
+    scale: Number,
+    shown: Bytes,
+    offsets: Int32s,
+    out: Bytes,
+) -> Number:
+    """Packed decimals as the server prints them: every digit of the scale, one zero before a bare fraction.
+
+    `digits` and `sizes` (bytes) of each group, the most significant first; `shown`: room for all digits. A value takes
+    these and 3 bytes at most.
+    """
+    total, at = len(shown), 0
+    for row in range(len(starts)):
+        offsets[row] = at
+        start = starts[row]
+        if start < 0:
+            continue
+        mask = 0 if raw[uintp(start)] & 0x80 else 0xFF
+        flip, used, sum_ = mask ^ 0x80, 0, np.int64(0)
+        for g in range(len(digits)):
+            group = np.int64(0)
+            for i in range(sizes[g]):
+                group = group << 8 | (np.int64(raw[uintp(start + i)]) ^ flip)
+                flip = mask
+            start += sizes[g]
+            if group >= _POWERS[uintp(digits[g])]:
+                return row
+            sum_ |= group
+            used = _digits(shown, used, group, digits[g])
+        if mask and sum_:
+            out[uintp(at)] = MINUS
+            at += 1
+        first = 0
+        while first < total - scale - 1 and shown[uintp(first)] == ZERO:
+            first += 1
+        if total == scale:
+            out[uintp(at)] = ZERO
+            at += 1
+        for i in range(first, total):
+            if i == total - scale:
+                out[uintp(at)] = POINT
+                at += 1
+            out[uintp(at)] = shown[uintp(i)]
+            at += 1
+    offsets[len(starts)] = at
+    return -1
+
+
+@kernel(int64, RAW, INT64S, int64, INT32S, BYTES)
+def times(raw: Bytes, starts: Int64s, scale: Number, offsets: Int32s, out: Bytes) -> Number:
+    """TIME2 as the server prints it: hours up to 838, a sign, and `scale` digits."""
+    at, size, unit = 0, (scale + 1) // 2, 1
+    for _ in range(3 - size):
+        unit *= 100
+    for row in range(len(starts)):
+        offsets[row] = at
+        start = starts[row]
+        if start < 0:
+            continue
+        whole, part = np.int64(0), np.int64(0)
+        for i in range(3):
+            whole = whole << 8 | np.int64(raw[uintp(start + i)])
+        for i in range(size):
+            part = part << 8 | np.int64(raw[uintp(start + 3 + i)])
+        whole -= 0x800000
+        # Below zero the fraction is stored as a complement of its own, except where whole and fraction are one number.
+        if size == 3 or whole >= 0 or part == 0:
+            packed = (whole << 24) + part * unit
+        else:
+            packed = (whole << 24) + (1 << 24) + (part - (1 << 8 * size)) * unit
+        if packed < 0:
+            out[uintp(at)] = MINUS
+            at += 1
+            packed = -packed
+        clock, micros = packed >> 24, packed & 0xFFFFFF
+        hours = clock >> 12
+        if hours > 999 or micros > 999_999:
+            return row
+        at = _digits(out, at, hours, 3 if hours > 99 else 2)
+        out[uintp(at)] = COLON
+        at = _digits(out, at + 1, clock >> 6 & 63, 2)
+        out[uintp(at)] = COLON
+        at = _digits(out, at + 1, clock & 63, 2)
+        if scale:
+            out[uintp(at)] = POINT
+            at = _digits(out, at + 1, micros, 6) - 6 + scale
+    offsets[len(starts)] = at
+    return -1
+
+
+@kernel(int64, RAW, INT64S, INT64S, RAW, INT64S, INT32S, BYTES)
+def recoded(
+    raw: Bytes, starts: Int64s, lengths: Int64s, table: Bytes, sizes: Int64s, offsets: Int32s, out: Bytes
+) -> Number:
+    """Text of a single-byte character set as UTF-8: byte b becomes `sizes[b]` bytes from `table[4 * b]` on."""
+    at = 0
+    for row in range(len(starts)):
+        offsets[row] = at
+        for i in range(lengths[row]):
+            byte = np.int64(raw[uintp(starts[row] + i)])
+            out[uintp(at)] = table[uintp(4 * byte)]
+            for k in range(1, sizes[byte]):
+                out[uintp(at + k)] = table[uintp(4 * byte + k)]
+            at += sizes[byte]
+    offsets[len(starts)] = at
+    return -1
+
+
+@kernel(int64, RAW, INT64S, INT64S, int64, INT32S, BYTES)
+def padded(raw: Bytes, starts: Int64s, lengths: Int64s, width: Number, offsets: Int32s, out: Bytes) -> Number:
+    """Values with the zero bytes that the log leaves out at their end, up to `width`."""
+    at = 0
+    for row in range(len(starts)):
+        offsets[row] = at
+        if lengths[row] < 0:
+            continue
+        if lengths[row] > width:
+            return row
+        for i in range(lengths[row]):
+            out[uintp(at + i)] = raw[uintp(starts[row] + i)]
+        for i in range(lengths[row], width):
+            out[uintp(at + i)] = 0
+        at += width
+    offsets[len(starts)] = at
+    return -1
+
+
+def buffers(rows: Number, room: Number) -> tuple[Int32s, Any]:
+    """`offsets` and `out` for so many rows and bytes."""
+    return np.empty(rows + 1, dtype=np.int32), np.empty(room, dtype=np.uint8)

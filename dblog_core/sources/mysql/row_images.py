@@ -1,0 +1,150 @@
+"""Where the rows of the log's row events lie, and where the values of each row: compiled.
+
+`walk` is the only one that reads bytes nobody has looked at: it checks every length against the end of its event. What
+it has found good `locate` splits into columns, without looking for ends again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy import uintp  # unsigned indexes: nobody looks whether they count from the end
+
+from dblog_core.compiled import INT64_ROWS, INT64S, RAW, int64, kernel, part
+
+Number = Any  # numpy's number where it was read, Python's where it is written here
+Bytes = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+
+CREATED, UPDATED, DELETED = 0, 1, 2
+"""Which images each row of an event has: the one after, both, the one before."""
+
+
+@part
+def _length(raw: Bytes, at: Number, size: Number) -> Number:
+    """A length of 1 to 4 bytes."""
+    length = np.int64(raw[uintp(at)])
+    if size > 1:
+        length |= np.int64(raw[uintp(at + 1)]) << 8
+        for i in range(2, size):
+            length |= np.int64(raw[uintp(at + i)]) << (8 * i)
+    return int(length)
+
+
+@part
+def _end(raw: Bytes, at: Number, end: Number, widths: Int64s, prefixes: Int64s, gaps: Int64s, sizes: Int64s) -> Number:
+    """The offset after the image at `at`; -1 where it does not end by `end`.
+
+    `gaps`: bytes of fixed width before each value of variable width, and after the last one.
+    """
+    here = at + (len(widths) + 7) // 8
+    if here > end:
+        return -1
+    nulls = 0
+    for i in range(at, here):
+        nulls |= raw[uintp(i)]
+    if nulls == 0:
+        for i in range(len(sizes)):
+            here += gaps[i]
+            if here + sizes[i] > end:
+                return -1
+            here += sizes[i] + _length(raw, here, sizes[i])
+        here += gaps[len(sizes)]
+    else:
+        for c in range(len(widths)):
+            if raw[uintp(at + (c >> 3))] >> (c & 7) & 1:
+                continue
+            if prefixes[c] == 0:
+                here += widths[c]
+            elif here + prefixes[c] > end:
+                return -1
+            else:
+                here += prefixes[c] + _length(raw, here, prefixes[c])
+    return here if here <= end else -1
+
+
+@kernel(int64, RAW, int64, INT64S, INT64S, INT64S, INT64S, INT64S, INT64S, INT64S, INT64S, INT64S)
+def walk(
+    raw: Bytes,
+    at: Number,
+    ends: Int64s,
+    images: Int64s,
+    widths: Int64s,
+    prefixes: Int64s,
+    gaps: Int64s,
+    sizes: Int64s,
+    counts: Int64s,
+    before: Int64s,
+    after: Int64s,
+) -> Number:
+    """Fills in where the images of all rows begin (-1: the row has none), and how many rows each event has.
+
+    The events lie one behind the other in `raw` from `at` on and end at `ends`. `before` and `after` have room for a
+    row in every image of null bits alone. Returns the number of rows, or -1 - e where those of event e do not
+    end with it.
+    """
+    row = 0
+    if len(widths) == 0:
+        return -1
+    for e in range(len(ends)):
+        first, end = row, ends[e]
+        if end > len(raw):
+            return -1 - e
+        while at < end:
+            if row == len(before):
+                return -1 - e
+            before[row], after[row] = -1, -1
+            if images[e] != CREATED:
+                before[row] = at
+                at = _end(raw, at, end, widths, prefixes, gaps, sizes)
+                if at < 0:
+                    return -1 - e
+            if images[e] != DELETED:
+                after[row] = at
+                at = _end(raw, at, end, widths, prefixes, gaps, sizes)
+                if at < 0:
+                    return -1 - e
+            row += 1
+        counts[e] = row - first
+    return row
+
+
+@kernel(int64, RAW, INT64S, INT64S, INT64S, INT64S, INT64_ROWS, INT64_ROWS, INT64S)
+def locate(
+    raw: Bytes,
+    images: Int64s,
+    widths: Int64s,
+    prefixes: Int64s,
+    slots: Int64s,
+    starts: npt.NDArray[Any],
+    lengths: npt.NDArray[Any],
+    nulls: Int64s,
+) -> Number:
+    """Fills in where each value begins, by column and row, and how long those of variable width are: -1 is a NULL.
+
+    `images` are those that `walk` found; `slots`: a column's row of `lengths`, -1 for a fixed width; `nulls`: how many
+    of each column. Returns the number of images.
+    """
+    found, head = 0, (len(widths) + 7) // 8
+    for row in range(len(images)):
+        at = images[row]
+        here = at + head
+        found += at >= 0
+        for c in range(len(widths)):
+            if at < 0 or raw[uintp(at + (c >> 3))] >> (c & 7) & 1:
+                starts[c, row] = -1
+                if slots[c] >= 0:
+                    lengths[slots[c], row] = -1
+                nulls[c] += 1
+            elif prefixes[c] == 0:
+                starts[c, row] = here
+                here += widths[c]
+            else:
+                length = _length(raw, here, prefixes[c])
+                here += prefixes[c]
+                starts[c, row] = here
+                lengths[slots[c], row] = length
+                here += length
+    return found
