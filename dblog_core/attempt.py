@@ -1,9 +1,9 @@
 """One attempt of a worker on its task: chunk after chunk, without waiting for the log, at the pace that is asked for.
 
-The worker goes on at once with the next chunk, up to `in_flight` that the capture has not yet placed. What is placed it
-learns from the task's progress; when that says that the attempt is broken (the capture was restarted, the table was
-altered, another worker took over) it begins a new attempt after the last placed chunk. Options are read again for every
-chunk. There is no other wait than the clock's.
+The worker goes on at once with the next chunk, up to `in_flight` that the capture has not yet placed; the one before is
+staged meanwhile. What is placed it learns from the task's progress; when that says that the attempt is broken (the
+capture was restarted, the table was altered, another worker took over) it begins a new attempt after the last placed
+chunk. Options are read again for every chunk. There is no other wait than the clock's, and that for a chunk's staging.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from dblog_core.behind import Behind
 from dblog_core.control import OVER
 from dblog_core.dumps import TaskProgress
 from dblog_core.hold import Hold
@@ -64,15 +65,26 @@ class Attempt:
     def __init__(self, hold: Hold, connections: Connections, pace: WorkerPace) -> None:
         self._hold, self._pace, self._place = hold, pace, hold.place
         self._number = hold.next_attempt()
-        self._reader = WindowReader(hold, connections, self._number, hold.progress())
+        self._behind = Behind(hold.place.spawn)
+        self._reader = WindowReader(hold, connections, self._number, hold.progress(), self._behind)
 
     def run(self) -> bool:
         """Until the worker is to leave the task (True), or another attempt has to go on with it (False).
 
-        Raises LeaseLost, and what the source, staging and the state store raise.
+        Raises LeaseLost, and what the source, staging and the state store raise. Nothing of it goes on afterwards.
         """
+        try:
+            leave = self._work()
+            self._behind.settle()
+        except BaseException as error:
+            self._behind.abandon(error)
+            raise
+        return leave
+
+    def _work(self) -> bool:
         while not self._place.stop.is_set():
             self._hold.check()
+            self._behind.look()
             progress = self._hold.progress()
             if progress.done:
                 return True

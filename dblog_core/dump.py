@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from dblog_core import control, wiring
-from dblog_core.clock import SystemClock
+from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config import Config
 from dblog_core.control import OVER, DumpStatus
 from dblog_core.crew import Crew, OnProgress
@@ -24,7 +24,7 @@ from dblog_core.errors import DblogError
 from dblog_core.finder import Finder
 from dblog_core.gauge import Gauge
 from dblog_core.hold import Workplace, random_id
-from dblog_core.interfaces import Clock
+from dblog_core.interfaces import Clock, Spawn
 from dblog_core.worker import work_until_none_is_free
 
 LOOK = 0.2  # seconds between two looks at a dump that somebody waits for
@@ -73,15 +73,16 @@ def work_here(
     dump_id: str | None = None,
     requested_by: str | None = None,
     new_id: Callable[[], str] = random_id,
+    spawn: Spawn = spawn_thread,
 ) -> None:
-    """One worker in the calling thread, until no task is free; it starts no thread, and waits by the clock alone.
+    """One worker in the calling thread, until no task is free; it waits by the clock alone. `spawn` stages its chunks.
 
     Raises the first fault that made a task impossible, after it has worked on the others; at once what keeps it from
     working at all, and a fault that may pass after several attempts without progress.
     """
     clock = clock or SystemClock()
     gauge = Gauge(wiring.open_source(config.source), clock)
-    if faults := _work_here(config, stop, clock, dump_id, requested_by, new_id, gauge):
+    if faults := _work_here(config, stop, clock, dump_id, requested_by, new_id, gauge, spawn):
         raise faults[0]
 
 
@@ -112,8 +113,9 @@ def _work_here(
     requested_by: str | None,
     new_id: Callable[[], str],
     gauge: Gauge,
+    spawn: Spawn = spawn_thread,
 ) -> list[DblogError]:
     source, staging = wiring.open_source(config.source), wiring.open_staging(config)
     with closing(wiring.open_state(config)) as state:
-        place = Workplace(config, state, source, staging, gauge, clock, stop, new_id)
+        place = Workplace(config, state, source, staging, gauge, clock, stop, new_id, spawn)
         return work_until_none_is_free(Finder(state, dump_id, requested_by), place)

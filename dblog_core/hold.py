@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dblog_core import control
+from dblog_core.clock import spawn_thread
 from dblog_core.config import Config
 from dblog_core.control import TaskStatus
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import DblogError, LeaseLost, StateError
 from dblog_core.gauge import Gauge
-from dblog_core.interfaces import Clock, Lease, Source, StateStore
+from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.staging import Staging
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def random_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What one worker works with; `new_id` makes holders' and windows' ids."""
+    """What one worker works with; `new_id` makes holders' and windows' ids, `spawn` what goes on beside the worker."""
 
     config: Config
     state: StateStore
@@ -46,6 +47,7 @@ class Workplace:
     clock: Clock
     stop: threading.Event
     new_id: Callable[[], str] = random_id
+    spawn: Spawn = spawn_thread
 
 
 @dataclass(frozen=True, slots=True)

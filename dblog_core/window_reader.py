@@ -1,15 +1,23 @@
 """One chunk of a task between its watermarks: low, SELECT, rows durable in staging, high.
 
+The two last go on behind the worker's back, so to say: while a chunk is staged and its high watermark is committed, the
+low watermark and the SELECT of the next are on their way, over connections of their own. High watermarks are written in
+the order of their chunks, and a chunk whose staging fails is the last of its attempt.
+
 Key ranges are `after < key <= key_to`, or begin with `key_from` itself. Where a task has no `key_to`, its end is the
 largest key that is there after the first SELECT, inside its window: what comes above it later is the log's.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from dblog_core import filters, watermark
+from dblog_core.behind import Behind
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.filters import Filter
@@ -29,33 +37,50 @@ class ShapeChanged(Exception):
 
 @dataclass(slots=True)
 class Connections:
-    """A worker's connections to the source."""
+    """A worker's connections to the source: a high watermark does not wait for the next chunk's low one."""
 
     reader: ChunkReader
-    watermarks: WatermarkWriter
+    lows: WatermarkWriter
+    highs: WatermarkWriter
 
     @classmethod
     def open(cls, source: Source, row: str) -> Connections:
-        """`row`: the worker's row in the watermark table."""
-        reader = source.open_reader()
-        try:
-            return cls(reader, source.open_watermarks(row))
-        except BaseException:
-            reader.close()
-            raise
+        """`row`: the worker's row in the watermark table; its high watermarks have another beside it."""
+        with contextlib.ExitStack() as opened:
+            reader = source.open_reader()
+            opened.callback(reader.close)
+            lows = source.open_watermarks(row)
+            opened.callback(lows.close)
+            highs = source.open_watermarks(f"{row}-high")
+            opened.pop_all()
+        return cls(reader, lows, highs)
 
     def close(self) -> None:
-        try:
-            self.reader.close()
-        finally:
-            self.watermarks.close()
+        with contextlib.ExitStack() as closing:
+            for connection in (self.reader, self.lows, self.highs):
+                closing.callback(connection.close)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the SELECT of a chunk has brought, and what its high watermark tells beside the file."""
+
+    chunk: Chunk
+    last_key: Any
+    final: bool
+    absent: tuple[Any, ...] = ()
 
 
 class WindowReader:
-    """Reads the chunks of one attempt, from the last placed one on. `selected`: seconds of the last chunk's SELECTs."""
+    """Reads the chunks of one attempt, from the last placed one on, and leaves it to `behind` to stage them.
 
-    def __init__(self, hold: Hold, connections: Connections, attempt: int, progress: TaskProgress) -> None:
-        self._hold, self._connections, self._attempt = hold, connections, attempt
+    `ordinal`: the next chunk to read; `selected`: seconds of the last chunk's SELECTs.
+    """
+
+    def __init__(
+        self, hold: Hold, connections: Connections, attempt: int, progress: TaskProgress, behind: Behind
+    ) -> None:
+        self._hold, self._connections, self._attempt, self._behind = hold, connections, attempt, behind
         self._place, self._task = hold.place, hold.task
         self._rules = Rules(self._place.config.source.columns)
         self._name = TableName.parse(self._task.table)
@@ -68,13 +93,14 @@ class WindowReader:
     def read(self, size: int) -> int:
         """One chunk of at most `size` rows; returns its rows. Raises LeaseLost, ShapeChanged, RequestError (the table
         is gone, or has no key any more, or another order of it, or a filter or key does not fit it) and what the source
-        and staging raise."""
+        raises; and what staging the chunk before has raised."""
         mark = self._mark()
         self._hold.check()
-        self._connections.watermarks.write(watermark.encode(Low(mark)))
+        self._connections.lows.write(watermark.encode(Low(mark)))
         schema = self._schema()
         try:
-            high = self._chunk(mark, schema, size)
+            found = self._chunk(schema, size)
+            self._same_order(found.chunk.schema)
         except DblogError as error:
             if error.transient:
                 raise
@@ -83,12 +109,12 @@ class WindowReader:
             if now.fingerprint == schema.fingerprint:
                 raise
             raise ShapeChanged(f"{self._name} was altered while it was read") from error
-        self._hold.check()
-        self._connections.watermarks.write(watermark.encode(high))
+        rows = self._rules.rows(found.chunk.schema, found.chunk.rows)
+        self._behind.begin(f"chunk-{mark.ordinal}", lambda: self._finish(mark, found, rows))
         self.ordinal += 1
-        self.final = high.final
-        self._after = high.last_key if high.last_key is not None else self._after
-        return high.rows
+        self.final = found.final
+        self._after = found.last_key if found.last_key is not None else self._after
+        return len(rows)
 
     def _mark(self) -> Mark:
         return Mark(
@@ -127,16 +153,16 @@ class WindowReader:
                 fix="request the dump again",
             )
 
-    def _chunk(self, mark: Mark, schema: TableSchema, size: int) -> High:
+    def _chunk(self, schema: TableSchema, size: int) -> _Found:
         conditions = filters.from_json(self._task.filters, schema)
         self.selected = 0.0
         if self._task.keys is not None:
-            return self._listed(mark, schema, conditions)
+            return self._listed(schema, conditions)
         if self._after is None and self._task.key_from is not None:
-            return self._first(mark, schema, conditions)
-        return self._range(mark, schema, size, conditions)
+            return self._first(schema, conditions)
+        return self._range(schema, size, conditions)
 
-    def _listed(self, mark: Mark, schema: TableSchema, conditions: tuple[Filter, ...]) -> High:
+    def _listed(self, schema: TableSchema, conditions: tuple[Filter, ...]) -> _Found:
         """The next keys of a task that lists them; those that the source does not have are named absent."""
         assert self._task.keys is not None
         first = self.ordinal * KEYS_PER_CHUNK
@@ -148,14 +174,14 @@ class WindowReader:
         if found - set(asked):  # the database takes another spelling for one of them: it says for which
             absent = [k for k in absent if not self._keys(schema, [k], ()).rows.num_rows]
         final = first + KEYS_PER_CHUNK >= len(self._task.keys)
-        return self._stage(mark, chunk, last_key=None, final=final, absent=tuple(map(key_to_json, absent)))
+        return _Found(chunk, None, final, tuple(map(key_to_json, absent)))
 
-    def _first(self, mark: Mark, schema: TableSchema, conditions: tuple[Filter, ...]) -> High:
+    def _first(self, schema: TableSchema, conditions: tuple[Filter, ...]) -> _Found:
         """The first key of a range that includes it: a chunk of its own, since what follows comes *after* a key."""
         chunk = self._keys(schema, [key_from_json(self._task.key_from, schema)], conditions)
-        return self._stage(mark, chunk, last_key=self._task.key_from, final=False)
+        return _Found(chunk, self._task.key_from, final=False)
 
-    def _range(self, mark: Mark, schema: TableSchema, size: int, conditions: tuple[Filter, ...]) -> High:
+    def _range(self, schema: TableSchema, size: int, conditions: tuple[Filter, ...]) -> _Found:
         """The next rows of a range. An open end is fixed right after the first SELECT, not before it: what that one's
         snapshot sees, and the capture has judged, the look at the largest key then sees too."""
         reader, clock = self._connections.reader, self._place.clock
@@ -168,7 +194,7 @@ class WindowReader:
         if upto is None and not short and (last := reader.last_key(schema)) is not None:
             self._upto = key_to_json(last)
         key = _last_key(chunk)
-        return self._stage(mark, chunk, last_key=key, final=short or key == self._upto)
+        return _Found(chunk, key, final=short or key == self._upto)
 
     def _keys(self, schema: TableSchema, keys: list[Key], conditions: tuple[Filter, ...]) -> Chunk:
         began = self._place.clock.monotonic()
@@ -176,13 +202,16 @@ class WindowReader:
         self.selected = self._place.clock.monotonic() - began
         return chunk
 
-    def _stage(self, mark: Mark, chunk: Chunk, *, last_key: Any, final: bool, absent: tuple[Any, ...] = ()) -> High:
-        """Makes the chunk durable; the watermark that tells the capture of it."""
-        self._same_order(chunk.schema)
+    def _finish(self, mark: Mark, found: _Found, rows: pa.RecordBatch) -> None:
+        """Makes the chunk durable, and then tells the capture of it."""
         self._hold.check()
-        schema = self._rules.schema(chunk.schema)
+        high = self._staged(mark, found, rows)
+        self._hold.check()
+        self._connections.highs.write(watermark.encode(high))
+
+    def _staged(self, mark: Mark, found: _Found, rows: pa.RecordBatch) -> High:
+        schema = self._rules.schema(found.chunk.schema)
         self._place.staging.put_schema(schema)
-        rows = self._rules.rows(chunk.schema, chunk.rows)
         file = None
         if rows.num_rows:
             directory = f"chunks/{self._hold.dump_id}/{self._task.number}"
@@ -194,10 +223,10 @@ class WindowReader:
             bytes=file.bytes if file else 0,
             checksum=file.checksum if file else "",
             schema=schema.fingerprint,
-            last_key=last_key,
-            final=final,
-            snapshot=chunk.snapshot,
-            absent=absent,
+            last_key=found.last_key,
+            final=found.final,
+            snapshot=found.chunk.snapshot,
+            absent=found.absent,
         )
 
 

@@ -13,7 +13,7 @@ import pytest
 from dblog_core import control, dump, watermark, wiring
 from dblog_core.config import Config
 from dblog_core.filters import Filter
-from dblog_core.interfaces import Chunk, Strain
+from dblog_core.interfaces import Chunk, Spawn, Strain
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.sequencer import Sequencer
@@ -54,6 +54,16 @@ class DrawnClock:
             hook()
         assert self.now < 1e6, "a worker waits for ever"
         return event.is_set()
+
+
+class AtOnce:
+    """What goes on beside a worker is over before the worker goes on: one thread, one order."""
+
+    def __init__(self, name: str, function: Callable[[], None]) -> None:
+        function()
+
+    def join(self, timeout: float | None = None) -> None:
+        return None
 
 
 class Reader(FakeReader):
@@ -129,6 +139,7 @@ class World:
         )
         self.stream = self.source.open_log("0")
         self.capturing = True
+        self.spawn: Spawn = AtOnce
         self.clock.hooks.append(self.place)
         self._ids = 0
         monkeypatch.setattr(wiring, "open_source", lambda config: self.source)
@@ -173,7 +184,7 @@ class World:
 
     def work(self) -> None:
         """One worker until no task is free."""
-        dump.work_here(self.config, stop=self.stop, clock=self.clock, new_id=self.new_id)
+        dump.work_here(self.config, stop=self.stop, clock=self.clock, new_id=self.new_id, spawn=self.spawn)
 
     def new_id(self) -> str:
         self._ids += 1
