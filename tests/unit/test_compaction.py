@@ -105,7 +105,7 @@ def _head_joined() -> contextlib.AbstractContextManager[object]:
 
 def _beyond(steps: Callable[..., Any], head: Callable[..., int]) -> Callable[..., Any]:
     def run(self: Compactor) -> Any:
-        with mock.patch.object(self._staging, "head_number", lambda: head(self._staging) + 1):
+        with mock.patch.object(self._staging, "head_number", side_effect=lambda: head(self._staging) + 1):
             yield from steps(self)
 
     return run
