@@ -6,13 +6,15 @@ syncs nothing; while it is measured, its settings are those of a source that los
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tests.fix_servers import Database
 
+NewDatabase = Callable[[str], Database]
+"""Makes an empty database in the server of a kind."""
 NUMBERS = "bench_numbers"
 """MySQL, MariaDB: the schema of the table of numbers that rows are made from; outside what is captured."""
 STATEMENT = 1_000  # rows of one INSERT; the table of numbers holds as many

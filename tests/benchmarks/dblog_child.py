@@ -29,10 +29,10 @@ def capture(config: Config, *, until_current: bool) -> dict[str, Any]:
     points: list[tuple[float, float, int]] = []
 
     def note(status: CaptureStatus) -> None:
-        if not status.error and (not points or status.offset > points[-1][2]):
-            points.append((time.monotonic(), time.process_time(), status.offset))
         if status.leading and not points:
             print("leading", flush=True)
+        if not status.error and (not points or status.offset > points[-1][2]):
+            points.append((time.monotonic(), time.process_time(), status.offset))
 
     outcome = run_capture(config, stop=stop, until_current=until_current, on_status=note)
     return {"points": points, "outcome": outcome.value}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shutil
 import subprocess
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -94,12 +96,6 @@ class Engine:
         told = json.loads(text)
         return Arrivals(Timeline.of_batches(told["batches"]), told["peak"])
 
-    def stop(self) -> Arrivals:
-        """Ends it and returns what it had delivered."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        return self.arrivals(60)
-
     def kill(self) -> None:
         """`kill -9`, where it still runs."""
         self._process.kill()
@@ -132,6 +128,21 @@ class Engine:
         return "\n".join((self.log.read_text(errors="replace") + self._errors.read_text()).splitlines()[-25:])
 
 
+class Snapshots:
+    """Incremental snapshots by a running engine."""
+
+    def __init__(self, engine: Engine, database: Database) -> None:
+        self._engine, self._database = engine, database
+
+    def dump(self, table: str, *, timeout: float = 300) -> float:
+        """Takes one of the table, the engine's only one; seconds from its start to its end as the engine logs them."""
+        data = json.dumps({"data-collections": [f"{self._database.schema}.{table}"], "type": "INCREMENTAL"})
+        number = secrets.token_hex(8)
+        self._database.execute(f"INSERT INTO {SIGNALS} VALUES ('{number}', 'execute-snapshot', '{data}')")
+        began, ended = self._engine.wait(_STARTED, 60), self._engine.wait(_COMPLETED, timeout)
+        return (ended - began).total_seconds()
+
+
 class Debezium:
     """Prepared engines of one database: each `run` begins where `prepare` has left off, with files of its own."""
 
@@ -149,7 +160,9 @@ class Debezium:
             f"CREATE TABLE IF NOT EXISTS {SIGNALS} (id varchar(64) PRIMARY KEY, type varchar(32) NOT NULL, data text)",
         )
         home = self._dir / "start"
+        shutil.rmtree(home, ignore_errors=True)  # an earlier place
         home.mkdir(parents=True)
+        self._drop_slots(f"{self._slots}_start")
         engine = Engine(home, self._properties(home, f"{self._slots}_start"), expect=1)
         try:
             engine.wait(_STREAMING, 120)
@@ -177,34 +190,31 @@ class Debezium:
             engine.kill()
             self.forget()
 
-    def dump(self, table: str, *, chunk: int, timeout: float = 300) -> tuple[float, Arrivals]:
-        """An incremental snapshot of the table; seconds from its start to its end as the engine logs them."""
+    @contextmanager
+    def streaming(self, chunk: int) -> Iterator[Snapshots]:
+        """An engine that reads the log, and takes incremental snapshots in chunks of that many rows when asked."""
         engine = self.start(options={"incremental.snapshot.chunk.size": str(chunk)})
         try:
             engine.wait(_STREAMING, 120)
-            self._signal(table)
-            began, ended = engine.wait(_STARTED, 60), engine.wait(_COMPLETED, timeout)
-            return (ended - began).total_seconds(), engine.stop()
+            yield Snapshots(engine, self._database)
         finally:
             engine.kill()
             self.forget()
 
     def forget(self) -> None:
         """Drops the slots of engines that have ended."""
+        self._drop_slots(f"{self._slots}_[0-9]+")
+
+    def _drop_slots(self, pattern: str) -> None:
         if self._database.kind != "postgres":
             return
-        idle = f"slot_name ~ '^{self._slots}_[0-9]+$' AND database = current_database()"
+        idle = f"slot_name ~ '^{pattern}$' AND database = current_database()"
         wait_until(
             lambda: not self._database.query(f"SELECT 1 FROM pg_replication_slots WHERE active AND {idle}"),
             timeout=30,
             what="the engine's slot to be free",
         )
         self._database.query(f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE {idle}")
-
-    def _signal(self, table: str) -> None:
-        number = f"{self._slots}-{self._runs}"
-        data = json.dumps({"data-collections": [f"{self._database.schema}.{table}"], "type": "INCREMENTAL"})
-        self._database.execute(f"INSERT INTO {SIGNALS} VALUES ('{number}', 'execute-snapshot', '{data}')")
 
     def _properties(self, home: Path, slot: str) -> dict[str, str]:
         database, schema = self._database, self._database.schema

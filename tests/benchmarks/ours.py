@@ -117,15 +117,19 @@ class Ours:
         self._home, self._start = directory / "run", directory / "start"
         self._home.mkdir(parents=True)
         self.config: Config = database.config(self._home, **sections)
-        self._file, self._env = write_config(self.config, directory)
+        self.file, self.env = write_config(self.config, directory)
         self._directory = directory
 
     def prepare(self) -> None:
         """The present end of the log is staged: the place where every run begins."""
-        self._child("capture", "--until-current").result()
+        self.catch_up()
         shutil.copytree(self._home, self._start)
         if self._database.kind == "postgres":
             self._database.query(f"SELECT pg_copy_logical_replication_slot('{self._slot}', '{self._slot}_start')")
+
+    def catch_up(self) -> None:
+        """Captures to the present end of the log."""
+        self._child("capture", "--until-current").result()
 
     def fresh(self) -> None:
         """Staging, state and slot as they were when prepared."""
@@ -147,8 +151,7 @@ class Ours:
 
     @contextmanager
     def capturing(self) -> Iterator[Child]:
-        """A capture that runs meanwhile; the body may stop it."""
-        self.fresh()
+        """A capture that runs meanwhile, from where the last one ended; the body may stop it."""
         child = self._child("capture")
         try:
             assert child.line(), f"the capture ended at its start: {child.result()}"
@@ -168,7 +171,7 @@ class Ours:
         return self.config.source.slot
 
     def _child(self, what: str, *rest: str) -> Child:
-        return Child(self._directory, self._env, what, self._file, *rest)
+        return Child(self._directory, self.env, what, self.file, *rest)
 
 
 def _captured(told: dict[str, Any]) -> Captured:

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 OURS, DEBEZIUM = "dblog", "Debezium"
+NAMES = {"mysql": "MySQL", "mariadb": "MariaDB", "postgres": "PostgreSQL"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,12 @@ class Results:
 
     def find(self, name: str) -> Figure | None:
         return next((f for f in self.figures() if f.name == name), None)
+
+    def with_debezium_of(self, figure: Figure, name: str) -> Figure:
+        """The figure with Debezium's rounds of another one, where that has been measured."""
+        other = self.find(name)
+        rounds = {DEBEZIUM: other.series[DEBEZIUM]} if other is not None and DEBEZIUM in other.series else {}
+        return replace(figure, series={**figure.series, **rounds})
 
     def _read(self) -> dict[str, Any]:
         return dict(json.loads(self._file.read_text())) if self._file.exists() else {}

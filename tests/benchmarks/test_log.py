@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks import data, tools
-from tests.benchmarks.data import Table
+from tests.benchmarks.data import NewDatabase, Table
 from tests.benchmarks.debezium import Arrivals, Debezium
 from tests.benchmarks.ours import Captured, Ours
-from tests.benchmarks.results import DEBEZIUM, OURS, Bar, Figure, Results
+from tests.benchmarks.results import DEBEZIUM, NAMES, OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.fix_servers import Database
 
 WARM = 0.3  # of Debezium's rows come before its rate is taken: its JVM compiles meanwhile
 TOOLS = {"mysql": "mysqlbinlog", "mariadb": "mariadb-binlog", "postgres": "pg_recvlogical"}
-NAMES = {"mysql": "MySQL", "mariadb": "MariaDB", "postgres": "PostgreSQL"}
-NewDatabase = Callable[[str], Database]
 Fill = Callable[[Database, int], None]
 
 
@@ -93,7 +91,8 @@ def test_log(kind: str, bench_database: NewDatabase, scale: Scale, results: Resu
         ),
     ]
     for figure in figures:
-        results.add(_with_mysqls(figure, results) if kind == "mariadb" else figure)
+        mysqls = figure.name.replace("mariadb", "mysql")
+        results.add(results.with_debezium_of(figure, mysqls) if kind == "mariadb" else figure)
 
 
 @pytest.mark.timeout(1800)
@@ -123,11 +122,3 @@ def _shape(shape: str, scale: Scale) -> tuple[str, Sequence[Table], int, Fill]:
         "long": ("rows of 10 kB", [data.LONG], scale.long, filled(data.LONG, 1_000)),
         "many": ("500 tables", data.MANY, scale.many, lambda d, rows: data.fill_many(d, data.MANY, rows)),
     }[shape]
-
-
-def _with_mysqls(figure: Figure, results: Results) -> Figure:
-    """The figure with Debezium's rounds on MySQL."""
-    other = results.find(figure.name.replace("mariadb", "mysql"))
-    if other is not None and DEBEZIUM in other.series:
-        figure.series[DEBEZIUM] = other.series[DEBEZIUM]
-    return figure

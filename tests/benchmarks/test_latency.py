@@ -1,0 +1,85 @@
+"""From a commit to its line in `dblog log --follow`, at 500 transactions a second; and the files that this leaves."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from dblog_core.local.daemon import wait_until
+from tests.benchmarks import data
+from tests.benchmarks.data import NewDatabase
+from tests.benchmarks.followers import Follower, latencies, percentile
+from tests.benchmarks.ours import Ours
+from tests.benchmarks.results import NAMES, OURS, Bar, Figure, Results
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.writers import Writers
+
+RATE = 500  # transactions a second
+BARS = {"normal": (150, 400), "low": (30, 100)}  # ms: median, 99th percentile
+DAY = 86_400
+FILES_A_DAY = 20_000
+
+
+@pytest.mark.timeout(9000)
+@pytest.mark.parametrize(
+    ("latency", "kind"), [(setting, kind) for setting in ("normal", "low") for kind in ("mysql", "mariadb", "postgres")]
+)
+def test_latency(
+    latency: str, kind: str, bench_database: NewDatabase, scale: Scale, results: Results, tmp_path: Path
+) -> None:
+    database = bench_database(kind)
+    data.create(database, data.ORDERS)
+    ours = Ours(database, tmp_path / "ours", staging={"latency": latency})
+    ours.prepare()
+    medians, worst, seconds = [], [], scale.seconds / scale.rounds
+    with ours.capturing(), Follower(ours.file, ours.env) as follower, Writers(database, data.ORDERS, rate=RATE) as load:
+        wait_until(lambda: bool(follower.seen), timeout=60, what="the first line")
+        load.measure(seconds)  # warm
+        spans = []
+        for _ in range(scale.rounds):
+            began = time.monotonic()
+            assert load.measure(seconds) > RATE * 0.9, "the source cannot keep up: nothing is measured"
+            spans.append((began, time.monotonic()))
+        last = max(load.committed)
+        wait_until(lambda: last in follower.seen, timeout=60, what="the last line")
+    for since, until in spans:
+        found = latencies(load.committed, follower.seen, since=since, until=until)
+        medians.append(percentile(found, 50))
+        worst.append(percentile(found, 99))
+    name = f"{NAMES[kind]}: commit to a line of `log --follow`, {RATE} transactions a second"
+    setting = "default settings" if latency == "normal" else 'latency = "low"'
+    for which, rounds, bar in zip(("p50", "p99"), (medians, worst), BARS[latency], strict=True):
+        bars = (Bar(bar, at_most=True),)
+        title = f"{name}, {setting}, {which}"
+        results.add(Figure(f"latency_{latency}_{which}_{kind}", "Latency", title, "ms", {OURS: rounds}, bars))
+
+
+@pytest.mark.timeout(9000)
+def test_files_of_a_day(bench_database: NewDatabase, scale: Scale, results: Results, tmp_path: Path) -> None:
+    """An hour (with FULL=1; less otherwise) of that load: files that its second half has added, times what makes a day.
+
+    The first half fills what compaction leaves open at any time.
+    """
+    database = bench_database("mysql")
+    data.create(database, data.ORDERS)
+    ours = Ours(database, tmp_path / "ours")
+    ours.prepare()
+    staging = Path(ours.config.staging.path)
+    half = scale.hour / 2
+    with ours.capturing() as capture, Writers(database, data.ORDERS, rate=RATE) as load:
+        load.measure(half)
+        before = _files(staging)
+        load.measure(half)
+        added = _files(staging) - before
+        memory = capture.process.memory_info().rss / 1e6
+    title = f"files left by a day of {RATE} transactions a second (computed from {half:.0f} s)"
+    bar = Bar(FILES_A_DAY, at_most=True)
+    results.add(Figure("files_a_day", "Latency", title, "files", {OURS: [added * DAY / half]}, (bar,)))
+    title = f"memory of the capture after {scale.hour:.0f} s of {RATE} transactions a second"
+    results.add(Figure("memory_steady", "Memory", title, "MB", {OURS: [memory]}, (Bar(400, at_most=True),)))
+
+
+def _files(staging: Path) -> int:
+    return sum(1 for path in staging.rglob("*") if path.is_file())
