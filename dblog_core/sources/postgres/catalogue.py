@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -29,9 +29,9 @@ _TABLES = """
     WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
       AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
 """
-_COLUMNS = f"""
-    SELECT a.attrelid::bigint, a.attname, base.name, a.attnotnull, a.attgenerated <> ''
-    FROM pg_attribute a, {_BASE.format(type="a.atttypid", typmod="a.atttypmod")}
+_COLUMNS = """
+    SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod, a.attnotnull, a.attgenerated <> ''
+    FROM pg_attribute a
     WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
     ORDER BY a.attrelid, a.attnum
 """
@@ -43,6 +43,15 @@ _INDEXES = """
                  WHERE k.place <= i.indnkeyatts ORDER BY k.place)
     FROM pg_index i WHERE i.indrelid = ANY(%s::oid[]) AND i.indisvalid
 """
+_TYPE_NAMES = f"""
+    SELECT t.oid::bigint, t.typmod, base.name
+    FROM unnest(%s::oid[], %s::int[]) AS t(oid, typmod), {_BASE.format(type="t.oid", typmod="t.typmod")}
+"""
+BUILT_IN = 10_000
+"""Types with a smaller oid are the server's own: the same, by the same name, in every database and version."""
+
+Kind = tuple[int, int]
+"""A column's type as the catalogue has it: oid and typmod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +152,24 @@ def leaves(connection: Connection, root: CatalogueTable) -> list[CatalogueTable]
 
 def type_name(connection: Connection, oid: int, typmod: int) -> str:
     """The base type's text of a type oid of the log. Raises UnknownLogEvent for a type that was dropped since."""
-    query = f"SELECT base.name FROM {_BASE.format(type='%s::oid', typmod='%s::int')}"
-    name = str(rows(connection, query, (oid, typmod))[0][0])
+    name = type_names(connection, {(oid, typmod)})[oid, typmod]
     if name == "???":
         raise UnknownLogEvent(f"the log holds a column of type oid {oid}, and the type is dropped", fix=FRESH_START)
     return name
+
+
+def type_names(connection: Connection, kinds: Set[Kind]) -> dict[Kind, str]:
+    """The base types' texts of pairs of oid and typmod. It is asked but once what the server's own types are called."""
+    names = {kind: _built_in[kind] for kind in kinds if kind in _built_in}
+    if unknown := sorted(kinds - names.keys()):
+        asked = [oid for oid, _ in unknown], [typmod for _, typmod in unknown]
+        found = {(oid, typmod): str(name) for oid, typmod, name in rows(connection, _TYPE_NAMES, asked)}
+        names.update(found)
+        _built_in.update({kind: name for kind, name in found.items() if kind[0] < BUILT_IN})
+    return names
+
+
+_built_in: dict[Kind, str] = {}
 
 
 def base_name(connection: Connection, name: str) -> str:
@@ -163,11 +185,12 @@ FRESH_START = "drop the slot and run `dblog capture --fresh-start`: it goes on a
 def _describe(connection: Connection, found: Sequence[tuple[Any, ...]]) -> list[CatalogueTable]:
     oids = [row[0] for row in found]
     columns = rows(connection, _COLUMNS, (oids,))
+    names = type_names(connection, {(c[2], c[3]) for c in columns})
     indexes = rows(connection, _INDEXES, (oids,))
     return [
         _table(
             row,
-            [CatalogueColumn(*c[1:]) for c in columns if c[0] == row[0]],
+            [CatalogueColumn(c[1], names[c[2], c[3]], *c[4:]) for c in columns if c[0] == row[0]],
             [i[1:] for i in indexes if i[0] == row[0]],
         )
         for row in found

@@ -46,7 +46,6 @@ class PostgresChunkReader:
         self._config = config
         self._connection: Connection | None = None
         self._sources: dict[TableName, sql.Composable] = {}
-        self._types: dict[tuple[int, int], str] = {}
 
     def schema(self, table: TableName) -> TableSchema:
         with translated(self._config):
@@ -183,10 +182,9 @@ class PostgresChunkReader:
         """A COPY, the columns as they then were, and the snapshot that it read: all of one transaction."""
         connection, received = self._open(), _Received()
         try:
-            ((snapshot, *found),) = rows(connection, begin)
-            now = self._now(
-                schema, columns, {name: kind for name, *kind in zip(*(f or () for f in found), strict=True)}
-            )
+            ((snapshot, names, oids, typmods),) = rows(connection, begin)
+            kinds = dict(zip(names or (), zip(oids or (), typmods or (), strict=True), strict=True))
+            now = _now(schema, columns, kinds, catalogue.type_names(connection, set(kinds.values())))
             copy = sql.SQL("COPY (SELECT {} {}) TO STDOUT (FORMAT binary)")
             with connection.cursor() as cursor:
                 cursor.copy_expert(copy.format(sql.SQL(", ").join(map(_sent, now)), query), received)
@@ -196,19 +194,6 @@ class PostgresChunkReader:
         execute(connection, "COMMIT")
         return str(snapshot), now, received.pieces
 
-    def _now(self, schema: TableSchema, columns: Sequence[Column], kinds: dict[str, list[int]]) -> list[Column]:
-        """The columns with their types now: bytes of another type of the same length would be read as wrong values."""
-        now = [column(c.name, self._type_name(*kinds[c.name])) for c in columns if c.name in kinds]
-        if [c.type for c in now] != [c.type for c in columns]:
-            raise _changed(schema)
-        return now
-
-    def _type_name(self, oid: int, typmod: int) -> str:
-        """The base type's text, asked for once: what is renamed is a type of users, which comes as text in any case."""
-        if (oid, typmod) not in self._types:
-            self._types[oid, typmod] = catalogue.type_name(self._open(), oid, typmod)
-        return self._types[oid, typmod]
-
 
 class _Received:
     """The file that psycopg2 writes a COPY to, row by row."""
@@ -216,6 +201,16 @@ class _Received:
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.write = self.pieces.append
+
+
+def _now(
+    schema: TableSchema, columns: Sequence[Column], kinds: dict[str, catalogue.Kind], names: dict[catalogue.Kind, str]
+) -> list[Column]:
+    """The columns with their types now: bytes of another type of the same length would be read as wrong values."""
+    now = [column(c.name, names[kinds[c.name]]) for c in columns if c.name in kinds]
+    if [c.type for c in now] != [c.type for c in columns]:
+        raise _changed(schema)
+    return now
 
 
 def _named(column: Column) -> sql.Composable:

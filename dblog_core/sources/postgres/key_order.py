@@ -11,8 +11,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from dblog_core.schema import TableName
+from dblog_core.sources.postgres import catalogue
 from dblog_core.sources.postgres.connection import Connection, rows
 
+# Enough for a key of the server's own types without a collation: those have no labels, and nothing about them changes.
+_SIMPLE = f"""
+    SELECT a.attname, format_type(a.atttypid, a.atttypmod)
+    FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE a.attname = ANY(%s) AND n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+      AND NOT a.attisdropped AND a.attcollation = 0 AND a.atttypid < {catalogue.BUILT_IN}
+"""
 _COLUMNS = """
     WITH RECURSIVE key AS (
         SELECT k.place, k.name, a.atttypid AS type, a.atttypmod AS typmod, a.attcollation AS collation
@@ -52,5 +60,9 @@ def columns(connection: Connection, table: TableName, key: Sequence[str]) -> lis
 
     Empty if there is no such table.
     """
-    found = rows(connection, _COLUMNS, (list(key), table.schema, table.name))
+    parameters = (list(key), table.schema, table.name)
+    simple = dict(rows(connection, _SIMPLE, parameters))
+    if len(simple) == len(key) > 0:
+        return [[name, simple[name]] for name in key]
+    found = rows(connection, _COLUMNS, parameters)
     return [[part for part in row if part] for row in found]
