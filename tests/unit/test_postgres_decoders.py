@@ -18,48 +18,10 @@ from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.shapes import Shapes
 from dblog_core.sources.postgres.types import arrow_type, comparable
 from dblog_core.sources.postgres.wal2json import Wal2jsonDecoder
+from tests.unit.pgoutput_messages import begin, change, commit, relation, row
 
 OID_NAMES = {20: "bigint", 25: "text", 17: "bytea"}
 SHOP = SourceConfig.model_validate({"name": "shop", "kind": "postgres", "database": "shop", "tables": ["public.t*"]})
-
-
-def begin(final: int = 100, xid: int = 7) -> bytes:
-    return struct.pack(">cQqI", b"B", final, 0, xid)
-
-
-def commit(end: int = 110) -> bytes:
-    return struct.pack(">cBQQq", b"C", 0, end - 10, end, 0)
-
-
-def relation(name: str, columns: list[tuple[int, str, int]], *, oid: int = 1, identity: str = "d") -> bytes:
-    head = (
-        struct.pack(">cI", b"R", oid)
-        + b"public\0"
-        + name.encode()
-        + b"\0"
-        + identity.encode()
-        + struct.pack(">H", len(columns))
-    )
-    return head + b"".join(
-        bytes([flag]) + column.encode() + b"\0" + struct.pack(">Ii", type_oid, -1) for flag, column, type_oid in columns
-    )
-
-
-def row(*values: str | bytes | None) -> bytes:
-    """`bytes` stand for a tuple kind alone."""
-    parts = [
-        value
-        if isinstance(value, bytes)
-        else b"n"
-        if value is None
-        else b"t" + struct.pack(">I", len(value.encode())) + value.encode()
-        for value in values
-    ]
-    return struct.pack(">H", len(values)) + b"".join(parts)
-
-
-def change(kind: bytes, *images: tuple[bytes, bytes], oid: int = 1) -> bytes:
-    return kind + struct.pack(">I", oid) + b"".join(marker + image for marker, image in images)
 
 
 T = relation("t", [(1, "id", 20), (0, "v", 25), (0, "big", 25)])

@@ -77,6 +77,8 @@ class Relation:
                 flagged.add(column)
             columns.append((column, *_RELATION_COLUMN.unpack_from(rest, end + 1)))
             place = end + 1 + _RELATION_COLUMN.size
+        if place != len(rest):
+            raise ValueError("its length is another one")
         table = TableName(schema.decode() or "pg_catalog", name.decode())
         return cls(int.from_bytes(message[1:5]), table, identity, tuple(columns), frozenset(flagged))
 
