@@ -31,7 +31,7 @@ IDLE_PUBLISH = 10.0  # seconds: a position that moved without rows is published 
 READ_TIMEOUT = 0.1  # seconds: how long a quiet log keeps the loop from looking at its clock
 SHORTEST_READ = 0.001  # seconds: no stream is asked to wait for less
 LINGER = {"normal": 0.02, "low": 0.002}  # seconds for which small transactions gather into one batch, by latency
-SHARE = {"normal": 0.1, "low": 0.5}  # of the time that sealing may take before segments get longer
+SHARE = {"normal": 0.25, "low": 0.5}  # of the time that sealing may take before segments get longer
 HOUSEKEEPING = 1.0  # seconds between two looks at the horizon, the state store and the status
 WINDOW_TIMEOUT = 900.0  # seconds after which a window without a high watermark is given up
 
