@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,6 +49,8 @@ class ValueFault(ValueError):
         self.row, self.why, self.fix = row, why, fix
 
 
+_UNREADABLE = (ValueError, IndexError, KeyError, struct.error)
+"""What reading a value that is none may raise."""
 ZERO_DATE_FIX = 'correct the value in the source, or set source.zero_dates = "null"'
 
 
@@ -145,7 +148,7 @@ def _each(values: Values, convert: Callable[[bytes], Any]) -> list[Any]:
     for row, length in enumerate(values.lengths):
         try:
             found.append(None if length < 0 else convert(values.bytes_of(row)))
-        except ValueError as error:
+        except _UNREADABLE as error:
             raise _undecodable(row, error) from error
     return found
 
@@ -238,7 +241,7 @@ def _replaced(text: pa.Array, values: Values, rows: Int64s) -> pa.Array:
     for row in rows.tolist():
         try:
             texts.append(jsontext.to_text(values.bytes_of(row)))
-        except ValueError as error:
+        except _UNREADABLE as error:
             raise _undecodable(row, error) from error
     mask = np.zeros(len(text), dtype=np.bool_)
     mask[rows] = True

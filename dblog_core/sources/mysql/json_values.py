@@ -36,6 +36,7 @@ _OPAQUE = 15
 _DECIMAL, _DATE, _TIME, _DATETIME, _TIMESTAMP = 246, 10, 11, 12, 7
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _LITERALS = np.frombuffer(b"null\0true\0false", dtype=np.uint8)
+_LAST_LITERAL = 2
 # How a byte of a string is printed: as it is (0), with a letter after a backslash, or (1) by its number.
 _ESCAPES = np.zeros(256, dtype=np.uint8)
 _ESCAPES[:32] = 1
@@ -49,7 +50,8 @@ _LONGEST = 81
 _QUOTE, _BACKSLASH, _ZERO, _MINUS, _POINT, _COLON = 34, 92, 48, 45, 46, 58
 _OPEN_OBJECT, _CLOSE_OBJECT, _OPEN_ARRAY, _CLOSE_ARRAY, _COMMA, _SPACE = 123, 125, 91, 93, 44, 32
 _NUMBER = 128
-"""Room for a number, a date, a literal, or the signs around an entry."""
+"""Room for a number, a date or a literal, or a sign; _ENDS: and for the ends of all containers behind it."""
+_ENDS = _NUMBER + DEPTH
 
 
 @part
@@ -105,7 +107,7 @@ def _unsigned(out: Bytes, at: Number, bits: Number) -> Number:
     return _decimal(out, at, bits, 0)
 
 
-@part
+@kernel(int64, BYTES, int64, int64)
 def _double(out: Bytes, at: Number, bits: Number) -> Number:
     """Writes a double of up to 15 digits from 1e-5 on and below 1e15; others return _OTHER.
 
@@ -143,7 +145,7 @@ def _digits(out: Bytes, at: Number, number: Number, count: Number) -> Number:
     return at + count
 
 
-@part
+@kernel(int64, RAW, int64, int64, BYTES, int64)
 def _packed_decimal(raw: Bytes, at: Number, end: Number, out: Bytes, to: Number) -> Number:
     """Writes a decimal that brings its precision and scale along; see `_value`."""
     if at + 2 > end:
@@ -199,7 +201,7 @@ def _clock(out: Bytes, at: Number, packed: Number, hours: Number) -> Number:
     return _digits(out, at + 1, packed & 0xFFFFFF, 6)
 
 
-@part
+@kernel(int64, BYTES, int64, int64, int64)
 def _moment(out: Bytes, at: Number, packed: Number, kind: Number) -> Number:
     """Writes a date or time as a string, if it is one that a server makes; see `_value`."""
     out[uintp(at)] = _QUOTE
@@ -228,7 +230,7 @@ def _moment(out: Bytes, at: Number, packed: Number, kind: Number) -> Number:
     return at + 1
 
 
-@part
+@kernel(int64, RAW, int64, int64, int64, BYTES, int64)
 def _opaque(raw: Bytes, kind: Number, start: Number, end: Number, out: Bytes, at: Number) -> Number:
     """Writes a value that only functions make; see `_value`."""
     if kind == _DECIMAL:
@@ -337,6 +339,18 @@ def _entered(
 
 
 @part
+def _opened(keys: Number, out: Bytes, at: Number) -> Number:
+    out[uintp(at)] = _OPEN_OBJECT if keys else _OPEN_ARRAY
+    return at + 1
+
+
+@part
+def _closed(keys: Number, out: Bytes, at: Number) -> Number:
+    out[uintp(at)] = _CLOSE_OBJECT if keys else _CLOSE_ARRAY
+    return at + 1
+
+
+@part
 def _push(stack: Int64s, depth: Number, base: Number, count: Number, index: Number, form: Number) -> None:
     """Keeps a container while one inside it is printed; `form`: bytes of its offsets, and 1 more if it has keys."""
     stack[uintp(4 * depth)], stack[uintp(4 * depth + 1)] = base, count
@@ -367,13 +381,23 @@ def _value(raw: Bytes, kind: Number, place: Number, end: Number, out: Bytes, at:
         return _BAD
     bits = _little(raw, place, width)
     if kind == _LITERAL:
-        return _literal(out, at, bits) if bits <= 2 else _BAD
+        return _literal(out, at, bits) if bits <= _LAST_LITERAL else _BAD
     if kind == _DOUBLE:
         return _double(out, at, bits)
     if (kind == _INT16) | (kind == _INT32) | (kind == _INT64):
         shift = 64 - 8 * width
         return _signed(out, at, bits << shift >> shift)
     return _unsigned(out, at, bits)
+
+
+@part
+def _place(raw: Bytes, base: Number, entry: Number, size: Number, kind: Number) -> Number:
+    """Where the value of an entry lies: small ones stand in the entry itself, in place of their offset; -1: nowhere."""
+    at = _offset(raw, entry + 1, size)
+    if kind == _LITERAL:
+        return entry + 1 if at <= _LAST_LITERAL else -1
+    within = kind > _LITERAL and (kind <= _UINT16 or (size == 4 and kind <= _UINT32))
+    return entry + 1 if within else base + at
 
 
 @kernel(int64, RAW, int64, int64, BYTES, int64, INT64S)
@@ -391,7 +415,7 @@ def _document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number, st
         left -= 1
         if left < 0 or place >= end:
             return _BAD
-        if at + _NUMBER > len(out):
+        if at + _ENDS > len(out):
             return _FULL
         if kind <= _ARRAY_LARGE:
             entries = _count(raw, kind, place, end)
@@ -400,8 +424,7 @@ def _document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number, st
             _push(stack, depth, base, count, index, size + keys)
             base, count, index, depth = place, entries, 0, depth + 1
             size, keys = 4 if kind & 1 else 2, int(kind < _ARRAY_SMALL)
-            out[uintp(at)] = _OPEN_OBJECT if keys else _OPEN_ARRAY
-            at += 1
+            at = _opened(keys, out, at)
         else:
             after = _value(raw, kind, place, end, out, at)
             if (after == _FULL) | (after == _BAD):
@@ -409,10 +432,7 @@ def _document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number, st
             other = other or after == _OTHER
             at = max(at, after)
         while depth > 0 and index == count:
-            if at + _NUMBER > len(out):
-                return _FULL
-            out[uintp(at)] = _CLOSE_OBJECT if keys else _CLOSE_ARRAY
-            at, depth = at + 1, depth - 1
+            at, depth = _closed(keys, out, at), depth - 1
             base, count, index = stack[uintp(4 * depth)], stack[uintp(4 * depth + 1)], stack[uintp(4 * depth + 2)]
             keys = stack[uintp(4 * depth + 3)] & 1
             size = stack[uintp(4 * depth + 3)] - keys
@@ -423,9 +443,9 @@ def _document(raw: Bytes, start: Number, end: Number, out: Bytes, at: Number, st
             return at
         entry = base + 2 * size + (count * (size + 2) if keys else 0) + index * (1 + size)
         kind, index = np.int64(raw[uintp(entry)]), index + 1
-        # Small values stand in the entry itself, in place of their offset.
-        within = kind <= _UINT16 or (size == 4 and kind <= _UINT32)
-        place = entry + 1 if kind >= _LITERAL and within else base + _offset(raw, entry + 1, size)
+        place = _place(raw, base, entry, size, kind)
+        if place < 0:
+            return _BAD
 
 
 @kernel(int64, RAW, INT64S, INT64S, int64, INT32S, BYTES, BYTES, INT64S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import decimal
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -114,11 +115,16 @@ def quote(text: str) -> str:
 
 
 def double(value: float) -> str:
-    """As the server's `my_gcvt`: the shortest exact digits, plain where the point lies among or near them."""
+    """As the server's `my_gcvt`: the shortest exact digits, plain where the point lies among or near them.
+
+    Raises ValueError where it is not finite: no document holds such a number.
+    """
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no number of JSON")
     if value == 0:
         return "-0.0" if str(value)[0] == "-" else "0.0"
     sign, digits, exponent = decimal.Decimal(repr(value)).normalize().as_tuple()
-    assert isinstance(exponent, int)  # a stored JSON double is finite
+    assert isinstance(exponent, int)  # as that of any finite number
     text, point = "".join(map(str, digits)), len(digits) + exponent
     minus = "-" if sign else ""
     if -14 <= point <= 15 or 0 < point < len(text):

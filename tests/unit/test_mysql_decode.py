@@ -1,0 +1,268 @@
+"""The compiled decoder of row events against the plain one: generated rows of every type, and bytes gone wrong."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
+from dblog_core.events import CREATE, DELETE, UPDATE, Transaction, Truncated
+from dblog_core.schema import TableName
+from dblog_core.sources.mysql import decode, types
+from dblog_core.sources.mysql.batch import BatchBuilder
+from dblog_core.sources.mysql.decode import ColumnFault, EventFault, RowEvents
+from dblog_core.sources.mysql.tablemap import TableVersion
+from dblog_core.sources.mysql.types import ColumnType, Kind
+from tests.unit import mysql_reference, mysql_rows
+
+OPS = (CREATE, UPDATE, DELETE)
+PLAIN_FAULTS = (ValueError, IndexError, KeyError, struct.error, OverflowError, RecursionError)
+"""What the plain decoder raises where bytes make no sense."""
+
+
+def event(r: random.Random, samples: Sequence[mysql_rows.Sample], op: str, rows: int, nulls: float) -> bytes:
+    columns = [sample.column for sample in samples]
+    images = rows * (2 if op == UPDATE else 1)
+    return b"".join(
+        mysql_rows.image(columns, [None if r.random() < nulls else sample.make(r) for sample in samples])
+        for _ in range(images)
+    )
+
+
+def taken(version: TableVersion, events: Sequence[tuple[str, bytes]]) -> RowEvents:
+    found = RowEvents(version)
+    for op, rows in events:
+        found.add(op, memoryview(rows))
+    found.count()
+    return found
+
+
+def shown(images: pa.StructArray) -> list[str]:
+    """Rows as text, so that NaN equals NaN and -0.0 differs from 0.0; dates as numbers, since Python's end in 9999."""
+    images.validate(full=True)
+    columns = [_numbered(column).to_pylist() for column in images.flatten()]
+    return [
+        repr(row) if there else "None"
+        for there, row in zip(images.is_valid().to_pylist(), zip(*columns, strict=True), strict=True)
+    ]
+
+
+def _numbered(column: pa.Array) -> pa.Array:
+    if pa.types.is_date32(column.type):
+        return column.cast(pa.int32())
+    return column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+
+
+def plainly(version: TableVersion, events: Sequence[tuple[str, bytes]]) -> tuple[list[str], list[str]]:
+    """The images before and after, by the plain decoder."""
+    rows: tuple[list[str], list[str]] = [], []
+    for op, data in events:
+        for side, arrays in zip(rows, mysql_reference.decode(version.columns, op, data, "null"), strict=True):
+            names = [column.name for column in version.schema.columns]
+            side += [] if arrays is None else shown(pa.StructArray.from_arrays(arrays, names))
+    for side, without in zip(rows, (CREATE, DELETE), strict=True):
+        present = iter(list(side))
+        counts = taken(version, events).counts
+        side[:] = [
+            "None" if op == without else next(present)
+            for (op, _), count in zip(events, counts, strict=True)
+            for _ in range(count)
+        ]
+    return rows
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 20), st.sampled_from((0.0, 0.1, 0.6)))
+def test_rows_of_any_types_are_those_of_the_plain_decoder(seed: int, width: int, nulls: float) -> None:
+    r = random.Random(seed)
+    samples = r.choices(mysql_rows.SAMPLES, k=width)
+    version = mysql_rows.version([sample.column for sample in samples])
+    ops = r.choice(((CREATE,), (UPDATE,), (DELETE,), OPS))
+    events = [(op, event(r, samples, op, r.randrange(4), nulls)) for op in r.choices(ops, k=r.randrange(1, 6))]
+    found = taken(version, events)
+    assert (shown(found.before("null")), shown(found.after("null"))) == plainly(version, events)
+
+
+@pytest.mark.parametrize(
+    "sample", mysql_rows.SAMPLES, ids=lambda s: f"{s.column.kind.name}-{s.column.text}-{s.column.prefix}"
+)
+def test_each_type_alone(sample: mysql_rows.Sample) -> None:
+    r = random.Random(sample.column.text)
+    version = mysql_rows.version([sample.column])
+    events = [(CREATE, event(r, [sample], CREATE, 300, 0.1))]
+    assert shown(taken(version, events).after("null")) == plainly(version, events)[1]
+
+
+def broken(r: random.Random, data: bytes) -> bytes:
+    """The bytes with something wrong: some changed, cut off, left out or put in."""
+    at = r.randrange(len(data))
+    match r.randrange(5):
+        case 0:
+            return data[:at]
+        case 1:
+            return data[:at] + data[at + r.randrange(1, 9) :]
+        case 2:
+            return data[:at] + r.randbytes(r.randrange(1, 9)) + data[at:]
+        case 3:
+            return data[:at] + b"\xff" * 4 + data[at + 4 :]
+        case _:
+            changed = bytearray(data)
+            for _ in range(r.randrange(1, 4)):
+                changed[r.randrange(len(data))] = r.choice((0, 0x7F, 0x80, 0xFF, r.randrange(256)))
+            return bytes(changed)
+
+
+def wrong(seed: int) -> None:
+    """One stretch with wrong bytes: rows are found if and only if the plain decoder finds them, and as many; and where
+    they are decoded at all, each value is the plain decoder's."""
+    r = random.Random(seed)
+    samples = r.choices(mysql_rows.SAMPLES, k=r.randrange(1, 7))
+    version = mysql_rows.version([sample.column for sample in samples])
+    op = r.choice(OPS)
+    data = broken(r, event(r, samples, op, r.randrange(1, 4), 0.1) or b"\0")
+    images = mysql_reference.Images(version.columns)
+    try:
+        at = 0
+        while at < len(data):
+            at = images.read(data, at)
+        rows = images.rows // (2 if op == UPDATE else 1) if at == len(data) else None
+        rows = None if op == UPDATE and images.rows % 2 else rows
+    except PLAIN_FAULTS:
+        rows = None
+    if rows is None:
+        with pytest.raises(EventFault):
+            taken(version, [(op, data)])
+        return
+    found = taken(version, [(op, data)])
+    assert found.rows == rows
+    try:
+        got = shown(found.before("null")), shown(found.after("null"))
+    except ColumnFault:
+        return
+    assert got == plainly(version, [(op, data)])
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_wrong_bytes_are_an_error_or_the_plain_decoders_rows(block: int) -> None:
+    for seed in range(500 * block, 500 * block + 500):
+        wrong(seed)
+
+
+def test_events_may_come_in_any_kind_of_buffer() -> None:
+    version = mysql_rows.version([types.integer(4, False)])
+    rows = b"\0\1\0\0\0" + b"\0\2\0\0\0"
+    whole = b"before" + rows + b"after"
+    builder, transaction = BatchBuilder("error"), Transaction("x", "b:4", 1)
+    for body in (whole, bytearray(whole), memoryview(whole), np.frombuffer(whole, dtype=np.uint8)):
+        assert builder.rows_event(version, CREATE, transaction, body, 6, 0, 6 + len(rows)) == 0
+    assert builder.rows_event(version, CREATE, transaction, rows, 0, 0) == 0
+    reused = np.frombuffer(bytearray(rows), dtype=np.uint8)
+    builder.rows_event(version, CREATE, transaction, reused, 0, 0)
+    reused[:] = 0xFF  # the bytes were taken when they came
+    (table,) = builder.build("p", 0).changes
+    assert [row["c0"] for row in table.batch.column("after").to_pylist()] == [1, 2] * 6
+
+
+INT = types.integer(4, False)
+
+
+def rows(*numbers: int) -> bytes:
+    return b"".join(b"\0" + struct.pack("<i", n) for n in numbers)
+
+
+def test_sequence_orders_rows_of_tables_and_signals() -> None:
+    one, other = mysql_rows.version([INT]), mysql_rows.version([INT])
+    first, second = Transaction("1", "b:4", 1), Transaction("2", "b:9", 2)
+    builder = BatchBuilder("error")
+    builder.rows_event(one, CREATE, first, rows(1, 2), 0, 0)
+    builder.rows_event(other, UPDATE, first, rows(3, 4), 0, 0)
+    signal = Truncated(builder.next_sequence, builder.transaction(second), TableName("shop", "t"))
+    builder.signal(signal)
+    builder.rows_event(one, DELETE, second, rows(5), 0, 0)
+    batch = builder.build("p", 0)
+    found = [
+        (row["sequence"], row["op"], row["transaction"], row["before"], row["after"])
+        for table in batch.changes
+        for row in table.batch.to_pylist()
+    ]
+    assert [entry[1:] for entry in sorted(found)] == [
+        ("c", 0, None, {"c0": 1}),
+        ("c", 0, None, {"c0": 2}),
+        ("u", 0, {"c0": 3}, {"c0": 4}),
+        ("d", 1, {"c0": 5}, None),
+    ]
+    assert sorted(found)[2][0] < signal.sequence < sorted(found)[3][0]
+    assert len({entry[0] for entry in found}) == 4
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_rows_that_are_staged_already_are_left_out(op: str) -> None:
+    version, transaction = mysql_rows.version([INT]), Transaction("x", "b:4", 1)
+    events = rows(1, 2, 3, 4) if op == UPDATE else rows(1, 2)
+    builder = BatchBuilder("error")
+    assert builder.rows_event(version, op, transaction, events, 0, 3) == 2
+    assert builder.empty and builder.kept(transaction) == 0
+    assert builder.rows_event(version, op, transaction, events, 0, 1) == 1
+    assert builder.rows_event(version, op, transaction, events, 0, 0) == 0
+    assert builder.kept(transaction) == 3
+    side = "before" if op == DELETE else "after"
+    kept = [row[side]["c0"] for table in builder.build("p", 0).changes for row in table.batch.to_pylist()]
+    assert kept == ([4, 2, 4] if op == UPDATE else [2, 1, 2])
+
+
+def test_only_the_last_transaction_is_asked_for() -> None:
+    version, builder = mysql_rows.version([INT]), BatchBuilder("error")
+    first, second = Transaction("1", "b:4", 1), Transaction("2", "b:9", 2)
+    builder.rows_event(version, CREATE, first, rows(1, 2), 0, 0)
+    builder.rows_event(version, CREATE, second, rows(3), 0, 0)
+    builder.rows_event(mysql_rows.version([INT]), CREATE, second, rows(3, 4), 0, 0)
+    assert builder.kept(second) == 3 and builder.kept(Transaction("3", "b:12", 3)) == 0
+
+
+def test_a_batch_of_short_rows_is_full_by_their_number() -> None:
+    version, builder, transaction = (
+        mysql_rows.version([types.integer(1, False)]),
+        BatchBuilder("error"),
+        Transaction("x", "b:4", 1),
+    )
+    while not builder.full:
+        builder.rows_event(version, CREATE, transaction, b"\0\1" * 4000, 0, 0)
+    batch = builder.build("p", 0)
+    assert 40_000 <= len(batch.changes[0].batch) <= 40_000 + 140_000
+
+
+def test_rows_that_do_not_end_with_their_event_are_told_with_their_transaction() -> None:
+    version, builder = mysql_rows.version([INT]), BatchBuilder("error")
+    builder.rows_event(version, CREATE, Transaction("1", "binlog.000001:4", 1), rows(1, 2), 0, 0)
+    builder.rows_event(version, CREATE, Transaction("2", "binlog.000001:99", 1), rows(1) + b"\0", 0, 0)
+    builder.rows_event(version, CREATE, Transaction("3", "binlog.000001:120", 1), rows(1), 0, 0)
+    with pytest.raises(UnknownLogEvent, match="do not end where") as raised:
+        builder.build("p", 0)
+    assert "shop.t at binlog.000001:99 (transaction 2)" in str(raised.value) and raised.value.fix
+    with pytest.raises(ValueError, match="do not end"):
+        BatchBuilder("error").rows_event(version, CREATE, Transaction("1", "b:4", 1), rows(1)[:-1], 0, 1)
+
+
+def test_a_value_out_of_range_is_told_with_its_transaction_and_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_CELLS", 4)  # so that rows are split in parts
+    version = mysql_rows.version([INT, ColumnType(Kind.DATE, pa.date32(), "date", width=3)])
+    good, zero = b"\0" + bytes(4) + struct.pack("<I", 2024 << 9 | 1 << 5 | 1)[:3], b"\0" + bytes(7)
+    events = [("1", CREATE, good * 3), ("2", DELETE, good), ("3", CREATE, good * 2 + zero), ("4", CREATE, good)]
+
+    def built(zero_dates: str) -> list[object]:
+        builder = BatchBuilder(zero_dates)
+        for number, op, data in events:
+            builder.rows_event(version, op, Transaction(number, f"b:{number}", 1), data, 0, 0)
+        return [row["after"] and row["after"]["c1"] for row in builder.build("p", 0).changes[0].batch.to_pylist()]
+
+    with pytest.raises(ValueOutOfRange, match="column c1: a value is a date that does not exist") as raised:
+        built("error")
+    assert "at b:3 (transaction 3)" in str(raised.value) and "zero_dates" in raised.value.fix
+    assert [value is None for value in built("null")] == [False] * 3 + [True] + [False] * 2 + [True] + [False]

@@ -1,0 +1,151 @@
+"""Binary JSON printed by kernels against the plain printer: any document, at any size, and bytes gone wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dblog_core.sources.mysql import binary_values, json_values, jsontext
+from dblog_core.sources.mysql.binary_values import ValueFault, Values
+from dblog_core.sources.mysql.types import ColumnType, Kind
+from tests.unit.mysql_rows import Opaque, document, json_value, packed_decimal
+
+JSON = ColumnType(Kind.JSON, pa.string(), "json", prefix=4)
+
+
+def values(*documents: bytes | None) -> Values:
+    lengths = np.array([-1 if d is None else len(d) for d in documents], dtype=np.int64)
+    ends = np.cumsum(np.maximum(lengths, 0))
+    raw = np.frombuffer(b"".join(d or b"" for d in documents), dtype=np.uint8)
+    return Values(raw, np.where(lengths < 0, -1, ends - lengths), lengths, lengths >= 0)
+
+
+def texts(*documents: bytes | None) -> list[str | None]:
+    made = binary_values.to_arrow(JSON, values(*documents), zero_dates="error")
+    made.validate(full=True)
+    shown: list[str | None] = made.to_pylist()
+    return shown
+
+
+def states(*documents: bytes) -> list[int]:
+    """What becomes of each document where the kernel has room."""
+    given, room = values(*documents), sum(map(len, documents)) * 8 + 1000
+    offsets, found = np.zeros(len(documents) + 1, dtype=np.int32), np.empty(len(documents), dtype=np.uint8)
+    stack, out = np.empty(json_values.STACK, dtype=np.int64), np.empty(room, dtype=np.uint8)
+    done = json_values.print_documents(given.raw, given.starts, given.lengths, 0, offsets, out, found, stack)
+    assert done == len(documents)
+    return [int(state) for state in found]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_any_document_is_printed_as_the_plain_printer_does(large: bool) -> None:
+    r = random.Random(large)
+    documents = [document(json_value(r, 4), large=large) for _ in range(400)]
+    assert texts(*documents) == [jsontext.to_text(d) for d in documents]
+
+
+def test_documents_are_what_they_were_made_of() -> None:
+    r, plain = random.Random(5), []
+    while len(plain) < 300:
+        value = json_value(r, 3)
+        if "Opaque" not in repr(value):
+            plain.append(value)
+    assert [json.loads(text or "") for text in texts(*map(document, plain))] == plain
+
+
+def test_nulls_and_the_document_that_an_altered_column_has() -> None:
+    assert texts(None, b"", document("x"), None) == [None, "null", '"x"', None]
+
+
+@pytest.mark.parametrize("text", ['"\\/\b\f\n\r\t\x01\x1f\x7fé😀', "", "\0" * 50, "a" * 127, "a" * 128, "\n" * 5000])
+def test_strings_and_keys_are_escaped_alike(text: str) -> None:
+    key = text[:60]
+    assert texts(document({key: text})) == ["{" + jsontext.quote(key) + ": " + jsontext.quote(text) + "}"]
+
+
+def test_a_short_text_of_a_long_document_and_a_long_text_of_a_short_one() -> None:
+    spare = document([1, 2]) + bytes(100_000)  # what an update in place leaves behind
+    grows = document(["\x01" * 20_000] * 3)
+    assert texts(spare, grows, document({})) == ["[1, 2]", jsontext.to_text(grows), "{}"]
+
+
+def nested(depth: int, inner: Any = 1) -> Any:
+    for level in range(depth):
+        inner = [inner] if level % 2 else {"k": inner}
+    return inner
+
+
+def test_containers_as_deep_as_the_server_stores_them() -> None:
+    deep = document(nested(100))
+    assert texts(deep) == [jsontext.to_text(deep)] and states(deep) == [json_values.PRINTED]
+    with pytest.raises(ValueFault, match="no JSON document"):
+        texts(document(nested(102)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1e15, 1e-6, 123456789012345.67, 0.1 + 0.2, 5e-324, Opaque(252, b"\0\1"), Opaque(246, b"\0\0"), Opaque(10, b"\1")],
+)
+def test_what_is_left_to_the_plain_printer_is_told_from_what_is_broken(value: Any) -> None:
+    assert states(document({"a": ["x", value], "b": 1})) == [json_values.ELSEWHERE]
+
+
+@pytest.mark.parametrize("value", [0.1, -0.0, 1e14, 99999999999999.9, 1e-5, 2.5, 1200.0, -0.00012])
+def test_short_numbers_are_printed_by_the_kernel(value: float) -> None:
+    assert states(document([value])) == [json_values.PRINTED]
+    assert texts(document([value])) == [f"[{jsontext.double(value)}]"]
+
+
+def test_doubles_of_any_length() -> None:
+    r = random.Random(7)
+    numbers = [r.randrange(10 ** r.randrange(1, 18)) / 10 ** r.randrange(20) for _ in range(3000)]
+    numbers += [struct.unpack("<d", r.randbytes(8))[0] for _ in range(3000)]
+    numbers = [n for n in numbers if n - n == 0]
+    assert texts(*map(document, numbers)) == [jsontext.double(n) for n in numbers]
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale"), [(1, 0), (9, 9), (10, 1), (18, 0), (27, 9), (65, 30), (65, 0), (30, 30)]
+)
+def test_decimals_of_functions(precision: int, scale: int) -> None:
+    r = random.Random(precision)
+    numbers = [0, 1, -1, 10**precision - 1, -(10**precision - 1), *(r.randrange(10**precision) for _ in range(50))]
+    made = [document([Opaque(246, bytes([precision, scale]) + packed_decimal(n, precision, scale))]) for n in numbers]
+    assert texts(*made) == [jsontext.to_text(d) for d in made] and states(*made) == [json_values.PRINTED] * len(made)
+
+
+def test_a_document_that_points_into_itself_ends() -> None:
+    itself = b"\x02" + struct.pack("<HH", 2, 10) + (b"\x02" + struct.pack("<H", 0)) * 2
+    assert states(itself) == [json_values.BROKEN]
+    shared = document([[[1, 1], 1], 1])
+    doubled = bytearray(shared)
+    with pytest.raises(ValueFault) as raised:
+        texts(document(1), itself)
+    assert raised.value.row == 1
+    for at in range(len(doubled)):  # any one place that points elsewhere
+        for value in (0, 1, 4, 0xFF):
+            wrong(bytes(doubled[:at]) + bytes([value]) + bytes(doubled[at + 1 :]))
+
+
+def wrong(data: bytes) -> None:
+    """It is printed as the plain printer prints it, or refused."""
+    try:
+        (got,) = texts(data)
+    except ValueFault:
+        return
+    assert got == jsontext.to_text(data)
+
+
+def test_wrong_bytes_are_an_error_or_the_plain_printers_text() -> None:
+    r = random.Random(3)
+    for _ in range(2000):
+        data = bytearray(document(json_value(r, 3), large=r.random() < 0.3)[:3000])
+        for _ in range(r.randrange(4)):
+            data[r.randrange(len(data))] = r.choice((0, 1, 2, 0x7F, 0x80, 0xFF, r.randrange(256)))
+        wrong(bytes(data[: r.choice((len(data), r.randrange(len(data) + 1)))]))
