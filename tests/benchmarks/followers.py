@@ -19,7 +19,7 @@ from dblog_core.local import guard
 
 
 class Follower:
-    """While entered, notes when (monotonic seconds) which key's line came out; keys are of the column `id`."""
+    """While entered, notes when (monotonic seconds) which key's line came out, and its offset; keys are of `id`."""
 
     def __init__(self, file: Path, env: Mapping[str, str]) -> None:
         command = [Path(sys.executable).parent / "dblog", "--config", file, "log", "--follow"]
@@ -27,6 +27,7 @@ class Follower:
         guard.watch(self._process.pid, psutil.Process(self._process.pid).create_time())
         self._thread = threading.Thread(target=self._read)
         self.seen: dict[int, float] = {}
+        self.offsets: dict[int, int] = {}
 
     def __enter__(self) -> Follower:
         self._thread.start()
@@ -45,7 +46,7 @@ class Follower:
             arrived = time.monotonic()
             told = orjson.loads(line)
             if told["op"] == "c":
-                self.seen[told["key"]["id"]] = arrived
+                self.seen[told["key"]["id"]], self.offsets[told["key"]["id"]] = arrived, told["offset"]
 
 
 def latencies(committed: Mapping[int, float], seen: Mapping[int, float], *, since: float, until: float) -> list[float]:

@@ -74,7 +74,7 @@ class Child:
     def process(self) -> psutil.Process:
         return psutil.Process(self._process.pid)
 
-    def line(self, timeout: float = 60) -> str:
+    def line(self, timeout: float = 180) -> str:
         """Its next line; empty when it has ended. A child that hangs is killed."""
         deadline = threading.Timer(timeout, self._process.kill)
         deadline.start()

@@ -1,0 +1,245 @@
+"""The merge beside a plain MERGE in the same warm session, and from a commit to its row in Delta."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core.lake import own_directory
+from dblog_core.local.daemon import wait_until
+from dblog_core.staging import Staging
+from dblog_core.staging.segment import log_schema
+from spark_jobs import delta_log
+from spark_jobs.lake import LakeTable
+from tests.benchmarks import data
+from tests.benchmarks.data import NewDatabase
+from tests.benchmarks.followers import percentile
+from tests.benchmarks.ours import Ours
+from tests.benchmarks.results import OURS, Bar, Figure, Results
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.writers import FIRST, Writers
+from tests.spark.lakes import TestLake
+from tests.spark.segments import EPOCH, table
+
+PLAIN = "plain MERGE"
+SHAPE = table(
+    "orders",
+    id=pa.int64(),
+    customer_id=pa.int32(),
+    amount=pa.decimal128(12, 2),
+    name=pa.string(),
+    email=pa.string(),
+    city=pa.string(),
+    created=pa.timestamp("us"),
+    updated=pa.timestamp("us", tz="UTC"),
+    attrs=pa.string(),
+    active=pa.int8(),
+    score=pa.float64(),
+    note=pa.string(),
+)
+_DEFAULTS = {
+    "spark.databricks.delta.snapshotPartitions": "50",
+    "spark.databricks.delta.merge.materializeSource": "auto",
+    "spark.sql.shuffle.partitions": "200",
+}
+RATE = 500  # transactions a second
+TABLES = 10
+
+
+def _rows(spark: SparkSession, count: int) -> DataFrame:
+    i = F.col("id")
+    names = {"name": "name ", "email": "user.", "city": "city "}
+    texts = {name: F.concat(F.lit(start), i % (100 if name == "city" else count)) for name, start in names.items()}
+    values = {
+        "customer_id": (i % 1_000_003).cast("int"),
+        "amount": ((i % 1_000_000) / 100).cast("decimal(12,2)"),
+        **texts,
+        "created": F.timestamp_micros(i * 1000).cast("timestamp_ntz"),
+        "updated": F.timestamp_micros(i * 1000),
+        "attrs": F.concat(F.lit('{"n": '), i % 100, F.lit("}")),
+        "active": F.lit(1).cast("tinyint"),
+        "score": F.hash(i) / 1e9,
+        "note": F.md5(i.cast("string")),
+    }
+    rows = spark.range(0, count, 1, max(2, count // 625_000)).select("id", *(v.alias(n) for n, v in values.items()))
+    provenance = {"offset": F.lit(0).cast("long"), "position": F.lit("p"), "origin": F.lit("dump")}
+    provenance["commit_time"] = F.timestamp_micros(F.lit(0).cast("long"))
+    ordered = [provenance[n].alias(f"_dblog_{n}") for n in ("offset", "position", "commit_time", "origin")]
+    return rows.select("*", *ordered)
+
+
+class Filled:
+    """A lake with one table of so many rows, and the same rows in a Delta table as Spark makes it by default."""
+
+    def __init__(self, spark: SparkSession, path: Path, rows: int) -> None:
+        self.lake = TestLake(spark, Staging(str(path / "staging"), source="shop"), path / "lake")
+        self.rows, self._dice = rows, random.Random(rows)
+        made = LakeTable(spark, self.lake.table(SHAPE), SHAPE, app="made")
+        made.prepare()
+        _rows(spark, rows).write.format("delta").mode("append").save(str(made.path))
+        self._plain, self._file = path / "plain", path / "changed.parquet"
+        _rows(spark, rows).write.format("delta").save(str(self._plain))
+        self._session = spark.newSession()
+        for name, value in _DEFAULTS.items():
+            self._session.conf.set(name, value)
+        self._merger = self.lake.merger()
+
+    def changed(self, count: int, below: int) -> pa.RecordBatch:
+        """New values for rows spread over the keys below a limit."""
+        keys = self._dice.sample(range(below), count)
+        day = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - as a source without zones has it
+        rows = [
+            {
+                "id": key,
+                "customer_id": key % 1_000_003,
+                "amount": decimal.Decimal(self._dice.randrange(10**6)) / 100,
+                "name": f"name {key}",
+                "email": f"user.{key}",
+                "city": "elsewhere",
+                "created": day,
+                "updated": day.replace(tzinfo=dt.UTC),
+                "attrs": "{}",
+                "active": 0,
+                "score": self._dice.random(),
+                "note": "changed",
+            }
+            for key in keys
+        ]
+        return pa.RecordBatch.from_pylist(rows, schema=SHAPE.arrow)
+
+    def ours(self, changed: pa.RecordBatch) -> float:
+        """Seconds of a merge of one segment with these updates."""
+        build, count = self.lake.build, len(changed)
+        build.staging.put_schema(SHAPE)
+        first = build.next(count)
+        images = changed.to_struct_array()
+        columns = {
+            "offset": pa.array(range(first, first + count), pa.int64()),
+            "op": pa.repeat("u", count),
+            "origin": pa.repeat("log", count),
+            "transaction": pa.repeat("t", count),
+            "position": pa.repeat("p", count),
+            "commit_time": pa.repeat(pa.scalar(EPOCH, pa.timestamp("us", tz="UTC")), count),
+            "key_only": pa.repeat(False, count),
+            "after": images,
+        }
+        whole = log_schema(SHAPE)
+        batch = [columns.get(f.name, pa.nulls(count, f.type)) for f in whole]
+        build.batch(SHAPE, pa.RecordBatch.from_arrays(batch, schema=whole))
+        build.seal()
+        began = time.monotonic()
+        merged = self._merger.round(retry_stopped=False)
+        seconds = time.monotonic() - began
+        assert merged is not None and merged.tables[0].error is None and merged.tables[0].applied == count
+        return seconds
+
+    def plain(self, changed: pa.RecordBatch) -> float:
+        """Seconds of what everybody writes first."""
+        pq.write_table(pa.Table.from_batches([changed]), self._file)
+        began = time.monotonic()
+        source = self._session.read.parquet(str(self._file))
+        target = DeltaTable.forPath(self._session, str(self._plain)).alias("t")
+        values = {c.name: f"s.{c.name}" for c in SHAPE.columns}
+        merge = target.merge(source.alias("s"), "t.id = s.id").whenMatchedUpdate(set=values)
+        merge.whenNotMatchedInsert(values=values).execute()
+        return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, scale: Scale) -> Filled:
+    return Filled(spark, tmp_path_factory.mktemp("merge"), scale.lake_rows)
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("count", [1_000, 100_000])
+def test_merge_of_changed_rows(filled: Filled, count: int, scale: Scale, results: Results) -> None:
+    series: dict[str, list[float]] = {OURS: [], PLAIN: []}
+    for number in range(-1, scale.rounds):  # round -1 warms both
+        changed = filled.changed(min(count, filled.rows // 10), filled.rows)
+        seconds = {OURS: filled.ours(changed), PLAIN: filled.plain(changed)}
+        if number >= 0:
+            for who, rounds in series.items():
+                rounds.append(seconds[who])
+    title = f"merge of {count:,} changed rows into a table of {filled.rows:,}"
+    bar = Bar(1 / 3, PLAIN, at_most=True)
+    results.add(Figure(f"merge_{count}", "Merge", title, "s", series, (bar,)))
+
+
+@pytest.mark.timeout(3600)
+def test_merge_where_changes_stay_in_a_tenth_of_the_keys(
+    spark: SparkSession, filled: Filled, scale: Scale, results: Results, tmp_path: Path
+) -> None:
+    small = Filled(spark, tmp_path, filled.rows // 10)
+    ten, one = "ten times the table", "the table"
+    series: dict[str, list[float]] = {ten: [], one: []}
+    for number in range(-1, scale.rounds):
+        seconds = {name: of.ours(of.changed(1_000, small.rows)) for name, of in ((ten, filled), (one, small))}
+        if number >= 0:
+            for name, rounds in series.items():
+                rounds.append(seconds[name])
+    title = f"merge of 1,000 rows within a tenth of the keys: {filled.rows:,} rows against {small.rows:,}"
+    ratio = [a / b for a, b in zip(series[ten], series[one], strict=True)]
+    results.add(Figure("merge_tenth", "Merge", f"{title}, times as long", "×", {OURS: ratio}, (Bar(2, at_most=True),)))
+
+
+@pytest.mark.timeout(3600)
+def test_commit_to_delta(bench_database: NewDatabase, scale: Scale, results: Results, tmp_path: Path) -> None:
+    """From `cuts`: a transaction is visible when the first cut that it lies before was recorded."""
+    database = bench_database("mysql")
+    tables = data.MANY[:TABLES]
+    data.create(database, *tables)
+    ours = Ours(database, tmp_path / "ours")
+    ours.prepare()
+    cuts = own_directory(ours.config.lake.path) / "cuts"
+
+    def seen() -> int:
+        return delta_log.version(cuts) or 0
+
+    with ours.capturing(), _merging(ours), Writers(database, *tables, rate=RATE, first=FIRST) as load:
+        warm = 12  # cuts: the JVM compiles what runs often
+        wait_until(lambda: seen() >= warm, timeout=900, what="a merge that is warm")
+        began = time.time()
+        assert load.measure(scale.seconds * scale.rounds) > RATE * 0.9, "the source cannot keep up"
+        ended, last = time.time(), seen()
+        wait_until(lambda: seen() > last + 1, timeout=300, what="the last rows")
+    found = _latencies(cuts, began, ended)
+    size = len(found) // scale.rounds
+    rounds = [percentile(found[i * size : (i + 1) * size], 50) for i in range(scale.rounds)]
+    title = (
+        f"MySQL: commit to visible in Delta, `merge --continuous`, {RATE} transactions a second, {TABLES} tables, p50"
+    )
+    results.add(Figure("latency_delta", "Merge", title, "s", {OURS: rounds}, (Bar(8, at_most=True),)))
+
+
+@contextmanager
+def _merging(ours: Ours) -> Iterator[None]:
+    command = [sys.executable, "-m", "dblog_core.cli", "--config", str(ours.file), "merge", "--continuous"]
+    process = subprocess.Popen(command, env=ours.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        yield
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors.decode()[-4000:]
+
+
+def _latencies(cuts: Path, began: float, ended: float) -> list[float]:
+    """Seconds, of one transaction each 20 ms between the two moments."""
+    rows = pq.read_table(sorted(cuts.glob("*.parquet")), columns=["commit_time", "merged_at"]).to_pylist()
+    points = sorted((r["commit_time"].timestamp(), r["merged_at"].timestamp()) for r in rows)
+    moments = [began + n / 50 for n in range(int((ended - began) * 50))]
+    return [next(merged for upto, merged in points if upto >= moment) - moment for moment in moments]
