@@ -52,13 +52,18 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One attempt on a task. `phase`: ready, low (written), read (SELECT done), waits (nothing left to read)."""
+    """One attempt on a task. `phase`: ready, low (written), read (SELECT done), waits (nothing left to read).
+
+    `behind`: a chunk that is being staged, with its number; its high watermark is still to come, while the next chunk
+    is on its way already.
+    """
 
     task: int
     attempt: int
     ordinal: int
     phase: str = "ready"
     chunk: Chunk | None = None
+    behind: tuple[int, Chunk] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,18 +232,22 @@ class World:
         if worker.phase == low and not broken:
             new = self.copy()
             new._set(place, replace(worker, phase="low"))
-            new._append(Low(self._mark(worker)))
+            new._append(Low(self._mark(worker, worker.ordinal)))
+            new._hand_over(place, high)
             yield f"{name} writes low {worker.ordinal}", new
         if worker.phase == read and not broken:
             for shown in self._appear(self._awaited(worker)):
                 new = self.copy()
                 new.visible |= shown
                 new._set(place, replace(worker, phase="read", chunk=new._select(chunks[worker.ordinal])))
+                new._hand_over(place, high)
                 yield f"{name} reads chunk {worker.ordinal}{_told(shown)}", new
-        if worker.phase == high and worker.chunk is not None:
+        if worker.behind is not None:
             new = self.copy()
-            new._high(place, worker, worker.chunk)
-            yield f"{name} writes high {worker.ordinal}", new
+            new._high(worker, *worker.behind)
+            new._set(place, replace(worker, behind=None))
+            new._hand_over(place, high)
+            yield f"{name} writes high {worker.behind[0]}", new
         last = worker.attempt >= ATTEMPTS
         if broken and not (last and len(self._scripts(self.log)) < len(self.scenario.scripts)):
             new = self.copy()
@@ -284,11 +293,11 @@ class World:
 
     # Workers --------------------------------------------------------------------------------------------------------
 
-    def _mark(self, worker: Worker) -> Mark:
-        window = f"{worker.task}.{worker.attempt}.{worker.ordinal}"
+    def _mark(self, worker: Worker, ordinal: int) -> Mark:
+        window = f"{worker.task}.{worker.attempt}.{ordinal}"
         heals = None if self.scenario.listed else Heals()
         parts = len(self.scenario.tasks)
-        return Mark("shop", f"{DUMP}/{worker.task}", worker.attempt, worker.ordinal, window, str(TABLE), parts, heals)
+        return Mark("shop", f"{DUMP}/{worker.task}", worker.attempt, ordinal, window, str(TABLE), parts, heals)
 
     def _awaited(self, worker: Worker) -> set[int]:
         """What a SELECT waits for: an altering transaction, which has the table to itself; under log order all before
@@ -296,27 +305,37 @@ class World:
         altering = {number for number in self._hidden() if alters(self.scenario.scripts[number])}
         if self.scenario.visible is Visible.ANY_ORDER or self.rules.select_before_low:
             return altering
-        lows = [i for i, e in enumerate(self.log) if isinstance(e, Low) and e.mark == self._mark(worker)]
+        lows = [
+            i for i, e in enumerate(self.log) if isinstance(e, Low) and e.mark == self._mark(worker, worker.ordinal)
+        ]
         return altering | set(self._hidden(lows[-1]))
 
     def _set(self, place: int, worker: Worker) -> None:
         self.workers = (*self.workers[:place], worker, *self.workers[place + 1 :])
 
-    def _high(self, place: int, worker: Worker, chunk: Chunk) -> None:
+    def _hand_over(self, place: int, complete: str) -> None:
+        """A chunk that has all but its high watermark is staged as soon as the one before is, and the next begins."""
+        worker = self.workers[place]
+        if worker.phase == complete and worker.chunk is not None and worker.behind is None:
+            final = worker.ordinal + 1 == len(self.scenario.tasks[worker.task])
+            behind = worker.ordinal, worker.chunk
+            phase = "waits" if final else "ready"
+            self._set(place, Worker(worker.task, worker.attempt, worker.ordinal + 1, phase, behind=behind))
+
+    def _high(self, worker: Worker, ordinal: int, chunk: Chunk) -> None:
         if self.rules.reuse_rows and self.old_rows is not None:
             chunk, self.old_rows = self.old_rows, None
-        final = worker.ordinal + 1 == len(self.scenario.tasks[worker.task])
-        self._set(place, Worker(worker.task, worker.attempt, worker.ordinal + 1, "waits" if final else "ready"))
+        final = ordinal + 1 == len(self.scenario.tasks[worker.task])
         payload: Any = chunk
         self._append(
             High(
-                self._mark(worker),
+                self._mark(worker, ordinal),
                 file="f" if chunk.rows else None,
                 rows=len(chunk.rows),
                 bytes=0,
                 checksum=payload,
                 schema=str(chunk.shape),
-                last_key=worker.ordinal,
+                last_key=ordinal,
                 final=final,
                 snapshot=chunk.snapshot,
                 absent=chunk.absent,
@@ -325,7 +344,7 @@ class World:
 
     def _retry(self, place: int, worker: Worker, progress: TaskProgress) -> None:
         if self.rules.reuse_rows:
-            self.old_rows = worker.chunk or self.old_rows
+            self.old_rows = worker.chunk or (worker.behind[1] if worker.behind else None) or self.old_rows
         attempt = worker.attempt + 1
         self.attempts = tuple(attempt if i == worker.task else n for i, n in enumerate(self.attempts))
         self._set(place, Worker(worker.task, attempt, progress.ordinal, "waits" if progress.done else "ready"))
