@@ -61,6 +61,8 @@ class Ahead:
     def close(self) -> None:
         """Ends the thread; what it has gathered is dropped."""
         with self._changed:
+            if self._over:
+                return
             self._over = True
             self._ring()
             self._changed.notify_all()
@@ -99,7 +101,7 @@ class Ahead:
 
     def _run(self) -> None:
         try:
-            while (batch := self._gather(self)) is not None:
+            while not self._over and (batch := self._gather(self)) is not None:
                 with self._changed:
                     self._changed.wait_for(lambda: self._batch is None or self._over)
                     self._batch = batch

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-
-import pyarrow as pa
-
-from dblog_core.sources.mysql.tablemap import lenenc
 
 HEADER = 19
 CHECKSUM = 4
@@ -255,28 +251,3 @@ def uncompress_mariadb(data: bytes) -> bytes:
 def uncompressed_query(body: bytes) -> bytes:
     start = 13 + int.from_bytes(body[11:13], "little") + body[8] + 1
     return body[:start] + uncompress_mariadb(body[start:])
-
-
-def payload(body: bytes) -> Iterator[Event]:
-    """The events inside a TRANSACTION_PAYLOAD; they carry no checksums. Raises ValueError."""
-    at, algorithm, plain_size = 0, 255, 0
-    while at < len(body) and body[at] != 0:
-        field, at = lenenc(body, at)
-        length, at = lenenc(body, at)
-        value = body[at : at + length]
-        at += length
-        if field == 2:
-            algorithm = lenenc(value, 0)[0]
-        elif field == 3:
-            plain_size = lenenc(value, 0)[0]
-    data = body[at + 1 :]  # after the end mark of the fields
-    if algorithm not in (0, 255):
-        raise ValueError(f"compression algorithm {algorithm} of a transaction is unknown")
-    plain = data if algorithm == 255 else pa.Codec("zstd").decompress(data, decompressed_size=plain_size, asbytes=True)
-    at = 0
-    while at < len(plain):
-        size = int.from_bytes(plain[at + 9 : at + 13], "little")
-        if size < HEADER or at + size > len(plain):
-            raise ValueError("an event inside a compressed transaction is cut short")
-        yield parse(plain[at : at + size], 0, False)
-        at += size

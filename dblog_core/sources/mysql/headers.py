@@ -96,9 +96,9 @@ def crc32(raw: Bytes, at: int, end: int) -> Any:
 
 
 @part
-def _number(raw: Bytes, at: int, size: int) -> int:
+def _number(raw: Bytes, at: int, size: int) -> Any:
     """A little-endian number of up to seven bytes, or of eight whose highest bit is not set."""
-    number = 0
+    number: Any = np.int64(0)
     for i in range(size):
         number |= np.int64(raw[np.uintp(at + i)]) << (8 * i)
     return number
@@ -109,7 +109,7 @@ def _whole_rows(raw: Bytes, at: int, stop: int, bitmaps: int) -> int:
     """Where the first image begins, for a row event whose column count stands at `at`; -1 where columns are missing."""
     if at >= stop or raw[np.uintp(at)] > 252 or raw[np.uintp(at)] == 251:
         return -1
-    count = np.int64(raw[np.uintp(at)])
+    count: Any = np.int64(raw[np.uintp(at)])
     at += 1
     if count == 252:
         if stop - at < 2:
@@ -232,7 +232,8 @@ def _event(raw: Bytes, state: Int64s, out: Any, n: int, begin: int, end: int) ->
     """Reads the event that raw[begin:end] is; returns GOOD or what is wrong with it."""
     if end - begin < HEADER or _number(raw, begin + 9, 4) != end - begin:
         return BAD_SIZE
-    kind, stop = np.int64(raw[np.uintp(begin + 4)]), end
+    kind: Any = np.int64(raw[np.uintp(begin + 4)])
+    stop = end
     # The description of a file's format carries a checksum field always, and says itself whether it is used.
     if kind == _FORMAT_DESCRIPTION:
         if end - begin < HEADER + CHECKSUM + 1:

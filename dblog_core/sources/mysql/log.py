@@ -1,7 +1,8 @@
 """The log stream: events become transactions and batches, in commit order.
 
 It reads from one connection. When an XA transaction commits, whose rows the log has had when it was prepared, a second
-connection brings these rows; the first waits meanwhile.
+connection brings these rows; the first waits meanwhile. A thread of its own is one batch ahead of whoever reads
+(`ahead.py`).
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable
 from dblog_core.events import LogBatch
 from dblog_core.sources.mysql import events, stream
+from dblog_core.sources.mysql.ahead import Ahead, Demand
 from dblog_core.sources.mysql.events import Event
+from dblog_core.sources.mysql.framing import Events
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position, Prepared
 from dblog_core.sources.mysql.stream import EventStream, StreamEnded
 from dblog_core.sources.mysql.transactions import LogState
 from dblog_core.sources.mysql.xa import Again
 
+_IDLE = 10.0
+"""Seconds after which silence is looked at, whoever waits."""
+
 
 class _Events(Protocol):
     def next(self) -> Event | None: ...
 
-    def receive(self, wait: float) -> bool: ...
-
-    def readable(self, wait: float) -> bool: ...
+    def receive(self, wait: float, *, until: int | None = None) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -42,54 +46,76 @@ class _Remembered:
     def next(self) -> Event | None:
         return next(self._events)
 
-    def receive(self, wait: float) -> bool:
-        return True
-
-    def readable(self, wait: float) -> bool:
+    def receive(self, wait: float, *, until: int | None = None) -> bool:
         return True
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-class MysqlLog:
-    """A LogStream over an open replication connection."""
+class Reader:
+    """Makes batches of what the connection brings."""
 
     def __init__(self, config: SourceConfig, log: EventStream, state: LogState, *, mariadb: bool) -> None:
         self._config, self._log, self._state, self._mariadb = config, log, state, mariadb
         self._second: _Events | None = None
+        self._found: Events | None = None
+        self._since: float | None = None
 
-    def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
-        deadline = time.monotonic() + timeout
-        flush_at: float | None = None
-        while True:
+    def gather(self, demand: Demand) -> LogBatch | None:
+        """The next batch: a full one; or what there is between two transactions, once somebody waits for it and the
+        first of it has waited for others. None when nobody will read any more."""
+        while not demand.over:
             taken = self._step()
-            now = time.monotonic()
-            if taken:
-                if flush_at is None:
-                    flush_at = now + linger
-                if self._state.full or (now > flush_at and self._state.between and self._state.has_news):
-                    return self._state.flush()
-            elif self._state.between and self._state.has_news and not self._log.readable(0):
-                return self._state.flush()
-            elif not (self._second or self._log).receive(deadline - now):
-                return None
+            if self._state.full:
+                return self._flush()
+            wait = self._patience(demand)
+            if wait is not None and wait <= 0:
+                return self._flush()
+            if not taken and not self._receive(_IDLE if wait is None else wait, demand):
+                demand.heard()
+        return None
+
+    def _patience(self, demand: Demand) -> float | None:
+        if not self._state.has_news:
+            return None
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        return demand.patience(self._since, now) if self._state.between else None
+
+    def _flush(self) -> LogBatch:
+        self._since = None
+        return self._state.flush()
+
+    def _receive(self, wait: float, demand: Demand) -> bool:
+        return (self._second or self._log).receive(wait, until=demand.fileno())
 
     def _step(self) -> bool:
-        """Takes the next event, if it has arrived, from where it is due."""
+        """Takes the next events, if they have arrived, from where they are due."""
         again = self._state.again
         try:
-            if again is None:
-                if (event := self._log.next()) is not None:
-                    self._state.take(event)
+            if self._state.unpacking:
+                self._state.take_unpacked()
+            elif again is None:
+                return self._take()
+            elif (event := self._next_again(again)) is None:
+                return False
             else:
-                if (event := self._next_again(again)) is not None:
-                    self._state.take_again(event)
-                if self._state.again is None:
-                    self._end_second()
+                self._state.take_again(event)
+            if self._state.again is None:
+                self._end_second()
         except (ValueError, IndexError, struct.error, zlib.error) as error:
             raise self._state.unknown(f"an event cannot be read: {error}", fix=events.FRESH_START) from error
-        return event is not None
+        return True
+
+    def _take(self) -> bool:
+        self._found = self._found or self._log.events()
+        if self._found is None:
+            return False
+        if self._state.take_all(self._found):
+            self._found = None
+        return True
 
     def _next_again(self, again: Again) -> Event | None:
         try:
@@ -125,12 +151,30 @@ class MysqlLog:
             self._second = None
             self._log.listened()
 
+    def close(self) -> None:
+        self._end_second()
+        self._log.close()
+
+
+class MysqlLog:
+    """A LogStream over an open replication connection."""
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self._reader = reader
+        self._ahead = Ahead(reader.gather, name)
+
+    def start(self) -> None:
+        self._ahead.start()
+
+    def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
+        return self._ahead.read(timeout, linger)
+
     def acknowledge(self, position: str) -> None:
         """Nothing to do: this server keeps its log by time and size, whoever reads it."""
 
     def close(self) -> None:
-        self._end_second()
-        self._log.close()
+        self._ahead.close()
+        self._reader.close()
 
 
 def place_again(place: Prepared, position: Position) -> Position:
@@ -158,4 +202,6 @@ def second_id(config: SourceConfig) -> int:
 def open_log(config: SourceConfig, position: Position, state: LogState, *, mariadb: bool, identity: int) -> MysqlLog:
     """Connects and asks for the log from `position` on."""
     log = stream.connect(config, position, lambda: state.position, mariadb=mariadb, identity=identity)
-    return MysqlLog(config, log, state, mariadb=mariadb)
+    opened = MysqlLog(Reader(config, log, state, mariadb=mariadb), f"log-{config.name}")
+    opened.start()
+    return opened

@@ -19,10 +19,9 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceError, SourceUnavailable
 from dblog_core.sources.mysql import connection, events
 from dblog_core.sources.mysql.events import Event
-from dblog_core.sources.mysql.packets import Packets
+from dblog_core.sources.mysql.framing import Events, Framing, NoEvent
 from dblog_core.sources.mysql.position import Position
 
-_RECEIVE = 256 << 10
 _HEARTBEAT = 1.0
 _SILENCE = 60.0
 """Seconds without even a heartbeat after which the server counts as gone."""
@@ -38,34 +37,35 @@ class EventStream:
     """The events of one connection, in log order. `place`: how far we have come, for errors."""
 
     def __init__(self, config: SourceConfig, reader: Any, place: Callable[[], Position], *, checksums: bool) -> None:
-        self._config, self._reader, self._place, self._checksums = config, reader, place, checksums
+        self._config, self._reader, self._place = config, reader, place
         self._socket = reader._stream_connection._sock
-        self._socket.settimeout(_SILENCE)
-        self._packets = Packets()
+        self._socket.setblocking(False)
+        self._framing = Framing(packets=True, checksums=checksums)
+        self._events: Events | None = None
         self._heard = time.monotonic()
+
+    def events(self) -> Events | None:
+        """The events that have arrived; those of the last call must have been taken.
+
+        Raises SourceError; ValueError where they cannot be read.
+        """
+        try:
+            return self._framing.next()
+        except NoEvent as message:
+            raise self._told(message.payload) from message
 
     def next(self) -> Event | None:
-        """The next event that has arrived. Raises SourceError; ValueError and such where it cannot be read."""
-        packet = self._packets.next()
-        if packet is None:
-            return None
-        self._heard = time.monotonic()
-        if packet[0] == 0xFF:
-            raise self._refusal(packet)
-        if packet[0] == 0xFE:
-            raise StreamEnded(
-                "the server ended the log stream",
-                where=connection.where(self._config),
-                fix="check that the server runs",
-            )
-        # The description of a file's format carries a checksum field always, and says itself whether it is used.
-        if packet[5] == events.Type.FORMAT_DESCRIPTION:
-            self._checksums = events.has_checksums(packet)
-        return events.parse(packet, 1, self._checksums)
+        """The next event that has arrived. Raises as `events` does."""
+        while (found := self._events or self.events()) is not None:
+            self._events = found
+            for row in found.rest:
+                return found.event(row[0])
+            self._events = None
+        return None
 
-    def receive(self, wait: float) -> bool:
-        """Feeds what has come; False if nothing came in `wait` seconds."""
-        if not self.readable(max(0.0, wait)):
+    def receive(self, wait: float, *, until: int | None = None) -> bool:
+        """Takes in what has come; False if nothing came in `wait` seconds, or before the file `until` had news."""
+        if not self._readable(max(0.0, wait), until):
             if time.monotonic() - self._heard > _SILENCE:
                 raise SourceUnavailable(
                     f"no sign of life for {_SILENCE:.0f} s",
@@ -74,22 +74,42 @@ class EventStream:
                 )
             return False
         with connection.translated(self._config, "reading the log"):
-            data = self._socket.recv(_RECEIVE)
-        if not data:
+            try:
+                count = self._socket.recv_into(self._framing.room())
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return False  # a part of a TLS record
+        if not count:
             raise SourceUnavailable(
                 "the server closed the connection",
                 where=connection.where(self._config),
                 fix="check that the server runs",
             )
-        self._packets.feed(data)
+        self._heard = time.monotonic()
+        self._framing.received(count)
         return True
 
-    def readable(self, wait: float) -> bool:
-        """Whether something arrives within `wait` seconds."""
+    def _readable(self, wait: float, until: int | None) -> bool:
+        """Whether something arrives within `wait` seconds, and before `until`."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             return True
         with connection.translated(self._config, "waiting for the log"):
-            return bool(select.select([self._socket], [], [], wait)[0])
+            poll = select.poll()
+            poll.register(self._socket, select.POLLIN)
+            if until is not None:
+                poll.register(until, select.POLLIN)
+            return any(file == self._socket.fileno() for file, _ in poll.poll(wait * 1000))
+
+    def _told(self, packet: bytes) -> Exception:
+        """What a packet that is no event means."""
+        if packet[:1] == b"\xff":
+            return self._refusal(packet)
+        if packet[:1] == b"\xfe":
+            return StreamEnded(
+                "the server ended the log stream",
+                where=connection.where(self._config),
+                fix="check that the server runs",
+            )
+        return ValueError(f"a packet of {len(packet)} bytes that begins with {packet[:1]!r} is no event")
 
     def _refusal(self, packet: bytes) -> SourceError:
         try:

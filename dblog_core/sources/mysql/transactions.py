@@ -3,41 +3,44 @@
 A group of events begins with its GTID and ends with XID, COMMIT, or the one statement that it consists of. Only the
 place between two groups is a position. Every type is handled, known to be harmless, or an error. The rows of an XA
 transaction are held back when they are prepared, and taken again when it commits (`xa.py`).
+
+What a busy log consists of goes a short way (`take_all`), which takes only what the long one has judged before: rows
+of a table number whose map and shape it has seen, in a group that is open and plain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
-from dblog_core.events import LogBatch, Rewritten, SchemaSeen, Transaction, Truncated, WatermarkSeen
+from dblog_core.events import (
+    CREATE,
+    DELETE,
+    UPDATE,
+    LogBatch,
+    Rewritten,
+    SchemaSeen,
+    Truncated,
+    WatermarkSeen,
+)
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import events, rowevents, tablemap, xa
+from dblog_core.sources.mysql import compressed, events, headers, rowevents, tablemap, xa
 from dblog_core.sources.mysql.batch import BatchBuilder
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
 from dblog_core.sources.mysql.events import GTIDS, Event, GtidEvent, Type
+from dblog_core.sources.mysql.framing import Events
+from dblog_core.sources.mysql.group import Group
 from dblog_core.sources.mysql.position import MariadbGtids, Position, Prepared
-from dblog_core.sources.mysql.rowevents import DUMMY_TABLES, KINDS, Versions
+from dblog_core.sources.mysql.progress import Progress
+from dblog_core.sources.mysql.rowevents import DUMMY_TABLES, KINDS
 from dblog_core.sources.mysql.statements import Means, Statement, classify
 from dblog_core.sources.mysql.tablemap import TableVersion
+from dblog_core.sources.mysql.tablenumbers import TableNumbers
 from dblog_core.sources.mysql.types import UnsupportedType
 
-
-@dataclass(slots=True)
-class _Group:
-    """The transaction being read. `rows`: row changes of wanted tables so far, also those not to be delivered again.
-
-    `held`: in an XA transaction that is being prepared, what becomes of its rows is not known yet.
-    """
-
-    gtid: GtidEvent
-    transaction: Transaction
-    begun: bool
-    start: int
-    rows: int = 0
-    held: xa.Held | None = None
+_OPS = (CREATE, UPDATE, DELETE)
+"""By the codes of row events in `headers`."""
 
 
 class LogState:
@@ -57,19 +60,21 @@ class LogState:
     ) -> None:
         self._tables, self._zero_dates = tables, zero_dates
         self._mariadb, self._server = mariadb, server
-        self.position = position.moved(next=None)
+        self._progress = Progress(position.moved(next=None))
         self._expected, self._skip = position.next, skip
         self._flushed = self.position
         self._file, self._start, self._offset = position.file, position.offset, position.offset
-        self._group: _Group | None = None
+        self._group: Group | None = None
         self.again: xa.Again | None = None
         self._kept = xa.Kept()
-        self._maps: dict[int, TableVersion | TableName | None] = {}
-        self._versions = Versions(keys, charsets, mariadb=mariadb)
+        self._numbers = TableNumbers(tables, keys, charsets, mariadb=mariadb)
+        self._owner = ""
+        self._unpacking: Iterator[Events] | None = None
+        self._unpacked: Events | None = None
         self._shapes: dict[TableName, str] = {}
         self._batch = BatchBuilder(zero_dates)
         self._handlers: dict[int, Callable[[Event], None]] = {
-            Type.FORMAT_DESCRIPTION: lambda _: self._maps.clear(),  # a server that restarted numbers its tables anew
+            Type.FORMAT_DESCRIPTION: lambda _: self._numbers.forget(),  # the server may have restarted
             Type.ROTATE: self._rotate,
             Type.HEARTBEAT: self._heartbeat,
             Type.HEARTBEAT_V2: lambda _: None,
@@ -92,8 +97,18 @@ class LogState:
         }
 
     @property
+    def position(self) -> Position:
+        """The place after the last whole group."""
+        return self._progress.position
+
+    @property
     def full(self) -> bool:
         return self._batch.full
+
+    @property
+    def unpacking(self) -> bool:
+        """Whether a compressed transaction is open: its events come next, through `take_unpacked`."""
+        return self._unpacking is not None
 
     @property
     def between(self) -> bool:
@@ -106,10 +121,12 @@ class LogState:
 
     def flush(self) -> LogBatch:
         """The batch so far. Raises ValueOutOfRange."""
-        partial = self._group.rows if self._group else 0
-        position = self.position
+        partial, position = 0, self.position
+        if self._group and self._group.changed:
+            self._group.rows += self._batch.kept(self._group.transaction)
+            partial = self._group.rows
         if partial and self._group:
-            position = position.moved(next=self._group.transaction.id)
+            position = position.moved(next=self._group.id)
         batch = self._batch.build(position.encode(), partial)
         self._batch, self._flushed = BatchBuilder(self._zero_dates), self.position
         return batch
@@ -132,7 +149,8 @@ class LogState:
     def take(self, event: Event) -> None:
         """Takes the next event. Raises UnknownLogEvent or LogPositionLost; ValueError where it cannot be read.
 
-        While `again` says so, those of a prepared transaction come next, through `take_again`.
+        While `again` says so, those of a prepared transaction come next, through `take_again`; while `unpacking` does,
+        those of a compressed one, through `take_unpacked`.
         """
         assert self.again is None
         if event.end and not event.artificial and event.type not in (Type.HEARTBEAT, Type.HEARTBEAT_V2):
@@ -140,6 +158,73 @@ class LogState:
             self._offset += (event.end - self._offset) & 0xFFFFFFFF
             self._start = self._offset - event.size
         self._dispatch(event)
+
+    def take_all(self, found: Events) -> bool:
+        """Takes events until none is left (True), or the batch is full, or others are due first. Raises as `take`."""
+        plain = not found.inner
+        for number, code, end, size, start, stop, a, b, c in found.rest:
+            if code == headers.OTHER:
+                (self.take if plain else self._dispatch)(found.event(number))
+                if self.again is not None or (plain and self.unpacking) or self._batch.full:
+                    return False
+                continue
+            if plain and end:
+                self._offset += (end - self._offset) & 0xFFFFFFFF
+                self._start = self._offset - size
+            if code <= headers.DELETES:
+                self._take_rows(found, number, _OPS[code], a, b, stop, c)
+                if self._batch.full:
+                    return False
+            elif not self._take_frame(found.raw, code, start, a, b, c):
+                self._dispatch(found.event(number))
+        return True
+
+    def _take_rows(self, found: Events, number: int, op: str, table_id: int, at: int, stop: int, columns: int) -> None:
+        if table_id in self._numbers.unwanted:
+            return
+        version, group = self._numbers.usual.get(table_id), self._group
+        if version is None or group is None or group.held is not None or columns != len(version.columns):
+            self._rows(found.event(number))
+        else:
+            self._rows_at(version, group, op, found.raw, at, stop)
+
+    def _take_frame(self, raw: headers.Bytes, code: int, start: int, a: int, b: int, c: int) -> bool:
+        """Takes what stands around rows, in a plain group; False where it needs a look."""
+        group = self._group
+        if code == headers.GTID:
+            if not c:
+                self._owner = events.uuid(raw[start + 1 : start + 17].tobytes())
+            self._open(f"{self._owner}:{a}", b)
+            return True
+        if code == headers.MARIADB_GTID or group is None or group.held is not None:
+            return False
+        if code == headers.SAME_MAP:
+            return a in self._numbers
+        if code == headers.BEGIN:
+            group.begun = True
+        else:
+            self._end()
+        return True
+
+    def take_unpacked(self) -> None:
+        """Takes events of the compressed transaction until it ends or the batch is full. Raises as `take`."""
+        while self._unpacking is not None and not self._batch.full:
+            found = self._unpacked or next(self._unpacking, None)
+            if found is None:
+                self._unpacking = None
+            elif self._take_inner(found):
+                found = None
+            self._unpacked = found
+
+    def _take_inner(self, found: Events) -> bool:
+        """Takes events until none is left (True) or the batch is full."""
+        if self.again is None:
+            return self.take_all(found)
+        for row in found.rest:
+            self._dispatch(found.event(row[0]))
+            if self._batch.full:
+                return False
+        return True
 
     def _dispatch(self, event: Event) -> None:
         handlers = self._handlers if self.again is None else self._handlers_again
@@ -160,35 +245,37 @@ class LogState:
         self._group = None
         self._file, self._offset = event.body[8:].rstrip(b"\0").decode(), int.from_bytes(event.body[:8], "little")
         self._start = self._offset
-        self.position = self.position.moved(file=self._file, offset=self._offset)
+        self._progress.move(file=self._file, offset=self._offset)
 
     def _heartbeat(self, event: Event) -> None:
         """While it skips transactions that lie before our position, the server tells how far it has come."""
         if self._group is None and event.end:
             self._offset += (event.end - self._offset) & 0xFFFFFFFF
-            self.position = self.position.moved(offset=self._offset)
+            self._progress.move(offset=self._offset)
 
     # -- transactions
 
     def _begin(self, gtid: GtidEvent) -> None:
-        place = f"{self._file}:{self._start}"
-        transaction = Transaction(gtid.gtid or place, place, gtid.commit_time)
-        if self._expected is not None and transaction.id != self._expected:
-            raise LogPositionLost(
-                f"transaction {self._expected}, of which a part is staged, is not the next one: {transaction.id} is",
-                where=f"binlog {place}",
-                fix=events.FRESH_START,
-            )
-        self._expected = None
         # MariaDB has no BEGIN: the GTID event says whether a single statement or a transaction follows.
-        self._group = _Group(gtid, transaction, self._mariadb and not gtid.standalone, self._start)
+        group = self._open(gtid.gtid, gtid.commit_time, begun=self._mariadb and not gtid.standalone)
         if gtid.prepared:
-            self._hold(self._group)
+            self._hold(group)
 
-    def _current(self, event: Event) -> _Group:
+    def _open(self, gtid: str | None, commit_time: int, *, begun: bool = False) -> Group:
+        group = self._group = Group(gtid, f"{self._file}:{self._start}", self._start, commit_time, begun=begun)
+        if self._expected is not None:
+            if group.id != self._expected:
+                raise LogPositionLost(
+                    f"transaction {self._expected}, of which a part is staged, is not the next one: {group.id} is",
+                    where=f"binlog {self._file}:{self._start}",
+                    fix=events.FRESH_START,
+                )
+            self._expected = None
+        return group
+
+    def _current(self, event: Event) -> Group:
         if self._group is None:  # a server from before GTID events
-            self._begin(GtidEvent(None, event.timestamp * 1_000_000))
-        assert self._group is not None
+            return self._open(None, event.timestamp * 1_000_000)
         return self._group
 
     def _xid(self, event: Event) -> None:
@@ -205,17 +292,19 @@ class LogState:
                 where=f"binlog {self._file}:{self._start}",
                 fix=events.FRESH_START,
             )
+        gtid = group.gtid if group is not None else None
+        if not moved and self._progress.ended(self._file, self._offset, gtid):
+            return
         changes: dict[str, object] = {"file": self._file, "offset": self._offset, **moved}
         if self.position.gtids is not None and group is not None:
-            gtid = group.gtid.gtid
             # An anonymous transaction is in no GTID set: from here on only file and offset tell where we are.
             changes["gtids"] = self.position.gtids.with_transaction(gtid) if gtid else None
             changes["server"] = None if gtid else self._server
-        self.position = self.position.moved(**changes)
+        self._progress.move(**changes)
 
     # -- XA
 
-    def _hold(self, group: _Group) -> None:
+    def _hold(self, group: Group) -> None:
         gtids = self.position.gtids
         group.held = xa.Held(group.start, str(gtids) if isinstance(gtids, MariadbGtids) else None)
 
@@ -225,7 +314,7 @@ class LogState:
         held = group.held
         if held is None:
             raise self.unknown(f"XA transaction {xid} ends and has not begun", fix=events.FRESH_START)
-        place = Prepared(xid, self._file, held.start, group.gtid.gtid, held.before)
+        place = Prepared(xid, self._file, held.start, group.gtid, held.before)
         held.end(event)
         if one_phase:
             self._deliver(place, held.events)
@@ -253,7 +342,7 @@ class LogState:
         """The rows of `place` belong to the present transaction: they are to come next."""
         assert self._group is not None
         self._group.held = None
-        self._maps.clear()  # tables were numbered otherwise if the server has restarted since
+        self._numbers.forget()  # tables were numbered otherwise if the server has restarted since
         self.again = xa.Again(place, None if kept is None else iter(kept), kept is not None)
 
     def take_again(self, event: Event) -> None:
@@ -290,12 +379,13 @@ class LogState:
         assert self.again is not None
         self._same(xa.of_event(event.body)[1])
         xid, self.again = self.again.place.xid, None
-        self._maps.clear()
+        self._numbers.forget()
         self._end(prepared=self.position.finished(xid))
 
     def _payload(self, event: Event) -> None:
-        for inner in events.payload(event.body):
-            self._dispatch(inner)
+        if self._unpacking is not None:
+            raise ValueError("a compressed transaction lies in another one")
+        self._unpacking = compressed.unpacked(event.body)
 
     # -- statements
 
@@ -324,6 +414,7 @@ class LogState:
                 self._end()
                 return
             case Means.EMPTIES:
+                self._numbers.usual.clear()
                 for table in statement.tables:
                     self._shapes.pop(table, None)
                 self._lost_rows(Truncated, statement, group)
@@ -332,17 +423,17 @@ class LogState:
         if not group.begun:
             self._end()
 
-    def _lost_rows(self, kind: type[Truncated | Rewritten], statement: Statement, group: _Group) -> None:
+    def _lost_rows(self, kind: type[Truncated | Rewritten], statement: Statement, group: Group) -> None:
         for table in filter(self._tables.wants, statement.tables):
             index = self._batch.transaction(group.transaction)
             self._batch.signal(kind(self._batch.next_sequence, index, table))
 
-    def _fault(self, statement: Statement, group: _Group) -> tuple[str, str] | None:
+    def _fault(self, statement: Statement, group: Group) -> tuple[str, str] | None:
         """Why the statement cannot be followed, and the way on."""
         match statement.means:
             case Means.COMMIT | Means.ROLLBACK | Means.XA_COMMIT | Means.XA_ROLLBACK if group.held:
                 return "it ends an XA transaction that is not prepared", events.FRESH_START
-            case Means.ROLLBACK | Means.ROLLBACK_TO if group.rows:
+            case Means.ROLLBACK | Means.ROLLBACK_TO if group.changed:
                 return (
                     "rows that the log holds were rolled back (a transaction over several storage engines)",
                     events.FRESH_START,
@@ -363,31 +454,26 @@ class LogState:
     # -- rows
 
     def _table_map(self, event: Event) -> None:
-        head = tablemap.head(event.body)
-        if head.table == self._tables.watermarks or self._tables.wants(head.table):
-            self._maps[head.table_id] = self._version(event.body, head.table)
-            if self._group and self._group.held:
-                self._group.held.keep(event)
-        else:
-            self._maps[head.table_id] = head.table
-
-    def _version(self, body: bytes, table: TableName) -> TableVersion:
         try:
-            return self._versions.of(body, table)
+            wanted = self._numbers.take(event.body)
         except UnsupportedType as error:
+            table = tablemap.head(event.body).table
             raise self.unknown(f"TABLE_MAP of {table}: {error}", fix=rowevents.fix_of(error)) from error
+        if wanted and self._group and self._group.held:
+            self._group.held.keep(event)
 
     def _rows(self, event: Event) -> None:
         op = KINDS[Type(event.type)][0]
         table_id = int.from_bytes(event.body[:6], "little")
         if table_id in DUMMY_TABLES:
             return
-        version = self._maps.get(table_id)
+        version = self._numbers.get(table_id)
         if version is None:
             raise self.unknown(
                 f"rows of table number {table_id}, which the log has not described", fix=events.FRESH_START
             )
         if isinstance(version, TableName):
+            self._numbers.unwanted.add(table_id)
             return
         group = self._current(event)
         if group.held:
@@ -404,18 +490,28 @@ class LogState:
             self._watermarks(version, group, op, body, at)
             return
         self._see_shape(version, group)
-        count = self._batch.rows_event(version, op, group.transaction, body, at, self._skip)
-        self._skip = max(0, self._skip - count)
-        group.rows += count
+        self._numbers.usual[table_id] = version
+        self._rows_at(version, group, op, body, at, len(body))
 
-    def _see_shape(self, version: TableVersion, group: _Group) -> None:
+    def _rows_at(
+        self, version: TableVersion, group: Group, op: str, body: bytes | headers.Bytes, at: int, end: int
+    ) -> None:
+        """Row changes of a captured table whose shape was told."""
+        if at < end:
+            group.changed = True
+            dropped = self._batch.rows_event(version, op, group.transaction, body, at, self._skip, end)
+            self._skip -= dropped
+            group.rows += dropped
+
+    def _see_shape(self, version: TableVersion, group: Group) -> None:
         schema = version.schema
         if self._shapes.get(schema.table) != schema.fingerprint:
             self._shapes[schema.table] = schema.fingerprint
+            self._numbers.usual.clear()
             index = self._batch.transaction(group.transaction)
             self._batch.signal(SchemaSeen(self._batch.next_sequence, index, schema))
 
-    def _watermarks(self, version: TableVersion, group: _Group, op: str, body: bytes, at: int) -> None:
+    def _watermarks(self, version: TableVersion, group: Group, op: str, body: bytes, at: int) -> None:
         for payload in rowevents.watermarks(version, op, body, at, self._zero_dates):
             index = self._batch.transaction(group.transaction)
             self._batch.signal(WatermarkSeen(self._batch.next_sequence, index, payload))

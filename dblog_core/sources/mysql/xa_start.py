@@ -16,6 +16,7 @@ from pymysql.connections import Connection
 from dblog_core.config import SourceConfig
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.sources.mysql import events, server, stream, xa
+from dblog_core.sources.mysql.compressed import unpacked
 from dblog_core.sources.mysql.connection import rows
 from dblog_core.sources.mysql.events import GTIDS, Event, Type
 from dblog_core.sources.mysql.log import second_id
@@ -99,8 +100,9 @@ class _Scan:
 
     def _look(self, event: Event) -> None:
         if event.type == Type.TRANSACTION_PAYLOAD:
-            for inner in events.payload(event.body):
-                self._look(inner)
+            for inner in unpacked(event.body):
+                for row in inner.rest:
+                    self._look(inner.event(row[0]))
         elif event.type == Type.XA_PREPARE:
             one_phase, xid = xa.of_event(event.body)
             if not one_phase:
