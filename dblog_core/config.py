@@ -226,7 +226,7 @@ class DumpConfig(_Section):
     workers: Whole = Field(default=2, ge=1, le=64, description="tables, or parts of them, read at the same time")
     delay: Number = Field(default=0.0, ge=0, description="seconds between two chunks of a worker")
     rate: Whole = Field(default=0, ge=0, description="rows a second of one worker; 0: no limit")
-    in_flight: Whole = Field(default=4, ge=1, le=64, description="chunks of one worker that wait to be placed")
+    in_flight: Whole = Field(default=16, ge=1, le=64, description="chunks of one worker that wait to be placed")
     adaptive: Flag = Field(default=False, description="true: workers slow down while the source suffers")
     max_retained: Size = Field(
         default=0,
