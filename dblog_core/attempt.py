@@ -20,7 +20,8 @@ from dblog_core.window_reader import Connections, ShapeChanged, WindowReader
 
 log = logging.getLogger(__name__)
 
-PLACING = 0.05  # seconds between two looks at what the capture has placed
+PLACING = 0.05  # seconds at most between two looks at what the capture has placed
+SOON = 0.005  # seconds before the first of them: a capture that keeps up places a chunk within a few milliseconds
 RESTING = 0.25  # seconds at most between two looks at the options while the worker rests
 SHORTEST = 1e-3  # seconds: a shorter rest is none
 
@@ -66,6 +67,7 @@ class Attempt:
         self._hold, self._pace, self._place = hold, pace, hold.place
         self._number = hold.next_attempt()
         self._behind = Behind(hold.place.spawn)
+        self._placed, self._look = -1, SOON
         self._reader = WindowReader(hold, connections, self._number, hold.progress(), self._behind)
 
     def run(self) -> bool:
@@ -106,8 +108,14 @@ class Attempt:
     def _wait(self, progress: TaskProgress, state: str, options: dict[str, Any]) -> float:
         """Seconds to wait before anything is looked at again; 0: the next chunk is due."""
         if self._reader.final or state == "paused" or self._reader.ordinal - progress.ordinal >= options["in_flight"]:
-            return PLACING
+            return self._until_placed(progress.ordinal)
         return min(self._pace.rest(self._hold, options), RESTING)
+
+    def _until_placed(self, ordinal: int) -> float:
+        """Seconds before another look at what is placed: longer each time that nothing has moved."""
+        self._look = SOON if ordinal > self._placed else min(PLACING, 2 * self._look)
+        self._placed = ordinal
+        return self._look
 
     def _chunk(self, size: int) -> bool:
         """Reads one chunk; False if this attempt cannot."""

@@ -297,7 +297,7 @@ def test_options_come_from_the_request_and_else_from_the_configuration(world: Wo
     asked = DumpRequest(("shop.orders",), workers=5, adaptive=True, max_retained=1 << 40)
     options = filed(world, asked).options
     assert (options["workers"], options["adaptive"], options["max_retained"]) == (5, True, 1 << 40)
-    assert (options["chunk_size"], options["delay"], options["rate"], options["in_flight"]) == (10, 0.0, 0, 4)
+    assert (options["chunk_size"], options["delay"], options["rate"], options["in_flight"]) == (10, 0.0, 0, 16)
 
 
 def test_nobody_sees_a_dump_before_it_is_whole(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
