@@ -7,7 +7,7 @@ What is joined, and how it is named, stands in `blocks`. For each block of 16 se
 2. the manifest of the block is created if absent, which makes it durable. From here on readers take it, and a reader
    that stands within it takes the rest of it (`Manifest.cut`);
 3. after a grace time, in which whoever has read a part's manifest can read its files, the parts' own files that the
-   block does not refer to are removed, and then the parts' manifests.
+   block does not refer to are removed, and then the parts' manifests; soon, where all rows lie in manifests.
 
 Any of it may end anywhere: what has not come to 2 is a leftover that no manifest names, what has is finished by the
 next one that looks. Two that do this at once (a leader that is none any more) differ in nothing but names: the block
@@ -35,6 +35,7 @@ from dblog_core.staging.store import Staging, encoded
 log = logging.getLogger(__name__)
 
 GRACE = 600.0  # seconds for which what was joined stays readable under its old names
+_WITHOUT_FILES = 10.0  # seconds, where no file goes: who has read such a manifest has all that it names
 _TICK = 1.0  # seconds between two looks
 _REST = 4.0  # times as long as a step took: so compaction takes a fifth of one core at most
 _LARGE = 4 << 20  # bytes: a file of that size is not written again
@@ -92,10 +93,15 @@ class Compactor:
             begin[level] = max([start, *(b.last + 1 for b in found if b.level >= level)])
         self._next = begin
 
-    def _later(self, block: Block) -> None:
+    def _later(self, block: Block, parts: Sequence[Manifest] | None = None) -> None:
         """Has the parts of a block that is there removed once their time has come, if they are there still."""
-        if self._staging.storage.exists(block.parts[-1].path) and (manifest := self._staging.part(block)) is not None:
-            heapq.heappush(self._due, (manifest.joined_at / 1e6 + self._grace, block))
+        if not self._staging.storage.exists(block.parts[-1].path) or (found := self._staging.part(block)) is None:
+            return
+        old = parts if parts is not None else [m for p in block.parts if (m := self._staging.part(p)) is not None]
+        kept = {f.path for f in found.files}
+        files = any(f.path and f.path not in kept for m in old for f in m.files)
+        grace = self._grace if files else min(self._grace, _WITHOUT_FILES)
+        heapq.heappush(self._due, (found.joined_at / 1e6 + grace, block))
 
     def _join(self, block: Block) -> bool:
         """Joins what can be joined; whether it did."""
@@ -115,7 +121,7 @@ class Compactor:
             raise
         if not created:
             self._remove(files, kept=[f for m in parts for f in m.files])
-        self._later(block)
+        self._later(block, parts)
         return True
 
     def _parts(self, block: Block) -> list[Manifest] | None:

@@ -20,7 +20,7 @@ from dblog_core.staging.background import Background
 from dblog_core.staging.manifest import DataFile
 from dblog_core.staging.storage import Storage
 
-INLINE_BYTES = 128 << 10
+INLINE_BYTES = 512 << 10
 """Rows of a table version that take less in memory lie in the manifest; the others in a file."""
 
 _REPEATED = ("op", "origin", "transaction", "position", "unchanged.list.element")

@@ -29,8 +29,9 @@ TYPES = (
 )  # fmt: skip
 ODD = table("shop.odd", **{f"c{n}": kind for n, kind in enumerate(TYPES)}, key=("c0",))
 VALUES = (
-    1, True, -8, -16, -32, 0.5, -0.25, "é", b"\0\xff", dt.date(1, 1, 1), dt.datetime.max,
-    TIME, decimal.Decimal("1234567.89"), decimal.Decimal(-987654321987654321), decimal.Decimal("1e27"),
+    1, True, -8, -16, -32, 0.5, -0.25, "é", b"\0\xff", dt.date(1, 1, 1),
+    dt.datetime.fromisoformat("9999-12-31 23:59:59"), TIME, decimal.Decimal("1234567.89"),
+    decimal.Decimal(-987654321987654321), decimal.Decimal("1e27"),
 )  # fmt: skip
 ROW = {f"c{n}": value for n, value in enumerate(VALUES)}
 
