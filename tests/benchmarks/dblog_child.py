@@ -40,9 +40,10 @@ def capture(config: Config, *, until_current: bool) -> dict[str, Any]:
 
 def dump(config: Config, tables: list[str]) -> dict[str, Any]:
     from dblog_core import dump as worker
-    from dblog_core import requests
+    from dblog_core import requests, wiring
     from dblog_core.requests import DumpRequest
 
+    wiring.open_source(config.source)  # imports the source's modules, with their compiled code
     stop = threading.Event()
     began, cpu = time.monotonic(), time.process_time()
     dump_id = requests.submit(config, DumpRequest(tables=tuple(tables)))
