@@ -31,6 +31,7 @@ MODULES = (
     "dblog_core.sources.mysql.text_numbers",
     "dblog_core.sources.mysql.text_rows",
     "dblog_core.sources.postgres.binary_forms",
+    "dblog_core.sources.postgres.copy_out",
     "dblog_core.sources.postgres.copy_rows",
     "dblog_core.sources.postgres.copystream",
     "dblog_core.sources.postgres.rowmessages",

@@ -128,7 +128,7 @@ def both_ways(connection: Any, kind: str, values: list[str | None]) -> tuple[Any
         binary, text = io.BytesIO(), io.StringIO()
         cursor.copy_expert(f"COPY ({query}) TO STDOUT (FORMAT binary)", binary)
         cursor.copy_expert(f"COPY ({query}) TO STDOUT (FORMAT csv, NULL 'NULL', FORCE_QUOTE *)", text)
-    found = copy_rows.parse(binary.getvalue(), 1)
+    found = copy_rows.parse(np.frombuffer(binary.getvalue(), dtype=np.uint8), 1)
     column = types.column("value", kind)
     return (
         _outcome(lambda: to_arrow(found.raw, found.starts[0], found.lengths[0], column, TABLE)),

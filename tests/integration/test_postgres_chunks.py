@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 
-from dblog_core.errors import RequestError
+from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.schema import TableName, TableSchema
-from dblog_core.sources.postgres import chunks, key_order
+from dblog_core.sources.postgres import chunks, copy_out, key_order
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
 from tests.fix_servers import Database
 
@@ -132,3 +133,74 @@ def test_the_order_of_a_simple_key_is_told_as_that_of_any_other(
     simple = reader.key_order(schema)
     monkeypatch.setattr(key_order, "_SIMPLE", f"{key_order._SIMPLE} AND false")
     assert reader.key_order(schema) == simple
+
+
+def test_values_of_any_size_are_received_whole(lab: Database, reader: PostgresChunkReader) -> None:
+    sizes = [0, 3_000_000, 1, 1_048_576, 40_000, 0]
+    lab.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        *(f"INSERT INTO t VALUES ({n}, repeat(chr(97 + {n}), {size}))" for n, size in enumerate(sizes)),
+    )
+    assert [row["v"] for row in read(reader)] == [chr(97 + n) * size for n, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "COPY (SELECT nothing FROM pg_class) TO STDOUT",
+        "COPY (SELECT 1/0) TO STDOUT",
+        "COPY (SELECT 1 / (3 - n) FROM generate_series(1, 5) n) TO STDOUT",  # after the first rows
+        "COPY (SELECT 'x'::int) TO STDOUT",
+        "COPY nowhere TO STDOUT",
+        "NONSENSE",
+    ],
+)
+def test_an_error_of_the_server_is_the_one_that_psycopg2_raises(lab: Database, query: str) -> None:
+    ours, theirs = lab.connect(), lab.connect()
+    with pytest.raises(psycopg2.Error) as expected, theirs.cursor() as cursor:
+        cursor.copy_expert(query, copy_to_nothing())
+    with pytest.raises(type(expected.value)) as found:
+        copy_out.copied(ours, query, most=10_000)
+    assert found.value.pgcode == expected.value.pgcode
+    assert str(found.value) == str(expected.value)
+    ours.close()
+    theirs.close()
+
+
+def copy_to_nothing() -> Any:
+    class Nothing:
+        def write(self, _: bytes) -> None: ...
+
+    return Nothing()
+
+
+def test_a_statement_that_is_no_copy_is_no_rows(lab: Database) -> None:
+    connection = lab.connect()
+    with pytest.raises(psycopg2.OperationalError, match="ended the COPY"):
+        copy_out.copied(connection, "SELECT 1", most=10_000)
+    connection.close()
+    with pytest.raises(psycopg2.InterfaceError, match="closed"):
+        copy_out.copied(connection, "COPY (SELECT 1) TO STDOUT", most=10_000)
+
+
+def test_a_session_that_ends_within_its_copy_is_transient_and_the_next_chunk_has_another(
+    lab: Database, reader: PostgresChunkReader
+) -> None:
+    """The table ends its reader's session when its second half is read."""
+    lab.execute(
+        "CREATE FUNCTION halt() RETURNS text LANGUAGE sql SECURITY DEFINER AS"
+        " $$ SELECT pg_terminate_backend(pg_backend_pid())::text || pg_sleep(60)::text $$",
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT n, repeat('x', 5000) FROM generate_series(1, 1000) n",
+    )
+    connection = lab.connect()
+    with pytest.raises(psycopg2.OperationalError):
+        copy_out.copied(
+            connection, "COPY (SELECT CASE WHEN id > 900 THEN halt() ELSE v END FROM t) TO STDOUT", most=10**8
+        )
+    connection.close()
+    schema = reader.schema(TABLE)
+    lab.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'dblog%'")
+    with pytest.raises(SourceUnavailable):
+        read(reader, schema)
+    assert len(read(reader, schema)) == 10

@@ -27,7 +27,7 @@ def _row(row: Row) -> bytes:
 
 
 def read(data: bytes, columns: int) -> list[Row]:
-    found = copy_rows.parse(data, columns)
+    found = copy_rows.parse(np.frombuffer(data, dtype=np.uint8), columns)
     return [
         [
             None if length < 0 else data[start : start + length]
@@ -88,10 +88,10 @@ def test_altered_bytes_are_refused_or_are_another_copy(table: tuple[int, list[Ro
 )
 def test_what_is_no_copy_of_one_column_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"COPY|rows"):
-        copy_rows.parse(data, 1)
+        copy_rows.parse(np.frombuffer(data, dtype=np.uint8), 1)
 
 
 def test_an_empty_copy_has_its_columns() -> None:
-    found = copy_rows.parse(copied([]), 3)
+    found = copy_rows.parse(np.frombuffer(copied([]), dtype=np.uint8), 3)
     assert found.starts.shape == found.lengths.shape == (3, 0)
     assert found.starts.dtype == np.int64

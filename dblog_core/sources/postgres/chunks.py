@@ -19,7 +19,7 @@ from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, ReadPlan
 from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.sources.postgres import binary_values, catalogue, conditions, copy_rows, key_order, plans
+from dblog_core.sources.postgres import binary_values, catalogue, conditions, copy_out, copy_rows, key_order, plans
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
 from dblog_core.sources.postgres.types import column, from_text
 from dblog_core.sources.postgres.watermarks import identifier
@@ -173,34 +173,32 @@ class PostgresChunkReader:
                 settings=sql.SQL(settings),
                 name=sql.Literal(identifier(schema.table).as_string(self._open())),
             )
-            snapshot, now, pieces = self._copy(schema, columns, query, begin)
-        return Chunk(schema, _rows(pieces, now, schema.table), snapshot)
+            snapshot, now, copied = self._copy(schema, columns, query, begin)
+        return Chunk(schema, _rows(copied, now, schema.table), snapshot)
 
     def _copy(
         self, schema: TableSchema, columns: Sequence[Column], query: sql.Composable, begin: sql.Composable
-    ) -> tuple[str, list[Column], list[bytes]]:
+    ) -> tuple[str, list[Column], copy_out.Bytes]:
         """A COPY, the columns as they then were, and the snapshot that it read: all of one transaction."""
-        connection, received = self._open(), _Received()
+        connection = self._open()
         try:
             ((snapshot, names, oids, typmods),) = rows(connection, begin)
             kinds = dict(zip(names or (), zip(oids or (), typmods or (), strict=True), strict=True))
             now = _now(schema, columns, kinds, catalogue.type_names(connection, set(kinds.values())))
-            copy = sql.SQL("COPY (SELECT {} {}) TO STDOUT (FORMAT binary)")
-            with connection.cursor() as cursor:
-                cursor.copy_expert(copy.format(sql.SQL(", ").join(map(_sent, now)), query), received)
+            listed = sql.SQL(", ").join(map(_sent, now))
+            copy = sql.SQL("COPY (SELECT {} {}) TO STDOUT (FORMAT binary)").format(listed, query)
+            copied = copy_out.copied(connection, copy.as_string(connection), most=LARGEST)
+        except copy_out.TooLarge:
+            self.close()
+            raise RequestError(
+                f"a chunk of {schema.table} has more than {LARGEST} bytes",
+                fix="ask for fewer rows with a smaller chunk_size",
+            ) from None
         except BaseException:
             self.close()  # whatever state it is in, the next chunk gets a new connection
             raise
         execute(connection, "COMMIT")
-        return str(snapshot), now, received.pieces
-
-
-class _Received:
-    """The file that psycopg2 writes a COPY to, row by row."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.write = self.pieces.append
+        return str(snapshot), now, copied
 
 
 def _now(
@@ -229,12 +227,9 @@ def _sent(column: Column) -> sql.Composable:
     return sql.SQL("CASE WHEN {0} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {0}) END").format(name)
 
 
-def _rows(pieces: Sequence[bytes], columns: Sequence[Column], table: TableName) -> pa.RecordBatch:
-    size = sum(map(len, pieces))
-    if size > LARGEST:
-        raise RequestError(f"a chunk of {table} has {size} bytes", fix="ask for fewer rows with a smaller chunk_size")
+def _rows(copied: copy_out.Bytes, columns: Sequence[Column], table: TableName) -> pa.RecordBatch:
     try:
-        found = copy_rows.parse(b"".join(pieces), len(columns))
+        found = copy_rows.parse(copied, len(columns))
     except ValueError as error:
         raise SourceError(
             f"the server's COPY cannot be read: {error}", where=str(table), fix="upgrade dblog"

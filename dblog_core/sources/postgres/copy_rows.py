@@ -64,11 +64,11 @@ def _places(raw: Bytes, begin: int, end: int, starts: Int64s, lengths: Int64s) -
     return row
 
 
-def parse(copied: bytes, columns: int) -> CopiedRows:
+def parse(raw: Bytes, columns: int) -> CopiedRows:
     """Raises ValueError for bytes that are no such COPY of so many columns."""
-    if copied[:_HEADER] != _SIGNATURE + bytes(8) or copied[-2:] != _TRAILER or len(copied) < _HEADER + 2:
+    begin, end = raw[:_HEADER].tobytes(), raw[_HEADER:][-2:].tobytes()
+    if begin != _SIGNATURE + bytes(8) or end != _TRAILER:
         raise ValueError("not a COPY in binary format, or cut short")
-    raw = np.frombuffer(copied, dtype=np.uint8)
     room = len(raw) // (2 + 4 * columns) + 1
     starts, lengths = np.empty((columns, room), dtype=np.int64), np.empty((columns, room), dtype=np.int64)
     rows = _places(raw, _HEADER, len(raw) - 2, starts, lengths)
