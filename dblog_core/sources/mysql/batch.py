@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -98,17 +99,17 @@ class BatchBuilder:
         if skip:
             dropped, begin = _skipped(version, op, rows, skip)
             rows = rows[begin:]
-        if not len(rows):
+        size = len(rows)
+        if not size:
             return dropped
         table = self._tables.get(version)
         if table is None:
             table = self._tables[version] = _Table(version, RowEvents(version))
-        table.events.add(op, rows)
         table.runs.extend((_CODES[op], self._sequence, self.transaction(transaction)))
-        self._sequence += len(rows)
-        self._bytes += len(rows)
+        self._sequence += size
+        self._bytes += size
         self._events += 1
-        if table.events.pending >= _LOOK:
+        if table.events.add(op, rows) >= _LOOK:
             self._count(table)
         return dropped
 
@@ -148,7 +149,7 @@ class BatchBuilder:
         self._counted += table.events.rows - before
 
     def _columns(self, table: _Table) -> pa.RecordBatch:
-        schema, found, runs = table.version.schema, table.events, _runs(table)
+        found, runs = table.events, _runs(table)
         counts, total = found.counts, found.rows
         starts = np.cumsum(counts) - counts
         sequence = np.repeat(runs[:, 1] - starts, counts) + np.arange(total)
@@ -166,7 +167,7 @@ class BatchBuilder:
                 before,
                 after,
             ],
-            schema=changes_schema(schema),
+            schema=_schema(table.version),
         )
 
     def _out_of_range(self, table: _Table, counts: npt.NDArray[np.int64], fault: ColumnFault) -> ValueOutOfRange:
@@ -179,6 +180,11 @@ class BatchBuilder:
     def _where(self, table: _Table, event: int) -> str:
         transaction = self._transactions[table.runs[3 * event + 2]]
         return f"{table.version.schema.table} at {transaction.position} (transaction {transaction.id})"
+
+
+@lru_cache(maxsize=4096)
+def _schema(version: TableVersion) -> pa.Schema:
+    return changes_schema(version.schema)
 
 
 def _skipped(version: TableVersion, op: str, rows: memoryview, skip: int) -> tuple[int, int]:

@@ -60,6 +60,13 @@ class Layout:
 
 
 @lru_cache(maxsize=4096)
+def _image(version: TableVersion) -> tuple[pa.StructType, list[pa.Field]]:
+    """The type of an image, and its fields."""
+    kind = image_type(version.schema)
+    return kind, list(kind)
+
+
+@lru_cache(maxsize=4096)
 def layout(version: TableVersion) -> Layout:
     widths = [_width(column) for column in version.columns]
     prefixes = [column.prefix for column in version.columns]
@@ -92,15 +99,13 @@ class RowEvents:
         self._looked, self._walked = 0, 0
         self.rows = 0
 
-    @property
-    def pending(self) -> int:
-        """Bytes of events whose rows are not counted yet."""
-        return len(self._raw) - self._walked
-
-    def add(self, op: str, rows: memoryview) -> None:
-        """Takes the row images of one event."""
-        self._raw.extend(rows)
-        self._events.extend((_IMAGES[op], len(self._raw)))
+    def add(self, op: str, rows: memoryview) -> int:
+        """Takes the row images of one event; returns how many bytes of events are not counted yet."""
+        raw = self._raw
+        raw += rows
+        end = len(raw)
+        self._events.extend((_IMAGES[op], end))
+        return end - self._walked
 
     def count(self) -> None:
         """Finds the rows of the events that were added since the last call. Raises EventFault."""
@@ -108,7 +113,7 @@ class RowEvents:
         if not len(ends):
             return
         plan = self._layout
-        room = self.pending // max((len(plan.widths) + 7) // 8, 1) + 1
+        room = (len(self._raw) - self._walked) // max((len(plan.widths) + 7) // 8, 1) + 1
         counts, before, after = np.empty(len(ends), np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
         raw = np.frombuffer(self._raw, dtype=np.uint8)
         found = row_images.walk(
@@ -143,7 +148,7 @@ class RowEvents:
 
     def _images(self, images: Int64s, zero_dates: str) -> pa.StructArray:
         if not (images >= 0).any():
-            return pa.nulls(len(images), image_type(self._version.schema))
+            return pa.nulls(len(images), _image(self._version)[0])
         raw = np.frombuffer(self._raw, dtype=np.uint8)
         step = max(_CELLS // len(self._version.columns), 1)
         parts = [self._part(raw, images[at : at + step], at, zero_dates) for at in range(0, len(images), step)]
@@ -164,7 +169,7 @@ class RowEvents:
             except ValueFault as fault:
                 raise ColumnFault(i, ValueFault(fault.row + first, fault.why, fault.fix)) from fault
         absent = None if found == rows else pa.array(images < 0)
-        return pa.StructArray.from_arrays(arrays, fields=list(image_type(self._version.schema)), mask=absent)
+        return pa.StructArray.from_arrays(arrays, fields=_image(self._version)[1], mask=absent)
 
 
 def _pairs(numbers: array[int]) -> tuple[Int64s, Int64s]:
