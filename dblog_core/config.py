@@ -217,6 +217,9 @@ class LakeConfig(_Section):
 
     path: str = Field(description="a directory")
     history: Flag = Field(default=False, description="true: an append-only table of every change beside each table")
+    compact_after: Whole = Field(
+        default=100, ge=0, description="commits of a table after which the merge joins its small files; 0: never"
+    )
 
 
 class DumpConfig(_Section):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -14,8 +15,9 @@ from dblog_core.lake import table_path
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.values import Key
-from spark_jobs import changes, fold, ghosts, moves
-from spark_jobs.lake import Batch, LakeTable, measured
+from spark_jobs import changes, fold, ghosts, moves, small
+from spark_jobs.highest import Highest
+from spark_jobs.lake import Batch, LakeTable, measured, measured_here
 from spark_jobs.plan import Work, from_dump
 from spark_jobs.shapes import check_follows, key_shape, quoted
 from spark_jobs.withheld import Withheld
@@ -43,9 +45,11 @@ class Lake:
 
     path: Path
     app: str
+    highest: Highest = field(default_factory=Highest)
 
     def table(self, spark: SparkSession, schema: TableSchema) -> LakeTable:
-        return LakeTable(spark, table_path(self.path, schema.table), schema, app=f"{self.app}:{schema.table}")
+        path = table_path(self.path, schema.table)
+        return LakeTable(spark, path, schema, app=f"{self.app}:{schema.table}", highest=self.highest)
 
 
 class TableMerge:
@@ -70,13 +74,14 @@ class TableMerge:
         done = again and lake.exists() and lake.committed() == number
         counts, withheld = {"inserted": 0, "updated": 0, "deleted": 0}, 0
         if not done:
-            work = self._checked(work, schema, lake, known)
+            work, rows = self._read(work, schema, lake)
+            self._prepare(work, lake, known)
             if work.truncated is not None:
                 lake.remove_older(work.truncated)
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
             if work.files or work.chunks:
                 try:
-                    counts, withheld = self._commit(work, schema, lake, number)
+                    counts, withheld = self._commit(work, rows, schema, lake, number)
                 finally:
                     self._staging.remove_spilled(work.files)
         removed = sum(
@@ -93,27 +98,40 @@ class TableMerge:
             version=lake.version(),
         )
 
-    def _checked(self, work: Work, schema: TableSchema, lake: LakeTable, known: str | None) -> Work:
-        """The work whose files are whole and whose shapes the lake table, made or widened now, can take."""
-        version = lake.version()
-        if not version:  # none yet, or just made
+    def _read(self, work: Work, schema: TableSchema, lake: LakeTable) -> tuple[Work, pa.Table | None]:
+        """The work whose files are whole, with its folded rows where the driver has folded them."""
+        if not lake.version():  # none yet, or just made
             work = from_dump(work)
-        changes.check_files(self._staging, work)
         for fingerprint in work.schemas:
             check_follows(self._staging.schema(fingerprint), schema)
-        if version is None or known != work.schema:
-            lake.prepare()
-        return work
+        rows = None
+        if work.files or work.chunks:
+            rows = small.folded(self._staging, work, schema) if small.fits(work, schema) else None
+            if rows is None:
+                changes.check_files(self._staging, work)
+        return work, rows
 
-    def _commit(self, work: Work, schema: TableSchema, lake: LakeTable, number: int) -> tuple[dict[str, int], int]:
-        batch = measured(self._folded(work, schema, lake), schema)
+    def _prepare(self, work: Work, lake: LakeTable, known: str | None) -> None:
+        """Makes the lake table, or widens it, where its shape is not known to be the work's."""
+        if not lake.exists() or known != work.schema:
+            lake.prepare()
+
+    def _commit(
+        self, work: Work, rows: pa.Table | None, schema: TableSchema, lake: LakeTable, number: int
+    ) -> tuple[dict[str, int], int]:
+        if rows is not None and not len(rows):
+            batch = Batch(self._spark.range(0))
+        elif rows is not None:
+            batch = measured_here(self._spark, rows, schema)
+        else:
+            batch = measured(self._folded(work, schema, lake), schema)
         if not batch.count:
             return {"inserted": 0, "updated": 0, "deleted": 0}, 0
         before = self._withheld.keys(work.table, schema)
         unknown = _unknown(batch, lake, schema) if batch.keeps else []
         self._withheld.add(work.table, unknown)
-        small = batch.count <= _BROADCAST_ROWS and work.bytes <= _BROADCAST_BYTES
-        counts = lake.apply(batch, number, broadcast=small)
+        broadcast = rows is not None or (batch.count <= _BROADCAST_ROWS and work.bytes <= _BROADCAST_BYTES)
+        counts = lake.apply(batch, number, broadcast=broadcast)
         if before:
             deleted = batch.rows.where(F.col("op") == DELETE)
             self._withheld.forget(work.table, set(self._keys(deleted, before, schema)) - set(unknown))

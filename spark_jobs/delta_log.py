@@ -17,17 +17,35 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 
 def version(table: Path) -> int | None:
     """The table's newest version; None if there is no table."""
-    return max(_commits(table), default=None)
+    log = table / "_delta_log"
+    newest = _checkpoint(log)
+    if newest is None or not _commit(log, newest).exists():
+        newest = max(_commits(log), default=None)
+    while newest is not None and _commit(log, newest + 1).exists():  # versions have no gap
+        newest += 1
+    return newest
 
 
 def committed(table: Path, app: str) -> int | None:
     """The newest transaction version that `app` has committed; None if no commit that is left tells of one."""
-    for number in sorted(_commits(table), reverse=True):
-        path = table / "_delta_log" / f"{number:020d}.json"
+    newest = version(table)
+    while newest is not None and newest >= 0 and (path := _commit(table / "_delta_log", newest)).exists():
         for line in path.read_bytes().splitlines():
             txn = orjson.loads(line).get("txn")
             if txn is not None and txn["appId"] == app:
                 return int(txn["version"])
+        newest -= 1
+    return None
+
+
+def operation(table: Path, number: int) -> str | None:
+    """What commit `number` says that it was, such as OPTIMIZE; None where it is gone, or says nothing."""
+    path = _commit(table / "_delta_log", number)
+    if not path.exists():
+        return None
+    for line in path.read_bytes().splitlines():
+        if (info := orjson.loads(line).get("commitInfo")) is not None:
+            return str(info.get("operation"))
     return None
 
 
@@ -42,8 +60,19 @@ def check_committed(table: Path, app: str, expected: int) -> None:
         )
 
 
-def _commits(table: Path) -> list[int]:
-    log = table / "_delta_log"
+def _commit(log: Path, number: int) -> Path:
+    return log / f"{number:020d}.json"
+
+
+def _checkpoint(log: Path) -> int | None:
+    """The version of the newest checkpoint: a place to begin, where listing takes long after a million commits."""
+    try:
+        return int(orjson.loads((log / "_last_checkpoint").read_bytes())["version"])
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None  # Delta writes it without care, and does without it too
+
+
+def _commits(log: Path) -> list[int]:
     if not log.is_dir():
         return []
     return [int(match[1]) for path in log.iterdir() if (match := _COMMIT.fullmatch(path.name))]

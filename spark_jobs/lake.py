@@ -5,16 +5,15 @@ Every statement is also guarded by offsets, so that applying one again changes n
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,8 +21,10 @@ from pyspark.sql import functions as F
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
 from dblog_core.schema import TableSchema
-from spark_jobs import delta_log
+from spark_jobs import delta_log, ranges, small
 from spark_jobs.fold import PUT, WITHHOLD
+from spark_jobs.highest import Highest
+from spark_jobs.ranges import Ranges
 from spark_jobs.shapes import (
     COMMIT_TIME,
     OFFSET,
@@ -37,41 +38,59 @@ from spark_jobs.shapes import (
 )  # fmt: skip
 
 _KEY = "dblog.key"
+SMALL_TABLE = 16 << 20
+"""Bytes of a table that is read whole: new literals in each merge would have Spark compile its code anew each time."""
+
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
-_Bounded = (int, str, decimal.Decimal, dt.date)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Folded rows of one table, computed once; how many there are, and the ends of each key column."""
+    """Folded rows of one table, computed once; how many there are, and the ranges of each key column."""
 
     rows: DataFrame
     count: int = 0
     deletes: bool = False
     keeps: bool = False
     """Whether a row keeps lake values (`missing`)."""
-    bounds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    births: bool = False
+    """Whether every row was born in this span, or comes from a dump: rows that the lake may well lack."""
+    ranges: dict[str, Ranges] = field(default_factory=dict)
 
 
 def measured(rows: DataFrame, schema: TableSchema) -> Batch:
     """Computes the folded rows once, and what the MERGE wants to know of them."""
     # A checkpoint, not persist(): Delta refuses a source that turns into a cached one under its hands.
     cached = rows.localCheckpoint(eager=False)
+    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if ranges.bounded(c.type)]
     ends = [
-        f(F.col(f"key.{quoted(n)}")).alias(f"{f.__name__}{i}") for i, n in enumerate(schema.key) for f in (F.min, F.max)
+        F.struct(*(f(F.col(f"key.{quoted(n)}")).alias(n) for n in bounded)).alias(f.__name__)
+        for f in (F.min, F.max)
+        if bounded
     ]
     found = cached.agg(
         F.count(F.lit(1)).alias("count"),
         F.coalesce(F.bool_or(F.col("op") != PUT), F.lit(False)).alias("deletes"),
         F.coalesce(F.bool_or(F.col("missing").isNotNull()), F.lit(False)).alias("keeps"),
+        F.coalesce(F.bool_and(F.col("inserted") | (F.col("origin") == "dump")), F.lit(False)).alias("births"),
         *ends,
-    ).collect()[0]
-    bounds = {
-        name: (found[f"min{i}"], found[f"max{i}"])
-        for i, name in enumerate(schema.key)
-        if isinstance(found[f"min{i}"], _Bounded) and not isinstance(found[f"min{i}"], bool)
-    }
-    return Batch(cached, found["count"], found["deletes"], found["keeps"], bounds)
+    ).toArrow()
+    count, deletes, keeps, births = (found[name][0].as_py() for name in ("count", "deletes", "keeps", "births"))
+    keys = pa.concat_arrays([c.combine_chunks() for c in found.columns[4:]]) if count and bounded else None
+    held = ranges.of_keys(keys, schema) if keys is not None else {}
+    return Batch(cached, count, deletes, keeps, births, {n: ((r[0][0], r[-1][1]),) for n, r in held.items()})
+
+
+def measured_here(spark: SparkSession, rows: pa.Table, schema: TableSchema) -> Batch:
+    """The batch of rows that the driver has folded (`small`): all is known without a job."""
+    births = pc.or_(rows["inserted"], pc.equal(rows["origin"], "dump"))
+    return Batch(
+        rows=spark.createDataFrame(rows, small.folded_shape(schema)),
+        count=len(rows),
+        deletes=bool(len(rows)) and pc.any(pc.not_equal(rows["op"], PUT)).as_py(),
+        births=bool(len(rows)) and pc.all(births).as_py(),
+        ranges=ranges.of_keys(rows["key"].combine_chunks(), schema),
+    )
 
 
 @contextmanager
@@ -89,11 +108,14 @@ def _transaction(spark: SparkSession, app: str, number: int) -> Iterator[None]:
 class LakeTable:
     """One table of the lake. `app` names our transactions in its Delta log."""
 
-    def __init__(self, spark: SparkSession, path: Path, schema: TableSchema, *, app: str) -> None:
+    def __init__(
+        self, spark: SparkSession, path: Path, schema: TableSchema, *, app: str, highest: Highest | None = None
+    ) -> None:
         self._spark = spark
         self.path = path
         self._schema = schema
         self._app = app
+        self._highest = highest or Highest()
 
     def exists(self) -> bool:
         return self.version() is not None
@@ -147,18 +169,33 @@ class LakeTable:
 
     def apply(self, batch: Batch, number: int, *, broadcast: bool) -> dict[str, int]:
         """Commits the batch as merge `number`, and looks whether it is there. Returns rows by what became of them."""
+        before = self._newest()
+        appended = self._has_none_of(batch, before)
         with _transaction(self._spark, self._app, number):
-            if self.version() == 0:
-                counts = self._append(batch)
-            else:
-                counts = self._merge(batch, broadcast=broadcast)
+            counts = self._append(batch) if appended else self._merge(batch, broadcast=broadcast)
         delta_log.check_committed(self.path, self._app, number)
+        self._highest.written(self.path, before, self._newest(), self._schema, batch.ranges)
         return counts
 
+    def _newest(self) -> int:
+        """The version of a table that is there."""
+        if (version := self.version()) is None:
+            raise LakeError("the table's Delta log is gone", where=str(self.path), fix="restore it from a backup")
+        return version
+
+    def _has_none_of(self, batch: Batch, version: int) -> bool:
+        """Whether the table is certain to hold no key of the batch: nothing is to be compared then."""
+        if version == 0:  # just made
+            return True
+        if not batch.births or batch.deletes or batch.keeps:
+            return False
+        return self._highest.all_above(self.path, version, self.rows(), self._schema, batch.ranges)
+
     def _append(self, batch: Batch) -> dict[str, int]:
-        """The table is new and empty: nothing to compare with."""
+        """The table has none of these keys: nothing to compare with."""
         whole = batch.rows.where((F.col("op") == PUT) & F.col("missing").isNull())
         columns = [value.alias(name) for name, value in self._values("").items()]
+        whole = whole.coalesce(1) if batch.count <= small.MAX_ROWS else whole
         whole.select(*columns).write.format("delta").mode("append").save(str(self.path))
         # A row that is not whole is withheld, and one that is deleted was never there.
         inserted = batch.count if not (batch.deletes or batch.keeps) else whole.count()
@@ -186,11 +223,16 @@ class LakeTable:
         return {name: int(metrics[0][f"num_{name}_rows"]) for name in ("inserted", "updated", "deleted")}
 
     def _same_key(self, batch: Batch) -> Column:
-        """Equal keys; the literal bounds of the batch's keys let Delta leave out files."""
+        """Equal keys; the literal ranges of the batch's keys let Delta leave out files."""
         parts = [F.col(f"t.{quoted(n)}") == F.col(f"s.key.{quoted(n)}") for n in self._schema.key]
-        for name, (low, high) in batch.bounds.items():
-            parts.append(F.col(f"t.{quoted(name)}").between(F.lit(low), F.lit(high)))
+        if self._bytes() > SMALL_TABLE:
+            parts += ranges.on_key("t", batch.ranges, self._schema)
         return reduce(Column.__and__, parts)
+
+    def _bytes(self) -> int:
+        """The size of its files, from the snapshot that Delta holds: no job."""
+        plan = self.rows()._jdf.queryExecution().analyzed()
+        return int(plan.stats().sizeInBytes().toLong())
 
     def _equal(self, keeps: bool) -> Column:
         """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN."""

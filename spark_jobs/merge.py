@@ -21,7 +21,7 @@ import psutil
 
 from dblog_core import config as configuration
 from dblog_core.config import Config
-from dblog_core.errors import DblogError
+from dblog_core.errors import DblogError, LakeError
 from dblog_core.lake import own_directory
 from dblog_core.spark import CONFIG_VARIABLE, PARENT_VARIABLE
 from dblog_core.wiring import open_staging, open_state
@@ -32,8 +32,9 @@ from spark_jobs.rounds import Merged, Merger
 from spark_jobs.session import open_session
 from spark_jobs.withheld import ControlDumps, Withheld
 
-_POLL = 0.3  # seconds between two looks for a new segment
+_POLL = 0.1  # seconds between two looks for a new segment
 _RETRY = 30.0  # seconds between two tries of a stopped table
+_COMPACT_RETRY = 600.0  # seconds without compaction after one that failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,7 +79,9 @@ def _run(config: Config, options: argparse.Namespace) -> int:
         _stop_on_signals(stop)  # again: Spark has set its own handlers
         try:
             withheld = Withheld(records)
-            merger = Merger(spark, staging, lake, records, withheld, check=check)
+            merger = Merger(
+                spark, staging, lake, records, withheld, check=check, compact_after=config.lake.compact_after
+            )
             job = Job(merger, withheld, ControlDumps(config), stop, json=options.json)
             return job.continuous() if options.continuous else job.once()
         finally:
@@ -97,12 +100,15 @@ class Job:
         self, merger: Merger, withheld: Withheld, dumps: ControlDumps, stop: threading.Event, *, json: bool
     ) -> None:
         self._merger, self._withheld, self._dumps, self._stop, self._json = merger, withheld, dumps, stop, json
+        self._compact_again = float("-inf")
         self._parents = {os.getppid(), int(os.environ.get(PARENT_VARIABLE, os.getppid()))}
 
     def once(self) -> int:
         """Applies all that is sealed now."""
         self._merger.load()
         self._catch_up(retry_stopped=True)
+        while not self._stop.is_set() and self._compact():
+            pass
         return 1 if self._stop.is_set() or self._tell_stopped() else 0
 
     def continuous(self) -> int:
@@ -121,8 +127,23 @@ class Job:
         while not self._stop.is_set() and (merged := self._merger.round(retry_stopped=retry_stopped)) is not None:
             retry_stopped = False
             self._tell(merged)
+            self._compact()
         if not self._stop.is_set():
             self._withheld.ask(self._dumps, ended=ended)
+
+    def _compact(self) -> bool:
+        """Joins the small files of one table that is due; False where none is, or its turn comes again later."""
+        if time.monotonic() < self._compact_again:
+            return False
+        try:
+            table = self._merger.compact()
+        except LakeError as error:  # nothing is lost by it, and nothing waits for it
+            _say(f"merge: {error}")
+            self._compact_again = time.monotonic() + _COMPACT_RETRY
+            return False
+        if table is not None:
+            _say(f"{table}: small files joined")
+        return table is not None
 
     def _tell(self, merged: Merged) -> None:
         rows, tables = sum(t.rows for t in merged.tables), len(merged.tables)

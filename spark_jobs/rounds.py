@@ -12,22 +12,26 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dblog_core.errors import DblogError, LakeError, LeaseLost
-from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status
+from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced
+from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status, table_path
+from dblog_core.schema import TableName
 from dblog_core.staging import Staging
-from spark_jobs import cuts, plan
+from spark_jobs import compaction, cuts, delta_log, plan
 from spark_jobs.apply import Applied, Lake, TableMerge
 from spark_jobs.plan import Work
 from spark_jobs.record import Intent, Records
 from spark_jobs.withheld import Withheld
 
-_TOGETHER = 2
-"""Tables merged at the same time: while one commits, another computes."""
+_TOGETHER = 4
+"""Tables merged at the same time: while some plan and commit, on one core each, others compute."""
+
+_PLANNED_AGAIN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +60,12 @@ class Merger:
         step: Callable[[str], None] = lambda name: None,
         now: Callable[[], float] = time.time,
         max_rows: int = plan.MAX_ROWS,
+        compact_after: int = 0,
     ) -> None:
-        """`step` is told each step as it has been done: where tests stop a run."""
+        """`step` is told each step as it has been done: where tests stop a run. `compact_after`: see `compact`."""
         self._spark, self._staging, self._lake, self._records, self._withheld = spark, staging, lake, records, withheld
         self._check, self._step, self._now, self._max_rows = check, step, now, max_rows
+        self._turns = compaction.Turns(compact_after)
         self._sessions: dict[str, SparkSession] = {}
         self.status = LakeStatus()
 
@@ -101,6 +107,32 @@ class Merger:
         self._records.begin(intent)
         self._step("recorded")
         return self._run(intent, again=False)
+
+    def compact(self) -> str | None:
+        """Joins the small files of one table that has had `compact_after` commits; None where no table has.
+
+        Between two rounds. A fault is LakeError, and harms nothing: the table is as it was.
+        """
+        for name in self.status.tables:
+            path = table_path(self._lake.path, TableName.parse(name))
+            if self._turns.is_due(path):
+                self._check()
+                self._compact(name, path)
+                return name
+        return None
+
+    def _compact(self, name: str, path: Path) -> None:
+        before = delta_log.version(path)
+        try:
+            compaction.compact(self._session(name), path)
+        except (PySparkException, Py4JJavaError) as error:
+            raise LakeError(
+                f"its small files cannot be joined: {_first_lines(error)}", where=name, fix="merges go on without"
+            ) from error
+        after = delta_log.version(path)
+        if before is not None and after is not None:
+            self._lake.highest.kept(path, before, after)
+            self._turns.done(path, after)
 
     def _run(self, intent: Intent, *, again: bool) -> Merged:
         began = time.monotonic()
@@ -145,11 +177,8 @@ class Merger:
         """One table's outcome; a fault of its own stops it alone."""
         self._check()
         known = self.status.tables.get(work.table)
-        merge = TableMerge(self._session(work.table), self._staging, self._lake, self._withheld)
         try:
-            applied = merge.apply(
-                work, intent.number, last=intent.span.last, known=known.schema if known else None, again=again
-            )
+            applied = self._apply(work, intent, known, again)
         except LeaseLost:
             raise
         except DblogError as error:
@@ -162,6 +191,17 @@ class Merger:
             ) from error
         self._step(f"applied {work.table}")
         return applied
+
+    def _apply(self, work: Work, intent: Intent, known: TableStatus | None, again: bool) -> Applied | None:
+        """Applies the work; planned again where the staging has joined its segments in the meantime."""
+        merge = TableMerge(self._session(work.table), self._staging, self._lake, self._withheld)
+        shape = known.schema if known else None
+        for _ in range(_PLANNED_AGAIN):
+            try:
+                return merge.apply(work, intent.number, last=intent.span.last, known=shape, again=again)
+            except SegmentReplaced:
+                work = self._works(intent)[work.table]
+        return merge.apply(work, intent.number, last=intent.span.last, known=shape, again=again)
 
     def _session(self, table: str) -> SparkSession:
         """A session of the table's own: Delta reads the transaction's id and version from its settings."""

@@ -31,6 +31,7 @@ class SegmentBuilder:
     offset: int = 0
     segment: int = 0
     _rows: dict[str, list[Row]] = field(default_factory=dict)
+    _batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
     _schemas: dict[str, TableSchema] = field(default_factory=dict)
     _newest: dict[str, str] = field(default_factory=dict)
     _chunks: list[ChunkRef] = field(default_factory=list)
@@ -81,6 +82,13 @@ class SegmentBuilder:
         }
         self._rows.setdefault(schema.fingerprint, []).append(row)
         return offset
+
+    def batch(self, schema: TableSchema, lines: pa.RecordBatch) -> None:
+        """Lines of the log as they are staged, with offsets from `next`."""
+        if str(schema.table) not in self._newest:
+            self._know(schema)
+        self._schemas[schema.fingerprint] = schema
+        self._batches.setdefault(schema.fingerprint, []).append(lines)
 
     def create(self, schema: TableSchema, after: Row) -> int:
         return self.line(schema, "c", after=after)
@@ -147,6 +155,9 @@ class SegmentBuilder:
         for fingerprint, rows in self._rows.items():
             schema = self._schemas[fingerprint]
             writer.add(schema, pa.RecordBatch.from_pylist(rows, schema=log_schema(schema)))
+        for fingerprint, batches in self._batches.items():
+            for batch in batches:
+                writer.add(self._schemas[fingerprint], batch)
         manifest = Manifest(
             source=self.staging.source,
             segment=self.segment,
@@ -164,5 +175,6 @@ class SegmentBuilder:
             schemas=dict(self._newest),
         )
         self.staging.publish(manifest)
+        self._batches = {}
         self._rows, self._chunks, self._marks, self._first = {}, [], [], self.offset + 1
         return manifest

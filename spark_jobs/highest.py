@@ -1,0 +1,62 @@
+"""The highest key of each lake table: a batch of which all keys lie above it is appended, with nothing to compare.
+
+Dumps in key order, and tables that grow by a counter, are such batches. What is kept here is an upper bound: a table
+that only the holder of the lake's lock writes never gets a key above it without passing here. It is dropped as soon as
+the table has a version that is not known from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dblog_core.schema import TableSchema
+from spark_jobs.ranges import Ranges, in_python
+from spark_jobs.shapes import quoted
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    version: int
+    highest: Any
+    """Of the key's first column; None: no row."""
+
+
+@dataclass(slots=True)
+class Highest:
+    """Of all tables of a lake; a table is only ever asked for by one thread."""
+
+    _known: dict[Path, _Known] = field(default_factory=dict)
+
+    def all_above(
+        self, table: Path, version: int, rows: DataFrame, schema: TableSchema, ranges: dict[str, Ranges]
+    ) -> bool:
+        """Whether every key of a batch with these ranges lies above all keys of the table. May look into its rows."""
+        first = schema.key[0]
+        if first not in ranges:
+            return False
+        known = self._known.get(table)
+        if known is None or known.version != version:
+            found = rows.agg(F.max(F.col(quoted(first))).alias("highest")).toArrow()["highest"]
+            if not in_python(found):
+                return False
+            known = self._known[table] = _Known(version, found[0].as_py())
+        return known.highest is None or bool(known.highest < ranges[first][0][0])
+
+    def written(self, table: Path, before: int, after: int, schema: TableSchema, ranges: dict[str, Ranges]) -> None:
+        """A batch with these ranges took the table from one version to the next."""
+        known = self._known.pop(table, None)
+        if known is not None and known.version == before and schema.key[0] in ranges:
+            high = ranges[schema.key[0]][-1][1]
+            highest = high if known.highest is None else max(known.highest, high)
+            self._known[table] = _Known(after, highest)
+
+    def kept(self, table: Path, before: int, after: int) -> None:
+        """Something that adds no key took the table from one version to the next."""
+        known = self._known.get(table)
+        if known is not None and known.version == before:
+            self._known[table] = _Known(after, known.highest)

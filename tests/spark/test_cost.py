@@ -1,0 +1,266 @@
+"""What makes a merge cheap changes no row: the driver's fold, files left out, appends, compaction."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import functions as F
+
+from dblog_core.schema import TableSchema
+from spark_jobs import changes, delta_log, fold, plan, small
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row, table
+
+T = table("t", id=pa.int64(), v=pa.string())
+ODD = table(
+    "odd",
+    key=("day", "code"),
+    day=pa.date32(),
+    code=pa.string(),
+    amount=pa.decimal128(30, 4),
+    raw=pa.binary(),
+    small=pa.int8(),
+    flag=pa.bool_(),
+    at=pa.timestamp("us"),
+    since=pa.timestamp("us", tz="UTC"),
+    ratio=pa.float64(),
+)
+NEWER = TableSchema(ODD.table, (*ODD.columns[:3], *T.columns[1:], *ODD.columns[3:]), ODD.key)
+
+
+@contextmanager
+def folded_by_spark() -> Iterator[None]:
+    with mock.patch.object(small, "fits", return_value=False):
+        yield
+
+
+def _operations(lake: TestLake, schema: TableSchema) -> list[str | None]:
+    newest = delta_log.version(lake.table(schema))
+    assert newest is not None
+    return [delta_log.operation(lake.table(schema), number) for number in range(1, newest + 1)]
+
+
+# Without a zone, as the source has them; the second does not exist in half of Europe.
+_WALL = tuple(dt.datetime.fromisoformat(text) for text in ("0001-01-01T00:00:00", "2026-03-29T02:30:00.000001"))
+
+
+def _odd_rows(dice: random.Random, codes: str) -> Row:
+    days = (dt.date(1, 1, 1), dt.date(1582, 10, 10), dt.date(9999, 12, 31))
+    return {
+        "day": dice.choice(days),
+        "code": dice.choice(codes),
+        "amount": dice.choice((None, decimal.Decimal("-99999999999999999999999999.9999"), decimal.Decimal("0.0001"))),
+        "raw": dice.choice((None, b"", b"\x00\xff")),
+        "small": dice.choice((None, -128, 127)),
+        "flag": dice.choice((None, True, False)),
+        "at": dice.choice((None, *_WALL)),
+        "since": dice.choice(
+            (None, dt.datetime(1900, 1, 1, tzinfo=dt.UTC), dt.datetime(2026, 10, 25, 1, tzinfo=dt.UTC))
+        ),
+        "ratio": dice.choice((None, 0.1, float("inf"), -0.0)),
+    }
+
+
+def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
+    """Every op, types with odd values, chunks with evicted rows, two shapes, and rows below a truncate."""
+    dice, build = random.Random(5), lake.build
+    build.create(ODD, _odd_rows(dice, "a"))
+    for _ in range(200):
+        kind, row = dice.choice("cuudr"), _odd_rows(dice, "aäAßz")
+        if kind == "d":
+            build.delete(ODD, {n: row[n] for n in ODD.key})
+        else:
+            build.line(ODD, kind, after=row, origin="dump" if kind == "r" else "log")
+        if dice.random() < 0.05:
+            build.seal()
+    build.truncate(ODD)
+    for _ in range(30):
+        build.create(ODD, _odd_rows(dice, "aäAßz"))
+    keys = {(r["day"], r["code"]): r for r in (_odd_rows(dice, "xy") for _ in range(6))}
+    build.chunk(ODD, list(keys.values()), evicted=[0, 2])
+    build.schema(NEWER)
+    for _ in range(20):
+        build.update(NEWER, {**_odd_rows(dice, "aäAßz"), "v": dice.choice((None, "new"))})
+    build.seal()
+    work = plan.works(lake.staging.manifests(), lambda table: 0)[str(ODD.table)]
+    assert work.truncated and small.fits(work, NEWER)
+    here = small.folded(lake.staging, work, NEWER)
+    assert here is not None
+    there = fold.last_rows(changes.events(lake.spark, lake.staging, work, NEWER)).toArrow()
+    ours = lake.spark.createDataFrame(here, small.folded_shape(NEWER)).toArrow()
+
+    def rows(found: pa.Table) -> list[Any]:
+        return sorted(
+            ({**r, "row": None} if r["op"] == "d" else r for r in found.to_pylist()), key=lambda r: r["offset"]
+        )
+
+    assert len(here) > 10 and rows(ours) == rows(there)
+
+
+@pytest.mark.parametrize("by", ["driver", "spark"])
+def test_a_row_that_was_born_again_and_then_set_back_counts_as_born(lake: TestLake, by: str) -> None:
+    """Its last event is an update to what the lake has: only its birth tells that no older dump may remove it."""
+    build = lake.build
+    build.chunk(T, [{"id": 1, "v": "v"}, {"id": 2, "v": "v"}], dump="first")
+    build.seal()
+    lake.merge_well()
+    since = build.offset
+    build.delete(T, {"id": 2})
+    build.chunk(T, [{"id": 1, "v": "v"}], dump="full")
+    build.create(T, {"id": 2, "v": "other"})
+    born = build.update(T, {"id": 2, "v": "v"})
+    build.finished(T, "full", since=since, since_segment=2)
+    build.seal()
+    if by == "spark":
+        with folded_by_spark():
+            lake.merge_well()
+    else:
+        lake.merge_well()
+    assert [(r["id"], r["_dblog_offset"]) for r in lake.rows(T, provenance=True)] == [(1, 1), (2, born)]
+
+
+def test_a_merge_opens_no_file_without_a_key_of_its_own(
+    lake: TestLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_jobs.lake.SMALL_TABLE", 0)
+    build = lake.build
+    for first in (0, 1000, 2000, 3000):
+        build.chunk(T, [{"id": first + n, "v": "v"} for n in range(10)])
+        build.seal()
+        lake.merge_well()
+    files = {frozenset(_ids(path)): path for path in lake.table(T).glob("part-*.parquet")}
+    assert len(files) == 4
+    build.update(T, {"id": 5, "v": "new"})
+    build.update(T, {"id": 3004, "v": "new"})
+    build.delete(T, {"id": 3005})
+    build.create(T, {"id": 3100, "v": "new"})
+    build.seal()
+    away = [(path, tmp_path / path.name) for ids, path in files.items() if not ids & {5, 3004}]
+    assert len(away) == 2
+    for path, other in away:
+        path.rename(other)
+    lake.merge_well()
+    for path, other in away:
+        other.rename(path)
+    changed = {r["id"]: r["v"] for r in lake.rows(T) if r["v"] != "v"}
+    assert changed == {5: "new", 3004: "new", 3100: "new"} and len(lake.rows(T)) == 40
+
+
+def _ids(path: Path) -> list[int]:
+    return list(pq.read_table(path, columns=["id"])["id"].to_pylist())
+
+
+@pytest.mark.parametrize("by", ["driver", "spark"])
+def test_rows_above_all_others_are_appended_and_none_comes_twice(lake: TestLake, by: str) -> None:
+    build = lake.build
+
+    def merge() -> None:
+        if by == "spark":
+            with folded_by_spark():
+                lake_merges()
+        else:
+            lake_merges()
+
+    merger = lake.merger()
+
+    def lake_merges() -> None:
+        merged = merger.round(retry_stopped=False)
+        assert merged is not None and not [t.error for t in merged.tables if t.error]
+
+    build.chunk(T, [{"id": n, "v": "v"} for n in range(1, 6)])
+    build.seal()
+    merge()
+    build.create(T, {"id": 7, "v": "v"})
+    build.chunk(T, [{"id": 8, "v": "v"}, {"id": 9, "v": "v"}])
+    build.seal()
+    merge()  # all above 5
+    build.chunk(T, [{"id": 9, "v": "v"}, {"id": 10, "v": "v"}])  # a refresh of the highest key
+    build.seal()
+    merge()
+    build.delete(T, {"id": 10})
+    build.seal()
+    merge()
+    build.create(T, {"id": 10, "v": "again"})
+    build.seal()
+    merge()
+    build.create(T, {"id": 11, "v": "v"})
+    build.update(T, {"id": 11, "v": "w"})
+    build.seal()
+    merge()  # born in this span, whatever came after
+    build.update(T, {"id": 12, "v": "never born"})
+    build.seal()
+    merge()
+    assert _operations(lake, T) == ["WRITE", "WRITE", "MERGE", "MERGE", "MERGE", "WRITE", "MERGE"]
+    values = {10: "again", 11: "w", 12: "never born"}
+    assert lake.rows(T) == [{"id": n, "v": values.get(n, "v")} for n in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12)]
+
+
+def test_a_row_that_another_hand_has_written_is_not_appended_a_second_time(lake: TestLake) -> None:
+    build, merger = lake.build, lake.merger()
+    build.create(T, {"id": 1, "v": "v"})
+    build.seal()
+    merger.round(retry_stopped=False)
+    build.create(T, {"id": 2, "v": "v"})
+    build.seal()
+    merger.round(retry_stopped=False)
+    rows = lake.spark.read.format("delta").load(str(lake.table(T))).where("id = 2")
+    rows.withColumn("id", F.lit(9).cast("long")).write.format("delta").mode("append").save(str(lake.table(T)))
+    build.create(T, {"id": 9, "v": "ours"})
+    build.seal()
+    merger.round(retry_stopped=False)
+    assert lake.rows(T) == [{"id": 1, "v": "v"}, {"id": 2, "v": "v"}, {"id": 9, "v": "ours"}]
+
+
+def test_small_files_are_joined_after_so_many_commits_and_no_row_changes(lake: TestLake) -> None:
+    build, merger = lake.build, lake.merger(compact_after=4)
+    for n in range(6):
+        build.create(T, {"id": n, "v": "v"})
+        build.update(T, {"id": 0, "v": f"v{n}"})
+        build.seal()
+        merger.round(retry_stopped=False)
+        before = lake.rows(T, provenance=True)
+        compacted = merger.compact()
+        assert compacted == (str(T.table) if n == 3 else None)
+        assert lake.rows(T, provenance=True) == before
+    assert _operations(lake, T).count("OPTIMIZE") == 1
+    build.create(T, {"id": 9, "v": "v"})
+    build.seal()
+    lake.merge_until("applied shop.t")  # and what stood before it does not count as this merge
+    (finished,) = lake.merge_well()
+    assert finished.tables[0].rows == 1
+    assert [r["id"] for r in lake.rows(T)] == [0, 1, 2, 3, 4, 5, 9]
+    assert lake.cuts()[-1]["tables"] == {str(T.table): delta_log.version(lake.table(T))}
+
+
+def test_a_table_that_is_compacted_never_stays_as_it_is(lake: TestLake) -> None:
+    merger = lake.merger(compact_after=0)
+    for n in range(3):
+        lake.build.create(T, {"id": n, "v": "v"})
+        lake.build.seal()
+        merger.round(retry_stopped=False)
+    assert merger.compact() is None
+
+
+def test_the_newest_version_is_found_with_and_without_a_checkpoint(lake: TestLake) -> None:
+    path = lake.table(T)
+    assert delta_log.version(path) is None and delta_log.committed(path, "a") is None
+    for n in range(12):
+        frame = lake.spark.range(1).coalesce(1)
+        options = {"txnAppId": "a", "txnVersion": str(n)}
+        frame.write.format("delta").mode("append").options(**options).save(str(path))
+        assert (delta_log.version(path), delta_log.committed(path, "a")) == (n, n)
+    assert (path / "_delta_log" / "_last_checkpoint").exists()
+    assert DeltaTable.forPath(lake.spark, str(path)).history(1).collect()[0].version == 11
+    (path / "_delta_log" / "_last_checkpoint").unlink()
+    assert delta_log.version(path) == 11
