@@ -1,0 +1,86 @@
+"""Chunks of MySQL and MariaDB on real servers, where the bytes come in another way than in small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core.errors import SourceUnavailable
+from dblog_core.interfaces import ChunkReader
+from dblog_core.schema import TableName
+from dblog_core.sources.mysql.chunks import MysqlChunks
+from dblog_core.sources.mysql.source import MysqlSource
+from tests.fix_servers import Database
+
+pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+
+LARGE_PACKETS = 64 << 20
+
+
+@pytest.fixture
+def reader(database: Database, tmp_path: Path) -> Iterator[ChunkReader]:
+    found = database.query("SELECT @@GLOBAL.max_allowed_packet")
+    database.execute(f"SET GLOBAL max_allowed_packet = {LARGE_PACKETS}")  # sessions that begin now have it
+    source = MysqlSource(database.config(tmp_path).source)
+    source.prepare()
+    reader = source.open_reader()
+    yield reader
+    reader.close()
+    database.execute(f"SET GLOBAL max_allowed_packet = {found[0][0]}")
+
+
+def chunk(database: Database, reader: ChunkReader, **bounds: Any) -> list[dict[str, Any]]:
+    schema = reader.schema(TableName(database.name, "a"))
+    read = reader.read(schema, **{"after": None, "upto": None, "limit": 1000, **bounds})
+    read.rows.validate(full=True)
+    return list(read.rows.to_pylist())
+
+
+def test_rows_of_more_than_16_mib_are_whole_and_so_are_those_beside_them(
+    database: Database, reader: ChunkReader
+) -> None:
+    """Their packets have pieces; after them the connection reads on in step."""
+    mib = 1 << 20
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, x longtext, y longblob, z int)")
+    connection = database.connect()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO a VALUES (1, 'before', NULL, 1),"
+                f" (2, REPEAT('ab', {6 * mib}), REPEAT('c', {11 * mib}), 2), (3, 'behind', 'd', 3)"
+            )
+    finally:
+        connection.close()
+    for _ in range(2):
+        before, large, behind = chunk(database, reader)
+        assert before == {"id": 1, "x": "before", "y": None, "z": 1}
+        assert large == {"id": 2, "x": "ab" * (6 * mib), "y": b"c" * (11 * mib), "z": 2}
+        assert behind == {"id": 3, "x": "behind", "y": b"d", "z": 3}
+
+
+def test_a_chunk_of_many_buffers_has_every_row(database: Database, reader: ChunkReader) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, x varchar(4000), n decimal(20,4), t datetime(3))")
+    count = 3000
+    rows = ", ".join(
+        f"({n}, REPEAT('{n} ', {n % 700}), {n}.5, '2024-01-01 00:00:00' + INTERVAL {n} SECOND)" for n in range(count)
+    )
+    database.execute(f"INSERT INTO a VALUES {rows}")
+    found = chunk(database, reader, limit=5000)
+    assert [row["id"] for row in found] == list(range(count))
+    assert [row["x"] for row in found] == [f"{n} " * (n % 700) for n in range(count)]
+    assert [str(row["n"]) for row in found] == [f"{n}.5000" for n in range(count)]
+    assert [row["id"] for row in chunk(database, reader, limit=7, after=(100,))] == list(range(101, 108))
+
+
+def test_a_connection_that_the_server_ends_is_lost_and_may_be_tried_again(
+    database: Database, reader: ChunkReader
+) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    assert chunk(database, reader) == [{"id": 1}]
+    assert isinstance(reader, MysqlChunks)
+    database.execute(f"KILL {reader._connection.thread_id()}")
+    with pytest.raises(SourceUnavailable):
+        chunk(database, reader)
