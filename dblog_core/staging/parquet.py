@@ -56,7 +56,9 @@ class Encoder:
         )
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> None:
-        table = pa.Table.from_batches(batches, self._schema)
+        alike = [batch if batch.schema.equals(self._schema) else batch.cast(self._schema) for batch in batches]
+        # One dictionary for all: the writer takes the first as it is, and would write the others out row by row.
+        table = pa.Table.from_batches(alike, self._schema).unify_dictionaries()
         self._writer.write_table(table.replace_schema_metadata(self._metadata), row_group_size=_ROW_GROUP)
 
     def finish(self) -> pa.Buffer:

@@ -182,3 +182,18 @@ def test_what_knows_only_paths_gets_the_same_rows(staging: Staging) -> None:
     staging.remove_spilled(files)
     staging.remove_spilled([files[1].cut(5, 5)])
     assert not list((staging.root / "tmp").iterdir())
+
+
+@pytest.mark.parametrize("limit", [0, segment.INLINE_BYTES])
+def test_rows_of_a_dump_stand_among_rows_of_the_log(
+    staging: Staging, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """The former come with plain columns, the latter with dictionaries, each batch with its own."""
+    monkeypatch.setattr(segment, "INLINE_BYTES", limit)
+    batches = []
+    for number in range(4):
+        rows = log_rows(ORDERS, {"offset": number, "op": "c", "after": {"id": 1}, "transaction": f"t{number}"})
+        at = rows.schema.get_field_index("transaction")
+        batches.append(rows if number == 2 else rows.set_column(at, "transaction", rows.column(at).dictionary_encode()))
+    publish(staging, 1, 0, 3, *((ORDERS, batch) for batch in batches))
+    assert [line["transaction"] for line in lines(staging)] == ["t0", "t1", "t2", "t3"]
