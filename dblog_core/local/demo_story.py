@@ -277,7 +277,7 @@ class Story:
         seconds = (segments[-1].sealed_at - segments[0].sealed_at) / 1e6
         merges = (lake.read_status(self._config.lake.path) or lake.LakeStatus()).merge
         self._summary["super-changelog"] = (
-            f"{rows:,} rows of the log, {rows / max(seconds, 1):,.0f} a second; {len(segments)} segments"
+            f"{rows:,} rows of the log, {rows / max(seconds, 1):,.0f} a second; {segments[-1].segment} segments"
         )
         median, most = (statistics.median(self._lags), max(self._lags)) if self._lags else (0.0, 0.0)
         self._summary["lag of the capture"] = f"median {median:.1f} s, at most {most:.1f} s"

@@ -115,7 +115,7 @@ def replayed(staging: Staging, table: str) -> dict[str, np.ndarray[Any, Any]]:
 
     for manifest in staging.manifests():
         for file in (f for f in manifest.files if f.table == table):
-            rows = staging.read_chunk(file.path, checksum=file.checksum).combine_chunks()
+            rows = staging.rows(file).combine_chunks()
             gone = pa.compute.equal(rows["op"], "d")
             for alive, image in ((True, "after"), (False, "before")):
                 some = rows.filter(pa.compute.invert(gone) if alive else gone).combine_chunks().to_batches()
