@@ -22,6 +22,7 @@ from dblog_core.sources.postgres import slots
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.connection import Connection, connect, session, translated
 from dblog_core.sources.postgres.copystream import CopyStream
+from dblog_core.sources.postgres.lookups import Lookups
 from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
 
@@ -55,8 +56,9 @@ class Decoder(Protocol):
 class PostgresLog:
     """The LogStream of a slot."""
 
-    def __init__(self, config: SourceConfig, decoder: Decoder, assembly: Assembly) -> None:
+    def __init__(self, config: SourceConfig, decoder: Decoder, assembly: Assembly, lookups: Lookups) -> None:
         self._config = config
+        self._lookups = lookups
         self._decoder = decoder
         self._assembly = assembly
         self._confirmed = Lsn(0)
@@ -154,6 +156,7 @@ class PostgresLog:
 
     def close(self) -> None:
         self._decoder.close()
+        self._lookups.close()
         if self._stream is not None:
             self._stream.close()
             self._stream = None

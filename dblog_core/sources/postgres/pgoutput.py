@@ -268,8 +268,7 @@ class PgoutputDecoder:
     def _follow(self, state: list[int]) -> None:
         """Brings the assembly to where the scan is."""
         at = self._assembly
-        for number in range(state[found.BEGUN]):
-            xid, final, committed = self._begun[:, number].tolist()
+        for xid, final, committed in self._begun[:, : state[found.BEGUN]].T.tolist():
             if xid == found.OPENED:
                 assert at.open is not None
                 at.transactions.append(at.open)

@@ -10,7 +10,7 @@ from psycopg2 import sql
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import Problem, Strain
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.schema import TableSchema
 from dblog_core.sources.postgres import binary_values, catalogue, check, publication, slots
 from dblog_core.sources.postgres import strain as load
 from dblog_core.sources.postgres.batch import Assembly
@@ -18,6 +18,7 @@ from dblog_core.sources.postgres.chunks import PostgresChunkReader
 from dblog_core.sources.postgres.connection import Connection, execute, rows, session, value
 from dblog_core.sources.postgres.identity import refusals
 from dblog_core.sources.postgres.log import Decoder, PostgresLog
+from dblog_core.sources.postgres.lookups import Lookups
 from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.shapes import Shapes
@@ -75,7 +76,12 @@ class PostgresSource:
 
     def open_log(self, position: str, *, skip: int = 0) -> PostgresLog:
         assembly = Assembly(Lsn.parse(position), skip=skip)
-        return PostgresLog(self._config, self._decoder(assembly), assembly).open()
+        lookups = Lookups(self._config)
+        try:
+            return PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups).open()
+        except BaseException:
+            lookups.close()
+            raise
 
     def open_reader(self) -> PostgresChunkReader:
         return PostgresChunkReader(self._config)
@@ -97,31 +103,15 @@ class PostgresSource:
             begun = [int(row[0]) for row in rows(connection, _BEGUN)]
             return widened(str(value(connection, "SELECT pg_current_snapshot()::text")), begun)
 
-    def _decoder(self, assembly: Assembly) -> Decoder:
+    def _decoder(self, assembly: Assembly, lookups: Lookups) -> Decoder:
         if self._config.plugin == "wal2json":
-            return Wal2jsonDecoder(self._config, assembly, Shapes(self._config, self._describe, self._base_name))
+            return Wal2jsonDecoder(self._config, assembly, Shapes(self._config, lookups.describe, lookups.base_name))
         forms = self._forms if self._forms.binary and self._exact_in_binary() else Forms(binary=False)
-        return PgoutputDecoder(self._config, assembly, Types(self._type_name, self._key), forms=forms)
+        return PgoutputDecoder(self._config, assembly, Types(lookups.type_name, lookups.key), forms=forms)
 
     def _exact_in_binary(self) -> bool:
         """Whether every column of the wanted tables, as they are now, is of a type whose binary form is certain."""
         return all(binary_values.supported(c.source_type) for table in self.tables() for c in table.columns)
-
-    def _type_name(self, oid: int, typmod: int) -> str:
-        with session(self._config) as connection:
-            return catalogue.type_name(connection, oid, typmod)
-
-    def _base_name(self, name: str) -> str:
-        with session(self._config) as connection:
-            return catalogue.base_name(connection, name)
-
-    def _key(self, table: TableName) -> tuple[str, ...]:
-        found = self._describe(table)
-        return found.key(self._config) if found else tuple(self._config.keys.get(str(table), ()))
-
-    def _describe(self, table: TableName) -> catalogue.CatalogueTable | None:
-        with session(self._config) as connection:
-            return catalogue.find_table(connection, table)
 
     def _watermark_table(self, connection: Connection) -> None:
         table = catalogue.watermark_table(self._config)

@@ -1,0 +1,54 @@
+"""What a log asks of the catalogue: over one connection, opened with the first question and closed with the log.
+
+Five hundred tables are described within a second at a log's start; a connection for each would take many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg2
+
+from dblog_core.config import SourceConfig
+from dblog_core.schema import TableName
+from dblog_core.sources.postgres import catalogue
+from dblog_core.sources.postgres.connection import Connection, connect, translated
+
+Answer = TypeVar("Answer")
+
+
+class Lookups:
+    """Answers come from the catalogue as it is when the question is asked."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+        self._connection: Connection | None = None
+
+    def type_name(self, oid: int, typmod: int) -> str:
+        return self._ask(lambda connection: catalogue.type_name(connection, oid, typmod))
+
+    def base_name(self, name: str) -> str:
+        return self._ask(lambda connection: catalogue.base_name(connection, name))
+
+    def describe(self, table: TableName) -> catalogue.CatalogueTable | None:
+        return self._ask(lambda connection: catalogue.find_table(connection, table))
+
+    def key(self, table: TableName) -> tuple[str, ...]:
+        found = self.describe(table)
+        return found.key(self._config) if found else tuple(self._config.keys.get(str(table), ()))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, question: Callable[[Connection], Answer]) -> Answer:
+        if self._connection is not None:
+            try:
+                return question(self._connection)
+            except (psycopg2.OperationalError, psycopg2.InterfaceError):  # it was cut off while nothing was asked
+                self.close()
+        self._connection = connect(self._config)
+        with translated(self._config):
+            return question(self._connection)
