@@ -166,7 +166,7 @@ def test_ids_of_every_form(database: Database, source: MysqlSource, xid: str) ->
 def test_resuming_inside_the_rows_neither_loses_nor_repeats(
     database: Database, source: MysqlSource, ids: Ids, monkeypatch: pytest.MonkeyPatch, memory: str
 ) -> None:
-    monkeypatch.setattr(batching, "ROWS", 100)
+    monkeypatch.setattr(batching, "EVENTS", 2)  # a batch ends after so many
     start = source.current_position()
     many = [
         "INSERT INTO a VALUES " + ", ".join(f"({i}, 1)" for i in range(low, low + 50)) for low in range(0, 1000, 50)

@@ -19,7 +19,9 @@ from tests.unit import mysql_binlog as binlog
 FAULTS = (ValueError, SourceUnavailable, NoEvent)
 
 
-def fed(pieces: Iterable[bytes], *, checksums: bool = False, sequence: int = 1) -> Iterator[Events]:
+def fed(
+    pieces: Iterable[bytes], *, checksums: bool = False, sequence: int = 1, brief: bool = False
+) -> Iterator[Events]:
     """What a connection that brings these pieces gives."""
     split = Framing(packets=True, checksums=checksums, sequence=sequence)
     for piece in pieces:
@@ -30,7 +32,7 @@ def fed(pieces: Iterable[bytes], *, checksums: bool = False, sequence: int = 1) 
             room[:count] = left[:count]
             split.received(count)
             left = left[count:]
-            while (found := split.next()) is not None:
+            while (found := split.next(brief=brief)) is not None:
                 yield found
 
 
@@ -51,7 +53,7 @@ def taken(stretches: Iterable[Events]) -> list[Event]:
             event = found.event(number)
             assert (end, size, stop - start) == (event.end, event.size, len(event.body))
             told(event, code, start, a, b, c, owner)
-            if event.type == Type.GTID and code == headers.GTID:
+            if event.type == Type.GTID and code in (headers.GTID, headers.GTID_BEGIN):
                 owner = event.body[1:17]
             every.append(event)
     return every
@@ -70,7 +72,7 @@ def told(event: Event, code: int, start: int, a: int, b: int, c: int, owner: byt
         for i in range(0, len(bitmaps), size or 1):
             assert int.from_bytes(bitmaps[i : i + size], "little") & every == every
         assert (8 + int.from_bytes(body[8:10], "little") if extended else 8) < at <= len(body)
-    elif code == headers.GTID:
+    elif code in (headers.GTID, headers.GTID_BEGIN):
         read = events.gtid(body, anonymous=False)
         assert read.gtid is not None and read.gtid.endswith(f":{a}") and read.commit_time == b
         assert not c or body[1:17] == owner
@@ -128,6 +130,51 @@ def test_events_are_those_of_plain_python_in_any_pieces(seed: int) -> None:
     stream, checksums = some_stream(seed)
     pieces = cut(stream, random.Random(seed))
     assert taken(fed(pieces, checksums=checksums)) == list(binlog.split(stream, checksums=checksums))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_in_brief_only_what_says_nothing_new_is_left_out(seed: int) -> None:
+    stream, checksums = some_stream(seed)
+    every = list(binlog.split(stream, checksums=checksums))
+    told, last = taken(fed(cut(stream, random.Random(seed)), checksums=checksums, brief=True)), -1
+    for event in told:
+        at = next(i for i in range(last + 1, len(every)) if every[i] is event or every[i] == event)
+        for i in range(last + 1, at):
+            assert needless(every, i), f"event {i} is left out"
+        last = at
+    assert all(needless(every, i) for i in range(last + 1, len(every)))
+
+
+def needless(every: list[Event], i: int) -> bool:
+    """Whether event `i` is a BEGIN after a GTID, or a table map that its number had before."""
+    if every[i].type == Type.QUERY:
+        return events.query(every[i].body)[1] == "BEGIN" and every[i - 1].type == Type.GTID
+    if every[i].type != Type.TABLE_MAP or every[i].artificial:
+        return False
+    maps = [e.body for e in every[:i] if e.type == Type.TABLE_MAP and e.body[:6] == every[i].body[:6]]
+    return maps[-1:] == [every[i].body]
+
+
+@pytest.mark.parametrize(
+    ("between", "told"),
+    [
+        ([], False),
+        ([binlog.event(Type.ROWS_QUERY, b"x")], False),
+        ([binlog.gtid(1), binlog.query("BEGIN")], False),
+        ([binlog.mariadb_gtid(1, 0)], False),
+        ([binlog.mariadb_gtid(1, 64)], True),
+        ([binlog.query("XA COMMIT X'78',X'',1")], True),
+        ([binlog.description(checksums=False)], True),
+        ([binlog.event(Type.XA_PREPARE, bytes(14))], True),
+        ([binlog.event(Type.TRANSACTION_PAYLOAD, b"\0")], True),
+        ([binlog.event(Type.ROTATE, bytes(12))], True),
+        ([binlog.event(Type.ROWS_QUERY, bytes(17_000_000))], True),
+    ],
+)
+def test_a_map_is_told_again_where_numbers_may_mean_something_else(between: list[bytes], told: bool) -> None:
+    one = binlog.table_map(1, "a")
+    found = taken(fed([binlog.packets([one, *between, one])], brief=True))
+    assert [e.type for e in found].count(Type.TABLE_MAP) == 1 + told
 
 
 def outcome(found: Iterable[Event]) -> tuple[list[Event], bool]:
@@ -288,3 +335,12 @@ def test_a_stretch_may_be_left_and_gone_on_with() -> None:
         if row[0] == 1:
             break
     assert [row[2] for row in found.rest] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_an_empty_packet_is_no_event(size: int) -> None:
+    stream = binlog.packets([binlog.xid(), binlog.xid()]) + b"\0\0\0\3"
+    found = fed([stream[at : at + size] for at in range(0, len(stream), size)])
+    with pytest.raises(NoEvent) as raised:
+        taken(found)
+    assert raised.value.payload == b""

@@ -1,4 +1,4 @@
-"""Positions, statements, packets and events of the MySQL log, without a server."""
+"""Positions, statements and events of the MySQL log, without a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from dblog_core.schema import TableName
 from dblog_core.sources.mysql import events, xa
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
-from dblog_core.sources.mysql.packets import Packets
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position, Prepared
 from dblog_core.sources.mysql.statements import Means, classify
 from dblog_core.sources.mysql.stream import lost
@@ -121,34 +120,6 @@ def test_statements_that_empty_a_table(sql: str) -> None:
 )
 def test_statements_mean(sql: str, means: Means) -> None:
     assert classify(sql, "shop").means is means
-
-
-def packet(number: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "little") + bytes([number]) + payload
-
-
-def test_packets_are_joined_from_any_pieces() -> None:
-    stream = packet(1, b"one") + packet(2, b"") + packet(3, b"x" * 300)
-    for size in (1, 2, 5, 1000):
-        packets, found = Packets(), []
-        for at in range(0, len(stream), size):
-            packets.feed(stream[at : at + size])
-            while (payload := packets.next()) is not None:
-                found.append(payload)
-        assert found == [b"one", b"", b"x" * 300]
-
-
-def test_packets_of_the_largest_size_go_on_in_the_next() -> None:
-    packets = Packets()
-    packets.feed(packet(1, b"a" * 0xFFFFFF) + packet(2, b"b"))
-    assert packets.next() == b"a" * 0xFFFFFF + b"b"
-
-
-def test_a_lost_packet_is_noticed() -> None:
-    packets = Packets()
-    packets.feed(packet(2, b"x"))
-    with pytest.raises(SourceUnavailable):
-        packets.next()
 
 
 def event(kind: int, body: bytes, *, end: int = 0, checksummed: bool = False) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,12 +49,12 @@ class Writer:
     def __init__(self, seed: int, *, mariadb: bool) -> None:
         self._draw, self._mariadb = random.Random(seed), mariadb
         self._number, self._end = 0, 4
-        self._xids = 0
+        self._prepared: list[str] = []
         self.found: list[bytes] = []
 
     def write(self, transactions: int) -> list[bytes]:
         for _ in range(transactions):
-            kinds = [self._rows, self._rows, self._rows, self._foreign, self._statement, self._payload, self._odd]
+            kinds = [self._rows] * 3 + [self._foreign, self._statement, self._payload, self._odd, self._xa, self._xa]
             self._draw.choice(kinds)()
         return self.found
 
@@ -121,6 +122,25 @@ class Writer:
         inner = b"".join([binlog.query("BEGIN"), *self._changes(), binlog.xid()])
         self._add(binlog.event(Type.TRANSACTION_PAYLOAD, binlog.payload(inner)))
 
+    def _xa(self) -> None:
+        """Prepares a transaction, or ends one that is prepared."""
+        if self._prepared and self._draw.random() < 0.5:
+            xid = self._prepared.pop()
+            self._number += 1
+            self._add(binlog.mariadb_gtid(self._number, 1) if self._mariadb else binlog.gtid(self._number))
+            self._add(binlog.query(f"XA {self._draw.choice(['COMMIT', 'COMMIT', 'ROLLBACK'])} {xid}"))
+            return
+        name = b"x%d" % self._number
+        self._begin(prepared=True)
+        if not self._mariadb or self._draw.random() < 0.5:
+            self._add(binlog.query(f"XA START X'{name.hex()}',X'',1"))
+        for data in self._changes():
+            self._add(data)
+        one_phase = self._draw.random() < 0.3
+        self._add(binlog.event(Type.XA_PREPARE, struct.pack("<?III", one_phase, 1, len(name), 0) + name))
+        if not one_phase:
+            self._prepared.append(f"X'{name.hex()}',X'',1")
+
     def _odd(self) -> None:
         """What stands between transactions."""
         draw = self._draw
@@ -147,11 +167,25 @@ def long_way(log: LogState, found: list[bytes]) -> Iterator[LogBatch]:
             log.take(event)
         if log.full:
             yield log.flush()
+        yield from rows_that_were_held(log, found)
     yield log.flush()
 
 
-def short_way(log: LogState, pieces: Iterator[bytes]) -> Iterator[LogBatch]:
-    for found in fed(pieces):
+def rows_that_were_held(log: LogState, written: list[bytes]) -> Iterator[LogBatch]:
+    """Brings the prepared rows that are due: from memory, or as a second connection does."""
+    if log.again is not None:
+        again = written[places_of(written)[log.again.place.start] :]
+        for event in log.again.kept or (events.parse(data, 0, False) for data in again):
+            log.take_again(event)
+            if log.full:
+                yield log.flush()
+            if log.again is None:
+                return
+
+
+def short_way(log: LogState, written: list[bytes], draw: random.Random, begin: int = 0) -> Iterator[LogBatch]:
+    """Stretches of what the server has written from event `begin` on, cut anyhow."""
+    for found in fed(cut(binlog.packets(written[begin:]), draw), brief=True):
         whole = False
         while not whole:
             whole = log.take_all(found)
@@ -161,6 +195,7 @@ def short_way(log: LogState, pieces: Iterator[bytes]) -> Iterator[LogBatch]:
                     yield log.flush()
             if log.full:
                 yield log.flush()
+            yield from rows_that_were_held(log, written)
     yield log.flush()
 
 
@@ -190,8 +225,7 @@ def test_the_short_way_says_what_the_long_way_says(
     monkeypatch.setattr(batching, "EVENTS", rows)
     found = Writer(seed, mariadb=mariadb).write(60)
     long = list(long_way(state(mariadb=mariadb), found))
-    pieces = cut(binlog.packets(found), random.Random(seed))
-    short = list(short_way(state(mariadb=mariadb), pieces))
+    short = list(short_way(state(mariadb=mariadb), found, random.Random(seed)))
     assert [batch.position for batch in short] == [batch.position for batch in long]
     assert [batch.partial for batch in short] == [batch.partial for batch in long]
     assert shown(short) == shown(long) and len(shown(short)) > 60
@@ -206,16 +240,14 @@ def test_a_transaction_is_gone_on_with_after_any_part(
     """From every batch's position on, with its partial rows skipped, comes exactly what comes after that batch."""
     found = Writer(seed, mariadb=mariadb).write(25)
     monkeypatch.setattr(batching, "EVENTS", 3)
-    whole = list(short_way(state(mariadb=mariadb), iter([binlog.packets(found)])))
+    whole = list(short_way(state(mariadb=mariadb), found, random.Random(seed)))
     monkeypatch.setattr(batching, "EVENTS", 10_000)
     places = places_of(found)
     for number, batch in enumerate(whole[:-1]):
         start = Position.decode(batch.position, mariadb=mariadb)
-        rest = found[places[start.offset] :]
         log = state(mariadb=mariadb, skip=batch.partial, position=start)
-        later = [
-            entry for entry in shown(list(short_way(log, iter([binlog.packets(rest)])))) if entry[0] != "SchemaSeen"
-        ]
+        rest = short_way(log, found, random.Random(seed), places[start.offset])
+        later = [entry for entry in shown(list(rest)) if entry[0] != "SchemaSeen"]
         wanted = [entry for entry in shown(whole[number + 1 :]) if entry[0] != "SchemaSeen"]
         assert later == wanted, f"after batch {number} of {len(whole)}"
 
@@ -236,7 +268,7 @@ def test_rows_without_all_columns_are_refused_on_the_short_way_too() -> None:
     for bad in (binlog.rows(30, 1, [binlog.image(1, "x")], whole=False), binlog.rows(30, 1, [b"\0\0"], columns=1)):
         log = state(mariadb=False)
         with pytest.raises(DblogError, match="without all its columns"):
-            list(short_way(log, iter([binlog.packets([*good, row, row, bad])])))
+            list(short_way(log, [*good, row, row, bad], random.Random(0)))
 
 
 def test_offsets_go_on_counting_past_32_bits() -> None:
@@ -250,7 +282,7 @@ def test_offsets_go_on_counting_past_32_bits() -> None:
         ]
 
     found = [data for n in range(1, 5) for data in transaction(n, n * 3_000_000_000)]
-    (batch,) = short_way(state(mariadb=False), iter([binlog.packets(found)]))
+    (batch,) = short_way(state(mariadb=False), found, random.Random(0))
     assert Position.decode(batch.position, mariadb=False).offset == 12_000_000_000
     assert batch.transactions[-1].position == f"binlog.000001:{12_000_000_000 - 300 - len(found[0])}"
 
@@ -293,7 +325,7 @@ def test_a_number_means_what_its_last_map_says() -> None:
     rows = [row(1), row(2), row(3), row(4)]
     found = [event for described, one in zip(maps, rows, strict=True) for event in (described, one, one)]
     found = [binlog.gtid(1), binlog.query("BEGIN"), *found, binlog.xid()]
-    (batch,) = short_way(state(mariadb=False), iter([binlog.packets(found)]))
+    (batch,) = short_way(state(mariadb=False), found, random.Random(0))
     assert sorted(ids(batch)) == [("a", 1), ("a", 1), ("a", 4), ("a", 4), ("b", 2), ("b", 2)]
 
 
@@ -303,7 +335,7 @@ def test_numbers_mean_nothing_after_the_server_has_restarted(schema: str) -> Non
     begin = [binlog.query("BEGIN"), binlog.table_map(1, "a", schema=schema), row, row, binlog.xid()]
     found = [binlog.gtid(1), *begin, binlog.description(checksums=False), binlog.gtid(2), binlog.query("BEGIN"), row]
     with pytest.raises(DblogError, match="not described"):
-        list(short_way(state(mariadb=False), iter([binlog.packets(found)])))
+        list(short_way(state(mariadb=False), found, random.Random(0)))
 
 
 def test_rows_that_are_not_delivered_again_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +344,7 @@ def test_rows_that_are_not_delivered_again_count(monkeypatch: pytest.MonkeyPatch
     found = [binlog.gtid(1), binlog.query("BEGIN"), binlog.table_map(1, "a"), *[binlog.rows(30, 1, two)] * 5]
     start = Position("binlog.000001", 4, MysqlGtids.parse(""), None, f"{binlog.UUID}:1")
     log = state(mariadb=False, skip=3, position=start)
-    batches = list(short_way(log, iter([binlog.packets(found)])))
+    batches = list(short_way(log, found, random.Random(0)))
     delivered = [len(ids(batch)) for batch in batches]
     assert sum(delivered) == 7
     assert [batch.partial for batch in batches] == [3 + sum(delivered[: n + 1]) for n in range(len(batches))]

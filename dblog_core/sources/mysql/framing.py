@@ -112,8 +112,9 @@ class Framing:
         """Bytes, from the beginning of `rest` on, with which the next event (or its packet) is whole."""
         return int(self._state[headers.NEEDED])
 
-    def next(self) -> Events | None:
-        """The events that have arrived whole; None until more is received.
+    def next(self, *, brief: bool = False) -> Events | None:
+        """The events that have arrived whole; None until more is received. `brief`: without those that say nothing
+        new, if all others are taken: a BEGIN after its GTID, and the same table map again.
 
         Raises NoEvent; SourceUnavailable if the stream is out of step; ValueError where length or checksum is wrong.
         """
@@ -121,6 +122,7 @@ class Framing:
             raise self._fault
         if self._head:
             return self._go_on()
+        self._state[headers.BRIEF] = brief
         why = headers.walk(self._raw, self._filled, self._state, self._out)
         if count := int(self._state[headers.COUNT]):
             return self._verified(self._raw, self._out[:, :count])

@@ -20,12 +20,13 @@ Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 
 # What an event is. The row events come first: a code is an index into their ops.
-CREATES, UPDATES, DELETES, SAME_MAP, BEGIN, XID, GTID, MARIADB_GTID, OTHER = range(9)
+CREATES, UPDATES, DELETES, SAME_MAP, BEGIN, XID, GTID, GTID_BEGIN, MARIADB_GTID, OTHER = range(10)
 
 # Rows of the result, one column an event. A, B, C by code:
 #   row events     table number, where the first image begins, number of columns
 #   SAME_MAP       table number: the bytes are those of the last map of that number in this buffer
 #   GTID           number, commit time in microseconds, 1 where the server is that of the last GTID in this buffer
+#   GTID_BEGIN     the same; a BEGIN follows, which is left out
 #   MARIADB_GTID   number, domain, flags
 CODE, TYPE, ARTIFICIAL, TIMESTAMP, SERVER, END, SIZE, START, STOP, A, B, C = range(12)
 FIELDS: Final = 12
@@ -34,7 +35,8 @@ FIELDS: Final = 12
 GOOD, MORE, FULL, OUT_OF_STEP, LARGE, NO_EVENT, BAD_SIZE, BAD_CHECKSUM, BAD_ALGORITHM = range(9)
 
 # The state of a walk, which goes on with the next call; MAPS: table number, start and stop of each slot.
-AT, SEQUENCE, PACKETS, CHECKSUMS, NEEDED, COUNT, OWNER, FIRST, LENGTH, MAPS = range(10)
+# BRIEF: leave out what says nothing new, which is a BEGIN after its GTID, and the same map again.
+AT, SEQUENCE, PACKETS, CHECKSUMS, NEEDED, COUNT, OWNER, FIRST, LENGTH, BRIEF, MAPS = range(11)
 _SLOTS: Final = 64
 STATE: Final = MAPS + 3 * _SLOTS
 
@@ -46,12 +48,17 @@ SMALL: Final = 2048
 """Bytes of an event up to which its checksum is verified here."""
 
 _ARTIFICIAL: Final = 0x20
+_PREPARED: Final = 64
 _QUERY: Final = 2
+_ROTATE: Final = 4
 _FORMAT_DESCRIPTION: Final = 15
 _XID: Final = 16
 _TABLE_MAP: Final = 19
 _GTID: Final = 33
+_XA_PREPARE: Final = 38
+_PAYLOAD: Final = 40
 _MARIADB_GTID: Final = 162
+_QUERY_COMPRESSED: Final = 165
 
 
 def _crc_tables() -> npt.NDArray[np.uint32]:
@@ -228,6 +235,17 @@ def _code(raw: Bytes, state: Int64s, out: Any, n: int, kind: int, start: int, st
 
 
 @part
+def _begins_anew(out: Any, n: int, kind: int) -> bool:
+    """Whether what the numbers of tables mean must be told again after the event: the server may have restarted, XA
+    rows or those of a compressed transaction may come between, or rows are held back with the maps before them."""
+    if out[CODE, n] == MARIADB_GTID:
+        return bool(out[C, n] & _PREPARED)
+    if out[CODE, n] != OTHER:
+        return False
+    return kind in (_QUERY, _ROTATE, _FORMAT_DESCRIPTION, _XA_PREPARE, _PAYLOAD, _MARIADB_GTID, _QUERY_COMPRESSED)
+
+
+@part
 def _event(raw: Bytes, state: Int64s, out: Any, n: int, begin: int, end: int) -> int:
     """Reads the event that raw[begin:end] is; returns GOOD or what is wrong with it."""
     if end - begin < HEADER or _number(raw, begin + 9, 4) != end - begin:
@@ -252,7 +270,11 @@ def _event(raw: Bytes, state: Int64s, out: Any, n: int, begin: int, end: int) ->
     out[TIMESTAMP, n], out[SERVER, n] = _number(raw, begin, 4), _number(raw, begin + 5, 4)
     out[END, n], out[SIZE, n] = _number(raw, begin + 13, 4), end - begin
     out[START, n], out[STOP, n] = begin + HEADER, stop
-    out[CODE, n] = OTHER if artificial else _code(raw, state, out, n, kind, begin + HEADER, stop)
+    code = OTHER if artificial else _code(raw, state, out, n, kind, begin + HEADER, stop)
+    out[CODE, n] = code
+    if _begins_anew(out, n, kind):
+        for i in range(MAPS, STATE):
+            state[i] = -1
     return GOOD
 
 
@@ -294,6 +316,15 @@ def _in_file(raw: Bytes, filled: int, state: Int64s) -> int:
     return GOOD
 
 
+@part
+def _says_nothing_new(out: Any, n: int) -> bool:
+    """Whether event `n` may be left out; a GTID that its BEGIN follows is told so."""
+    if out[CODE, n] == BEGIN and n > 0 and out[CODE, n - 1] == GTID:
+        out[CODE, n - 1] = GTID_BEGIN
+        return True
+    return bool(out[CODE, n] == SAME_MAP)
+
+
 @kernel(int64, RAW, int64, INT64S, INT64_ROWS)
 def walk(raw: Bytes, filled: int, state: Int64s, out: Any) -> int:
     """Reads the events of raw[:filled] from the state's place on, as many as `out` holds; returns why it ended.
@@ -303,7 +334,8 @@ def walk(raw: Bytes, filled: int, state: Int64s, out: Any) -> int:
     state[COUNT] = 0
     if filled > len(raw) or state[AT] < 0 or len(state) < STATE or out.shape[0] < FIELDS:
         return NO_EVENT
-    for n in range(out.shape[1]):
+    while state[COUNT] < out.shape[1]:
+        n = state[COUNT]
         why = _in_packet(raw, filled, state) if state[PACKETS] else _in_file(raw, filled, state)
         if why == GOOD:
             why = _event(raw, state, out, n, state[FIRST], state[FIRST] + state[LENGTH])
@@ -311,5 +343,6 @@ def walk(raw: Bytes, filled: int, state: Int64s, out: Any) -> int:
             return why
         state[AT] = state[FIRST] + state[LENGTH]
         state[SEQUENCE] = (state[SEQUENCE] + 1) & 255
-        state[COUNT] = n + 1
+        if not (state[BRIEF] and state[LENGTH] <= SMALL and _says_nothing_new(out, n)):
+            state[COUNT] = n + 1
     return FULL

@@ -44,19 +44,19 @@ class EventStream:
         self._events: Events | None = None
         self._heard = time.monotonic()
 
-    def events(self) -> Events | None:
-        """The events that have arrived; those of the last call must have been taken.
+    def events(self, *, brief: bool = True) -> Events | None:
+        """The events that have arrived, in brief; those of the last call must have been taken.
 
         Raises SourceError; ValueError where they cannot be read.
         """
         try:
-            return self._framing.next()
+            return self._framing.next(brief=brief)
         except NoEvent as message:
             raise self._told(message.payload) from message
 
     def next(self) -> Event | None:
-        """The next event that has arrived. Raises as `events` does."""
-        while (found := self._events or self.events()) is not None:
+        """The next event that has arrived, whatever it says. Raises as `events` does."""
+        while (found := self._events or self.events(brief=False)) is not None:
             self._events = found
             for row in found.rest:
                 return found.event(row[0])

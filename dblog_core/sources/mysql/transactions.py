@@ -191,10 +191,10 @@ class LogState:
     def _take_frame(self, raw: headers.Bytes, code: int, start: int, a: int, b: int, c: int) -> bool:
         """Takes what stands around rows, in a plain group; False where it needs a look."""
         group = self._group
-        if code == headers.GTID:
+        if code == headers.GTID_BEGIN or code == headers.GTID:  # twice as fast as `in`
             if not c:
                 self._owner = events.uuid(raw[start + 1 : start + 17].tobytes())
-            self._open(f"{self._owner}:{a}", b)
+            self._open(f"{self._owner}:{a}", b, begun=code == headers.GTID_BEGIN)
             return True
         if code == headers.MARIADB_GTID or group is None or group.held is not None:
             return False
