@@ -29,8 +29,12 @@ _OPTIONS = {
 _SERVERS = {"mysql": MysqlServer, "mariadb": MariadbServer, "postgres": PostgresServer}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All here but the guard are `bench`: `make test` leaves them out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """All here but the guard are `bench`: `make test` leaves them out. Some are left to --bench=full."""
+    if config.option.bench != "full":
+        longest = [item for item in items if item.get_closest_marker("full") is not None]
+        items[:] = [item for item in items if item not in longest]
+        config.hook.pytest_deselected(items=longest)
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("guard") is None:
             item.add_marker(pytest.mark.bench)

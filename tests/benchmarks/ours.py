@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import psutil
 
@@ -22,6 +22,8 @@ from tests.benchmarks.timeline import Point, Timeline
 from tests.fix_servers import Database
 from tests.nemesis.processes import write_config
 
+Profile: TypeAlias = list[tuple[str, float]]
+"""Places of our code and their shares of a process's CPU time, largest first."""
 SHAPES = 1_000  # more tables than any figure has
 
 
@@ -141,6 +143,16 @@ class Ours:
             self._database.query(f"SELECT pg_drop_replication_slot('{self._slot}')")
             self._database.query(f"SELECT pg_copy_logical_replication_slot('{self._slot}_start', '{self._slot}')")
 
+    def profile_capture(self) -> Profile:
+        """Where the CPU time of a capture of what has been committed since `prepare` goes."""
+        self.fresh()
+        return _profile(self._child("capture", "--until-current", profiled=True).result())
+
+    def profile_dump(self, *tables: str) -> Profile:
+        """Where the CPU time of the workers of a dump goes."""
+        names = [f"{self._database.schema}.{t}" for t in tables]
+        return _profile(self._child("dump", *names, profiled=True).result())
+
     def capture(self, rows: int) -> Captured:
         """Captures what has been committed since `prepare`: so many rows."""
         self.fresh()
@@ -170,8 +182,13 @@ class Ours:
     def _slot(self) -> str:
         return self.config.source.slot
 
-    def _child(self, what: str, *rest: str) -> Child:
-        return Child(self._directory, self.env, what, self.file, *rest)
+    def _child(self, what: str, *rest: str, profiled: bool = False) -> Child:
+        env = {**self.env, "DBLOG_PROFILE": "1"} if profiled else self.env
+        return Child(self._directory, env, what, self.file, *rest)
+
+
+def _profile(told: dict[str, Any]) -> Profile:
+    return [(str(place), float(share)) for place, share in told["profile"]]
 
 
 def _captured(told: dict[str, Any]) -> Captured:

@@ -16,6 +16,7 @@ RESULTS = ROOT / ".local" / "benchmarks.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOT = ROOT / "docs" / "images" / "benchmarks.svg"
 BEGIN, END = "<!-- measured: written by `make bench` -->", "<!-- end of what was measured -->"
+LEAST = 0.03  # a smaller share of CPU time is not shown
 SECTIONS = ("Log", "Dump", "Memory", "Latency", "Lake", "Source")
 
 
@@ -29,10 +30,12 @@ def write(results: Results) -> None:
     before, _, rest = page.partition(BEGIN)
     _, found, after = rest.partition(END)
     assert found, f"{PAGE} has lost its markers"
-    PAGE.write_text(f"{before}{BEGIN}\n\n{body(figures, results.machine())}\n\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{body(figures, results.machine(), results.profiles())}\n\n{END}{after}")
 
 
-def body(figures: list[Figure], machine: dict[str, object]) -> str:
+def body(
+    figures: list[Figure], machine: dict[str, object], profiles: dict[str, list[tuple[str, float]]] | None = None
+) -> str:
     """What stands between the markers."""
     when = max(f.taken for f in figures)[:10]
     facts = (
@@ -47,7 +50,16 @@ def body(figures: list[Figure], machine: dict[str, object]) -> str:
         if lines:
             head = f"| what | dblog | {DEBEZIUM} | the server's own tool | bar | reached |\n|---|---|---|---|---|---|"
             parts.append(f"### {section}\n\n{head}\n" + "\n".join(lines))
+    if profiles:
+        parts.append(
+            "### Where the CPU time goes\n\n| path | shares of the process's CPU time, by function |\n|---|---|"
+        )
+        parts[-1] += "".join(f"\n| {path} | {_shares(shares)} |" for path, shares in profiles.items())
     return "\n\n".join(parts)
+
+
+def _shares(shares: list[tuple[str, float]]) -> str:
+    return ", ".join(f"{share:.0%} `{place}`" for place, share in shares if share >= LEAST)
 
 
 def plot(figures: list[Figure]) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,20 @@ class Results:
         figure = replace(figure, scale=self._scale)
         print(f"\n{figure.title}, {figure.unit}: {figure.medians}")
         known = {f.name: f for f in self.figures()} | {figure.name: figure}
+        self._write([asdict(f) for f in known.values()], self.profiles())
+
+    def add_profile(self, path: str, shares: Sequence[tuple[str, float]]) -> None:
+        """Keeps where the CPU time of a path goes: places and shares."""
+        profiles = {**self.profiles(), path: [list(s) for s in shares]}
+        self._write([asdict(f) for f in self.figures()], profiles)
+
+    def profiles(self) -> dict[str, list[tuple[str, float]]]:
+        return dict(self._read().get("profiles", {}))
+
+    def _write(self, figures: list[dict[str, Any]], profiles: Mapping[str, Any]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         part = self._file.with_suffix(".part")
-        part.write_text(json.dumps({"machine": machine(), "figures": [asdict(f) for f in known.values()]}, indent=1))
+        part.write_text(json.dumps({"machine": machine(), "figures": figures, "profiles": profiles}, indent=1))
         part.rename(self._file)
 
     def figures(self) -> list[Figure]:

@@ -74,6 +74,9 @@ def test_dump(
         rows = count(database, data.ORDERS)
         with loaded(data.ORDERS):
             series[TOOLS[kind]].append(rows / tools.read_table(database, data.ORDERS.name).seconds)
+    if load == "idle":
+        with ours.capturing():
+            results.add_profile(f"{NAMES[kind]}, dump (workers)", ours.profile_dump(data.ORDERS.name))
     title = f"{NAMES[kind]}: dump, log {load}" + (f" ({BUSY} transactions a second)" if load == "busy" else "")
     bars = (Bar(10, DEBEZIUM), Bar(0.8, TOOLS[kind]))
     figure = Figure(f"dump_{load}_{kind}", "Dump", title, "rows/s", series, bars)

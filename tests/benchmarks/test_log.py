@@ -10,7 +10,7 @@ import pytest
 from tests.benchmarks import data, tools
 from tests.benchmarks.data import NewDatabase, Table
 from tests.benchmarks.debezium import Arrivals, Debezium
-from tests.benchmarks.ours import Captured, Ours
+from tests.benchmarks.ours import Captured, Ours, Profile
 from tests.benchmarks.results import DEBEZIUM, NAMES, OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.fix_servers import Database
@@ -56,6 +56,9 @@ class Rounds:
     def memory(self) -> dict[str, list[float]]:
         return {OURS: [c.peak / 1e6 for c in self.captured], **self._debezium(lambda a: a.peak / 1e6)}
 
+    def profile(self) -> Profile:
+        return self._ours.profile_capture()
+
     def _debezium(self, what: Callable[[Arrivals], float]) -> dict[str, list[float]]:
         return {DEBEZIUM: [what(a) for a in self.arrived]} if self._peer is not None else {}
 
@@ -69,6 +72,7 @@ def test_log(kind: str, bench_database: NewDatabase, scale: Scale, results: Resu
     data.fill(database, data.ORDERS, scale.rows)
     rounds.run(scale.rounds, rows=scale.rows, peer_rows=scale.peer_rows)
     tool = {TOOLS[kind]: [scale.rows / s.seconds for s in rounds.read]}
+    results.add_profile(f"{NAMES[kind]}, log", rounds.profile())
     bars = (Bar(10, DEBEZIUM),) if kind != "postgres" else (Bar(2, DEBEZIUM), Bar(0.9, TOOLS[kind]))
     name = NAMES[kind]
     figures = [

@@ -71,6 +71,7 @@ def longest_pause(staging: Staging, seconds: float) -> float:
     return max(b - a for a, b in itertools.pairwise(sealed))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_the_longest_pause_is_no_longer_with_a_dump_than_without(database: Database, tmp_path: Path) -> None:
     fill(database)

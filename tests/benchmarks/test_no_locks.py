@@ -66,6 +66,7 @@ def fill(database: Database) -> None:
     connection.close()
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_commits_take_no_longer_with_a_dump_than_without(database: Database, tmp_path: Path) -> None:
     fill(database)
