@@ -173,7 +173,13 @@ class PostgresChunkReader:
                 settings=sql.SQL(settings),
                 name=sql.Literal(identifier(schema.table).as_string(self._open())),
             )
-            snapshot, now, copied = self._copy(schema, columns, query, begin)
+            try:
+                snapshot, now, copied = self._copy(schema, columns, query, begin)
+            except copy_out.TooLarge as error:
+                raise RequestError(
+                    f"a chunk of {schema.table} has more than {LARGEST} bytes",
+                    fix="ask for fewer rows with a smaller chunk_size",
+                ) from error
         return Chunk(schema, _rows(copied, now, schema.table), snapshot)
 
     def _copy(
@@ -188,12 +194,6 @@ class PostgresChunkReader:
             listed = sql.SQL(", ").join(map(_sent, now))
             copy = sql.SQL("COPY (SELECT {} {}) TO STDOUT (FORMAT binary)").format(listed, query)
             copied = copy_out.copied(connection, copy.as_string(connection), most=LARGEST)
-        except copy_out.TooLarge:
-            self.close()
-            raise RequestError(
-                f"a chunk of {schema.table} has more than {LARGEST} bytes",
-                fix="ask for fewer rows with a smaller chunk_size",
-            ) from None
         except BaseException:
             self.close()  # whatever state it is in, the next chunk gets a new connection
             raise
