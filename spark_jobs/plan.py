@@ -105,11 +105,15 @@ def works(manifests: Iterable[Manifest], after: Callable[[str], int]) -> dict[st
     """Each table's share. `after(table)`: the segment up to which the table is merged already."""
     shares: dict[str, _Share] = {}
     for manifest in manifests:
-        tables = [x.table for part in (manifest.files, manifest.chunks, manifest.marks) for x in part]
-        for table in dict.fromkeys(tables):
-            if manifest.segment > (start := after(table)):
-                shares.setdefault(table, _Share()).take(table, manifest.cut(after=start))
+        for table in _tables(manifest):
+            if manifest.segment > (start := after(table)) and table in _tables(rest := manifest.cut(after=start)):
+                shares.setdefault(table, _Share()).take(table, rest)
     return {table: _work(table, found) for table, found in shares.items()}
+
+
+def _tables(manifest: Manifest) -> dict[str, None]:
+    """Tables that it says something of, in order."""
+    return dict.fromkeys(x.table for part in (manifest.files, manifest.chunks, manifest.marks) for x in part)
 
 
 def _work(table: str, share: _Share) -> Work:

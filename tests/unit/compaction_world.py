@@ -20,6 +20,7 @@ from dblog_core.staging import Staging, blocks, compaction, segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.staging.reader import Follower, Line, lines
+from spark_jobs import plan
 from tests.simulation.storage import Disk, MemoryStorage
 from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, table
 
@@ -176,6 +177,24 @@ class World:
         assert self._offsets(staging, found) == self._offsets(self.twin, wanted)
         assert [m for x in found for m in x.marks] == [m for x in wanted for m in x.marks]
         assert [c for x in found for c in x.chunks] == [c for x in wanted for c in x.chunks]
+
+        self._works(staging, found, wanted)
+
+    def _works(self, staging: Staging, found: list[Manifest], wanted: list[Manifest]) -> None:
+        """The same with tables that are merged up to different places."""
+        behind = {str(schema.table): self.dice.randint(0, self.number) for schema in TABLES}
+        ours, theirs = plan.works(found, behind.__getitem__), plan.works(wanted, behind.__getitem__)
+        assert theirs.keys() <= ours.keys()
+        for name, work in ours.items():
+            rows = self._rows_of(staging, work)
+            if name in theirs:
+                assert (work.schema, work.chunks) == (theirs[name].schema, theirs[name].chunks)
+                assert rows == self._rows_of(self.twin, theirs[name])
+            else:  # a file reaches over the cut, and none of its rows lies there
+                assert not rows and not work.chunks
+
+    def _rows_of(self, staging: Staging, work: plan.Work) -> list[int]:
+        return sorted(o for f in work.files for o in staging.rows(f).column("offset").to_pylist())
 
     def _offsets(self, staging: Staging, manifests: list[Manifest]) -> list[int]:
         batches = [b for m in manifests for f in m.files for b in staging.log_batches(f)]
