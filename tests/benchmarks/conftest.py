@@ -47,10 +47,13 @@ def scale(request: pytest.FixtureRequest) -> Scale:
 
 @pytest.fixture(scope="session")
 def results(scale: Scale) -> Iterator[Results]:
-    """Where figures go; the page is written anew when the run is over."""
-    found = Results(report.RESULTS, scale=scale.name)
+    """Where figures go; the page is written anew when the run is over, but for a quick one, which is only printed."""
+    quick = scale.name == "quick"
+    file = report.RESULTS.with_stem("benchmarks-quick") if quick else report.RESULTS
+    found = Results(file, scale=scale.name)
     yield found
-    report.write(found)
+    if not quick:
+        report.write(found)
 
 
 @pytest.fixture(scope="session")

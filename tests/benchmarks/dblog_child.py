@@ -43,8 +43,9 @@ def capture(config: Config, *, until_current: bool) -> dict[str, Any]:
         if not status.error and (not points or status.offset > points[-1][2]):
             points.append((time.monotonic(), time.process_time(), status.offset))
 
+    began = (time.monotonic(), time.process_time(), 0)
     outcome = run_capture(config, stop=stop, until_current=until_current, on_status=note)
-    return {"points": points, "outcome": outcome.value}
+    return {"began": began, "points": points, "outcome": outcome.value}
 
 
 def dump(config: Config, tables: list[str]) -> dict[str, Any]:
