@@ -75,7 +75,8 @@ class TableMerge:
         counts, withheld = {"inserted": 0, "updated": 0, "deleted": 0}, 0
         if not done:
             work, rows = self._read(work, schema, lake)
-            self._prepare(work, lake, known)
+            if rows is None or len(rows) or work.truncated is not None or work.finished:
+                self._prepare(work, lake, known)
             if work.truncated is not None:
                 lake.remove_older(work.truncated)
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))

@@ -232,7 +232,7 @@ class LakeTable:
     def _bytes(self) -> int:
         """The size of its files, from the snapshot that Delta holds: no job."""
         plan = self.rows()._jdf.queryExecution().analyzed()
-        return int(plan.stats().sizeInBytes().toLong())
+        return int(plan.stats().sizeInBytes())
 
     def _equal(self, keeps: bool) -> Column:
         """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN."""

@@ -63,7 +63,7 @@ def folded_shape(schema: TableSchema) -> t.StructType:
 
 
 def folded(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None:
-    """The folded rows of the work; None where they turn out to be too large for the driver, or no row is there.
+    """The folded rows of the work; None where they turn out to be too large for the driver.
 
     Raises CorruptSegment for a file that is missing or not the one that the manifest names.
     """
@@ -75,7 +75,7 @@ def folded(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None
             return None
         parts.append(part)
     if not parts:
-        return None
+        return pa.table({"offset": pa.nulls(0, pa.int64())})
     events = pa.concat_tables(parts)
     if work.lower:
         events = events.filter(pc.greater(events["offset"], work.lower))
