@@ -75,7 +75,7 @@ class TableMerge:
         counts, withheld = {"inserted": 0, "updated": 0, "deleted": 0}, 0
         if not done:
             work, rows = self._read(work, schema, lake)
-            if rows is None or len(rows) or work.truncated is not None or work.finished:
+            if lake.exists() or rows is None or len(rows) or work.truncated is not None or work.finished:
                 self._prepare(work, lake, known)
             if work.truncated is not None:
                 lake.remove_older(work.truncated)
