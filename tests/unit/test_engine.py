@@ -218,7 +218,7 @@ def test_writes_during_a_dump_always_win(running: World) -> None:
     assert status.state == "done" and status.evicted > 0
     target = running.source.current_position()
     deadline = threading.Event()
-    for _ in range(100):
+    for _ in range(1200):
         head = running.staging.head()
         if head is not None and int(head.position) >= int(target):
             break
