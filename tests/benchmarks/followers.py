@@ -16,6 +16,7 @@ import orjson
 import psutil
 
 from dblog_core.local import guard
+from dblog_core.local.daemon import wait_until
 
 
 class Follower:
@@ -39,6 +40,10 @@ class Follower:
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+    def wait(self, committed: Mapping[int, float]) -> None:
+        """Until the lines of all these keys are out."""
+        wait_until(lambda: committed.keys() <= self.seen.keys(), timeout=60, what="the last line of `log --follow`")
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -93,22 +93,18 @@ def test_commit_to_delta(bench_database: NewDatabase, scale: Scale, results: Res
     ours = Ours(database, tmp_path / "ours")
     ours.prepare()
     seconds, medians = scale.seconds, []
-    with (
-        ours.capturing(),
-        Follower(ours.file, ours.env) as follower,
-        Merges(ours) as merges,
-        Writers(database, *TABLES, rate=RATE) as load,
-    ):
-        wait_until(lambda: merges.offset() > 0, timeout=180, what="the first merge")
-        load.measure(seconds)  # warm
-        spans = []
-        for _ in range(scale.rounds):
-            began = time.monotonic()
-            load.measure(seconds)
-            spans.append((began, time.monotonic()))
-        last = max(load.committed)
-        wait_until(lambda: last in follower.offsets, timeout=60, what="the last line")
-        wait_until(lambda: merges.offset() >= follower.offsets[last], timeout=180, what="the last merge")
+    with ours.capturing(), Follower(ours.file, ours.env) as follower, Merges(ours) as merges:
+        with Writers(database, *TABLES, rate=RATE) as load:
+            wait_until(lambda: merges.offset() > 0, timeout=180, what="the first merge")
+            load.measure(seconds)  # warm
+            spans = []
+            for _ in range(scale.rounds):
+                began = time.monotonic()
+                load.measure(seconds)
+                spans.append((began, time.monotonic()))
+        follower.wait(load.committed)
+        last = max(follower.offsets.values())
+        wait_until(lambda: merges.offset() >= last, timeout=180, what="the last merge")
     seen = merges.seen(follower.offsets)
     for since, until in spans:
         medians.append(percentile(latencies(load.committed, seen, since=since, until=until), 50) / 1000)
