@@ -22,6 +22,7 @@ from dblog_core.sources.mysql.events import Event
 from dblog_core.sources.mysql.framing import Events, Framing, NoEvent
 from dblog_core.sources.mysql.position import Position
 
+_COM_BINLOG_DUMP = b"\x12"
 _HEARTBEAT = 1.0
 _SILENCE = 60.0
 """Seconds without even a heartbeat after which the server counts as gone."""
@@ -153,6 +154,14 @@ def lost(text: str, config: SourceConfig, position: Position) -> SourceError:
     )
 
 
+def _counted(packet: bytes) -> bytes:
+    """For MariaDB the package counts a byte less than it sends. The server does not read that byte; when it then closes
+    the connection in order, the reset that follows throws away what we have not read yet."""
+    if packet[4:5] != _COM_BINLOG_DUMP:
+        return packet
+    return (len(packet) - 4).to_bytes(3, "little") + packet[3:]
+
+
 def connect(
     config: SourceConfig,
     position: Position,
@@ -167,8 +176,10 @@ def connect(
     opened: list[Any] = []
 
     def connected(**_: Any) -> Any:
-        session = connection.connect(config)
+        session: Any = connection.connect(config)
         opened.append(session)
+        write = session._write_bytes
+        session._write_bytes = lambda data: write(_counted(data))
         # The package announces checksums only if new files have them, and then cannot read older files that do.
         connection.rows(session, "SET @master_binlog_checksum = 'CRC32', @source_binlog_checksum = 'CRC32'")
         return session
