@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.errors import SourceUnavailable
+from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.interfaces import ChunkReader
 from dblog_core.schema import TableName
 from dblog_core.sources.mysql.chunks import MysqlChunks
@@ -84,3 +84,45 @@ def test_a_connection_that_the_server_ends_is_lost_and_may_be_tried_again(
     database.execute(f"KILL {reader._connection.thread_id()}")
     with pytest.raises(SourceUnavailable):
         chunk(database, reader)
+
+
+def test_the_shape_is_always_that_of_now(database: Database, reader: ChunkReader) -> None:
+    """Also when the table gets a definition back that it had before, or another table takes its name."""
+    table = TableName(database.name, "a")
+    database.execute("CREATE TABLE a (id int AUTO_INCREMENT PRIMARY KEY, x int)", "INSERT INTO a VALUES (1, 1)")
+
+    def names() -> list[str]:
+        return [c.name for c in reader.schema(table).columns]
+
+    assert names() == names() == ["id", "x"]
+    for change, wanted in (
+        ("INSERT INTO a VALUES (7, 1)", ["id", "x"]),
+        ("ALTER TABLE a ADD COLUMN y int", ["id", "x", "y"]),
+        ("ALTER TABLE a DROP COLUMN y", ["id", "x"]),
+        ("ALTER TABLE a RENAME COLUMN x TO z", ["id", "z"]),
+        ("RENAME TABLE a TO b", None),
+        ("CREATE TABLE a (k varchar(3) PRIMARY KEY)", ["k"]),
+        ("DROP TABLE a", None),
+        ("RENAME TABLE b TO a", ["id", "z"]),
+    ):
+        database.execute(change)
+        for _ in range(2):
+            if wanted is None:
+                with pytest.raises(RequestError, match="does not exist"):
+                    names()
+            else:
+                assert names() == wanted
+
+
+def test_a_look_at_the_catalogue_leaves_no_transaction_open(database: Database, reader: ChunkReader) -> None:
+    """A SELECT in one would not be a new snapshot, and an ALTER would wait for its end."""
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    schema = reader.schema(TableName(database.name, "a"))
+    reader.key_order(schema)
+    with pytest.raises(RequestError):
+        reader.schema(TableName(database.name, "nothing"))
+    assert chunk(database, reader) == []
+    database.execute("INSERT INTO a VALUES (1)")
+    assert chunk(database, reader) == [{"id": 1}]
+    database.execute("SET SESSION lock_wait_timeout = 5", "ALTER TABLE a ADD COLUMN x int")
+    assert chunk(database, reader) == [{"id": 1, "x": None}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from dblog_core.sources.mysql import catalogue, conditions, key_order, plans, te
 from dblog_core.sources.mysql.binary_values import ValueFault
 from dblog_core.sources.mysql.conditions import Condition
 from dblog_core.sources.mysql.connection import connect, rows, translated, where
+from dblog_core.sources.mysql.definitions import Definitions
 from dblog_core.sources.mysql.text_rows import Rows, TextRows
 from dblog_core.sources.mysql.watermarks import qualified
 from dblog_core.sources.mysql.xa_visibility import await_xa_commits
@@ -39,11 +41,13 @@ class MysqlChunks:
         self._config, self._connection = config, connection
         self._keys: Mapping[str, Sequence[str]] = config.keys
         self._indexes: dict[tuple[TableName, tuple[str, ...]], str | None] = {}
+        self._definitions = Definitions(connection)
         self._rows = TextRows()
 
     def schema(self, table: TableName) -> TableSchema:
         with translated(self._config, f"reading the shape of {table}"):
-            described = catalogue.describe(self._connection, table, self._keys)
+            ask = partial(catalogue.describe, self._connection, table, self._keys)
+            described = self._definitions.look(table, "shape", ask)
         if described is None:
             raise self._missing(table)
         if described.schema is None:
@@ -54,7 +58,8 @@ class MysqlChunks:
 
     def key_order(self, schema: TableSchema) -> str:
         with translated(self._config, f"reading the key's order of {schema.table}"):
-            columns = key_order.columns(self._connection, schema.table, schema.key)
+            ask = partial(key_order.columns, self._connection, schema.table, schema.key)
+            columns = self._definitions.look(schema.table, f"order of {schema.key}", ask)
         if not columns:
             raise self._missing(schema.table)
         return order_text(columns)
