@@ -213,7 +213,7 @@ def test_commit_to_delta(bench_database: NewDatabase, scale: Scale, results: Res
         warm = 12  # cuts: the JVM compiles what runs often
         wait_until(lambda: seen() >= warm, timeout=900, what="a merge that is warm")
         began = time.time()
-        assert load.measure(scale.seconds * scale.rounds) > RATE * 0.9, "the source cannot keep up"
+        assert load.measure(scale.seconds * scale.rounds) > RATE * 0.8, "the source cannot keep up"
         ended, last = time.time(), seen()
         wait_until(lambda: seen() > last + 1, timeout=300, what="the last rows")
     found = _latencies(cuts, began, ended)
