@@ -24,7 +24,7 @@ from dblog_core.events import (
     WatermarkSeen,
 )
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import compressed, events, headers, rowevents, tablemap, xa
+from dblog_core.sources.mysql import compressed, events, headers, refusals, rowevents, tablemap, xa
 from dblog_core.sources.mysql.batch import BatchBuilder
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
@@ -232,10 +232,8 @@ class LogState:
         if handler is not None:
             handler(event)
         elif event.type not in events.HARMLESS:
-            kind = Type(event.type) if event.type in Type._value2member_map_ else None
-            why = events.REFUSED.get(kind, "its type is not known here") if kind else "its type is not known here"
-            fix = events.FIXES.get(kind, events.FRESH_START) if kind else events.FRESH_START
-            raise self.unknown(f"event {events.name(event.type)}: {why}", fix=fix)
+            why, fix = refusals.of_event(event.type)
+            raise self.unknown(why, fix=fix)
 
     # -- where we are
 
@@ -365,7 +363,7 @@ class LogState:
         assert self.again is not None and self._group is not None
         schema, sql = events.query(body)
         statement = classify(sql, schema)
-        if fault := self._fault(statement, self._group):
+        if fault := refusals.of_statement(statement, self._group, self._tables):
             raise self.unknown(f"statement {sql[:200]!r}: {fault[0]}", fix=fault[1])
         if statement.means is Means.XA_START:
             self._same(xa.of_statement(sql))
@@ -393,7 +391,7 @@ class LogState:
         schema, sql = events.query(body)
         statement = classify(sql, schema)
         group = self._current(event)
-        if fault := self._fault(statement, group):
+        if fault := refusals.of_statement(statement, group, self._tables):
             what, fix = fault
             raise self.unknown(f"statement {sql[:200]!r}: {what}", fix=fix)
         match statement.means:
@@ -427,29 +425,6 @@ class LogState:
         for table in filter(self._tables.wants, statement.tables):
             index = self._batch.transaction(group.transaction)
             self._batch.signal(kind(self._batch.next_sequence, index, table))
-
-    def _fault(self, statement: Statement, group: Group) -> tuple[str, str] | None:
-        """Why the statement cannot be followed, and the way on."""
-        match statement.means:
-            case Means.COMMIT | Means.ROLLBACK | Means.XA_COMMIT | Means.XA_ROLLBACK if group.held:
-                return "it ends an XA transaction that is not prepared", events.FRESH_START
-            case Means.ROLLBACK | Means.ROLLBACK_TO if group.changed:
-                return (
-                    "rows that the log holds were rolled back (a transaction over several storage engines)",
-                    events.FRESH_START,
-                )
-            case Means.REWRITES if any(self._tables.wants(table) for table in statement.tables):
-                return "it changes rows of a captured table without row events", events.FRESH_START
-            case Means.DROPS_SCHEMA if self._tables.wants_schema(statement.schema):
-                return "it drops a schema with captured tables", events.FRESH_START
-            case Means.CHANGES_ROWS:
-                return (
-                    "rows were changed in statement form",
-                    f"set binlog_format = ROW for every session; {events.FRESH_START}",
-                )
-            case Means.UNKNOWN:
-                return "it is not a statement that is known here", events.FRESH_START
-        return None
 
     # -- rows
 

@@ -1,0 +1,45 @@
+"""What of the log cannot be followed: why, and the way on."""
+
+from __future__ import annotations
+
+from dblog_core.sources.mysql import events
+from dblog_core.sources.mysql.catalogue import TableFilter
+from dblog_core.sources.mysql.events import Type
+from dblog_core.sources.mysql.group import Group
+from dblog_core.sources.mysql.statements import Means, Statement
+
+Refusal = tuple[str, str]
+"""What is wrong, and what to do."""
+
+
+def of_event(number: int) -> Refusal:
+    """Of an event that is neither handled nor harmless."""
+    what, unknown = f"event {events.name(number)}", "its type is not known here"
+    if number not in Type._value2member_map_:
+        return f"{what}: {unknown}", events.FRESH_START
+    kind = Type(number)
+    return f"{what}: {events.REFUSED.get(kind, unknown)}", events.FIXES.get(kind, events.FRESH_START)
+
+
+def of_statement(statement: Statement, group: Group, tables: TableFilter) -> Refusal | None:
+    """Why the statement cannot be followed, and the way on."""
+    match statement.means:
+        case Means.COMMIT | Means.ROLLBACK | Means.XA_COMMIT | Means.XA_ROLLBACK if group.held:
+            return "it ends an XA transaction that is not prepared", events.FRESH_START
+        case Means.ROLLBACK | Means.ROLLBACK_TO if group.changed:
+            return (
+                "rows that the log holds were rolled back (a transaction over several storage engines)",
+                events.FRESH_START,
+            )
+        case Means.REWRITES if any(tables.wants(table) for table in statement.tables):
+            return "it changes rows of a captured table without row events", events.FRESH_START
+        case Means.DROPS_SCHEMA if tables.wants_schema(statement.schema):
+            return "it drops a schema with captured tables", events.FRESH_START
+        case Means.CHANGES_ROWS:
+            return (
+                "rows were changed in statement form",
+                f"set binlog_format = ROW for every session; {events.FRESH_START}",
+            )
+        case Means.UNKNOWN:
+            return "it is not a statement that is known here", events.FRESH_START
+    return None
