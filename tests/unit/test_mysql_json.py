@@ -133,6 +133,11 @@ def test_a_document_that_points_into_itself_ends() -> None:
             wrong(bytes(doubled[:at]) + bytes([value]) + bytes(doubled[at + 1 :]))
 
 
+def test_a_document_whose_branches_meet_again_is_refused_before_it_grows() -> None:
+    inner = b"".join(struct.pack("<HH", 2, 10) + (b"\x02" + struct.pack("<H", 10)) * 2 for _ in range(18))
+    assert states(b"\x02" + inner + struct.pack("<HH", 0, 4)) == [json_values.BROKEN]
+
+
 def wrong(data: bytes) -> None:
     """It is printed as the plain printer prints it, or refused."""
     try:
