@@ -275,6 +275,8 @@ def test_batches_are_bounded_and_end_between_transactions_where_they_can() -> No
     large = list(fed(decoder(), [begin(), T, *[insert] * 25_000, commit()]))
     assert [sum(c.batch.num_rows for c in b.changes) for b in large] == [MAX_ROWS, MAX_ROWS, 5000]
     assert [b.partial for b in large] == [MAX_ROWS, 2 * MAX_ROWS, 0]
+    sequences = [b.changes[0].batch.column("sequence").to_pylist() for b in large]  # the first after a shape
+    assert sequences == [list(range(2, MAX_ROWS + 2)), list(range(1, MAX_ROWS + 1)), list(range(1, 5001))]
 
 
 def test_an_aged_batch_ends_with_the_next_transaction() -> None:

@@ -26,6 +26,7 @@ _POINTER, _LENGTH, _WAL_END, _ASKED, _OUTCOME = range(5)
 _NOTHING, _FULL, _ENDED, _BROKEN, _UNKNOWN = range(5)
 _HEAD = 25  # 'w', two LSNs and the server's clock
 _KEEPALIVE = 18  # 'k', LSN, clock, whether a reply is asked for
+_LOOKS = 2  # reads without a whole message, until none is there: under TLS one may leave a part of a record behind
 _W, _K = b"wk"
 
 
@@ -43,15 +44,15 @@ def _receive(
     calls: Int64s, state: Int64s, out: npt.NDArray[np.uint8], starts: Int64s, ends: Int64s, count: int, at: int
 ) -> int:
     """Appends messages from number `count` and byte `at` on; how many there are then. `state` tells why it stopped."""
-    looked = False
+    looks = 0
     while True:
         if state[_POINTER] == 0:
             length = libpq.get_copy_data(calls[_GET], calls[_CONNECTION], state.ctypes.data, 1)
-            if length == 0 and looked:
+            if length == 0 and looks == _LOOKS:
                 state[_OUTCOME] = _NOTHING
                 return count
             if length == 0:
-                looked = True
+                looks += 1
                 if libpq.consume_input(calls[_CONSUME], calls[_CONNECTION]) == 0:
                     state[_OUTCOME] = _BROKEN
                     return count
@@ -60,7 +61,7 @@ def _receive(
                 state[_OUTCOME] = _ENDED if length == -1 else _BROKEN
                 return count
             state[_LENGTH] = length
-            looked = False  # libpq reads as much as its own buffer takes: there may be more
+            looks = 0  # libpq reads as much as its own buffer takes: there may be more
         pointer, length = state[_POINTER], state[_LENGTH]
         kind = libpq.byte(pointer)
         if kind == _W and length >= _HEAD:

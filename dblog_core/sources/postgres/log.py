@@ -29,7 +29,8 @@ from dblog_core.sources.postgres.position import Lsn
 _IDLE = 1.0  # seconds between two batches that only move the position
 _FEEDBACK = 1.0  # seconds between two signs of life
 _NEVER = 2_000_000_000  # seconds: psycopg2's own feedback
-_NAP = 0.001  # seconds that messages gather on the socket: waking for each would cost more than reading it
+_NAPS = (0.001, 0.008)  # seconds, least and most, that messages gather on the socket: waking costs more than reading
+_FEW, _MANY = 64, 256  # messages after a nap: it was too short, or long
 
 
 class Decoder(Protocol):
@@ -65,6 +66,7 @@ class PostgresLog:
         self._handed = assembly.position
         self._last_batch = self._last_feedback = 0.0
         self._messages = Messages()
+        self._nap = _NAPS[0]
         self._connection: Connection | None = None
         self._stream: CopyStream | None = None
 
@@ -99,7 +101,9 @@ class PostgresLog:
         first: float | None = None
         with translated(self._config):
             while True:
+                known = self._messages.count
                 more = stream.receive(self._messages)
+                arrived = self._messages.count - known
                 now = time.monotonic()
                 self._sign_of_life(now, asked=stream.asked())
                 aged = first is not None and now - first >= linger
@@ -115,13 +119,21 @@ class PostgresLog:
                     if now >= ends:
                         return self._take(now)
                     if not more:
-                        time.sleep(min(_NAP, ends - now))
+                        self._sleep(arrived, ends - now)
                 elif self._due(now):
                     return self._take(now)
                 elif now >= deadline:
                     return None
                 elif not more:
                     select.select([self._speaker], [], [], min(deadline - now, _FEEDBACK))
+
+    def _sleep(self, arrived: int, longest: float) -> None:
+        """Lets more arrive; the less has, the longer."""
+        if arrived < _FEW:
+            self._nap = min(2 * self._nap, _NAPS[1])
+        elif arrived > _MANY:
+            self._nap = max(self._nap / 2, _NAPS[0])
+        time.sleep(min(self._nap, longest))
 
     def _opened(self) -> CopyStream:
         if self._stream is None:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.columnar import gather
+from dblog_core.columnar import fixed, gather, text, validity
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.events import changes_schema, image_type
 from dblog_core.schema import Column, TableSchema
@@ -28,7 +28,8 @@ _WRONG = {
     found.LENGTH: "a row message of an unknown length",
     found.VALUE: "a column value of an unknown kind",
 }
-_OPS = pa.array(["c", "u", "d"], pa.string())
+# Made of buffers, as all arrays here: pa.array would import pandas, to see whether its argument is of it.
+_OPS = text(gather(np.frombuffer(b"cud", dtype=np.uint8), np.arange(3), np.ones(3, dtype=np.int64)))
 _OP_CODES = np.zeros(256, dtype=np.int8)
 _OP_CODES[[_I, _U, _D]] = [0, 1, 2]
 
@@ -56,10 +57,10 @@ def decode(schema: TableSchema, raw: Bytes, rows: Places) -> pa.RecordBatch:
         raise UnknownLogEvent(f"pgoutput sent {_WRONG[wrong]}", where=str(schema.table), fix="upgrade dblog")
     new.rows, old.rows = kinds != _D, (markers == _K) | (markers == _O)
     arrays = [
-        pa.array(rows[found.SEQUENCE]),
-        pa.array(rows[found.TRANSACTION].astype(np.int32)),
-        _OPS.take(pa.array(_OP_CODES[kinds])),
-        pa.array(markers == _K),
+        fixed(rows[found.SEQUENCE].copy(), None, pa.int64()),  # the next batch is scanned into the same rows
+        fixed(rows[found.TRANSACTION].astype(np.int32), None, pa.int32()),
+        _OPS.take(fixed(_OP_CODES[kinds], None, pa.int8())),
+        _flags(markers == _K),
         _unchanged(schema, new),
         _struct(schema, raw, old, forms),
         _struct(schema, raw, new, forms),
@@ -101,10 +102,17 @@ def _unchanged(schema: TableSchema, new: _Image) -> pa.Array:
     kept = new.lengths == found.KEPT
     if not kept.any():
         return pa.nulls(len(new.rows), kind)
-    names = pa.array([c.name for c in schema.columns], pa.string()).take(pa.array(np.nonzero(kept.T)[1]))
-    counts = kept.sum(axis=0)
+    numbers, counts = np.nonzero(kept.T)[1], kept.sum(axis=0)
+    names = [c.name.encode() for c in schema.columns]
+    sizes = np.fromiter(map(len, names), dtype=np.int64, count=len(names))
+    joined, places = np.frombuffer(b"".join(names), dtype=np.uint8), np.cumsum(sizes) - sizes
+    listed = text(gather(joined, places[numbers], sizes[numbers]))
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), names, mask=pa.array(counts == 0))
+    return pa.ListArray.from_arrays(fixed(offsets, None, pa.int32()), listed, mask=_flags(counts == 0))
+
+
+def _flags(values: Flags) -> pa.Array:
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, validity(values)])
 
 
 def _struct(schema: TableSchema, raw: Bytes, image: _Image, forms: Bytes) -> pa.Array:
@@ -115,7 +123,7 @@ def _struct(schema: TableSchema, raw: Bytes, image: _Image, forms: Bytes) -> pa.
         _column(raw, starts, lengths, column, schema, int(form))
         for column, starts, lengths, form in zip(schema.columns, image.starts, image.lengths, forms, strict=True)
     ]
-    mask = None if image.rows.all() else pa.array(~image.rows)
+    mask = None if image.rows.all() else _flags(~image.rows)
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
 
 
