@@ -172,7 +172,7 @@ def numbers_of(database: Database, count: int) -> str:
 def test_a_large_transaction_comes_in_parts_that_can_be_resumed(database: Database, source: Source) -> None:
     start = create(database, source, "a", "id int PRIMARY KEY, v varchar(200)")
     text = "CONCAT('row ', n)" if database.kind != "postgres" else "'row ' || n"
-    numbers = numbers_of(database, 30_000)
+    numbers = numbers_of(database, 90_000)
     run(
         database,
         "BEGIN",
@@ -183,10 +183,10 @@ def test_a_large_transaction_comes_in_parts_that_can_be_resumed(database: Databa
     target = source.current_position()
     whole = list(log(source, start, upto=target))
     assert (
-        any(batch.partial for batch in whole) and max(sum(c.batch.num_rows for c in b.changes) for b in whole) < 30_000
+        any(batch.partial for batch in whole) and max(sum(c.batch.num_rows for c in b.changes) for b in whole) < 90_000
     )
     ids = [row["after"]["id"] for row in rows(whole)]
-    assert sorted(ids) == list(range(30_001)) and ids[-1] == 0
+    assert sorted(ids) == list(range(90_001)) and ids[-1] == 0
     part = next(batch for batch in whole if batch.partial)
     seen = sum(sum(c.batch.num_rows for c in b.changes) for b in whole[: whole.index(part) + 1])
     assert [
