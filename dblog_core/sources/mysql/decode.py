@@ -23,6 +23,8 @@ Buffer = Any
 """Bytes, bytearray, memoryview or an array of uint8."""
 
 _IMAGES = {CREATE: row_images.CREATED, UPDATE: row_images.UPDATED, DELETE: row_images.DELETED}
+_SHORT = 16
+"""Bytes that few rows are shorter than."""
 _CELLS = 2_000_000
 """Values that are split at once: what is told of each takes 16 bytes."""
 
@@ -112,14 +114,11 @@ class RowEvents:
         images, ends = _pairs(self._events[2 * self._looked :])
         if not len(ends):
             return
-        plan = self._layout
-        room = (len(self._raw) - self._walked) // max((len(plan.widths) + 7) // 8, 1) + 1
-        counts, before, after = np.empty(len(ends), np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
-        raw = np.frombuffer(self._raw, dtype=np.uint8)
-        found = row_images.walk(
-            raw, self._walked, ends, images, plan.widths, plan.prefixes, plan.gaps, plan.sizes, counts, before, after
-        )
-        del raw  # while it is looked at, it cannot grow
+        room = (len(self._raw) - self._walked) // _SHORT + 64
+        counts, before, after, found = self._walk(ends, images, room)
+        while found == -1 - len(ends):  # rows that are mostly NULL
+            room *= 4
+            counts, before, after, found = self._walk(ends, images, room)
         if found < 0:
             raise EventFault(self._looked - 1 - found)
         self._counts.append(counts)
@@ -127,6 +126,16 @@ class RowEvents:
         self._after.append(after[:found].copy())
         self._looked, self._walked = self._looked + len(ends), len(self._raw)
         self.rows += found
+
+    def _walk(self, ends: Int64s, images: Int64s, room: int) -> tuple[Int64s, Int64s, Int64s, int]:
+        """What `row_images.walk` fills in and returns, with room for so many rows."""
+        plan = self._layout
+        counts, before, after = np.empty(len(ends), np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+        raw = np.frombuffer(self._raw, dtype=np.uint8)  # while it is looked at, it cannot grow
+        found = row_images.walk(
+            raw, self._walked, ends, images, plan.widths, plan.prefixes, plan.gaps, plan.sizes, counts, before, after
+        )
+        return counts, before, after, int(found)
 
     @property
     def counts(self) -> Int64s:

@@ -81,9 +81,8 @@ def walk(
 ) -> Number:
     """Fills in where the images of all rows begin (-1: the row has none), and how many rows each event has.
 
-    The events lie one behind the other in `raw` from `at` on and end at `ends`. `before` and `after` have room for a
-    row in every image of null bits alone. Returns the number of rows, or -1 - e where those of event e do not
-    end with it.
+    The events lie one behind the other in `raw` from `at` on and end at `ends`. Returns the number of rows, or -1 - e
+    where those of event e do not end with it; with one more than the last e, `before` and `after` have too little room.
     """
     row = 0
     if len(widths) == 0:
@@ -94,7 +93,7 @@ def walk(
             return -1 - e
         while at < end:
             if row == len(before):
-                return -1 - e
+                return -1 - len(ends)
             before[row], after[row] = -1, -1
             if images[e] != CREATED:
                 before[row] = at
