@@ -139,7 +139,7 @@ class Snapshots:
         data = json.dumps({"data-collections": [f"{self._database.schema}.{table}"], "type": "INCREMENTAL"})
         number = secrets.token_hex(8)
         self._database.execute(f"INSERT INTO {SIGNALS} VALUES ('{number}', 'execute-snapshot', '{data}')")
-        began, ended = self._engine.wait(_STARTED, 60), self._engine.wait(_COMPLETED, timeout)
+        began, ended = self._engine.wait(_STARTED, timeout), self._engine.wait(_COMPLETED, timeout)
         return (ended - began).total_seconds()
 
 
