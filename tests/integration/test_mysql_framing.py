@@ -106,7 +106,8 @@ def test_rows_larger_than_a_packet_arrive(database: Database, source: MysqlSourc
         execute(database, f"INSERT INTO a VALUES (1, REPEAT('x', {size}))", "INSERT INTO a VALUES (2, 'y')")
         found = changes(list(batches(source, start)))
     finally:
-        database.execute(f"SET GLOBAL max_allowed_packet = {allowed}")
+        # A file of its own: MariaDB finds no GTID behind such an event once older files were purged (seen on 10.11).
+        database.execute(f"SET GLOBAL max_allowed_packet = {allowed}", "FLUSH BINARY LOGS")
     assert [(row["after"]["id"], len(row["after"]["v"])) for row in found] == [(1, size), (2, 1)]
 
 
