@@ -15,7 +15,7 @@ from dblog_core.compiled import MODULES
 hits = misses = kernels = 0
 for module in map(importlib.import_module, MODULES):
     for found in vars(module).values():
-        if isinstance(found, Dispatcher) and found.__module__ == module.__name__:
+        if isinstance(found, Dispatcher) and found.__module__ == module.__name__ and found.signatures:
             kernels += 1
             hits += sum(found.stats.cache_hits.values())
             misses += sum(found.stats.cache_misses.values())
