@@ -4,7 +4,9 @@ is done."""
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
+import dblog_core
 from dblog_core import compiled
 from dblog_core.local import jars, packages
 from dblog_core.local.errors import LocalError
@@ -15,11 +17,18 @@ def main() -> int:
         jars.jars()
         for package in packages.ALL:
             packages.tree(package)
-        compiled.warm()
+        _compile()
     except LocalError as error:
         print(f"dblog: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _compile() -> None:
+    """Says so where it will take a while: in a checkout that has compiled nothing yet."""
+    if not any(Path(dblog_core.__file__).parent.rglob("*.nbi")):
+        print("dblog: compiling the kernels (about a minute, once)", file=sys.stderr)
+    compiled.warm()
 
 
 if __name__ == "__main__":
