@@ -1,15 +1,11 @@
-"""The merge beside a plain MERGE in the same warm session, and from a commit to its row in Delta."""
+"""The merge beside a plain MERGE in the same warm session."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
 import random
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,19 +15,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dblog_core.lake import own_directory
-from dblog_core.local.daemon import wait_until
 from dblog_core.staging import Staging
 from dblog_core.staging.segment import log_schema
-from spark_jobs import delta_log
 from spark_jobs.lake import LakeTable
-from tests.benchmarks import data
-from tests.benchmarks.data import NewDatabase
-from tests.benchmarks.followers import percentile
-from tests.benchmarks.ours import Ours
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
-from tests.benchmarks.writers import FIRST, Writers
 from tests.spark.lakes import TestLake
 from tests.spark.segments import EPOCH, table
 
@@ -56,8 +44,6 @@ _DEFAULTS = {
     "spark.databricks.delta.merge.materializeSource": "auto",
     "spark.sql.shuffle.partitions": "200",
 }
-RATE = 500  # transactions a second
-TABLES = 10
 
 
 def _rows(spark: SparkSession, count: int) -> DataFrame:
@@ -176,7 +162,7 @@ def test_merge_of_changed_rows(filled: Filled, count: int, scale: Scale, results
                 rounds.append(seconds[who])
     title = f"merge of {count:,} changed rows into a table of {filled.rows:,}"
     bar = Bar(1 / 3, PLAIN, at_most=True)
-    results.add(Figure(f"merge_{count}", "Merge", title, "s", series, (bar,)))
+    results.add(Figure(f"merge_{count}", "Lake", title, "s", series, (bar,)))
 
 
 @pytest.mark.timeout(3600)
@@ -193,53 +179,4 @@ def test_merge_where_changes_stay_in_a_tenth_of_the_keys(
                 rounds.append(seconds[name])
     title = f"merge of 1,000 rows within a tenth of the keys: {filled.rows:,} rows against {small.rows:,}"
     ratio = [a / b for a, b in zip(series[ten], series[one], strict=True)]
-    results.add(Figure("merge_tenth", "Merge", f"{title}, times as long", "×", {OURS: ratio}, (Bar(2, at_most=True),)))
-
-
-@pytest.mark.timeout(3600)
-def test_commit_to_delta(bench_database: NewDatabase, scale: Scale, results: Results, tmp_path: Path) -> None:
-    """From `cuts`: a transaction is visible when the first cut that it lies before was recorded."""
-    database = bench_database("mysql")
-    tables = data.MANY[:TABLES]
-    data.create(database, *tables)
-    ours = Ours(database, tmp_path / "ours")
-    ours.prepare()
-    cuts = own_directory(ours.config.lake.path) / "cuts"
-
-    def seen() -> int:
-        return delta_log.version(cuts) or 0
-
-    with ours.capturing(), _merging(ours), Writers(database, *tables, rate=RATE, first=FIRST) as load:
-        warm = 12  # cuts: the JVM compiles what runs often
-        wait_until(lambda: seen() >= warm, timeout=900, what="a merge that is warm")
-        began = time.time()
-        assert load.measure(scale.seconds * scale.rounds) > RATE * 0.8, "the source cannot keep up"
-        ended, last = time.time(), seen()
-        wait_until(lambda: seen() > last + 1, timeout=300, what="the last rows")
-    found = _latencies(cuts, began, ended)
-    size = len(found) // scale.rounds
-    rounds = [percentile(found[i * size : (i + 1) * size], 50) for i in range(scale.rounds)]
-    title = (
-        f"MySQL: commit to visible in Delta, `merge --continuous`, {RATE} transactions a second, {TABLES} tables, p50"
-    )
-    results.add(Figure("latency_delta", "Merge", title, "s", {OURS: rounds}, (Bar(8, at_most=True),)))
-
-
-@contextmanager
-def _merging(ours: Ours) -> Iterator[None]:
-    command = [sys.executable, "-m", "dblog_core.cli", "--config", str(ours.file), "merge", "--continuous"]
-    process = subprocess.Popen(command, env=ours.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    try:
-        yield
-    finally:
-        process.terminate()
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors.decode()[-4000:]
-
-
-def _latencies(cuts: Path, began: float, ended: float) -> list[float]:
-    """Seconds, of one transaction each 20 ms between the two moments."""
-    rows = pq.read_table(sorted(cuts.glob("*.parquet")), columns=["commit_time", "merged_at"]).to_pylist()
-    points = sorted((r["commit_time"].timestamp(), r["merged_at"].timestamp()) for r in rows)
-    moments = [began + n / 50 for n in range(int((ended - began) * 50))]
-    return [next(merged for upto, merged in points if upto >= moment) - moment for moment in moments]
+    results.add(Figure("merge_tenth", "Lake", f"{title}, times as long", "×", {OURS: ratio}, (Bar(2, at_most=True),)))
