@@ -24,6 +24,7 @@ from typing import Any
 from dblog_core import dump as worker
 from dblog_core import requests, wiring
 from dblog_core.capture import run_capture
+from dblog_core.cli import do_without_pandas
 from dblog_core.config import Config, load
 from dblog_core.leader import CaptureStatus
 from dblog_core.requests import DumpRequest
@@ -67,6 +68,7 @@ def dump(config: Config, tables: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
+    do_without_pandas()  # as `dblog` does
     what, file, *rest = sys.argv[1:]
     config = load(file)
     wiring.open_source(config.source)  # imports the source's modules, with their compiled code

@@ -404,3 +404,12 @@ def test_what_runs_until_it_is_stopped_exits_with_0(waiting: Callable[..., subpr
     process.terminate() if ending == "terminate" else process.send_signal(2)
     threading.Thread(target=process.stdout.read, daemon=True).start()
     assert process.wait(30) == 0
+
+
+def test_no_command_pays_for_importing_pandas() -> None:
+    code = (
+        "import sys; from dblog_core.cli import do_without_pandas; do_without_pandas()\n"
+        "import pyarrow as pa; print(pa.array([1]).to_pylist(), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[1]", "False"]
