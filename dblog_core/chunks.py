@@ -99,14 +99,15 @@ class Chunks:
         finally:
             self._discard_void()
 
-    def high(self, high: High, *, at: int, rows: RowsWith, absent: Sequence[Key] = ()) -> Placement:
-        """Places the chunk. Raises Refused, and what `rows` raises."""
+    def high(self, high: High, *, at: int, rows: RowsWith, absent: Callable[[], Sequence[Key]]) -> Placement:
+        """Places the chunk; nothing of it is looked at before it is clear that it counts. `absent`: requested keys that
+        the SELECT did not find. Raises Refused, and what the two functions raise."""
         mark = high.mark
         try:
             self._tasks.high(high)
             overlap = self._overlap(high)
             evicted, kept = _overlapping(overlap, high.rows, rows)
-            deleted = () if overlap.everything else tuple(key for key in absent if key not in overlap.touched)
+            deleted = () if overlap.everything else tuple(key for key in absent() if key not in overlap.touched)
             progress = self._tasks.placed(high, evicted=len(evicted), at=at)
             return Placement(evicted, kept, deleted, self._finished(mark) if progress.done else None)
         finally:

@@ -252,13 +252,17 @@ class Sequencer:
         self._dumps.low(low, offset=self.last_offset, segment=self.segment, at=transaction.commit_time)
 
     def _high(self, high: High, transaction: Transaction) -> None:
-        schema = self._staging.schema(high.schema)
+        # A chunk that does not count may be of a staging directory that is gone, with its shape.
+        def shape() -> TableSchema:
+            return self._staging.schema(high.schema)
+
         placement = self._dumps.high(
             high,
             at=transaction.commit_time,
-            rows=lambda keys: rows_with(self._chunk(high, list(schema.key)), schema, keys),
-            absent=[key_from_json(k, schema) for k in high.absent],
+            rows=lambda keys: rows_with(self._chunk(high, list(shape().key)), shape(), keys),
+            absent=lambda: [key_from_json(k, shape()) for k in high.absent],
         )
+        schema = shape()
         # A shape that the log has not shown yet is a newer one: the window was open, so no event of it came in between.
         self._shape(schema, transaction)
         self._place(high, schema, placement, transaction)

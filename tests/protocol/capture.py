@@ -167,7 +167,7 @@ class Capture:
         keys = [(key,) for key, _ in chunk.rows]
         absent = [(key,) for key in chunk.absent]
         try:
-            placement = self.dumps.high(high, at=0, rows=lambda _: enumerate(keys), absent=absent)
+            placement = self.dumps.high(high, at=0, rows=lambda _: enumerate(keys), absent=lambda: absent)
         except Refused:
             return
         if self.rules.place_late:

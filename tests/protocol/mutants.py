@@ -205,14 +205,14 @@ def _absent_though_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     high = Chunks.high
 
     def mutated(self: Chunks, mark: Any, *, absent: Any, **more: Any) -> Any:
-        return replace(high(self, mark, absent=absent, **more), deleted=tuple(absent))
+        return replace(high(self, mark, absent=absent, **more), deleted=tuple(absent()))
 
     monkeypatch.setattr(Chunks, "high", mutated)
 
 
 def _absent_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     high = Chunks.high
-    monkeypatch.setattr(Chunks, "high", lambda self, mark, **more: high(self, mark, **{**more, "absent": ()}))
+    monkeypatch.setattr(Chunks, "high", lambda self, mark, **more: high(self, mark, **{**more, "absent": tuple}))
 
 
 def _start_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, dump, requests, wiring
+from dblog_core import control, dump, requests, watermark, wiring
 from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
@@ -23,6 +23,7 @@ from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines
 from dblog_core.staging.storage import LocalStorage
 from dblog_core.state.memory import MemoryState
+from dblog_core.watermark import High, Mark
 from dblog_core.window import LogOrder
 from tests.fake_source import ORDERS, Change, FakeDatabase, FakeReader, FakeSource, FakeStream
 
@@ -386,3 +387,17 @@ def test_pause_retune_resume_and_cancel(running: World) -> None:
     assert control.dump(running.state, dump_id).state == "done"
     with pytest.raises(RequestError, match="is done"):
         control.cancel(running.state, dump_id)
+
+
+def test_a_chunk_of_a_staging_directory_that_is_gone_is_refused_unseen(world: World) -> None:
+    """Its high watermark may still be in the log; the shape that it names is not in the new directory."""
+    world.capture()
+    mark = Mark("shop", "d1/0", 1, 0, "w1", str(ORDERS.table), 1, None)
+    high = High(
+        mark, file="chunks/d1/0/x.parquet", rows=1, bytes=1, checksum="", schema="feedbeeffeedbeef", last_key=1,
+        final=True, snapshot=None, absent=(1,),
+    )  # fmt: skip
+    world.database.commit(Change("w", ORDERS.table, None, {"payload": watermark.encode(high)}))
+    world.put(1)
+    world.capture()
+    assert [line["op"] for line in world.lines() if line["op"] != "s"] == ["c"]
