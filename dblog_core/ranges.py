@@ -1,7 +1,9 @@
 """One table in several ranges, balanced by rows: the database chooses the boundaries, from the index of the key.
 
-Every N-th key of the index is read. Where there are more than expected (the server's estimate was too low), every
-other one is dropped and N doubled, so the sample stays small and even; the boundaries are taken from it.
+A whole-number key that counts up evenly needs few looks: the boundaries are computed, and at each of them it is looked
+at how far the keys reach on from there. Otherwise every N-th key of the index is read. Where there are more than
+expected (the server's estimate was too low), every other one is dropped and N doubled, so the sample stays small and
+even; the boundaries are taken from it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from dblog_core.filters import Filter
 from dblog_core.interfaces import ChunkReader, Json
@@ -20,6 +24,7 @@ RANGES_PER_WORKER = 4
 SMALL = 20  # chunks up to which a table is one range
 SMALLEST = 5  # chunks of a range
 SAMPLE = 256  # keys that are kept of the index, at most
+LOOK = 1_000  # rows: how far it is looked ahead from a computed boundary
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,36 @@ def cut(
     if wanted == 1 or read.index is None or few:
         return [Range(ends.key_from, None, ends.key_to, read.rows if open_ended else None)]
     rows_in_table = reader.estimated_rows(schema.table) if filters else read.rows
+    if wanted is None and open_ended and not filters and (even := _even(reader, schema, rows_in_table, options)):
+        return even
     stride = _stride(rows_in_table, options, wanted, whole=open_ended)
     sample, step = _sample(reader, schema, ends, every=stride)
     rows = _rows(len(sample) * step, step, rows_in_table if open_ended else None)
     parts = _balanced(sample, step, ends, rows, count(rows, options, wanted))
     return [_scaled(part, read.rows, rows) for part in parts] if filters else parts
+
+
+def _even(reader: ChunkReader, schema: TableSchema, rows: int, options: Json) -> list[Range] | None:
+    """The whole table in ranges of equal width; None where it is not as dense everywhere that this divides its rows.
+
+    Ranges that differ after all (between the looks) cost balance, nothing else.
+    """
+    number = count(rows, options, None)
+    if number == 1 or len(schema.key) != 1 or not pa.types.is_integer(schema.key_columns[0].type):
+        return None
+    first, last = next(reader.boundaries(schema, after=None, upto=None, every=1), None), reader.last_key(schema)
+    if first is None or last is None:
+        return None
+    low, width = first[0], last[0] - first[0] + 1
+    looks = max(1, min(LOOK, rows // (4 * number)))
+    places = [low + width * i // number for i in range(1, number)]
+    for place in places:
+        ahead = next(reader.boundaries(schema, after=(place,), upto=None, every=looks), None)
+        if ahead is None or not 2 / 3 < (ahead[0] - place) * rows / (width * looks) < 3 / 2:
+            return None
+    return [
+        Range(None, after, upto, rows // number) for after, upto in zip([None, *places], [*places, None], strict=True)
+    ]
 
 
 def _stride(rows: int, options: Json, wanted: int | None, *, whole: bool) -> int:
