@@ -6,12 +6,15 @@ import http.client
 import json
 import time
 import urllib.parse
+import uuid
 from typing import Any
 
 from dblog_core.local.errors import LocalError
 
 _TIMEOUT = 30.0  # seconds for one request: the first after a start is slow
 _FINISHED = ("success", "failed")
+_BUSY = "Database error"  # of an Airflow on SQLite that was locked for too long: the request changed nothing
+_ATTEMPTS = 5
 
 
 class AirflowClient:
@@ -42,8 +45,15 @@ class AirflowClient:
 
     def trigger(self, dag: str, conf: dict[str, Any] | None = None, *, run: str | None = None) -> str:
         """Starts a run and returns its id. Raises LocalError where `conf` breaks the form's schema, and says how."""
-        body = {"logical_date": None, "conf": conf or {}} | ({"dag_run_id": run} if run else {})
-        return str(self.call("POST", f"/dags/{_quote(dag)}/dagRuns", body)["dag_run_id"])
+        own = run or f"manual__{uuid.uuid4().hex}"  # so that asking again after a fault starts no second run
+        try:
+            self.call(
+                "POST", f"/dags/{_quote(dag)}/dagRuns", {"logical_date": None, "conf": conf or {}, "dag_run_id": own}
+            )
+        except LocalError as error:
+            if run is not None or not error.message.startswith("409 "):
+                raise
+        return own
 
     def run(self, dag: str, run: str) -> dict[str, Any]:
         return dict(self.get(f"/dags/{_quote(dag)}/dagRuns/{_quote(run)}"))
@@ -99,6 +109,13 @@ class AirflowClient:
         if self._token is None:
             credentials = {"username": self._user, "password": self._password}
             self._token = str(self._send("POST", "/auth/token", credentials, {})["access_token"])
+        for attempt in range(1, _ATTEMPTS):
+            try:
+                return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
+            except LocalError as error:
+                if _BUSY not in error.message:
+                    raise
+            time.sleep(attempt)
         return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
 
     def _health(self) -> dict[str, dict[str, Any]]:

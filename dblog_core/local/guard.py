@@ -6,6 +6,7 @@ the pipe ends, the starter is gone, and what still runs is killed.
 
 from __future__ import annotations
 
+import atexit
 import subprocess
 import sys
 import threading
@@ -25,8 +26,16 @@ def watch(pid: int, created: float) -> None:
         if _guard is None or _guard.poll() is not None:
             command = [sys.executable, "-m", "dblog_core.local.guard"]
             _guard = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, bufsize=1, start_new_session=True)
+            atexit.register(_end, _guard)
         assert _guard.stdin is not None
         _guard.stdin.write(f"{pid} {created}\n")
+
+
+def _end(guard: subprocess.Popen[str]) -> None:
+    """What still runs when we end in order is killed before we are gone."""
+    assert guard.stdin is not None
+    guard.stdin.close()
+    guard.wait()
 
 
 def kill_tree(process: psutil.Process) -> None:
