@@ -88,7 +88,7 @@ def _line(figure: Figure) -> str:
 
 def _bar(bar: Bar, unit: str) -> str:
     side = "at most" if bar.at_most else "at least"
-    return f"{side} {bar.value:g} {unit}" if bar.other is None else f"{side} {bar.value:g} × {bar.other}"
+    return f"{side} {bar.value:g} {unit}" if bar.other is None else f"{side} {bar.value:.3g} × {bar.other}"
 
 
 def _reached(bar: Bar, medians: dict[str, float]) -> str:
