@@ -63,6 +63,13 @@ class SourceUnavailable(SourceError):
     transient = True
 
 
+class NoWatermarkTable(SourceUnavailable):
+    """The watermark table is not there: a capture makes it when it begins, and none has yet."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__("the watermark table is not there", where=table, fix="run `dblog capture`, which makes it")
+
+
 class SourceRefused(SourceError):
     """The server answers, and does not let us: credentials, grants or settings."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +19,9 @@ import orjson
 from dblog_core.config import Config
 from dblog_core.errors import LakeError
 from dblog_core.schema import TableName
+from dblog_core.storage.location import Location
+from dblog_core.storage.opening import open_storage
+from dblog_core.wiring import open_lake
 
 OWN = "_dblog"
 
@@ -65,18 +67,23 @@ class LakeStatus:
         return cls(**{**data, "tables": tables})
 
 
-def own_directory(lake: Path | str) -> Path:
+def lake_at(path: str) -> Location:
+    """The lake at a path of the configuration."""
+    return Location(open_storage(path, temporary=f"{OWN}/tmp"))
+
+
+def own_directory(lake: Location) -> Location:
     """Where the merge keeps its own records."""
-    return Path(lake).expanduser().absolute() / OWN
+    return lake / OWN
 
 
-def table_path(lake: Path | str, table: TableName) -> Path:
+def table_location(lake: Location, table: TableName) -> Location:
     """LAKE/SCHEMA/TABLE; what a file name cannot hold is percent-encoded. Raises LakeError for the name of ours."""
     if table.schema == OWN:
         raise LakeError(
             f"a schema named {OWN} has no place in the lake", where=str(table), fix="leave it out of `tables`"
         )
-    return Path(lake).expanduser().absolute() / _file_name(table.schema) / _file_name(table.name)
+    return lake / _file_name(table.schema) / _file_name(table.name)
 
 
 def _file_name(name: str) -> str:
@@ -85,14 +92,14 @@ def _file_name(name: str) -> str:
     return "".join(quote(c, safe="") if c in "/%\0" else c for c in name)
 
 
-def read_status(lake: Path | str) -> LakeStatus | None:
+def read_status(lake: Location) -> LakeStatus | None:
     """The last finished merge; None before the first. Raises LakeError if the file is altered."""
     path = own_directory(lake) / "status.json"
-    try:
-        return LakeStatus.from_json(orjson.loads(path.read_bytes()))
-    except FileNotFoundError:
+    if (data := path.read()) is None:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    try:
+        return LakeStatus.from_json(orjson.loads(data))
+    except (ValueError, KeyError, TypeError) as error:
         raise LakeError(
             f"the record of the last merge cannot be read: {error}",
             where=str(path),
@@ -102,7 +109,7 @@ def read_status(lake: Path | str) -> LakeStatus | None:
 
 def progress(config: Config) -> Progress:
     """What `status` tells of the merge and its tables. Raises LakeError."""
-    return Progress(read_status(config.lake.path) or LakeStatus())
+    return Progress(read_status(open_lake(config)) or LakeStatus())
 
 
 @dataclass(frozen=True, slots=True)

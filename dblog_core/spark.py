@@ -1,6 +1,6 @@
-"""How the merge is started: the spark-submit command, for the command line and for Airflow's SparkSubmitOperator alike.
+"""How Spark jobs are started: the spark-submit command, for the command line and Airflow's SparkSubmitOperator alike.
 
-The command line holds no secret. The merge reads its configuration from the file, or from an environment variable
+The command line holds no secret. A job reads its configuration from the file, or from an environment variable
 where only the caller could resolve it.
 """
 
@@ -38,13 +38,13 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-CONFIG_VARIABLE = "DBLOG_MERGE_CONFIG"
-"""Environment variable with the whole configuration as JSON, read by the merge when it is given no file."""
+CONFIG_VARIABLE = "DBLOG_JOB_CONFIG"
+"""Environment variable with the whole configuration as JSON, read by a job when it is given no file."""
 
-PARENT_VARIABLE = "DBLOG_MERGE_PARENT"
-"""Environment variable with the id of the process that a continuous merge serves: it ends when that one is gone."""
+PARENT_VARIABLE = "DBLOG_JOB_PARENT"
+"""Environment variable with the id of the process that a job serves: one that goes on until stopped ends with it."""
 
-_GRACE = 600.0  # seconds for the round that runs when a merge is told to stop
+_GRACE = 600.0  # seconds for what a job does when it is told to stop
 _LOGGING = Path(__file__).parent / "spark_conf"
 
 
@@ -63,7 +63,7 @@ class SparkCommand:
 
 
 def spark_conf(config: Config | None = None) -> dict[str, str]:
-    """The settings of a merge's session: ours, the loopback for a local master, then the configuration's."""
+    """The settings of a session: ours, the loopback for a local master, then the configuration's."""
     master, extra = (config.spark.master, config.spark.conf) if config else ("local", {})
     local = (
         {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -89,15 +89,16 @@ def delta_jars(config: Config) -> list[Path]:
     return found
 
 
-def merge_command(
-    config_path: Path | str | None, config: Config, *, continuous: bool = False, extra: Sequence[str] = ()
+def job_command(
+    job: str, config: Config, *, config_path: Path | str | None = None, arguments: Sequence[str] = ()
 ) -> SparkCommand:
-    """The spark-submit of a merge. Without `config_path` the caller puts the configuration into CONFIG_VARIABLE."""
-    arguments = ["--config", str(Path(config_path).absolute())] if config_path is not None else []
-    arguments += ["--continuous" if continuous else "--once", *extra]
-    conf, jars, application = spark_conf(config), tuple(str(j) for j in delta_jars(config)), _application()
+    """The spark-submit of spark_jobs/JOB.py. Without `config_path` the caller puts the configuration into
+    CONFIG_VARIABLE."""
+    given = ["--config", str(Path(config_path).absolute())] if config_path is not None else []
+    arguments = [*given, *arguments]
+    conf, jars, application = spark_conf(config), tuple(str(j) for j in delta_jars(config)), _application(job)
     argv = [_spark_submit(), "--master", config.spark.master, "--driver-memory", config.spark.driver_memory]
-    argv += ["--name", f"dblog merge {config.source.name}", "--jars", ",".join(jars)]
+    argv += ["--name", f"dblog {job} {config.source.name}", "--jars", ",".join(jars)]
     for key, value in conf.items():
         argv += ["--conf", f"{key}={value}"]
     return SparkCommand(
@@ -112,15 +113,15 @@ def merge_command(
     )
 
 
-def _application() -> str:
+def _application(job: str) -> str:
     spec = importlib.util.find_spec("spark_jobs")
     if spec is None or not spec.submodule_search_locations:
         raise LakeError("the package spark_jobs is not installed", fix="install dblog with its extra `spark`")
-    return str(Path(spec.submodule_search_locations[0]) / "merge.py")
+    return str(Path(spec.submodule_search_locations[0]) / f"{job}.py")
 
 
 def _spark_submit() -> str:
-    """The one beside our Python belongs to the pyspark that the merge imports."""
+    """The one beside our Python belongs to the pyspark that a job imports."""
     beside = Path(sys.executable).with_name("spark-submit")
     found = str(beside) if beside.exists() else shutil.which("spark-submit")
     if found is None:
@@ -135,21 +136,20 @@ def _environment(master: str) -> dict[str, str]:
     return env
 
 
-def merge(
+def run_job(
+    job: str,
     config: Config,
     *,
-    continuous: bool,
+    arguments: Sequence[str] = (),
     stop: threading.Event,
     on_line: Callable[[str], None],
     on_result: Callable[[str], None] | None = None,
-    wait: float = 0.0,
 ) -> int:
-    """Runs a merge to its end, or until `stop`; returns its exit code.
+    """Runs spark_jobs/JOB.py to its end, or until `stop`; returns its exit code.
 
-    `on_line` gets its progress, `on_result` (if given) one JSON text per merge.
+    `on_line` gets its progress, `on_result` (if given; the job is then asked for --json) one JSON text per result.
     """
-    extra = ["--wait", str(wait)] if wait else []
-    command = merge_command(None, config, continuous=continuous, extra=[*extra, *(["--json"] if on_result else [])])
+    command = job_command(job, config, arguments=[*arguments, *(["--json"] if on_result else [])])
     data = {**config.model_dump(mode="json"), "source": _source_with_password(config)}
     own = {CONFIG_VARIABLE: orjson.dumps(data).decode(), PARENT_VARIABLE: str(os.getpid())}
     env = {**os.environ, **command.env, **own}
@@ -177,7 +177,7 @@ def merge(
 
 def _source_with_password(config: Config) -> dict[str, object]:
     source = config.source
-    # The connection is resolved by now, and the merge has no Airflow to ask.
+    # The connection is resolved by now, and the job has no Airflow to ask.
     return {
         **source.model_dump(mode="json"),
         "password": source.password.get_secret_value(),
@@ -186,7 +186,7 @@ def _source_with_password(config: Config) -> dict[str, object]:
 
 
 def _wait(process: subprocess.Popen[str], stop: threading.Event) -> int:
-    """The exit code of a merge that ends by itself, or at its next round's end once `stop` is set."""
+    """The exit code of a job that ends by itself, or at its next round's end once `stop` is set."""
     while process.poll() is None:
         if stop.wait(0.1):
             os.killpg(process.pid, signal.SIGTERM)
@@ -194,8 +194,8 @@ def _wait(process: subprocess.Popen[str], stop: threading.Event) -> int:
                 return process.wait(_GRACE)
             except subprocess.TimeoutExpired as error:
                 raise LakeError(
-                    f"the merge did not end within {_GRACE:.0f} s of being told to",
-                    fix="merge again: the next one finishes its round",
+                    f"the job did not end within {_GRACE:.0f} s of being told to",
+                    fix="run it again: the next one finishes its work",
                 ) from error
     return process.returncode
 

@@ -9,6 +9,7 @@ from dblog_core.interfaces import Source, StateStore
 
 if TYPE_CHECKING:
     from dblog_core.staging import Staging
+    from dblog_core.storage.location import Location
 
 
 def open_source(config: SourceConfig) -> Source:
@@ -39,3 +40,10 @@ def open_staging(config: Config) -> Staging:
     from dblog_core.staging import Staging
 
     return Staging(config.staging.path, source=config.source.name)
+
+
+def open_lake(config: Config) -> Location:
+    """Where the source's Delta tables lie."""
+    from dblog_core.lake import lake_at
+
+    return lake_at(config.lake.path)

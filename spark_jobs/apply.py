@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.events import DELETE
-from dblog_core.lake import table_path
+from dblog_core.lake import table_location
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
 from dblog_core.values import Key
 from spark_jobs import changes, fold, ghosts, moves, small
 from spark_jobs.highest import Highest
@@ -43,13 +43,13 @@ class Applied:
 class Lake:
     """Where tables go, and by what name our transactions are known there."""
 
-    path: Path
+    location: Location
     app: str
     highest: Highest = field(default_factory=Highest)
 
     def table(self, spark: SparkSession, schema: TableSchema) -> LakeTable:
-        path = table_path(self.path, schema.table)
-        return LakeTable(spark, path, schema, app=f"{self.app}:{schema.table}", highest=self.highest)
+        location = table_location(self.location, schema.table)
+        return LakeTable(spark, location, schema, app=f"{self.app}:{schema.table}", highest=self.highest)
 
 
 class TableMerge:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from pathlib import Path
 from typing import TypeVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,7 +44,7 @@ def check_files(staging: Staging, work: Work) -> None:
         if len(data) != file.bytes or parquet.checksum(data) != file.checksum:
             raise CorruptSegment(
                 f"the file was changed: {len(data)} bytes, {file.bytes} were staged, or another checksum",
-                where=str(staging.root / file.path),
+                where=staging.storage.url(file.path),
                 fix="restore it from a backup; the merge of this table waits before it",
             )
 
@@ -68,7 +67,7 @@ def _by_schema(files: Iterable[_File]) -> list[list[_File]]:
 
 def _log_events(spark: SparkSession, staging: Staging, files: Sequence[DataFile], schema: TableSchema) -> DataFrame:
     own = staging.schema(files[0].schema)
-    lines = spark.read.schema(log_shape(own)).parquet(*_paths(staging.root, files))
+    lines = spark.read.schema(log_shape(own)).parquet(*_paths(staging, files))
     if any(f.part for f in files):  # the files of a work follow each other: one range is all of it
         first, last = min(f.first_offset for f in files), max(f.last_offset for f in files)
         lines = lines.where(F.col("offset").between(first, last))
@@ -135,7 +134,7 @@ def chunk_rows(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef]
         [(c.path, c.first_offset, c.position, c.commit_time, list(c.evicted)) for c in chunks], _REF
     )
     image = F.struct(*(F.col(quoted(c.name)) for c in own.columns))
-    rows = spark.read.schema(row_shape(own)).parquet(*_paths(staging.root, chunks))
+    rows = spark.read.schema(row_shape(own)).parquet(*_paths(staging, chunks))
     # Only the end of the path compares: Spark escapes the beginning as a URL does, while staged names need no escape.
     place = F.substring_index(rows.metadataColumn("_metadata").getField("file_path"), "/", -depth)
     index = rows.metadataColumn("_metadata").getField("row_index")
@@ -147,5 +146,5 @@ def chunk_rows(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef]
     return found.select("row", "index", ref.otherwise(F.struct(*(refs[name] for name in _REF.names))).alias("ref"))
 
 
-def _paths(root: Path, files: Sequence[DataFile] | Sequence[ChunkRef]) -> list[str]:
-    return [str(root / f.path) for f in files]
+def _paths(staging: Staging, files: Sequence[DataFile] | Sequence[ChunkRef]) -> list[str]:
+    return [staging.storage.url(f.path) for f in files]

@@ -6,11 +6,10 @@ not the table. It runs between two merges, one table at a time; no row changes, 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+from dblog_core.storage.location import Location
 from spark_jobs import delta_log
 
 MIN_FILE = 16 << 20
@@ -26,9 +25,9 @@ class Turns:
 
     def __init__(self, after: int) -> None:
         self._after = after
-        self._since: dict[Path, int] = {}
+        self._since: dict[Location, int] = {}
 
-    def is_due(self, table: Path) -> bool:
+    def is_due(self, table: Location) -> bool:
         version = delta_log.version(table)
         if not self._after or version is None:
             return False
@@ -36,7 +35,7 @@ class Turns:
             self._since[table] = self._compacted(table, version)
         return version - self._since[table] >= self._after
 
-    def _compacted(self, table: Path, version: int) -> int:
+    def _compacted(self, table: Location, version: int) -> int:
         """The last compaction's version as far as it matters: of what lies further back, the table is due anyway."""
         oldest = max(0, version - self._after)
         for number in range(version, oldest, -1):
@@ -44,12 +43,12 @@ class Turns:
                 return number
         return oldest
 
-    def done(self, table: Path, version: int) -> None:
+    def done(self, table: Location, version: int) -> None:
         """It has been compacted: this version, even if there was nothing to join."""
         self._since[table] = version
 
 
-def compact(spark: SparkSession, table: Path) -> None:
+def compact(spark: SparkSession, table: Location) -> None:
     """Joins the small files of the table, in a session that no transaction is set in."""
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)

@@ -20,7 +20,9 @@ import orjson
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core.lake import lake_at
 from dblog_core.schema import TableSchema
+from dblog_core.storage.location import Location
 from dblog_core.values import key_to_json
 from spark_jobs import delta_log
 from spark_jobs.moves import as_key
@@ -49,7 +51,7 @@ class Comparison:
         return not (self.missing or self.extra or self.different)
 
 
-def compare(spark: SparkSession, schema: TableSchema, files: Sequence[Path | str], lake: Path) -> Comparison:
+def compare(spark: SparkSession, schema: TableSchema, files: Sequence[Path | str], lake: Location) -> Comparison:
     """Compares one table; without a lake table all rows are missing."""
     shape = row_shape(schema)
     source = spark.read.schema(shape).parquet(*map(str, files)) if files else spark.createDataFrame([], shape)
@@ -102,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         equal = True
         for task in orjson.loads(Path(arguments[0]).read_bytes()):
-            found = compare(spark, TableSchema.from_json(task["schema"]), task["files"], Path(task["lake"]))
+            found = compare(spark, TableSchema.from_json(task["schema"]), task["files"], lake_at(task["lake"]))
             sys.stdout.write(orjson.dumps({**asdict(found), "equal": found.equal}).decode() + "\n")
             sys.stdout.flush()
             equal = equal and found.equal

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from pathlib import Path
 
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import types as t
 
+from dblog_core.storage.location import Location
 from spark_jobs import delta_log
 from spark_jobs.record import Intent
 
@@ -26,7 +26,7 @@ SHAPE = t.StructType(
 
 
 def append(
-    spark: SparkSession, path: Path, intent: Intent, versions: Mapping[str, int], *, app: str, now: float
+    spark: SparkSession, path: Location, intent: Intent, versions: Mapping[str, int], *, app: str, now: float
 ) -> None:
     """Adds the row of a merge, exactly once."""
     if delta_log.version(path) is None:

@@ -6,16 +6,16 @@ Nobody but the holder of the lake's lock writes these tables, so what is read he
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import orjson
 
 from dblog_core.errors import LakeError
+from dblog_core.storage.location import Location
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 
 
-def version(table: Path) -> int | None:
+def version(table: Location) -> int | None:
     """The table's newest version; None if there is no table."""
     log = table / "_delta_log"
     newest = _checkpoint(log)
@@ -26,11 +26,11 @@ def version(table: Path) -> int | None:
     return newest
 
 
-def committed(table: Path, app: str) -> int | None:
+def committed(table: Location, app: str) -> int | None:
     """The newest transaction version that `app` has committed; None if no commit that is left tells of one."""
     newest = version(table)
-    while newest is not None and newest >= 0 and (path := _commit(table / "_delta_log", newest)).exists():
-        for line in path.read_bytes().splitlines():
+    while newest is not None and newest >= 0 and (data := _commit(table / "_delta_log", newest).read()) is not None:
+        for line in data.splitlines():
             txn = orjson.loads(line).get("txn")
             if txn is not None and txn["appId"] == app:
                 return int(txn["version"])
@@ -38,18 +38,16 @@ def committed(table: Path, app: str) -> int | None:
     return None
 
 
-def operation(table: Path, number: int) -> str | None:
+def operation(table: Location, number: int) -> str | None:
     """What commit `number` says that it was, such as OPTIMIZE; None where it is gone, or says nothing."""
-    path = _commit(table / "_delta_log", number)
-    if not path.exists():
-        return None
-    for line in path.read_bytes().splitlines():
+    data = _commit(table / "_delta_log", number).read()
+    for line in (data or b"").splitlines():
         if (info := orjson.loads(line).get("commitInfo")) is not None:
             return str(info.get("operation"))
     return None
 
 
-def check_committed(table: Path, app: str, expected: int) -> None:
+def check_committed(table: Location, app: str, expected: int) -> None:
     """Raises LakeError unless the merge's commit is there: Delta skips a version at or below its own silently."""
     found = committed(table, app)
     if found != expected:
@@ -60,19 +58,17 @@ def check_committed(table: Path, app: str, expected: int) -> None:
         )
 
 
-def _commit(log: Path, number: int) -> Path:
+def _commit(log: Location, number: int) -> Location:
     return log / f"{number:020d}.json"
 
 
-def _checkpoint(log: Path) -> int | None:
+def _checkpoint(log: Location) -> int | None:
     """The version of the newest checkpoint: a place to begin, where listing takes long after a million commits."""
     try:
-        return int(orjson.loads((log / "_last_checkpoint").read_bytes())["version"])
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return int(orjson.loads((log / "_last_checkpoint").read() or b"")["version"])
+    except (ValueError, KeyError, TypeError):
         return None  # Delta writes it without care, and does without it too
 
 
-def _commits(log: Path) -> list[int]:
-    if not log.is_dir():
-        return []
-    return [int(match[1]) for path in log.iterdir() if (match := _COMMIT.fullmatch(path.name))]
+def _commits(log: Location) -> list[int]:
+    return [int(match[1]) for name in log.names() if (match := _COMMIT.fullmatch(name))]

@@ -8,13 +8,13 @@ the table has a version that is not known from here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dblog_core.schema import TableSchema
+from dblog_core.storage.location import Location
 from spark_jobs.ranges import Ranges, in_python
 from spark_jobs.shapes import quoted
 
@@ -30,10 +30,10 @@ class _Known:
 class Highest:
     """Of all tables of a lake; a table is only ever asked for by one thread."""
 
-    _known: dict[Path, _Known] = field(default_factory=dict)
+    _known: dict[Location, _Known] = field(default_factory=dict)
 
     def all_above(
-        self, table: Path, version: int, rows: DataFrame, schema: TableSchema, ranges: dict[str, Ranges]
+        self, table: Location, version: int, rows: DataFrame, schema: TableSchema, ranges: dict[str, Ranges]
     ) -> bool:
         """Whether every key of a batch with these ranges lies above all keys of the table. May look into its rows."""
         first = schema.key[0]
@@ -47,7 +47,7 @@ class Highest:
             known = self._known[table] = _Known(version, found[0].as_py())
         return known.highest is None or bool(known.highest < ranges[first][0][0])
 
-    def written(self, table: Path, before: int, after: int, schema: TableSchema, ranges: dict[str, Ranges]) -> None:
+    def written(self, table: Location, before: int, after: int, schema: TableSchema, ranges: dict[str, Ranges]) -> None:
         """A batch with these ranges took the table from one version to the next."""
         known = self._known.pop(table, None)
         if known is not None and known.version == before and schema.key[0] in ranges:
@@ -55,7 +55,7 @@ class Highest:
             highest = high if known.highest is None else max(known.highest, high)
             self._known[table] = _Known(after, highest)
 
-    def kept(self, table: Path, before: int, after: int) -> None:
+    def kept(self, table: Location, before: int, after: int) -> None:
         """Something that adds no key took the table from one version to the next."""
         known = self._known.get(table)
         if known is not None and known.version == before:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +20,7 @@ from pyspark.sql import functions as F
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
 from dblog_core.schema import TableSchema
+from dblog_core.storage.location import Location
 from spark_jobs import delta_log, ranges, small
 from spark_jobs.fold import PUT, WITHHOLD
 from spark_jobs.highest import Highest
@@ -109,7 +109,7 @@ class LakeTable:
     """One table of the lake. `app` names our transactions in its Delta log."""
 
     def __init__(
-        self, spark: SparkSession, path: Path, schema: TableSchema, *, app: str, highest: Highest | None = None
+        self, spark: SparkSession, path: Location, schema: TableSchema, *, app: str, highest: Highest | None = None
     ) -> None:
         self._spark = spark
         self.path = path

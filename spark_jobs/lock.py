@@ -12,20 +12,23 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from dblog_core.errors import LakeBusy, LeaseLost
 from dblog_core.interfaces import StateStore
+from dblog_core.storage.location import Location
 
 _EVERY = 0.2  # seconds between two tries
 
 
 @contextmanager
-def lake_lock(directory: Path, state: StateStore, *, ttl: float, wait: float = 0.0) -> Iterator[Callable[[], None]]:
-    """Holds both; yields a check that raises LeaseLost in doubt. Raises LakeBusy after `wait` seconds."""
+def lake_lock(directory: Location, state: StateStore, *, ttl: float, wait: float = 0.0) -> Iterator[Callable[[], None]]:
+    """Holds both; yields a check that raises LeaseLost in doubt. Raises LakeBusy after `wait` seconds.
+
+    `directory`: the lake's own one. On an object store there is no file to lock: the lease is all.
+    """
     holder = f"{socket.gethostname()}:{os.getpid()}"
     deadline = time.monotonic() + wait
-    with _file_lock(directory / "lock", holder, deadline):
+    with _file_lock(directory, holder, deadline):
         lease = state.acquire("merge", holder, ttl=ttl, wait=max(0.0, deadline - time.monotonic()))
         if lease is None:
             other = state.leader("merge")
@@ -46,12 +49,17 @@ def lake_lock(directory: Path, state: StateStore, *, ttl: float, wait: float = 0
 
 
 @contextmanager
-def _file_lock(path: Path, holder: str, deadline: float) -> Iterator[None]:
+def _file_lock(directory: Location, holder: str, deadline: float) -> Iterator[None]:
+    path = (directory / "lock").local
+    if path is None:
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while not _taken(descriptor):
             if time.monotonic() >= deadline:
-                raise _busy(path.parent, os.pread(descriptor, 200, 0).decode(errors="replace") or "another merge")
+                raise _busy(directory, os.pread(descriptor, 200, 0).decode(errors="replace") or "another merge")
             time.sleep(_EVERY)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, holder.encode(), 0)
@@ -68,7 +76,7 @@ def _taken(descriptor: int) -> bool:
     return True
 
 
-def _busy(directory: Path, who: str) -> LakeBusy:
+def _busy(directory: Location, who: str) -> LakeBusy:
     return LakeBusy(
-        f"{who} merges into this lake", where=str(directory.parent), fix="wait for it (--wait SECONDS), or stop it"
+        f"{who} merges into this lake", where=str(directory), fix="wait for it (--wait SECONDS), or stop it"
     )

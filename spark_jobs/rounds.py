@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced
-from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status, table_path
+from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status, table_location
 from dblog_core.schema import TableName
 from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
 from spark_jobs import compaction, cuts, delta_log, plan
 from spark_jobs.apply import Applied, Lake, TableMerge
 from spark_jobs.plan import Work
@@ -71,20 +71,19 @@ class Merger:
 
     def load(self) -> None:
         """Reads where the lake stands. Raises LakeError where that does not fit the staging."""
-        self._records.prepare()
         self._withheld.load()
-        status, newest = read_status(self._lake.path), self._records.newest()
+        status, newest = read_status(self._lake.location), self._records.newest()
         if status is None and newest is not None and newest.number > 1:
             raise LakeError(
                 f"status.json is missing beside {newest.number} merges",
-                where=str(own_directory(self._lake.path)),
+                where=str(own_directory(self._lake.location)),
                 fix="restore it from a backup, or begin a new lake and dump all tables",
             )
         self.status = status or LakeStatus()
         if self.status.segment > self._staging.head_number():
             raise LakeError(
                 f"the lake has segment {self.status.segment}, the staging ends before it",
-                where=str(self._staging.root),
+                where=self._staging.storage.url(""),
                 fix="give the staging that this lake was merged from, or begin a new lake and dump all tables",
             )
 
@@ -114,14 +113,14 @@ class Merger:
         Between two rounds. A fault is LakeError, and harms nothing: the table is as it was.
         """
         for name in self.status.tables:
-            path = table_path(self._lake.path, TableName.parse(name))
+            path = table_location(self._lake.location, TableName.parse(name))
             if self._turns.is_due(path):
                 self._check()
                 self._compact(name, path)
                 return name
         return None
 
-    def _compact(self, name: str, path: Path) -> None:
+    def _compact(self, name: str, path: Location) -> None:
         before = delta_log.version(path)
         try:
             compaction.compact(self._session(name), path)
@@ -146,7 +145,7 @@ class Merger:
         versions = {name: t.version for name, t in tables.items() if t.version is not None}
         cuts.append(
             self._spark,
-            own_directory(self._lake.path) / "cuts",
+            own_directory(self._lake.location) / "cuts",
             intent,
             versions,
             app=f"{self._lake.app}:cuts",

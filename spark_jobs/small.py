@@ -89,7 +89,7 @@ def _parts(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Tab
             yield _log_events(pa.Table.from_batches([lines]), own, schema)
     for chunk in work.chunks:
         own, first = staging.schema(chunk.schema), 0
-        where = str(staging.root / chunk.path)
+        where = staging.storage.url(chunk.path)
         opened = parquet.opened(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
         for rows in parquet.batches(opened, where=where):
             yield _chunk_events(pa.Table.from_batches([rows]), chunk, first, own, schema)

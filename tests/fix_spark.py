@@ -17,7 +17,7 @@ from dblog_core.config import Config
 from dblog_core.lake import own_directory
 from dblog_core.local.jars import jars
 from dblog_core.spark import spark_conf
-from dblog_core.wiring import open_staging, open_state
+from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.apply import Lake
 from spark_jobs.lock import lake_lock
 from spark_jobs.merge import Job
@@ -60,9 +60,8 @@ def merge_here(spark: SparkSession) -> Callable[[Config], None]:
 
     def merge(config: Config) -> None:
         staging = open_staging(config)
-        lake = Lake(Path(config.lake.path).absolute(), f"dblog:{config.source.name}")
-        records = Records(own_directory(lake.path))
-        records.prepare()
+        lake = Lake(open_lake(config), f"dblog:{config.source.name}")
+        records = Records(own_directory(lake.location))
         with (
             closing(open_state(config)) as state,
             lake_lock(records.directory, state, ttl=config.state.ttl, wait=30) as check,

@@ -78,11 +78,11 @@ class Watch:
 
     def _behind(self) -> bool:
         """The first look: whether the lake lacks rows of the super-changelog."""
-        from dblog_core.lake import read_status
+        from dblog_core.lake import lake_at, read_status
         from dblog_core.staging import Staging
 
         staging = Staging(self._where[0], source=self._where[1])
-        head, lake = staging.head(), read_status(self._lake)
+        head, lake = staging.head(), read_status(lake_at(self._lake))
         self._staging, self.segment = staging, head.segment if head else 0
         return head is not None and head.last_offset > (lake.offset if lake else 0)
 

@@ -42,11 +42,11 @@ class MergeOperator(SparkSubmitOperator):
 
     def _take(self, config: Config) -> None:
         from dblog_core.config import load
-        from dblog_core.spark import CONFIG_VARIABLE, merge_command
+        from dblog_core.spark import CONFIG_VARIABLE, job_command
 
         # The job has no Airflow to ask for a connection: then it gets the whole configuration, in its environment.
         asked = load(self.config_file).source.airflow_connection is not None
-        command = merge_command(None if asked else self.config_file, config)
+        command = job_command("merge", config, config_path=None if asked else self.config_file)
         self.application, self.application_args = command.application, list(command.application_args)
         self.jars, self.conf = ",".join(command.jars), dict(command.conf)
         self.name, self._driver_memory = f"dblog merge {config.source.name}", command.driver_memory
@@ -56,9 +56,9 @@ class MergeOperator(SparkSubmitOperator):
 def up_to_date(config: Config) -> bool:
     """Whether a merge would have nothing to do: no table waits, and no row is sealed that the lake lacks."""
     from dblog_core.lake import State, read_status
-    from dblog_core.wiring import open_staging
+    from dblog_core.wiring import open_lake, open_staging
 
-    head, lake = open_staging(config).head(), read_status(config.lake.path)
+    head, lake = open_staging(config).head(), read_status(open_lake(config))
     if head is None or lake is None:
         return head is None
     return lake.offset >= head.last_offset and all(t.state is State.OK for t in lake.tables.values())

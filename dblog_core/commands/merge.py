@@ -45,7 +45,14 @@ def merge(
     note(f"{config.source.name}: starting Spark")
     with stopping() as stop:
         results = take if session.json else None
-        code = spark.merge(config, continuous=continuous, stop=stop, on_line=note, on_result=results)
+        code = spark.run_job(
+            "merge",
+            config,
+            arguments=["--continuous" if continuous else "--once"],
+            stop=stop,
+            on_line=note,
+            on_result=results,
+        )
     if session.json and not continuous:
         session.result({"source": config.source.name, "ok": not code, "merges": merges}, "")
     if code:

@@ -13,7 +13,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import spark_jobs
 from dblog_core import control, lake, spark, wiring
 from dblog_core.interfaces import StateStore
 from dblog_core.local import shop
@@ -163,11 +162,9 @@ class Story:
         directory.mkdir()
         tasks, _ = run_together(lambda: self._write_rows(directory), self._parts.airflow.stop)
         (directory / "tasks.json").write_text(json.dumps(tasks))
-        command = spark.merge_command(None, self._config)
-        submit = command.argv[: command.argv.index(command.application)]
-        application = str(Path(spark_jobs.__path__[0]) / "compare.py")
+        command = spark.job_command("compare", self._config, arguments=[str(directory / "tasks.json")])
         done = subprocess.run(
-            [*submit, application, str(directory / "tasks.json")],
+            command.argv,
             env={**os.environ, **command.env},
             capture_output=True,
             text=True,
@@ -183,7 +180,7 @@ class Story:
         for schema in self._source.tables():
             file = directory / f"{schema.table.name}.parquet"
             write_rows(self._parts.database, schema, file)
-            path = lake.table_path(self._config.lake.path, schema.table)
+            path = lake.table_location(wiring.open_lake(self._config), schema.table)
             tasks.append({"schema": schema.to_json(), "files": [str(file)], "lake": str(path)})
         return tasks
 
@@ -267,7 +264,7 @@ class Story:
         return head is not None and not head.partial and self._source.reached(head.position, target)
 
     def _lake_offset(self) -> int:
-        status = lake.read_status(self._config.lake.path)
+        status = lake.read_status(wiring.open_lake(self._config))
         return status.offset if status else 0
 
     def _totals(self) -> None:
@@ -275,7 +272,7 @@ class Story:
         segments = list(self._staging.manifests())
         rows = sum(file.rows for manifest in segments for file in manifest.files)
         seconds = (segments[-1].sealed_at - segments[0].sealed_at) / 1e6
-        merges = (lake.read_status(self._config.lake.path) or lake.LakeStatus()).merge
+        merges = (lake.read_status(wiring.open_lake(self._config)) or lake.LakeStatus()).merge
         self._summary["super-changelog"] = (
             f"{rows:,} rows of the log, {rows / max(seconds, 1):,.0f} a second; {segments[-1].segment} segments"
         )

@@ -183,7 +183,7 @@ def _key(schema: TableSchema, before: Line | None, after: Line | None, unchanged
 
 def _chunk_lines(place: _Place, chunk: ChunkRef) -> Iterator[Line]:
     staging, schema = place.staging, place.staging.schema(chunk.schema)
-    where = str(staging.root / chunk.path)
+    where = staging.storage.url(chunk.path)
     opened = parquet.opened(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
     if not opened.schema_arrow.equals(schema.arrow):
         raise CorruptSegment("has other columns than its table version", where=where, fix="restore it from a backup")

@@ -18,7 +18,7 @@ from dblog_core.schema import TableSchema
 from dblog_core.staging import inline, parquet
 from dblog_core.staging.background import Background
 from dblog_core.staging.manifest import DataFile
-from dblog_core.staging.storage import Storage
+from dblog_core.storage import Storage
 
 INLINE_BYTES = 512 << 10
 """Rows of a table version that take less in memory lie in the manifest; the others in a file."""

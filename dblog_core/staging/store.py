@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import orjson
@@ -19,9 +18,9 @@ from dblog_core.staging.blocks import Block
 from dblog_core.staging.inline import OPTIONAL
 from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.segment import SegmentWriter, log_schema, safe_name
-from dblog_core.staging.storage import LocalStorage, Storage
+from dblog_core.storage import Storage
+from dblog_core.storage.opening import open_storage
 
-_URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _MANIFEST = re.compile(r"(\d{20})\.json")
 _LOG_FILE = re.compile(r"log/(\d{20})-")
 _SEAL = re.compile(rb',"checksum":"([0-9a-f]{32})"\}\n')
@@ -39,26 +38,21 @@ class ChunkFile:
 
 
 class Staging:
-    """The super-changelog of one source, in the directory ROOT/SOURCE, so that sources can share a ROOT."""
+    """The super-changelog of one source, in the directory ROOT/SOURCE, so that sources can share a ROOT.
 
-    def __init__(self, root: str, *, source: str, storage: Storage | None = None) -> None:
-        if _URL.match(root):
-            scheme = root.partition("://")[0]
-            raise StagingError(
-                f"staging on {scheme}:// is not supported yet",
-                where=root,
-                fix="give [staging] path a directory that all machines share",
-            )
+    `root`: a directory; or `storage`, whose root is ROOT/SOURCE.
+    """
+
+    def __init__(self, root: str = "", *, source: str, storage: Storage | None = None) -> None:
         self.source = source
-        self.root: Path = Path(root).expanduser().absolute() / source
-        self.storage: Storage = storage or LocalStorage(self.root)
+        self.storage: Storage = storage or open_storage(root, source)
         self._head = 0  # the newest segment that we know of: where the next search begins
         self._durable = 0  # manifests up to this number are known to survive a loss of power
         self._schemas: dict[str, TableSchema] = {}
 
     def handle(self) -> Staging:
         """The same super-changelog for another thread."""
-        return Staging(str(self.root.parent), source=self.source, storage=self.storage)
+        return Staging(source=self.source, storage=self.storage)
 
     def publish(self, manifest: Manifest) -> None:
         """Makes the segment part of the super-changelog; its files are durable already.
@@ -83,7 +77,7 @@ class Staging:
     def _taken(self, number: int) -> SegmentTaken:
         return SegmentTaken(
             f"segment {number} has been published by another capture",
-            where=str(self.root),
+            where=self.storage.url(""),
             fix="none needed: the other one leads, this one waits as its standby",
         )
 
@@ -91,13 +85,13 @@ class Staging:
         if number > 1 and not self.published(number - 1):
             raise StagingError(
                 f"segment {number} cannot be published: segment {number - 1} is missing",
-                where=str(self.root),
+                where=self.storage.url(""),
                 fix="restore the manifests from a backup; or begin a fresh staging directory and dump all tables",
             )
         if number == 1 and not self.published(1) and (first := self.first_number()):
             raise SegmentTaken(
                 f"the super-changelog begins at segment {first} by now",
-                where=str(self.root),
+                where=self.storage.url(""),
                 fix="start the capture again",
             )
 
@@ -215,7 +209,7 @@ class Staging:
         return None if data is None else self._decoded(block, data)
 
     def _decoded(self, block: Block, data: bytes) -> Manifest:
-        where = str(self.root / block.path)
+        where = self.storage.url(block.path)
         body, end, tail = data.partition(b"\n")
         try:
             manifest = Manifest.from_json(orjson.loads(_unsealed(body + end, where)), tail)
@@ -234,7 +228,7 @@ class Staging:
         return manifest
 
     def _where(self, number: int) -> str:
-        return str(self.root / _manifest_path(number))
+        return self.storage.url(_manifest_path(number))
 
     def put_schema(self, schema: TableSchema) -> None:
         """Stores the table version, durable when it returns; the same again is no error."""
@@ -249,7 +243,7 @@ class Staging:
         """The stored table version. Raises CorruptSegment if it is missing or altered."""
         if (known := self._schemas.get(fingerprint)) is not None:
             return known
-        where = str(self.root / _schema_path(fingerprint))
+        where = self.storage.url(_schema_path(fingerprint))
         if (data := self.storage.read(_schema_path(fingerprint))) is None:
             raise CorruptSegment("the table version is missing", where=where, fix="restore the file from a backup")
         try:
@@ -279,7 +273,7 @@ class Staging:
 
     def read_chunk(self, path: str, *, checksum: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a chunk or log file. Raises CorruptSegment if it is missing, or not what `checksum` says."""
-        where = str(self.root / path)
+        where = self.storage.url(path)
         file = parquet.opened(self.read_file(path), expected=checksum, where=where)
         return pa.Table.from_batches(
             list(parquet.batches(file, where=where, columns=columns)),
@@ -310,7 +304,7 @@ class Staging:
         if not file.path:
             yield inline.decode(file.inline, whole, where=f"rows {file.first_offset} to {file.last_offset}")
             return
-        where = str(self.root / file.path)
+        where = self.storage.url(file.path)
         opened = parquet.opened(self.read_file(file.path), expected=file.checksum, where=where)
         have = set(opened.schema_arrow.names)
         if not opened.schema_arrow.equals(pa.schema([f for f in whole if f.name in have or f.name not in OPTIONAL])):
@@ -357,7 +351,7 @@ class Staging:
         """
         if (data := self.storage.read(path)) is not None:
             return data
-        where = str(self.root / path)
+        where = self.storage.url(path)
         found = _LOG_FILE.match(path)
         now = self._read(int(found[1])) if found else None
         if now is not None and path not in {file.path for file in now.files}:

@@ -48,6 +48,6 @@ def test_it_is_silent_before_the_first_row_and_rings_once_for_new_segments(watch
 def test_what_cannot_be_read_is_looked_at_again_later(watch: Watch, staging: Staging) -> None:
     watch.look()
     staging.publish(replace(manifest(1, rows=1)))
-    path = next(staging.root.glob("manifests/*1.json"))
+    path = next(staging.storage.root.glob("manifests/*1.json"))
     path.write_bytes(b"{}")
     assert watch.look() == (False, TROUBLED)

@@ -19,7 +19,7 @@ from dblog_core import control, wiring
 from dblog_core.capture import LEASE
 from dblog_core.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo
-from dblog_core.lake import table_path
+from dblog_core.lake import lake_at, table_location
 from dblog_core.local.errors import LocalError
 from dblog_core.schema import TableName
 from dblog_core.staging.reader import lines
@@ -159,7 +159,7 @@ def test_marking_the_run_as_failed_cancels_its_dump(live: Live) -> None:
 def test_sealed_segments_start_the_merge_and_the_lake_gets_the_rows(live: Live) -> None:
     capturing(live)
     live.database.execute("INSERT INTO orders VALUES (70001, 'for the lake')")
-    table = table_path(live.config.lake.path, TableName(live.database.name, "orders"))
+    table = table_location(lake_at(live.config.lake.path), TableName(live.database.name, "orders"))
 
     def merged() -> bool:
         commits = sorted(table.glob("_delta_log/*.json"))

@@ -20,6 +20,7 @@ from dblog_core.sources.mysql import chunks
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_cli import Commands, write
+from tests.integration.test_visibility import wait_until
 from tests.nemesis.oracles import binlog_images
 
 ROWS, WRITERS = 400, 12
@@ -131,6 +132,7 @@ def dumped_under_load(database: Database, config: Config) -> None:
     with Writers(database):
         thread.start()
         try:
+            wait_until(lambda: wiring.open_staging(config).head() is not None or faults, "the capture has begun")
             for _ in range(DUMPS):
                 dump_id = requests.submit(config, DumpRequest(tables=(f"{database.schema}.hot",)))
                 dump.work(config, stop=stop, dump_id=dump_id)

@@ -1,4 +1,4 @@
-"""Files in memory behind `staging.storage.Storage`, as processes of one machine share a disk."""
+"""Files in memory behind `dblog_core.storage.Storage`, as processes of one machine share a disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from dblog_core.errors import CorruptSegment, StagingUnavailable
-from dblog_core.staging.storage import Bytes
+from dblog_core.storage import Bytes, Stored
 from tests.simulation.scheduler import Simulation
 
 
@@ -61,8 +61,11 @@ class MemoryStorage:
     def path(self, relative: str) -> Path:
         pure = PurePosixPath(relative)
         if pure.is_absolute() or ".." in pure.parts or "\0" in relative:
-            raise CorruptSegment(f"{relative!r} is not a file of this staging directory", where=str(self.root))
+            raise CorruptSegment(f"{relative!r} is not a file below this directory", where=str(self.root))
         return self.root / pure
+
+    def url(self, relative: str) -> str:
+        return str(self.path(relative))
 
     def exists(self, relative: str) -> bool:
         self._before("exists", relative)
@@ -75,6 +78,12 @@ class MemoryStorage:
     def names(self, directory: str) -> Iterator[str]:
         self._before("names", directory)
         yield from sorted(self.disk.folders.get(directory, ()))
+
+    def files(self, directory: str) -> Iterator[Stored]:
+        self._before("files", directory)
+        for path in sorted(self.disk.files):
+            if path.startswith(f"{directory}/" if directory else ""):
+                yield Stored(path, len(self.disk.files[path]), 1.0)
 
     def create(self, relative: str, data: Bytes) -> bool:
         self._before("create", relative)

@@ -7,9 +7,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dblog_core.lake import own_directory, table_path
+from dblog_core.lake import lake_at, own_directory, table_location
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
 from spark_jobs.apply import Lake
 from spark_jobs.record import Records
 from spark_jobs.rounds import Merged, Merger
@@ -25,15 +26,15 @@ class TestLake:
     __test__ = False
 
     def __init__(self, spark: SparkSession, staging: Staging, path: Path) -> None:
-        self.spark, self.staging, self.path = spark, staging, path
+        self.spark, self.staging, self.path, self.location = spark, staging, path, lake_at(str(path))
         self.build = SegmentBuilder(staging)
         self.withheld: Withheld | None = None
 
     def merger(self, **options: Any) -> Merger:
         """A merger as a new process would make it."""
-        records = Records(own_directory(self.path))
+        records = Records(own_directory(self.location))
         self.withheld = Withheld(records)
-        merger = Merger(self.spark, self.staging, Lake(self.path, "dblog:shop"), records, self.withheld, **options)
+        merger = Merger(self.spark, self.staging, Lake(self.location, "dblog:shop"), records, self.withheld, **options)
         merger.load()
         return merger
 
@@ -72,9 +73,9 @@ class TestLake:
             rows = [{k: v for k, v in row.items() if not k.startswith("_dblog_")} for row in rows]
         return sorted(rows, key=lambda row: [str(row[k]) for k in schema.key])
 
-    def table(self, schema: TableSchema) -> Path:
-        return table_path(self.path, schema.table)
+    def table(self, schema: TableSchema) -> Location:
+        return table_location(self.location, schema.table)
 
     def cuts(self) -> list[Row]:
-        frame = self.spark.read.format("delta").load(str(own_directory(self.path) / "cuts"))
+        frame = self.spark.read.format("delta").load(str(own_directory(self.location) / "cuts"))
         return [row.asDict() for row in frame.orderBy("cut").collect()]

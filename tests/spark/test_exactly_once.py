@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.errors import LakeBusy, LakeError, LeaseLost
-from dblog_core.lake import own_directory, read_status
+from dblog_core.lake import lake_at, read_status
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
 from spark_jobs import delta_log
@@ -53,11 +53,12 @@ def test_a_lake_whose_records_were_lost_is_not_merged_into_silently(lake: TestLa
     lake.build.create(ONE, {"id": 2, "v": "b"})
     lake.build.seal()
     lake.merge_well(max_rows=1)
-    for path in [*own_directory(lake.path).glob("merges/*"), own_directory(lake.path) / "status.json"]:
+    records = lake.path / "_dblog"
+    for path in [*records.glob("merges/*"), records / "status.json"]:
         path.unlink()
     with pytest.raises(LakeError, match="left no commit"):
         lake.merge()
-    assert read_status(lake.path) is None
+    assert read_status(lake.location) is None
     assert lake.rows(ONE) == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
 
 
@@ -71,10 +72,11 @@ def test_a_lake_that_is_ahead_of_its_staging_is_refused(lake: TestLake, tmp_path
 
 
 def test_the_lake_has_one_merger_at_a_time(tmp_path: Path) -> None:
-    held, other = lake_lock(tmp_path, MemoryState(), ttl=10), lake_lock(tmp_path, MemoryState(), ttl=10)
+    path = lake_at(str(tmp_path))
+    held, other = lake_lock(path, MemoryState(), ttl=10), lake_lock(path, MemoryState(), ttl=10)
     with held, pytest.raises(LakeBusy, match="merges into this lake"), other:
         pass
-    with lake_lock(tmp_path, MemoryState(), ttl=10) as check:
+    with lake_lock(path, MemoryState(), ttl=10) as check:
         check()
 
 
@@ -82,10 +84,10 @@ def test_a_merger_elsewhere_is_kept_out_by_the_lease(tmp_path: Path) -> None:
     state = MemoryState()
     held = state.acquire("merge", "other:1", ttl=10)
     assert held is not None
-    with pytest.raises(LakeBusy, match="other:1"), lake_lock(tmp_path, state, ttl=10):
+    with pytest.raises(LakeBusy, match="other:1"), lake_lock(lake_at(str(tmp_path)), state, ttl=10):
         pass
     threading.Timer(0.3, held.release).start()
-    with lake_lock(tmp_path, state, ttl=10, wait=5):
+    with lake_lock(lake_at(str(tmp_path)), state, ttl=10, wait=5):
         pass
 
 

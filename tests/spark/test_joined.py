@@ -31,7 +31,7 @@ def test_a_merge_within_joined_segments_takes_the_rest_of_them(
     for grace in (600.0, 0.0):  # joined, and then removed
         for _ in Compactor(lake.staging.handle(), SystemClock(), grace=grace).steps():
             pass
-    assert not (lake.staging.root / "manifests" / f"{STOOD + 1:020d}.json").exists()
+    assert not (lake.staging.storage.root / "manifests" / f"{STOOD + 1:020d}.json").exists()
     work = plan.works(lake.staging.manifests(after=STOOD), lambda table: STOOD)[str(T.table)]
     read = [row.offset for row in changes.events(lake.spark, lake.staging, work, T).select("offset").collect()]
     lake.staging.remove_spilled(work.files)

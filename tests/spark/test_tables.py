@@ -33,7 +33,7 @@ class FakeDumps:
 
 
 def _status(lake: TestLake, schema: TableSchema) -> TableStatus:
-    status = read_status(lake.path)
+    status = read_status(lake.location)
     assert status is not None
     return status.tables[str(schema.table)]
 
@@ -190,7 +190,7 @@ def test_a_shape_that_cannot_be_followed_stops_that_table_alone_until_a_dump_bui
     assert status.state == "stopped" and "big is gone" in str(status.error) and "dblog dump" in str(status.error)
     assert (status.offset, _status(lake, other).offset) == (1, build.offset)
     assert lake.rows(other) == [{"id": 5}] and len(lake.rows(NOTES)) == 1
-    lake.table(NOTES).rename(lake.path / "moved away")
+    (lake.path / lake.table(NOTES).path).rename(lake.path / "moved away")
     since = build.offset
     build.chunk(narrower, [{"id": 1, "v": 1}, {"id": 2, "v": 2}], dump="full")
     build.finished(narrower, "full", since=since, since_segment=3)
@@ -206,7 +206,7 @@ def test_a_damaged_file_stops_its_table_by_name_and_is_caught_up_on_when_it_is_b
     build.create(other, {"id": 1})
     build.chunk(NOTES, [{"id": 1, "v": "a", "big": "x"}])
     manifest = build.seal()
-    path = lake.staging.root / manifest.chunks[0].path
+    path = lake.staging.storage.root / manifest.chunks[0].path
     good = path.read_bytes()
     path.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
     lake.merge()

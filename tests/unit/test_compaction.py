@@ -157,7 +157,7 @@ def _compacted(staging: Staging, clock: Any, *, grace: float) -> None:
 
 
 def _files(staging: Staging) -> list[str]:
-    return [str(p.relative_to(staging.root)) for p in staging.root.rglob("*") if p.is_file()]
+    return [str(p.relative_to(staging.storage.root)) for p in staging.storage.root.rglob("*") if p.is_file()]
 
 
 def test_a_thousand_segments_become_a_few_files_after_the_grace_time(staging: Staging) -> None:
@@ -174,7 +174,7 @@ def test_a_thousand_segments_become_a_few_files_after_the_grace_time(staging: St
     assert sum(name.startswith("manifests/") for name in left) == last % blocks.FAN
     assert sum(name.startswith("compacted/") for name in left) == 2 + 1
     assert sum(name.startswith("log/") for name in left) == last % blocks.FAN + 2 + 1
-    assert not [p for p in (staging.root / "log").iterdir() if not any(p.iterdir())], "empty directories go too"
+    assert not [p for p in (staging.storage.root / "log").iterdir() if not any(p.iterdir())], "empty directories go too"
     assert list(lines(staging)) == list(lines(staging.handle())) == before
 
 
@@ -208,7 +208,7 @@ def test_a_reader_of_an_old_manifest_is_told_that_its_files_were_moved(staging: 
     with pytest.raises(SegmentReplaced) as caught:
         staging.rows(made[0].files[0])
     assert caught.value.transient
-    (staging.root / made[-1].files[0].path).unlink()
+    (staging.storage.root / made[-1].files[0].path).unlink()
     with pytest.raises(CorruptSegment, match="missing"):
         staging.rows(made[-1].files[0])
 

@@ -21,8 +21,8 @@ from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines
-from dblog_core.staging.storage import LocalStorage
 from dblog_core.state.memory import MemoryState
+from dblog_core.storage.local import LocalStorage
 from dblog_core.watermark import High, Mark
 from dblog_core.window import LogOrder
 from tests.fake_source import ORDERS, Change, FakeDatabase, FakeReader, FakeSource, FakeStream

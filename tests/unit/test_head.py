@@ -9,8 +9,8 @@ import pytest
 
 from dblog_core.staging import Staging, blocks
 from dblog_core.staging.blocks import Block
-from dblog_core.staging.storage import LocalStorage
 from dblog_core.staging.store import encoded
+from dblog_core.storage.local import LocalStorage
 from tests.unit.staged import manifest
 
 MILLION = 1_000_000

@@ -13,22 +13,46 @@ from dblog_core.sources.mysql.connection import rows, variables, where
 from dblog_core.sources.mysql.position import Gtids, MariadbGtids, MysqlGtids, Position
 
 LOG_BIN_FIX = "start the server with log_bin = binlog and a server_id"
+_LOOKS = 20
 
 
 def present_end(connection: Connection[Any], config: SourceConfig, *, mariadb: bool) -> Position:
     """The present end of the log. Raises SourceRefused where there is no log."""
-    status = log_status(connection)
-    if status is None:
-        raise SourceRefused("the server writes no binary log", where=where(config), fix=LOG_BIN_FIX)
-    file, offset = str(status[0]), int(status[1])
+    status = _status(connection, config)
     gtids: Gtids | None = None
     if mariadb:
-        # The GTIDs of that very place: other variables may have moved on meanwhile.
-        found = rows(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
-        gtids = MariadbGtids.parse(str(found or ""))
+        status, gtids = _with_gtids(connection, config, status)
     elif variables(connection, "gtid_mode").get("gtid_mode") == "ON":
         gtids = MysqlGtids.parse(str(status[4]))
-    return Position(file, offset, gtids, None if gtids is not None else identity(connection, mariadb=mariadb))
+    uuid = None if gtids is not None else identity(connection, mariadb=mariadb)
+    return Position(str(status[0]), int(status[1]), gtids, uuid)
+
+
+def _status(connection: Connection[Any], config: SourceConfig) -> tuple[Any, ...]:
+    if (status := log_status(connection)) is None:
+        raise SourceRefused("the server writes no binary log", where=where(config), fix=LOG_BIN_FIX)
+    return status
+
+
+def _with_gtids(
+    connection: Connection[Any], config: SourceConfig, status: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], MariadbGtids]:
+    """An end of MariaDB's log with the GTIDs of that very place.
+
+    The server writes a GTID's events and takes it into its state under one lock, so an end between two looks that are
+    equal is theirs. (`BINLOG_GTID_POS` reads the file from its beginning, and answers nothing at all behind an event
+    that is larger than `max_allowed_packet` is now.) Where writers leave no two looks equal, the end is between them:
+    GTIDs are what a position is resumed and compared by, and those of the first look are in the log at any such end.
+    """
+    for _ in range(_LOOKS):
+        before, status, after = _gtids(connection), _status(connection, config), _gtids(connection)
+        if before == after:
+            break
+    return status, MariadbGtids.parse(before)
+
+
+def _gtids(connection: Connection[Any]) -> str:
+    return str(rows(connection, "SELECT @@GLOBAL.gtid_binlog_pos")[0][0] or "")
 
 
 def log_status(connection: Connection[Any]) -> tuple[Any, ...] | None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pymysql
 from pymysql.connections import Connection
 
 from dblog_core.config import SourceConfig
+from dblog_core.errors import NoWatermarkTable
 from dblog_core.schema import TableName
 from dblog_core.sources.mysql.connection import connect, quoted, rows, translated
+
+_NO_SUCH_TABLE = 1146
 
 
 def qualified(table: TableName) -> str:
@@ -33,7 +37,12 @@ class MysqlWatermarks:
 
     def write(self, payload: str) -> None:
         with translated(self._config, "writing a watermark"):
-            rows(self._connection, self._statement, (self._worker, payload, payload))
+            try:
+                rows(self._connection, self._statement, (self._worker, payload, payload))
+            except pymysql.err.ProgrammingError as error:
+                if error.args[0] != _NO_SUCH_TABLE:
+                    raise
+                raise NoWatermarkTable(self._config.watermark_table) from error
 
     def close(self) -> None:
         self._connection.close()

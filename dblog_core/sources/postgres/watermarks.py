@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import psycopg2
+import psycopg2.errors
 from psycopg2 import sql
 
 from dblog_core.config import SourceConfig
+from dblog_core.errors import NoWatermarkTable
 from dblog_core.schema import TableName
 from dblog_core.sources.postgres.connection import Connection, connect, execute, translated
 
@@ -44,7 +47,10 @@ class PostgresWatermarks:
             with translated(self._config):
                 execute(self._connection, "SET synchronous_commit = local")
         with translated(self._config):
-            execute(self._connection, self._statement, (self._worker, payload))
+            try:
+                execute(self._connection, self._statement, (self._worker, payload))
+            except psycopg2.errors.UndefinedTable as error:
+                raise NoWatermarkTable(self._config.watermark_table) from error
 
     def close(self) -> None:
         if self._connection is not None:

@@ -1,4 +1,4 @@
-"""One behaviour of all storages below staging: a directory, and the simulation's disk in memory."""
+"""One behaviour of all storages: a directory, and the simulation's disk in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.errors import CorruptSegment, StagingUnavailable
-from dblog_core.staging.storage import LocalStorage, Storage
+from dblog_core.storage import Storage
+from dblog_core.storage.local import LocalStorage
 from tests.simulation.storage import Disk, MemoryStorage
 
 Open = Callable[[], Storage]
@@ -91,6 +92,14 @@ def test_names_are_those_of_one_directory(storage: Storage) -> None:
     assert set(storage.names("c")) == {"4"}
 
 
+def test_files_are_those_below_at_any_depth(storage: Storage) -> None:
+    for path in ("a/1", "a/b/2", "a/b/c/3", "d/4"):
+        storage.replace(path, path.encode())
+    found = {file.path: (file.bytes, file.modified > 0) for file in storage.files("a")}
+    assert found == {"a/1": (3, True), "a/b/2": (5, True), "a/b/c/3": (7, True)}
+    assert list(storage.files("nowhere")) == []
+
+
 def test_replace_makes_and_overwrites(storage: Storage) -> None:
     storage.replace("chunks/d/0/x", b"one")
     assert storage.read("chunks/d/0/x") == b"one"
@@ -125,6 +134,8 @@ def test_no_name_leads_out(storage: Storage, path: str) -> None:
         lambda: storage.exists(path),
         lambda: storage.read(path),
         lambda: list(storage.names(path)),
+        lambda: list(storage.files(path)),
+        lambda: storage.url(path),
         lambda: storage.create(path, b""),
         lambda: storage.settle(path),
         lambda: storage.replace(path, b""),

@@ -1,8 +1,4 @@
-"""Files below one directory: durable when a call returns, created if absent where order matters, errors translated.
-
-Paths are relative to the root, with `/`. A file system is enough (local, or shared with hard links and fsync, such as
-NFS): an object store would stand behind the same few methods.
-"""
+"""Files below a directory of a file system: durable when a call returns, created if absent, errors translated."""
 
 from __future__ import annotations
 
@@ -15,15 +11,10 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Protocol, TypeAlias
-
-import pyarrow as pa
 
 from dblog_core.errors import CorruptSegment, StagingError, StagingUnavailable
+from dblog_core.storage import Bytes, Stored
 
-Bytes: TypeAlias = "bytes | pa.Buffer"
-
-_TEMPORARY = "tmp"
 _DIRECTORIES = "log"  # where `write_directory` makes directories of their own
 _TOGETHER = 64  # files that are written before the first of them is flushed: the disk takes them in one go
 _LEFTOVER_SECONDS = 3600.0  # a temporary file lives for milliseconds; one this old has lost its process
@@ -34,44 +25,15 @@ _AWAY = {
 }  # fmt: skip
 
 
-class Storage(Protocol):
-    """Files below one root; `tests/contract/test_staging_storage.py` says what each method promises.
+class LocalStorage:
+    """The files below `root`. Directories are made when first needed, for their owner alone.
 
-    Any call may raise StagingUnavailable, and StagingError where rights are missing.
+    `temporary`: the directory of files that are being written.
     """
 
-    root: Path
-
-    def exists(self, relative: str) -> bool: ...
-
-    def read(self, relative: str) -> bytes | None:
-        """The file's bytes; None if there is no such file."""
-
-    def names(self, directory: str) -> Iterator[str]:
-        """Names in a directory, in no order; none if it is missing."""
-
-    def create(self, relative: str, data: Bytes) -> bool:
-        """Makes the file whole, or not at all; False if the name is taken already."""
-
-    def settle(self, relative: str) -> None:
-        """Makes durable that the file has its name: a `create` may have failed between the two."""
-
-    def replace(self, relative: str, data: Bytes) -> None:
-        """Writes the file, whole at any moment, over an older one of the name."""
-
-    def write_directory(self, directory: str, files: Mapping[str, Bytes]) -> None:
-        """Makes a new directory with these files. Where that fails, what was written is removed again."""
-
-    def remove(self, relative: str) -> None:
-        """Removes the file, and its directory if `write_directory` made it and it is empty then; no error if it is
-        gone already. A loss of power may bring it back."""
-
-
-class LocalStorage:
-    """The files below `root`. Directories are made when first needed, for their owner alone."""
-
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, temporary: str = "tmp") -> None:
         self.root = root
+        self._folder = root / temporary
         self._made: set[Path] = set()
         self._swept = False
 
@@ -79,8 +41,12 @@ class LocalStorage:
         """The file's place. Raises CorruptSegment for a name that would lead out of the root."""
         pure = PurePosixPath(relative)
         if pure.is_absolute() or ".." in pure.parts or "\0" in relative:
-            raise CorruptSegment(f"{relative!r} is not a file of this staging directory", where=str(self.root))
+            raise CorruptSegment(f"{relative!r} is not a file below this directory", where=str(self.root))
         return self.root / pure
+
+    def url(self, relative: str) -> str:
+        """The absolute path."""
+        return str(self.path(relative))
 
     def exists(self, relative: str) -> bool:
         path = self.path(relative)
@@ -109,6 +75,13 @@ class LocalStorage:
                     yield from (entry.name for entry in entries)
             except FileNotFoundError:
                 return
+
+    def files(self, directory: str) -> Iterator[Stored]:
+        """All files below a directory, at any depth, in no order; none if it is missing."""
+        for path in _below(self.path(directory)):
+            with contextlib.suppress(FileNotFoundError), translated(path):  # removed meanwhile
+                found = path.stat()
+                yield Stored(path.relative_to(self.root).as_posix(), found.st_size, found.st_mtime)
 
     def create(self, relative: str, data: Bytes) -> bool:
         """Makes the file whole, or not at all; False if the name is taken already."""
@@ -165,7 +138,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def _temporary(self, data: Bytes) -> Iterator[Path]:
-        folder = self.root / _TEMPORARY
+        folder = self._folder
         self._make_directory(folder)
         self._sweep(folder)
         path = folder / uuid.uuid4().hex
@@ -219,8 +192,18 @@ def translated(path: Path) -> Iterator[None]:
                 f"storage does not answer: {what}", where=where, fix="see that the file system is mounted and healthy"
             ) from error
         raise StagingError(
-            f"cannot be used: {what}", where=where, fix="give this user read and write rights on the staging directory"
+            f"cannot be used: {what}", where=where, fix="give this user read and write rights on it"
         ) from error
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    with translated(directory):
+        for parent, _, names in os.walk(directory, onerror=fail):
+            yield from (Path(parent, name) for name in names)
 
 
 def _groups(files: Iterable[tuple[str, Bytes]]) -> Iterator[list[tuple[str, Bytes]]]:

@@ -1,0 +1,125 @@
+"""What the entry points of Spark jobs share: options, the configuration, signals, the session, the lake's lock."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+from pyspark.sql import SparkSession
+
+from dblog_core import config as configuration
+from dblog_core.config import Config
+from dblog_core.errors import DblogError
+from dblog_core.lake import own_directory
+from dblog_core.spark import CONFIG_VARIABLE, PARENT_VARIABLE
+from dblog_core.staging import Staging
+from dblog_core.wiring import open_lake, open_staging, open_state
+from spark_jobs.apply import Lake
+from spark_jobs.lock import lake_lock
+from spark_jobs.record import Records
+from spark_jobs.session import open_session
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a job that writes the lake works with; `check` raises LeaseLost once the lock is in doubt."""
+
+    config: Config
+    spark: SparkSession
+    staging: Staging
+    lake: Lake
+    records: Records
+    stop: threading.Event
+    check: Callable[[], None]
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    """The options of every job; a job adds its own."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--config", type=Path, help=f"the TOML file; default: the JSON in {CONFIG_VARIABLE}")
+    parser.add_argument("--wait", type=float, default=0.0, help="seconds to wait for another merge of this lake")
+    parser.add_argument("--json", action="store_true", help="one JSON object per result on stdout")
+    return parser
+
+
+def run(job: Callable[[], int], name: str) -> int:
+    """The job's exit code; 1, and the error on stderr, where it fails in a way that is foreseen."""
+    os.umask(0o077)
+    try:
+        return job()
+    except DblogError as error:
+        say(f"{name}: {error}")
+        return 1
+
+
+def configured(given: argparse.Namespace) -> Config:
+    """The configuration of the file, or of the environment."""
+    if given.config is not None:
+        return configuration.load(given.config)
+    return Config.model_validate_json(os.environ[CONFIG_VARIABLE])
+
+
+@contextmanager
+def opened(given: argparse.Namespace, name: str) -> Iterator[Opened]:
+    """Holds the lake's lock and a Spark session. Raises LakeBusy where another job has the lake."""
+    config = configured(given)
+    lake = Lake(open_lake(config), f"dblog:{config.source.name}")
+    records = Records(own_directory(lake.location))
+    stop = stopping()
+    with (
+        closing(open_state(config)) as state,
+        lake_lock(records.directory, state, ttl=config.state.ttl, wait=given.wait) as check,
+        session(f"dblog {name} {config.source.name}", stop) as spark,
+    ):
+        yield Opened(config, spark, open_staging(config), lake, records, stop, check)
+
+
+@contextmanager
+def session(name: str, stop: threading.Event) -> Iterator[SparkSession]:
+    """The Spark session of this process, until the end of the block."""
+    spark = open_session(name=name)
+    stopping(stop)  # again: Spark has set its own handlers
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def stopping(stop: threading.Event | None = None) -> threading.Event:
+    """An event that is set when this process is told to end."""
+    event = stop or threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: event.set())
+    return event
+
+
+class Starters:
+    """The processes that this job serves: the one that started it, and the one that this one works for."""
+
+    def __init__(self) -> None:
+        self._ids = {os.getppid(), int(os.environ.get(PARENT_VARIABLE, os.getppid()))}
+
+    def live(self) -> bool:
+        return all(psutil.pid_exists(number) for number in self._ids)
+
+
+def say(text: str) -> None:
+    """Progress and messages."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def tell(result: Any) -> None:
+    """One result, as JSON, on a line of its own."""
+    sys.stdout.write(orjson.dumps(result).decode() + "\n")
+    sys.stdout.flush()
