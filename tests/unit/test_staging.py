@@ -278,7 +278,8 @@ def test_leftovers_of_killed_processes_are_swept_and_those_in_use_are_not(stagin
 
 _KILLED = """
 import os, signal, sys
-from dblog_core.staging import Staging, segment, storage
+from dblog_core.staging import Staging, segment
+from dblog_core.storage import local as storage
 from tests.unit.staged import creates, manifest, table
 calls, limit = 0, int(sys.argv[2])
 def counted(real):
