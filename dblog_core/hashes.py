@@ -24,7 +24,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from dblog_core.errors import ValueOutOfRange
+from dblog_core.interfaces import Chunk, Hashes, RangeHash
+from dblog_core.rules import Rules
 from dblog_core.schema import Column, TableSchema
+from dblog_core.values import keys_of
 
 HASH = "_dblog_hash"
 """The name of the column of hashes beside those of the key; the lake refuses it for a column of a source."""
@@ -38,15 +42,18 @@ _LOWEST, _UNIT = -10, 62
 WINDOWS = range(-15, 15)
 """All that doubles need; almost all values lie in window 0."""
 
+COUNTED, HASHED, SUM = "_dblog_rows", "_dblog_hashed", "_dblog_sum"
+"""The columns of a range: its rows, how many of them the server could hash, and the sum."""
+
 _FLOATING = re.compile(r"(float|double|real)\b", re.IGNORECASE)
 
 
-def compared(schema: TableSchema) -> tuple[Column, ...]:
-    """The columns of a staged schema that the hash covers: all but floats under the rule `hash`.
+def is_compared(column: Column) -> bool:
+    """Whether the hash covers a column of a staged schema: all but floats under the rule `hash`.
 
     Those are staged as the SHA-256 of what Python prints, which no server prints.
     """
-    return tuple(c for c in schema.columns if not (pa.types.is_string(c.type) and _FLOATING.match(c.source_type)))
+    return not (pa.types.is_string(column.type) and _FLOATING.match(column.source_type))
 
 
 def window_bounds(window: int) -> tuple[float, float]:
@@ -112,9 +119,59 @@ def _content(value: str | bytes) -> tuple[str, str]:
 
 def row_text(schema: TableSchema, row: Mapping[str, Any]) -> str:
     """The canonical text of a row of a staged schema."""
-    return ",".join(field for c in compared(schema) for field in fields(row.get(c.name), c.type))
+    return ",".join(field for c in schema.columns if is_compared(c) for field in fields(row.get(c.name), c.type))
 
 
 def row_hash(schema: TableSchema, row: Mapping[str, Any]) -> int:
     """The hash of a row of a staged schema."""
     return int.from_bytes(hashlib.sha256(row_text(schema, row).encode()).digest()[:8], "big", signed=True)
+
+
+def of_rows(chunk: Chunk, rules: Rules) -> Hashes:
+    """The hashes of rows that have been read, as they are staged."""
+    staged, rows = rules.schema(chunk.schema), rules.rows(chunk.schema, chunk.rows)
+    found = pa.array([row_hash(staged, row) for row in rows.to_pylist()], pa.int64())
+    names = chunk.schema.key
+    batch = pa.RecordBatch.from_arrays([*map(chunk.rows.column, names), found], names=[*names, HASH])
+    return Hashes(chunk.schema, batch, chunk.snapshot)
+
+
+def total(found: Hashes) -> RangeHash:
+    """The range of which these are all hashes."""
+    keys = keys_of(found.rows, found.schema)
+    return RangeHash(len(keys), sum(found.rows.column(HASH).to_pylist()), keys[-1] if keys else None, found.snapshot)
+
+
+def hashed_shape(schema: TableSchema) -> tuple[Column, ...]:
+    """The columns of `Hashes.rows`."""
+    return *schema.key_columns, Column(HASH, "bigint", pa.int64())
+
+
+def range_shape(schema: TableSchema) -> tuple[Column, ...]:
+    """The columns of the one row by which a server tells of a range: those of its last key, then three numbers."""
+    numbers = [Column(name, "bigint", pa.int64()) for name in (COUNTED, HASHED)]
+    return *schema.key_columns, *numbers, Column(SUM, "numeric(38,0)", pa.decimal128(38, 0))
+
+
+def check_hashed(rows: pa.RecordBatch, schema: TableSchema) -> None:
+    """Raises ValueOutOfRange where the server has answered NULL in place of a hash."""
+    if rows.column(HASH).null_count:
+        raise _unhashed(schema)
+
+
+def range_hash(found: pa.RecordBatch, schema: TableSchema, snapshot: str | None) -> RangeHash:
+    """What a row of `range_shape` says; no row is an empty range. Raises ValueOutOfRange for a row without a hash."""
+    if not found.num_rows:
+        return RangeHash(0, 0, None, snapshot)
+    counted, hashed, total = (found.column(name)[0].as_py() for name in (COUNTED, HASHED, SUM))
+    if counted != hashed:
+        raise _unhashed(schema)
+    return RangeHash(counted, int(total), keys_of(found, schema)[0], snapshot)
+
+
+def _unhashed(schema: TableSchema) -> ValueOutOfRange:
+    return ValueOutOfRange(
+        "a row's text is longer than the server makes one, so it has no hash",
+        where=str(schema.table),
+        fix="raise max_allowed_packet of the server to 16M or more",
+    )

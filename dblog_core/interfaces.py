@@ -56,6 +56,31 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Hashes:
+    """Row hashes computed by the server, in its key order: the key's columns, then `dblog_core.hashes.HASH` (int64).
+
+    `snapshot` as in `Chunk`.
+    """
+
+    schema: TableSchema
+    rows: pa.RecordBatch
+    snapshot: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeHash:
+    """So many rows and the exact sum of their hashes; `last`: the last one's key, None where there is no row.
+
+    `snapshot` as in `Chunk`.
+    """
+
+    rows: int
+    hash: int
+    last: Key | None
+    snapshot: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ReadPlan:
     """How a server reads a table in key order: the index (None: it sorts, or scans), and its estimate of rows."""
 
@@ -116,6 +141,16 @@ class ChunkReader(Protocol):
 
     def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
         """The rows that have one of `keys` and pass all `filters`, read in a new snapshot of the database."""
+
+    def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
+        """The hashes (`dblog_core.hashes`) of the rows that `read` would give, as they are staged: the configuration's
+        column rules are applied by the server. `schema` is the catalogue's, in a new snapshot as there."""
+
+    def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
+        """The hashes of the rows that have one of `keys`, read in a new snapshot of the database."""
+
+    def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
+        """Number and sum of what `hashes` would give, by one scan and wholly in the server."""
 
     def close(self) -> None: ...
 

@@ -78,18 +78,18 @@ def _shape(column: Column, rules: ColumnRules) -> Column:
     return Column(column.name, column.source_type, pa.string()) if column.name in rules.hash else column
 
 
+def mask_of(kind: pa.DataType) -> pa.Scalar:
+    """What stands in place of every value of a type."""
+    if pa.types.is_string(kind):
+        return pa.scalar(MASK)
+    if pa.types.is_binary(kind):
+        return pa.scalar(MASK.encode())
+    return pa.scalar(0, pa.int64()).cast(pa.int32()).cast(kind) if pa.types.is_date(kind) else pa.scalar(0).cast(kind)
+
+
 def _masked(values: pa.Array) -> pa.Array:
     """Every value replaced by one constant of the type; null stays null."""
-    kind = values.type
-    if pa.types.is_string(kind):
-        constant = pa.scalar(MASK)
-    elif pa.types.is_binary(kind):
-        constant = pa.scalar(MASK.encode())
-    else:
-        constant = (
-            pa.scalar(0, pa.int64()).cast(pa.int32()).cast(kind) if pa.types.is_date(kind) else pa.scalar(0).cast(kind)
-        )
-    return pc.if_else(values.is_valid(), constant, pa.scalar(None, kind))
+    return pc.if_else(values.is_valid(), mask_of(values.type), pa.scalar(None, values.type))
 
 
 def _hashed(values: pa.Array) -> pa.Array:

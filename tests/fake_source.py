@@ -15,6 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from dblog_core import hashes
+from dblog_core.config import ColumnRules
 from dblog_core.errors import RequestError
 from dblog_core.events import (
     LogBatch,
@@ -28,7 +30,8 @@ from dblog_core.events import (
     changes_schema,
 )
 from dblog_core.filters import Filter
-from dblog_core.interfaces import Chunk, Problem, ReadPlan, Strain
+from dblog_core.interfaces import Chunk, Hashes, Problem, RangeHash, ReadPlan, Strain
+from dblog_core.rules import Rules
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.values import Key
 
@@ -62,6 +65,7 @@ class FakeDatabase:
     log: list[list[Change]] = field(default_factory=list)
     times: list[int] = field(default_factory=list)  # of each commit in the log, microseconds since 1970 UTC
     orders: dict[TableName, str] = field(default_factory=dict)  # of keys, where a DDL has changed it
+    rules: dict[str, ColumnRules] = field(default_factory=dict)  # of columns, as the source's configuration has them
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def key(self, table: TableName, row: Row) -> Key:
@@ -261,6 +265,18 @@ class FakeReader:
         with self._database.lock:
             rows = self._database.rows.get(schema.table, {})
             return self._chunk(schema, [rows[k] for k in sorted(keys) if k in rows and passes(rows[k], filters)])
+
+    def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
+        return self._hashed(self.read(schema, after=after, upto=upto, limit=limit))
+
+    def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
+        return self._hashed(self.read_keys(schema, keys))
+
+    def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
+        return hashes.total(self.hashes(schema, after=after, upto=upto, limit=limit))
+
+    def _hashed(self, chunk: Chunk) -> Hashes:
+        return hashes.of_rows(chunk, Rules(self._database.rules))
 
     def _keys(self, schema: TableSchema, after: Key | None, upto: Key | None) -> list[Key]:
         keys = self._database.rows.get(schema.table, {})

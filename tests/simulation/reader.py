@@ -7,9 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from dblog_core import hashes
 from dblog_core.errors import RequestError
 from dblog_core.filters import Filter
-from dblog_core.interfaces import Chunk, ReadPlan
+from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
+from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.values import Key
 from tests.simulation import database as db
@@ -63,6 +65,15 @@ class SimReader(Connection):
     def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
         rows = self._database.rows[schema.table]
         return self._select(schema, lambda: [k for k in sorted(keys) if k in rows], filters, None)
+
+    def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
+        return hashes.of_rows(self.read(schema, after=after, upto=upto, limit=limit), Rules({}))
+
+    def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
+        return hashes.of_rows(self.read_keys(schema, keys), Rules({}))
+
+    def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
+        return hashes.total(self.hashes(schema, after=after, upto=upto, limit=limit))
 
     def _between(self, schema: TableSchema, after: Key | None, upto: Key | None) -> list[Key]:
         rows = self._database.rows[schema.table]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,14 +10,15 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import Connection, MySQLResult
 
+from dblog_core import hashes as canonical
 from dblog_core.columnar import LARGEST, Bytes, Int64s
-from dblog_core.config import SourceConfig
+from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, ServerNotSafe, ValueOutOfRange
 from dblog_core.filters import Filter
-from dblog_core.interfaces import Chunk, ReadPlan
+from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
 from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.sources.mysql import catalogue, conditions, key_order, plans, text_values
+from dblog_core.sources.mysql import catalogue, conditions, hashes, key_order, plans, text_values
 from dblog_core.sources.mysql.binary_values import ValueFault
 from dblog_core.sources.mysql.conditions import Condition
 from dblog_core.sources.mysql.connection import connect, rows, translated, where
@@ -30,8 +30,6 @@ from dblog_core.values import Key, keys_of
 
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
 _NO_SUCH_INDEX = 1176
-# Character sets that do not fit, and text that is no time where the server wants one.
-_INCOMPARABLE = {1267, 1270, 1271, 1292, 1525, 3854}
 
 
 class MysqlChunks:
@@ -81,7 +79,7 @@ class MysqlChunks:
         passing = conditions.passing(schema, filters)
         bounds = self._usual_bounds(schema)
         where_ = conditions.every(conditions.between(schema, *bounds), passing)
-        with translated(self._config, f"planning how to read {schema.table}"), _comparable(schema):
+        with translated(self._config, f"planning how to read {schema.table}"), conditions.comparable(schema):
             statement = self._statement(schema, schema.columns, where_, "ASC", _USUAL_LIMIT)
             index = plans.index_used(plans.explained(self._connection, *statement), bounded=bounds != (None, None))
             if not filters:
@@ -117,6 +115,20 @@ class MysqlChunks:
         condition = conditions.every(conditions.listed(schema, keys), conditions.passing(schema, filters))
         return self._chunk(schema, condition, None)
 
+    def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
+        return self._hashes(schema, conditions.between(schema, after, upto), limit)
+
+    def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
+        return self._hashes(schema, conditions.listed(schema, keys) if keys else conditions.NEVER, None)
+
+    def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
+        def statement() -> Condition:
+            tail, values = self._tail(schema, conditions.between(schema, after, upto), "ASC", limit)
+            return hashes.counted(schema, self._rules(schema), tail, zero_dates=self._config.zero_dates), values
+
+        self._await_visibility()
+        return canonical.range_hash(self._answer(schema, canonical.range_shape(schema), statement, 1), schema, None)
+
     def close(self) -> None:
         self._connection.close()
 
@@ -126,11 +138,29 @@ class MysqlChunks:
         )
 
     def _chunk(self, schema: TableSchema, condition: Condition, limit: int | None) -> Chunk:
+        self._await_visibility()
+        return Chunk(schema, self._select(schema, schema.columns, condition, "ASC", limit), None)
+
+    def _hashes(self, schema: TableSchema, condition: Condition, limit: int | None) -> Hashes:
+        def statement() -> Condition:
+            tail, values = self._tail(schema, condition, "ASC", limit)
+            listed = hashes.selected_hashes(schema, self._rules(schema), zero_dates=self._config.zero_dates)
+            return f"SELECT {listed} {tail}", values
+
+        self._await_visibility()
+        found = self._answer(schema, canonical.hashed_shape(schema), statement, limit)
+        canonical.check_hashed(found, schema)
+        return Hashes(schema, found, None)
+
+    def _rules(self, schema: TableSchema) -> ColumnRules:
+        return self._config.columns.get(str(schema.table), ColumnRules())
+
+    def _await_visibility(self) -> None:
+        """Returns when a SELECT sees all that the log holds by now. Raises ServerNotSafe where none is sure to."""
         with translated(self._config, "looking at binlog_order_commits"):
             refuse_any_order(self._connection, self._config)
         with translated(self._config, "waiting for XA COMMITs"):
             await_xa_commits(self._connection, self._config)
-        return Chunk(schema, self._select(schema, schema.columns, condition, "ASC", limit), None)
 
     def _usual_bounds(self, schema: TableSchema) -> tuple[Key | None, Key | None]:
         """Bounds as a chunk in the middle of the table has; open where the table is empty."""
@@ -150,18 +180,23 @@ class MysqlChunks:
         *,
         skip: int = 0,
     ) -> pa.RecordBatch:
-        def run() -> Rows:
-            statement = self._statement(schema, columns, condition, direction, limit, skip)
-            return self._run(*statement, len(columns), limit)
+        def statement() -> Condition:
+            return self._statement(schema, columns, condition, direction, limit, skip)
 
-        with translated(self._config, f"reading {schema.table}"), _comparable(schema):
+        return self._answer(schema, columns, statement, limit)
+
+    def _answer(
+        self, schema: TableSchema, columns: Sequence[Column], statement: Callable[[], Condition], expected: int | None
+    ) -> pa.RecordBatch:
+        """The rows that a SELECT of these columns gives, `expected` at most."""
+        with translated(self._config, f"reading {schema.table}"), conditions.comparable(schema):
             try:
-                found = run()
+                found = self._run(*statement(), len(columns), expected)
             except pymysql.err.OperationalError as error:
                 if error.args[0] != _NO_SUCH_INDEX:
                     raise
                 self._indexes.pop((schema.table, schema.key), None)  # it was replaced since we looked
-                found = run()
+                found = self._run(*statement(), len(columns), expected)
         return self._batch(schema, columns, found)
 
     def _statement(
@@ -173,6 +208,13 @@ class MysqlChunks:
         limit: int | None,
         skip: int = 0,
     ) -> Condition:
+        tail, values = self._tail(schema, condition, direction, limit, skip)
+        return f"SELECT {', '.join(map(conditions.selected, columns))} {tail}", values
+
+    def _tail(
+        self, schema: TableSchema, condition: Condition, direction: str, limit: int | None, skip: int = 0
+    ) -> Condition:
+        """What follows the columns of a SELECT."""
         if not schema.key:
             raise RequestError(
                 f"table {schema.table} has no key to read it by",
@@ -182,7 +224,7 @@ class MysqlChunks:
         if known not in self._indexes:
             self._indexes[known] = plans.key_index(self._connection, schema)
         text, values = condition
-        sql = f"SELECT {', '.join(map(conditions.selected, columns))} FROM {plans.hinted(schema, self._indexes[known])}"
+        sql = f"FROM {plans.hinted(schema, self._indexes[known])}"
         sql += f" WHERE {text}" if text else ""
         sql += f" ORDER BY {conditions.order(schema, direction)}"
         sql += f" LIMIT {int(limit)}" if limit is not None else ""
@@ -233,21 +275,6 @@ class MysqlChunks:
                 where=str(schema.table),
                 fix="correct the value: a key cannot be NULL" if in_key else fault.fix,
             ) from fault
-
-
-@contextlib.contextmanager
-def _comparable(schema: TableSchema) -> Iterator[None]:
-    """Turns the server's refusal to compare a column with a value into ours."""
-    try:
-        yield
-    except pymysql.err.MySQLError as error:
-        if error.args[0] not in _INCOMPARABLE:
-            raise
-        raise RequestError(
-            f"a key or filter does not fit its column: {error.args[-1]}",
-            where=str(schema.table),
-            fix="give values that the column's type and character set can hold",
-        ) from error
 
 
 def refuse_any_order(connection: Connection[Any], config: SourceConfig) -> None:

@@ -6,15 +6,17 @@ not. The column's own collation wins over that of a bound text, so the database 
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
+import pymysql
 
 from dblog_core.errors import RequestError
 from dblog_core.filters import Filter
@@ -25,12 +27,29 @@ from dblog_core.values import Key
 Condition = tuple[str, list[Any]]
 """SQL with a `%s` for each value, and the values."""
 
+# Character sets that do not fit, and text that is no time where the server wants one.
+_INCOMPARABLE_ERRORS = {1267, 1270, 1271, 1292, 1525, 3854}
 NEVER: Condition = ("1 = 0", [])
 _LABELS = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _ESCAPED = re.compile(r"''|\\(.)", re.DOTALL)
 _TIME = re.compile(r"-?\d{2,3}:[0-5]\d:[0-5]\d(\.\d{1,6})?")
 _GEOMETRY = ("geom", "point", "linestring", "polygon", "multi")
 _INCOMPARABLE = ("json", "vector", *_GEOMETRY)
+
+
+@contextlib.contextmanager
+def comparable(schema: TableSchema) -> Iterator[None]:
+    """Turns the server's refusal to compare a column with a value into ours."""
+    try:
+        yield
+    except pymysql.err.MySQLError as error:
+        if error.args[0] not in _INCOMPARABLE_ERRORS:
+            raise
+        raise RequestError(
+            f"a key or filter does not fit its column: {error.args[-1]}",
+            where=str(schema.table),
+            fix="give values that the column's type and character set can hold",
+        ) from error
 
 
 def every(*conditions: Condition) -> Condition:

@@ -6,21 +6,23 @@ Only the server compares keys.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
 
+from dblog_core import hashes as canonical
 from dblog_core.columnar import LARGEST, gather
-from dblog_core.config import SourceConfig
+from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, SourceError
 from dblog_core.filters import Filter
-from dblog_core.interfaces import Chunk, ReadPlan
+from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
 from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.postgres import binary_values, catalogue, conditions, copy_out, copy_rows, key_order, plans
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
+from dblog_core.sources.postgres.hashes import HashQuery
 from dblog_core.sources.postgres.types import column, from_text
 from dblog_core.sources.postgres.watermarks import identifier
 from dblog_core.values import Key, keys_of
@@ -108,6 +110,17 @@ class PostgresChunkReader:
         query = self._query(schema, conditions.every(condition), conditions.order(schema), None)
         return self._chunk(schema, schema.columns, query, plans.BY_LOOKUP, filters)
 
+    def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
+        return self._hashes(schema, conditions.between(schema, after, upto), limit, plans.BY_INDEX)
+
+    def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
+        return self._hashes(schema, [conditions.listed(schema, keys)], None, plans.BY_LOOKUP)
+
+    def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
+        condition, answer = conditions.between(schema, after, upto), canonical.range_shape(schema)
+        rows, snapshot = self._hashed(schema, answer, condition, limit, plans.BY_INDEX, HashQuery.range)
+        return canonical.range_hash(rows, schema, snapshot)
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
@@ -167,6 +180,56 @@ class PostgresChunkReader:
         settings: str,
         filters: Sequence[Filter] = (),
     ) -> Chunk:
+        def select(now: Sequence[Column]) -> sql.Composable:
+            return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(_sent, now)), query)
+
+        snapshot, now, copied = self._copied(schema, columns, select, settings, filters)
+        return Chunk(schema, _rows(copied, now, schema.table), snapshot)
+
+    def _hashes(
+        self, schema: TableSchema, condition: Sequence[sql.Composable], limit: int | None, settings: str
+    ) -> Hashes:
+        rows, snapshot = self._hashed(
+            schema, canonical.hashed_shape(schema), condition, limit, settings, HashQuery.hashes
+        )
+        canonical.check_hashed(rows, schema)
+        return Hashes(schema, rows, snapshot)
+
+    def _hashed(
+        self,
+        schema: TableSchema,
+        answer: Sequence[Column],
+        condition: Sequence[sql.Composable],
+        limit: int | None,
+        settings: str,
+        ask: Callable[[HashQuery, str, str], str],
+    ) -> tuple[pa.RecordBatch, str]:
+        """The rows of `answer` that a query of hashes gives, and its snapshot."""
+        with translated(self._config):
+            connection = self._open()
+        rules = self._config.columns.get(str(schema.table), ColumnRules())
+        recoded = connection.get_parameter_status("server_encoding") not in ("UTF8", "SQL_ASCII")
+        tail = self._query(schema, conditions.every(condition), conditions.order(schema), limit)
+
+        def select(now: Sequence[Column]) -> sql.Composable:
+            kinds.update({column.name: column for column in now})
+            sent = sql.SQL(", ").join(_sent(kinds[name]) for name in schema.key)
+            query = HashQuery(now, schema.key, rules, recoded)
+            return sql.SQL(ask(query, tail.as_string(connection), sent.as_string(connection)))
+
+        kinds: dict[str, Column] = {}
+        snapshot, _, copied = self._copied(schema, schema.columns, select, settings)
+        return _rows(copied, [kinds.get(column.name, column) for column in answer], schema.table), snapshot
+
+    def _copied(
+        self,
+        schema: TableSchema,
+        columns: Sequence[Column],
+        select: Callable[[Sequence[Column]], sql.Composable],
+        settings: str,
+        filters: Sequence[Filter] = (),
+    ) -> tuple[str, list[Column], copy_out.Bytes]:
+        """The snapshot, the columns as they were in it, and the COPY of what is selected of them."""
         with translated(self._config), _refused(schema, filters):
             begin = sql.SQL(_BEGIN).format(
                 table=self._source(schema.table),
@@ -174,25 +237,26 @@ class PostgresChunkReader:
                 name=sql.Literal(identifier(schema.table).as_string(self._open())),
             )
             try:
-                snapshot, now, copied = self._copy(schema, columns, query, begin)
+                return self._copy(schema, columns, select, begin)
             except copy_out.TooLarge as error:
                 raise RequestError(
                     f"a chunk of {schema.table} has more than {LARGEST} bytes",
                     fix="ask for fewer rows with a smaller chunk_size",
                 ) from error
-        return Chunk(schema, _rows(copied, now, schema.table), snapshot)
 
     def _copy(
-        self, schema: TableSchema, columns: Sequence[Column], query: sql.Composable, begin: sql.Composable
+        self,
+        schema: TableSchema,
+        columns: Sequence[Column],
+        select: Callable[[Sequence[Column]], sql.Composable],
+        begin: sql.Composable,
     ) -> tuple[str, list[Column], copy_out.Bytes]:
-        """A COPY, the columns as they then were, and the snapshot that it read: all of one transaction."""
         connection = self._open()
         try:
             ((snapshot, names, oids, typmods),) = rows(connection, begin)
             kinds = dict(zip(names or (), zip(oids or (), typmods or (), strict=True), strict=True))
             now = _now(schema, columns, kinds, catalogue.type_names(connection, set(kinds.values())))
-            listed = sql.SQL(", ").join(map(_sent, now))
-            copy = sql.SQL("COPY (SELECT {} {}) TO STDOUT (FORMAT binary)").format(listed, query)
+            copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(select(now))
             copied = copy_out.copied(connection, copy.as_string(connection), most=LARGEST)
         except BaseException:
             self.close()  # whatever state it is in, the next chunk gets a new connection

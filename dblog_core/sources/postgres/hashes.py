@@ -1,0 +1,183 @@
+"""Row hashes in PostgreSQL's SQL: `dblog_core.hashes`, of what a chunk stages of each column.
+
+Levels of SELECT, each over a `t`: the innermost reads the table's rows and makes the texts that the hash needs more
+than once; above it each row gets its hash; above that, a range its sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dblog_core.config import ColumnRules
+from dblog_core.hashes import (
+    COUNTED,
+    HASH,
+    HASHED,
+    LONGEST,
+    SUM,
+    UNIT,
+    WINDOWS,
+    fields,
+    is_compared,
+    window_bounds,
+    window_scale,
+)
+from dblog_core.rules import mask_of
+from dblog_core.schema import Column
+
+_PLAIN = ("text", "character varying")
+_MOST = 49
+"""Fields of one call of concat, each with a comma: a function takes 100 arguments at most."""
+_COMMA = ", ',', "
+_SECONDS = 'YYYY-MM-DD"T"HH24:MI:SS'
+
+
+@dataclass(frozen=True, slots=True)
+class HashQuery:
+    """What is hashed of a table's columns, as they are now. `recoded`: text has other octets there than in UTF-8.
+
+    `tail` is what follows the columns in a SELECT of the table's rows, in key order; `sent` are the key's columns of a
+    `t`, as they are sent.
+    """
+
+    columns: Sequence[Column]
+    key: Sequence[str]
+    rules: ColumnRules
+    recoded: bool
+
+    def hashes(self, tail: str, sent: str) -> str:
+        """The SELECT of `Hashes`."""
+        return f"SELECT {sent}, {self._row_hash()} FROM ({self._rows(tail)}) AS t ORDER BY {self._names()}"
+
+    def range(self, tail: str, sent: str) -> str:
+        """The SELECT of a range's one row; it reads the range's rows once."""
+        names = self._names()
+        hashed = f"SELECT {names}, {self._row_hash()} AS {HASH} FROM ({self._rows(tail)}) AS t OFFSET 0"
+        summed = (
+            f"SELECT {names}, count(*) OVER () AS {COUNTED}, count({HASH}) OVER () AS {HASHED},"
+            f" sum({HASH}) OVER () AS {SUM} FROM ({hashed}) AS t"
+        )
+        numbers = f"t.{COUNTED}, t.{HASHED}, t.{SUM}::numeric(38,0)"
+        return f"SELECT {sent}, {numbers} FROM ({summed}) AS t ORDER BY {self._names(' DESC')} LIMIT 1"
+
+    def _names(self, direction: str = "") -> str:
+        return ", ".join(f"t.{quoted(name)}{direction}" for name in self.key)
+
+    def _rows(self, tail: str) -> str:
+        """The innermost SELECT: columns under their names, and the text forms beside them."""
+        made = [f"{_form(c)} AS {_form_name(n)}" for n, c in enumerate(self.columns) if _has_form(c)]
+        return f"SELECT {', '.join([*map(_named, self.columns), *made])} {tail} OFFSET 0"
+
+    def _row_hash(self) -> str:
+        listed = [field for c in self.columns if c.name not in self.rules.exclude for field in self._fields(c)]
+        parts = [listed[i : i + _MOST] for i in range(0, len(listed), _MOST)]
+        text = " || ',' || ".join(f"concat({_COMMA.join(part)})" for part in parts)
+        # The text form of bytea begins with \x, and x is how a literal of bits begins.
+        return f"substr(sha256(textsend({text}))::text, 2, 17)::bit(64)::bigint"
+
+    def _fields(self, column: Column) -> list[str]:
+        """The column's fields, each NULL where the column is: concat makes an empty text of it."""
+        kind, name = column.type, _named(column)
+        if column.name in self.rules.hash:
+            return self._digest(column)
+        if column.name in self.rules.mask:
+            return [f"CASE WHEN {_is_there(column)} THEN '{f}' END" for f in fields(mask_of(kind).as_py(), kind)]
+        if pa.types.is_string(kind):
+            return self._text(self._text_of(column))
+        if pa.types.is_binary(kind):
+            return [
+                f"octet_length({name})",
+                f"encode(CASE WHEN octet_length({name}) > {LONGEST} THEN sha256({name}) ELSE {name} END, 'hex')",
+            ]
+        if pa.types.is_floating(kind):
+            return [_float(f"{name}::float8" if kind == pa.float32() else name)]
+        # The session's zone is UTC.
+        return [f"{name}::timestamp" if pa.types.is_timestamp(kind) and kind.tz else name]
+
+    def _text(self, text: str) -> list[str]:
+        size = f"octet_length(textsend({text}))" if self.recoded else f"octet_length({text})"
+        return [size, f"CASE WHEN {size} > {LONGEST} THEN encode(sha256(textsend({text})), 'hex') ELSE {text} END"]
+
+    def _text_of(self, column: Column) -> str:
+        return f"t.{_form_name(self.columns.index(column))}" if _has_form(column) else _named(column)
+
+    def _digest(self, column: Column) -> list[str]:
+        """What the rule `hash` stages, see `dblog_core.rules`."""
+        if not is_compared(Column(column.name, column.source_type, pa.string())):
+            return []
+        there = _is_there(column)
+        hashed = f"encode(sha256({self._digested(column)}), 'hex')"
+        return [f"CASE WHEN {there} THEN 64 END", f"CASE WHEN {there} THEN {hashed} END"]
+
+    def _digested(self, column: Column) -> str:
+        """The bytes whose SHA-256 is staged."""
+        kind, name = column.type, _named(column)
+        if pa.types.is_binary(kind):
+            return name
+        if pa.types.is_string(kind):
+            return f"textsend({self._text_of(column)})"
+        if pa.types.is_boolean(kind):
+            return f"textsend(CASE WHEN {name} THEN 'True' ELSE 'False' END)"
+        if pa.types.is_timestamp(kind):
+            whole, exact = (
+                f"to_char({name}, '{form}{'Z' if kind.tz else ''}')" for form in (_SECONDS, _SECONDS + ".US")
+            )
+            return f"textsend(CASE WHEN {name} = date_trunc('second', {name}) THEN {whole} ELSE {exact} END)"
+        return f"textsend({name}::text)"
+
+
+def quoted(name: str) -> str:
+    """An identifier as SQL, whatever it contains."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _named(column: Column) -> str:
+    return f"t.{quoted(column.name)}"
+
+
+def _has_form(column: Column) -> bool:
+    """Whether the column's text has to be made first."""
+    return pa.types.is_string(column.type) and column.source_type.partition("(")[0] not in _PLAIN
+
+
+def _form_name(number: int) -> str:
+    return f"_dblog_{number}"
+
+
+def _form(column: Column) -> str:
+    """The text as the server prints the value; see `chunks._sent`."""
+    return f"CASE WHEN {_is_there(column)} THEN format('%s', {_named(column)}) END"
+
+
+def _is_there(column: Column) -> str:
+    """Not `IS NOT NULL`: that fails for a row that holds a NULL."""
+    return f"{_named(column)} IS DISTINCT FROM NULL"
+
+
+def _float(value: str) -> str:
+    """In the order of floats here NaN is larger than infinity, and that than every other value."""
+    cases = [f"WHEN {value} = 0 OR {_within(value, 0)} THEN {_scaled(value, 0)}"]
+    cases.append(f"WHEN abs({value}) >= 'Infinity' THEN {value}::text")
+    cases += [f"WHEN {_within(value, window)} THEN {_scaled(value, window)}" for window in WINDOWS if window]
+    return f"CASE {' '.join(cases)} END"
+
+
+def _within(value: str, window: int) -> str:
+    low, high = window_bounds(window)
+    return f"abs({value}) >= {_literal(low)}" + (f" AND abs({value}) < {_literal(high)}" * math.isfinite(high))
+
+
+def _scaled(value: str, window: int) -> str:
+    scale = _literal(window_scale(window))
+    scaled = f"({value} * {scale} * {scale})" if window else value
+    order = f", ' {window}'" if window else ""
+    whole, fraction = f"trunc({scaled})::bigint", f"(({scaled} - trunc({scaled})) * {_literal(UNIT)})::bigint"
+    return f"concat({whole}, ' ', {fraction}{order})"
+
+
+def _literal(number: float) -> str:
+    return f"'{number!r}'::float8"

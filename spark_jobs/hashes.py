@@ -1,0 +1,68 @@
+"""Row hashes in Spark's expressions: `dblog_core.hashes`, of the columns of a lake table or of staged rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from dblog_core import schema as shape
+from dblog_core.hashes import LONGEST, UNIT, WINDOWS, is_compared, window_bounds, window_scale
+from spark_jobs.shapes import spark_type
+
+
+def row_hash(schema: shape.TableSchema, row: Callable[[str], Column]) -> Column:
+    """The hash (bigint) of a row of a staged schema; `row` gives its columns by name.
+
+    The session's time zone is UTC and ANSI mode is on, as our sessions have it: both decide how values are printed.
+    """
+    fields = [
+        F.coalesce(field.cast("string"), F.lit(""))
+        for c in schema.columns
+        if is_compared(c)
+        for field in _fields(row(c.name).cast(spark_type(c.type)), c.type)
+    ]
+    digest = F.sha2(F.concat_ws(",", *fields), 256)
+    return F.conv(F.substring(digest, 1, 16), 16, -10).cast("bigint")
+
+
+def _fields(value: Column, kind: pa.DataType) -> Iterable[Column]:
+    """The column's fields, each NULL where the column is."""
+    if pa.types.is_string(kind):
+        return _content(value, value)
+    if pa.types.is_binary(kind):
+        return _content(value, F.lower(F.hex(value)))
+    if pa.types.is_boolean(kind):
+        return [F.when(value, "t").when(~value, "f")]
+    if pa.types.is_floating(kind):
+        return [_float(value.cast(t.DoubleType()))]
+    return [value]
+
+
+def _content(value: Column, shown: Column) -> Iterable[Column]:
+    size = F.octet_length(value)
+    return [size, F.when(size > LONGEST, F.sha2(value, 256)).otherwise(shown)]
+
+
+def _float(value: Column) -> Column:
+    """In the order of floats here NaN is larger than infinity, and that than every other value."""
+    usual = (value == 0) | _within(value, 0)
+    window = F.when(usual, 0)
+    scale = F.when(usual, 1.0)
+    for other in (w for w in WINDOWS if w):
+        window = window.when(_within(value, other), other)
+        scale = scale.when(_within(value, other), window_scale(other))
+    scaled = value * scale * scale
+    whole = scaled.cast("bigint")
+    fraction = ((scaled - whole.cast("double")) * UNIT).cast("bigint")
+    finite = F.concat_ws(" ", whole, fraction, F.when(window != 0, window))
+    return F.when(F.abs(value) >= math.inf, value.cast("string")).when(value.isNotNull(), finite)
+
+
+def _within(value: Column, window: int) -> Column:
+    low, high = window_bounds(window)
+    return (F.abs(value) >= low) & (F.abs(value) < high)
