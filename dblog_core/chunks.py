@@ -15,7 +15,7 @@ from typing import Any
 from dblog_core.dumps import Refused, TaskProgress, Tasks
 from dblog_core.schema import TableName
 from dblog_core.values import Key
-from dblog_core.watermark import Heals, High, Low, Mark
+from dblog_core.watermark import Heals, High, Low, Mark, Probe
 from dblog_core.window import Overlap, Survivor, TooManyKeys, Touches, UnknownWindow, Visibility, Windows
 
 RowsWith = Callable[[Collection[Key]], Iterable[tuple[int, Key]]]
@@ -64,6 +64,7 @@ class Chunks:
         self._windows = Windows(visibility)
         self._tasks = Tasks(progress)
         self._opened: dict[str, OpenWindow] = {}
+        self._probes: dict[str, OpenWindow] = {}
 
     # The log's own events -------------------------------------------------------------------------------------------
 
@@ -80,6 +81,7 @@ class Chunks:
         for window, mark in self._tasks.windows().items():
             if mark.table == str(table):
                 self._tasks.expire(window)
+        self._drop_probes(lambda probe: probe.table == str(table))
         self._discard_void()
 
     def horizon(self, snapshot: str, offset: int) -> None:
@@ -135,6 +137,24 @@ class Chunks:
         since, segment = min(p.since for p in done), min(p.since_segment for p in done)
         return Finished(mark.table, dump, since, segment, mark.heals)
 
+    def probe_low(self, probe: Probe, *, offset: int, at: int) -> None:
+        """Opens the window of a verification right after `offset`; `at`: the watermark's commit time."""
+        if probe.window not in self._probes:
+            self._windows.open(probe.window, TableName.parse(probe.table), offset)
+            self._probes[probe.window] = OpenWindow(probe.table, "", at)
+
+    def probe_high(self, probe: Probe) -> int | None:
+        """The largest offset before every event that the SELECT of a verification may not have seen.
+
+        None: nobody can tell (its low watermark lies before a restart, the table was altered meanwhile, or it may not
+        have seen what was logged before the log was first opened), so it is to be read again.
+        """
+        known = self._probes.pop(probe.window, None) is not None
+        if not known or not self._visibility.admits(probe.snapshot):
+            self._windows.discard(probe.window)
+            return None
+        return self._windows.since(probe.window, probe.snapshot)
+
     # Housekeeping ---------------------------------------------------------------------------------------------------
 
     def forget(self, is_over: Callable[[str], bool]) -> None:
@@ -146,6 +166,7 @@ class Chunks:
         """Drops windows whose low watermark was committed before `before` (microseconds): their worker is gone."""
         for window in [w for w, opened in self._opened.items() if opened.opened < before]:
             self._tasks.expire(window)
+        self._drop_probes(lambda probe: probe.opened < before)
         self._discard_void()
 
     def open_windows(self) -> list[OpenWindow]:
@@ -167,6 +188,11 @@ class Chunks:
     def changed(self) -> bool:
         """Whether `take_progress` would give anything."""
         return self._tasks.changed
+
+    def _drop_probes(self, is_over: Callable[[OpenWindow], bool]) -> None:
+        for window in [w for w, probe in self._probes.items() if is_over(probe)]:
+            del self._probes[window]
+            self._windows.discard(window)
 
     def _discard_void(self) -> None:
         for window in self._tasks.take_void():

@@ -22,10 +22,10 @@ from dblog_core.events import LogBatch, Rewritten, SchemaSeen, Signal, Transacti
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
+from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest, Probed
 from dblog_core.staging.segment import SegmentWriter, log_schema
 from dblog_core.values import Key, key_from_json, rows_with
-from dblog_core.watermark import High, Low
+from dblog_core.watermark import High, Low, Probe
 from dblog_core.window import LogOrder, Snapshots, Survivor
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ class _Draft:
     writer: SegmentWriter
     chunks: list[ChunkRef] = field(default_factory=list)
     marks: list[LogMark] = field(default_factory=list)
+    probes: list[Probed] = field(default_factory=list)
 
 
 class Sequencer:
@@ -85,8 +86,8 @@ class Sequencer:
 
     @property
     def places_chunks(self) -> bool:
-        """Whether a dump worker waits for this segment."""
-        return bool(self._draft.chunks) or self._dumps.changed
+        """Whether a dump worker, or a verification, waits for this segment."""
+        return bool(self._draft.chunks) or bool(self._draft.probes) or self._dumps.changed
 
     @property
     def last_offset(self) -> int:
@@ -157,6 +158,7 @@ class Sequencer:
             files=files,
             chunks=tuple(draft.chunks),
             marks=tuple(draft.marks),
+            probes=tuple(draft.probes),
             tasks=self._dumps.progress(),
             unseen_after=self._dumps.earliest_unseen(self.last_offset),
             start=self._visibility.start if isinstance(self._visibility, Snapshots) else None,
@@ -237,7 +239,11 @@ class Sequencer:
 
     # Watermarks -----------------------------------------------------------------------------------------------------
 
-    def _watermark(self, mark: Low | High, transaction: Transaction) -> None:
+    def _watermark(self, mark: Low | High | Probe, transaction: Transaction) -> None:
+        if isinstance(mark, Probe):
+            if mark.source == self._source:
+                self._probe(mark, transaction)
+            return
         if mark.mark.source != self._source:
             return  # another source's capture reads the same database
         try:
@@ -247,6 +253,14 @@ class Sequencer:
                 self._high(mark, transaction)
         except Refused as reason:
             log.info("%s attempt %d: %s", mark.mark.task, mark.mark.attempt, reason)
+
+    def _probe(self, probe: Probe, transaction: Transaction) -> None:
+        """A verification's watermark; the high one takes an offset, which stands for its place in the log."""
+        if not probe.high:
+            self._dumps.probe_low(probe, offset=self.last_offset, at=transaction.commit_time)
+            return
+        since = self._dumps.probe_high(probe)
+        self._draft.probes.append(Probed(self._take(1), probe.table, probe.window, since, transaction.position))
 
     def _low(self, low: Low, transaction: Transaction) -> None:
         self._dumps.low(low, offset=self.last_offset, segment=self.segment, at=transaction.commit_time)

@@ -1,7 +1,8 @@
-"""Watermarks: what a dump worker writes into the source's own log around each chunk (DBLog, section 3.2).
+"""Watermarks: what a worker writes into the source's own log around each SELECT (DBLog, section 3.2).
 
 A worker has one row in the watermark table and overwrites its payload; the log keeps every version. The payload is
-JSON text, so that any database stores it unchanged.
+JSON text, so that any database stores it unchanged. A dump's watermarks place a chunk; those of a verification
+(`Probe`) place nothing, and only tell where in the log its SELECT lies.
 """
 
 from __future__ import annotations
@@ -72,19 +73,35 @@ class High:
     absent: tuple[Any, ...] = ()
 
 
-def encode(watermark: Low | High) -> str:
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Written before (`high` false) and after the SELECT of a verification, which compares rows and stages none.
+
+    `window`: a fresh id for each SELECT; `snapshot`, of the high one: PostgreSQL's `pg_current_snapshot()` of it.
+    """
+
+    source: str
+    window: str
+    table: str
+    high: bool
+    snapshot: str | None = None
+
+
+def encode(watermark: Low | High | Probe) -> str:
     """The payload text of a watermark."""
-    kind = "low" if isinstance(watermark, Low) else "high"
+    kind = "probe" if isinstance(watermark, Probe) else "low" if isinstance(watermark, Low) else "high"
     return orjson.dumps({"dblog": FORMAT, "kind": kind, **asdict(watermark)}).decode()
 
 
-def parse(payload: str) -> Low | High:
+def parse(payload: str) -> Low | High | Probe:
     """The watermark of a payload. Raises UnknownLogEvent where the text is none of ours or of a newer format."""
     try:
         data = orjson.loads(payload)
         if data.pop("dblog") != FORMAT:
             raise ValueError("a newer format")
-        kind, mark = data.pop("kind"), _mark(**data.pop("mark"))
+        if (kind := data.pop("kind")) == "probe":
+            return Probe(**data)
+        mark = _mark(**data.pop("mark"))
         if kind == "low":
             return Low(mark)
         return High(mark, **{**data, "absent": tuple(data["absent"])})

@@ -259,6 +259,16 @@ class Windows:
             raise TooManyKeys(window)
         return follow((e.touches for e in unseen), certain=self._visibility.knows())
 
+    def since(self, window: str, snapshot: str | None) -> int:
+        """The high watermark of a verification: the largest offset, its low one's at most, before every event that its
+        SELECT may not have seen. Raises UnknownWindow; the window is closed in any case."""
+        if (opened := self._windows.pop(window, None)) is None:
+            raise UnknownWindow(window)
+        memory = self._memory.get(opened.table, ())
+        unseen = [e.first - 1 for e in memory if self._visibility.unseen(e, opened.low, snapshot)]
+        self._prune(opened.table)
+        return min([opened.low, *unseen])
+
     def horizon(self, snapshot: str, offset: int) -> None:
         """Every SELECT of a window opened after `offset` sees what `snapshot` sees (PostgreSQL)."""
         seen = Snapshot.parse(snapshot)

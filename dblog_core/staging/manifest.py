@@ -6,6 +6,7 @@
       chunks/DUMP/TASK/…parquet         chunk rows, written by dump workers, named by the manifest that places them
       manifests/SEGMENT.json            created if absent, in order, from 1: the log of manifests is the super-changelog
       compacted/FIRST-LAST.json         a manifest that stands for the segments from FIRST to LAST (see `compaction`)
+      beginning.json                    the first segment that counts, once older ones were removed (see `retention`)
 
 A manifest's file is one line of JSON, with a checksum, and after it the rows of its small files (see `inline`).
 
@@ -102,6 +103,21 @@ class LogMark:
 
 
 @dataclass(frozen=True, slots=True)
+class Probed:
+    """Where the SELECT of a verification's `window` lies: it saw every event up to offset `since`, and none above
+    `offset`, the place of its high watermark. `since` None: nobody can tell, it is to be read again.
+
+    It is no line of the log and changes no row.
+    """
+
+    offset: int
+    table: str
+    window: str
+    since: int | None
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """One published segment, or several in a row that were joined (`compaction`).
 
@@ -139,6 +155,7 @@ class Manifest:
     ends: tuple[int, ...] = ()
     earlier: dict[str, str | None] = field(default_factory=dict)
     joined_at: int = 0
+    probes: tuple[Probed, ...] = ()
 
     @property
     def first(self) -> int:
@@ -165,6 +182,7 @@ class Manifest:
             files=tuple(f.cut(first, last) for f in self.files if f.first_offset <= last and f.last_offset >= first),
             chunks=tuple(c for c in self.chunks if first <= c.first_offset <= last),
             marks=tuple(m for m in self.marks if first <= m.offset <= last),
+            probes=tuple(p for p in self.probes if first <= p.offset <= last),
             schemas=self._schemas_after(last),
             earlier=_differing(self._schemas_after(self.end_of(low)), self._schemas_after(last)),
             ends=self.ends[low - self.first : high - self.first + 1],
@@ -176,9 +194,15 @@ class Manifest:
         return {table: schema for table, schema in found.items() if schema is not None}
 
     def to_json(self) -> dict[str, Any]:
+        fields = _fields(self)
+        if not fields.pop("probes"):  # left out where there is none: older versions know no such field
+            probed = {}
+        else:
+            probed = {"probes": [_fields(p) for p in self.probes]}
         return {
             "format": FORMAT,
-            **_fields(self),
+            **fields,
+            **probed,
             "files": [{**_fields(f), "inline": bool(f.inline)} for f in self.files],
             "chunks": [_fields(c) for c in self.chunks],
             "marks": [_fields(m) for m in self.marks],
@@ -202,6 +226,7 @@ class Manifest:
                 "chunks": tuple(ChunkRef(**{**c, "evicted": tuple(c["evicted"])}) for c in data["chunks"]),
                 "marks": tuple(LogMark(**m) for m in data["marks"]),
                 "ends": tuple(data.get("ends", ())),
+                "probes": tuple(Probed(**p) for p in data.get("probes", ())),
             }
         )
 
@@ -216,6 +241,7 @@ def joined(manifests: Sequence[Manifest], files: Sequence[DataFile]) -> Manifest
         files=tuple(files),
         chunks=tuple(c for m in manifests for c in m.chunks),
         marks=tuple(mark for m in manifests for mark in m.marks),
+        probes=tuple(probe for m in manifests for probe in m.probes),
         ends=tuple(end for m in manifests for end in (m.ends or (m.last_offset,))),
         earlier=_differing(first._schemas_after(first.end_of(first.first)), last.schemas),
     )
