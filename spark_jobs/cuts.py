@@ -1,51 +1,81 @@
-"""The cuts table: each merge with the Delta version of every table, so that any past cut is consistent."""
+"""A merge's own row in the table of cuts: written once, without a Spark job, since every merge waits for it."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
-from pyspark.sql import types as t
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import DeltaError
 
+from dblog_core.cuts import open_table, storage_options
+from dblog_core.errors import LakeError
 from dblog_core.storage.location import Location
 from spark_jobs import delta_log
-from spark_jobs.record import Intent
 
-SHAPE = t.StructType(
+if TYPE_CHECKING:
+    from spark_jobs.record import Intent
+
+SHAPE = pa.schema(
     [
-        t.StructField("cut", t.LongType()),
-        t.StructField("offset", t.LongType()),
-        t.StructField("position", t.StringType()),
-        t.StructField("commit_time", t.TimestampType()),
-        t.StructField("tables", t.MapType(t.StringType(), t.LongType())),
-        t.StructField("merged_at", t.TimestampType()),
+        ("cut", pa.int64()),
+        ("offset", pa.int64()),
+        ("position", pa.string()),
+        ("commit_time", pa.timestamp("us", tz="UTC")),
+        ("tables", pa.map_(pa.string(), pa.int64())),
+        ("merged_at", pa.timestamp("us", tz="UTC")),
+        ("behind", pa.map_(pa.string(), pa.int64())),
     ]
 )
 
 
 def append(
-    spark: SparkSession, path: Location, intent: Intent, versions: Mapping[str, int], *, app: str, now: float
+    path: Location,
+    intent: Intent,
+    versions: Mapping[str, int],
+    *,
+    behind: Mapping[str, int],
+    app: str,
+    now: float,
 ) -> None:
-    """Adds the row of a merge, exactly once."""
-    if delta_log.version(path) is None:
-        DeltaTable.createIfNotExists(spark).location(str(path)).addColumns(SHAPE).execute()
-    if delta_log.committed(path, app) != intent.number:
-        span = intent.span
-        row = (
-            intent.number,
-            span.offset,
-            span.position,
-            _time(span.commit_time),
-            dict(versions),
-            _time(int(now * 1e6)),
-        )
-        options = {"txnAppId": app, "txnVersion": str(intent.number)}
-        spark.createDataFrame([row], SHAPE).coalesce(1).write.format("delta").mode("append").options(**options).save(
-            str(path)
-        )
-        delta_log.check_committed(path, app, intent.number)
+    """Adds the row of a merge, exactly once. Raises LakeError.
+
+    `behind`: tables that have stopped, with the offset up to which each is in; `now`: seconds since 1970 UTC.
+    """
+    try:
+        table = open_table(path) or _create(path)
+        # Of this very snapshot: should another process commit as `app` after it, the library refuses our commit.
+        last = table.transaction_version(app)
+        if last is None or last < intent.number:
+            row = pa.Table.from_pylist([_row(intent, versions, behind, now)], schema=SHAPE)
+            mine = CommitProperties(app_transactions=[Transaction(app, intent.number)])
+            write_deltalake(table, row, mode="append", schema_mode="merge", commit_properties=mine)
+    except (DeltaError, OSError) as error:
+        raise LakeError(
+            f"the cut of merge {intent.number} cannot be written: {' '.join(str(error).split())}",
+            where=str(path),
+            fix="merge again: it goes on where this one stopped",
+        ) from error
+    delta_log.check_committed(path, app, intent.number)
+
+
+def _create(path: Location) -> DeltaTable:
+    return DeltaTable.create(str(path), SHAPE, mode="ignore", storage_options=storage_options(path))
+
+
+def _row(intent: Intent, versions: Mapping[str, int], behind: Mapping[str, int], now: float) -> dict[str, object]:
+    span = intent.span
+    return {
+        "cut": intent.number,
+        "offset": span.offset,
+        "position": span.position,
+        "commit_time": _time(span.commit_time),
+        "tables": list(versions.items()),
+        "merged_at": _time(int(now * 1e6)),
+        "behind": list(behind.items()),
+    }
 
 
 def _time(micros: int | None) -> dt.datetime | None:

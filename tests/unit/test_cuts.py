@@ -1,0 +1,167 @@
+"""Which cut a question means, found in the Delta log; and a row of a merge is there once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from dblog_core import cuts
+from dblog_core.cuts import At, Cut
+from dblog_core.errors import LakeError, RequestError
+from dblog_core.lake import lake_at
+from dblog_core.storage.location import Location
+from spark_jobs import cuts as written
+from spark_jobs.plan import Span
+from spark_jobs.record import Intent
+
+APP = "dblog:shop:cuts"
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+@dataclass
+class Lake:
+    """A lake that has nothing but cuts."""
+
+    location: Location
+
+    def cut(self, number: int, offset: int, micros: int | None, **behind: int) -> None:
+        span = Span(number, number, offset, offset, f"p{offset}", micros)
+        path = cuts.cuts_location(self.location)
+        versions = {"shop.one": number}
+        written.append(path, Intent(number, span, {}), versions, behind=behind, app=APP, now=number / 7)
+
+    @property
+    def path(self) -> str:
+        return str(cuts.cuts_location(self.location))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(lake_at(str(tmp_path)))
+
+
+def time(micros: int) -> dt.datetime:
+    return EPOCH + dt.timedelta(microseconds=micros)
+
+
+def test_a_cut_comes_back_as_it_was_written(lake: Lake) -> None:
+    lake.cut(1, 10, 1_700_000_000_123_456, **{"shop.two": 4})
+    found = cuts.find(lake.location)
+    assert found.following is None
+    assert found.cut == Cut(
+        number=1,
+        offset=10,
+        position="p10",
+        commit_time=time(1_700_000_000_123_456),
+        merged_at=time(142857),
+        tables={"shop.one": 1},
+        behind={"shop.two": 4},
+    )
+    assert cuts.cut_of(lake.location, 1) == found.cut
+
+
+def test_a_merge_has_one_row_however_often_it_is_finished(lake: Lake) -> None:
+    for number in (1, 1, 2, 2):
+        lake.cut(number, number * 10, number)
+    assert DeltaTable(lake.path).to_pyarrow_table()["cut"].to_pylist() in ([1, 2], [2, 1])
+
+
+def test_a_merger_that_was_paused_before_its_commit_adds_no_row(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.cut(1, 10, 1)
+
+    def paused(table: DeltaTable, *args: object, **options: object) -> None:
+        monkeypatch.undo()
+        lake.cut(2, 20, 2)  # another one takes over, and finishes its merge
+        write_deltalake(table, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(written, "write_deltalake", paused)
+    with pytest.raises(LakeError, match="cannot be written"):
+        lake.cut(2, 20, 2)
+    assert sorted(DeltaTable(lake.path).to_pyarrow_table()["cut"].to_pylist()) == [1, 2]
+
+
+def test_a_merge_of_an_older_record_is_told(lake: Lake) -> None:
+    lake.cut(5, 50, 5)
+    with pytest.raises(LakeError, match="merge 4 left no commit"):
+        lake.cut(4, 40, 4)
+
+
+def test_cuts_of_before_keep_their_table(lake: Lake) -> None:
+    """Tables that Spark has made had no column `behind`."""
+    shape = written.SHAPE.remove(6)
+    DeltaTable.create(lake.path, shape)
+    row = {
+        "cut": 1,
+        "offset": 10,
+        "position": "p",
+        "commit_time": None,
+        "tables": [("shop.one", 1)],
+        "merged_at": EPOCH,
+    }
+    mine = CommitProperties(app_transactions=[Transaction(APP, 1)])
+    write_deltalake(lake.path, written.pa.Table.from_pylist([row], shape), mode="append", commit_properties=mine)
+    lake.cut(2, 20, 2)
+    assert cuts.cut_of(lake.location, 1).behind == {} and cuts.find(lake.location).cut.number == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_newest_cut_at_or_before_a_moment_is_found(lake: Lake, seed: int) -> None:
+    """Beside a plain search; several cuts a file, clocks that go back, merges that bring no new offset."""
+    chance = random.Random(seed)
+    plain: list[tuple[int, int, int | None]] = []
+    offset, micros = 10, 1_700_000_000_000_000
+    for number in range(1, 25):
+        plain.append((number, offset, None if number == 1 else micros))
+        lake.cut(*plain[-1])
+        offset += chance.choice((0, 1, 7))
+        micros += chance.choice((-700, 0, 300, 999, 5_000))
+        if number == 15:
+            DeltaTable(lake.path).optimize.compact()
+
+    def expected(at: At) -> int | None:
+        place = (lambda c: c[1]) if isinstance(at, int) else (lambda c: None if c[2] is None else time(c[2]))
+        early = [c[0] for c in plain if (value := place(c)) is not None and value <= at]
+        return max(early, default=None)
+
+    moments: list[At] = [c[1] + d for c in plain for d in (-1, 0, 1)]
+    moments += [time(c[2] + d) for c in plain if c[2] is not None for d in (-1, 0, 1)]
+    for at in moments:
+        if (number := expected(at)) is None:
+            with pytest.raises(LakeError, match="no cut ends at or before"):
+                cuts.find(lake.location, at)
+            continue
+        found = cuts.find(lake.location, at)
+        assert (at, found.cut.number) == (at, number)
+        assert (found.following.number if found.following else None) == (number + 1 if number < 24 else None)
+
+
+def test_a_lake_without_a_merge_has_no_cut(lake: Lake) -> None:
+    with pytest.raises(LakeError, match="nothing is merged yet"):
+        cuts.find(lake.location)
+    lake.cut(1, 10, 1)
+    with pytest.raises(LakeError, match="no cut 7"):
+        cuts.cut_of(lake.location, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("17", 17),
+        ("2026-11-21T14:30:00Z", dt.datetime(2026, 11, 21, 14, 30, tzinfo=dt.UTC)),
+        ("2026-11-21T16:30:00+02:00", dt.datetime(2026, 11, 21, 14, 30, tzinfo=dt.UTC)),
+        ("2026-11-21 14:30", dt.datetime(2026, 11, 21, 14, 30, tzinfo=dt.UTC)),
+    ],
+)
+def test_a_moment_is_an_offset_or_a_time(text: str, at: At) -> None:
+    assert cuts.parse_at(text) == at
+
+
+def test_what_is_no_moment_is_refused() -> None:
+    for text in ("yesterday", "-1", "1.5", ""):
+        with pytest.raises(RequestError, match="neither an offset nor a time"):
+            cuts.parse_at(text)
