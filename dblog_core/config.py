@@ -51,7 +51,13 @@ NORMAL_AGE, LOW_AGE = 0.1, 0.005
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ENV = re.compile(r"\$\{(\w*)([^}]*)(\}?)")
 _FROM_TEXT = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__}
-_PATHS = {"source": ("tls_ca", "tls_cert", "tls_key"), "staging": ("path",), "lake": ("path",), "spark": ("jars",)}
+_PATHS = {
+    "source": ("tls_ca", "tls_cert", "tls_key"),
+    "staging": ("path",),
+    "lake": ("path",),
+    "spark": ("jars",),
+    "s3": ("tls_ca",),
+}
 
 
 class FromEnvironment(str):
@@ -177,7 +183,7 @@ class SourceConfig(_Section):
 class StagingConfig(_Section):
     """Where the super-changelog lies, and when a segment ends."""
 
-    path: str = Field(description="a directory")
+    path: str = Field(description="a directory, or s3://BUCKET/PREFIX")
     latency: Literal["normal", "low"] = Field(
         default="normal", description="low: changes are staged within milliseconds, at the price of CPU"
     )
@@ -215,7 +221,7 @@ class StateConfig(_Section):
 class LakeConfig(_Section):
     """The Delta tables."""
 
-    path: str = Field(description="a directory")
+    path: str = Field(description="a directory, or s3://BUCKET/PREFIX")
     history: Flag = Field(default=False, description="true: an append-only table of every change beside each table")
     compact_after: Whole = Field(
         default=100, ge=0, description="commits of a table after which the merge joins its small files; 0: never"
@@ -250,6 +256,31 @@ class SparkConfig(_Section):
     conf: dict[str, str] = Field(default={}, description="more Spark settings, each value in quotes")
 
 
+class S3Config(_Section):
+    """The object store behind paths that begin with s3://."""
+
+    endpoint: str = Field(
+        default="", pattern=r"^(https?://[^/]+/?)?$", description="http(s)://HOST:PORT; default: Amazon's of the region"
+    )
+    region: str = Field(default="", description="default: that of the environment")
+    access_key: str = Field(default="", description="default: the environment's or the machine's credentials")
+    secret_key: SecretStr = Field(
+        default=SecretStr(""), description='with access_key; "${ENV}" keeps it out of the file'
+    )
+    path_style: Flag = Field(
+        default=False,
+        description="true: the bucket is part of the path, not of the host's name; default: true with an endpoint",
+    )
+    tls_ca: Path | None = Field(
+        default=None, description="PEM file of the authority that signed the endpoint's certificate"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        return {"path_style": bool(data.get("endpoint")), **data} if isinstance(data, dict) else data
+
+
 class Config(_Section):
     """One source, whole."""
 
@@ -259,6 +290,7 @@ class Config(_Section):
     lake: LakeConfig
     dump: DumpConfig = DumpConfig()
     spark: SparkConfig = SparkConfig()
+    s3: S3Config = S3Config()
 
 
 def load(path: Path | str, *, secrets: bool = True) -> Config:

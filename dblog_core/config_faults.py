@@ -32,6 +32,7 @@ _TYPES = {
 _OWN_TABLES = {("source", "keys"): 2, ("source", "columns"): 3, ("spark", "conf"): 2}
 _POSTGRES_ONLY = ("slot", "publication", "plugin")
 _MYSQL_ONLY = ("server_id", "zero_dates")
+_S3_PATH = re.compile(r"^s3://[a-z0-9][a-z0-9.-]+(/|$)")
 _IN_CONNECTION = ("host", "port", "user", "password")
 
 
@@ -140,6 +141,7 @@ def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[F
     yield from _columns(text)
     yield from _keys(text)
     yield from _paths(text)
+    yield from _s3(text, files=files)
 
 
 def _source(text: Text) -> Iterator[Fault]:
@@ -229,14 +231,28 @@ def _paths(text: Text) -> Iterator[Fault]:
     for section, path in (("staging", staging), ("lake", lake)):
         if path == "":
             yield Fault((section, "path"), "is empty", "give a directory")
-        elif path and "://" in path:
-            yield Fault((section, "path"), "is a URL", "this version works on directories")
-    if not staging or not lake or "://" in staging + lake:
+        elif path and "://" in path and not _S3_PATH.match(path):
+            yield Fault((section, "path"), "is a URL that is not supported", "give a directory, or s3://BUCKET/PREFIX")
+    if not staging or not lake or ("://" in staging) != ("://" in lake):
         return
-    inner, outer = Path(lake).absolute(), Path(staging).absolute()
+    # A bucket and its prefixes lie in each other as directories do.
+    inner, outer = (Path("/", p.partition("://")[2]) if "://" in p else Path(p).absolute() for p in (lake, staging))
     if inner == outer:
         yield Fault(("lake", "path"), "is the staging directory", "give the lake a directory of its own")
     elif outer in inner.parents:
         yield Fault(("lake", "path"), "lies inside the staging directory", "give the lake a directory of its own")
     elif inner in outer.parents:
         yield Fault(("staging", "path"), "lies inside the lake", "give staging a directory of its own")
+
+
+def _s3(text: Text, *, files: bool) -> Iterator[Fault]:
+    for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
+        if text.text("s3", one) and not text.text("s3", other):
+            yield Fault(("s3", one), f"is given without {other}", "give both, or none: then the environment's count")
+    path, endpoint = text.text("s3", "tls_ca"), text.text("s3", "endpoint")
+    if path is None:
+        return
+    if endpoint and endpoint.startswith("http://"):
+        yield Fault(("s3", "tls_ca"), "is never used with an http:// endpoint", "remove it, or use https://")
+    elif files and not Path(path).is_file():
+        yield Fault(("s3", "tls_ca"), "names a file that does not exist", "give the path of a PEM file")

@@ -3,6 +3,7 @@
 LAKE/_dblog/
   status.json            the outcome of the last finished merge: `LakeStatus`
   merges/NUMBER.json     what merge NUMBER will apply, written before it applies anything
+  tasks/                 what is asked for and was done beside merging (`dblog_core.lake_tasks`)
   withheld.json          keys of rows that wait for a dump, per table
   lock                   who merges now
 """
@@ -16,7 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
-from dblog_core.config import Config
+from dblog_core.config import Config, S3Config
 from dblog_core.errors import LakeError
 from dblog_core.schema import TableName
 from dblog_core.storage.location import Location
@@ -67,9 +68,9 @@ class LakeStatus:
         return cls(**{**data, "tables": tables})
 
 
-def lake_at(path: str) -> Location:
-    """The lake at a path of the configuration."""
-    return Location(open_storage(path, temporary=f"{OWN}/tmp"))
+def lake_at(path: str, *, s3: S3Config | None = None) -> Location:
+    """The lake at a path of the configuration; `s3`: the settings for one on an object store."""
+    return Location(open_storage(path, temporary=f"{OWN}/tmp", s3=s3))
 
 
 def own_directory(lake: Location) -> Location:

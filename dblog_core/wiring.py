@@ -38,12 +38,14 @@ def open_state(config: Config) -> StateStore:
 def open_staging(config: Config) -> Staging:
     """The source's super-changelog: the directory is made where missing."""
     from dblog_core.staging import Staging
+    from dblog_core.storage.opening import open_storage
 
-    return Staging(config.staging.path, source=config.source.name)
+    name = config.source.name
+    return Staging(source=name, storage=open_storage(config.staging.path, name, s3=config.s3))
 
 
 def open_lake(config: Config) -> Location:
     """Where the source's Delta tables lie."""
     from dblog_core.lake import lake_at
 
-    return lake_at(config.lake.path)
+    return lake_at(config.lake.path, s3=config.s3)

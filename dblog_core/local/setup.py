@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dblog_core
 from dblog_core import compiled
-from dblog_core.local import jars, packages
+from dblog_core.local import jars, packages, s3
 from dblog_core.local.errors import LocalError
 
 
@@ -17,6 +17,7 @@ def main() -> int:
         jars.jars()
         for package in packages.ALL:
             packages.tree(package)
+        s3.prepare()
         _compile()
     except LocalError as error:
         print(f"dblog: {error}", file=sys.stderr)

@@ -59,5 +59,5 @@ class Storage(Protocol):
         """Makes a new directory with these files. Where that fails, what was written is removed again."""
 
     def remove(self, relative: str) -> None:
-        """Removes the file, and its directory if `write_directory` made it and it is empty then; no error if it is
-        gone already. A loss of power may bring it back."""
+        """Removes the file, and directories below `log` and `chunks` that are empty then; no error if it is gone
+        already. A loss of power may bring it back."""

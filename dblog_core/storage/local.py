@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from dblog_core.errors import CorruptSegment, StagingError, StagingUnavailable
 from dblog_core.storage import Bytes, Stored
 
-_DIRECTORIES = "log"  # where `write_directory` makes directories of their own
+_DIRECTORIES = ("log", "chunks")  # below these, a directory goes with its last file
 _TOGETHER = 64  # files that are written before the first of them is flushed: the disk takes them in one go
 _LEFTOVER_SECONDS = 3600.0  # a temporary file lives for milliseconds; one this old has lost its process
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -126,15 +126,25 @@ class LocalStorage:
         self._made.discard(path)  # never written to again: nothing to remember
 
     def remove(self, relative: str) -> None:
-        """Removes the file, and its directory if `write_directory` made it and it is empty then; no error if it is
-        gone already. A loss of power may bring it back."""
+        """Removes the file, and directories below `log` and `chunks` that are empty then; no error if it is gone
+        already. A loss of power may bring it back."""
         path = self.path(relative)
         with translated(path):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
-            if path.parent.parent == self.root / _DIRECTORIES:
-                with contextlib.suppress(OSError):  # others are in it still; an empty one is harmless
-                    path.parent.rmdir()
+            self._prune(path)
+
+    def _prune(self, path: Path) -> None:
+        """Nobody writes there any more: what `log` and `chunks` hold is removed when it is old, or when it failed."""
+        first = path.relative_to(self.root).parts[0]
+        if first not in _DIRECTORIES:
+            return
+        with contextlib.suppress(OSError):  # others are in it still; an empty one is harmless
+            for parent in path.parents:
+                if parent == self.root / first:
+                    return
+                parent.rmdir()
+                self._made.discard(parent)
 
     @contextlib.contextmanager
     def _temporary(self, data: Bytes) -> Iterator[Path]:

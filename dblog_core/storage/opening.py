@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dblog_core.errors import StagingError
 from dblog_core.storage import Storage
 from dblog_core.storage.local import LocalStorage
 
-_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
+if TYPE_CHECKING:
+    from dblog_core.config import S3Config
+
+_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)/?(.*)$", re.DOTALL)
 
 
-def open_storage(root: str, directory: str = "", *, temporary: str = "tmp") -> Storage:
-    """What lies in ROOT/DIRECTORY. `temporary`: where, below it, a file system keeps files that are being written.
+def open_storage(root: str, directory: str = "", *, temporary: str = "tmp", s3: S3Config | None = None) -> Storage:
+    """What lies in ROOT/DIRECTORY; ROOT is a directory, or s3://BUCKET/PREFIX with the settings `s3`.
 
+    `temporary`: where, below it, a file system keeps files that are being written.
     Raises StagingError for a URL of a kind that is not known.
     """
-    if found := _URL.match(root):
+    found = _URL.match(root)
+    if found is None:
+        return LocalStorage(Path(root).expanduser().absolute() / directory, temporary=temporary)
+    if found[1] != "s3" or s3 is None:
         raise StagingError(
             f"storage on {found[1]}:// is not supported",
             where=root,
-            fix="give a directory that all machines share",
+            fix="give a directory that all machines share, or s3://BUCKET/PREFIX",
         )
-    return LocalStorage(Path(root).expanduser().absolute() / directory, temporary=temporary)
+    from dblog_core.storage.s3 import S3Storage
+
+    return S3Storage(found[2], f"{found[3].strip('/')}/{directory}", settings=s3)

@@ -1,30 +1,36 @@
-"""One behaviour of all storages: a directory, and the simulation's disk in memory."""
+"""One behaviour of all storages: a directory, an S3-compatible server, and the simulation's disk in memory."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from dblog_core.errors import CorruptSegment, StagingUnavailable
-from dblog_core.storage import Storage
+from dblog_core.storage import Bytes, Storage
 from dblog_core.storage.local import LocalStorage
+from dblog_core.storage.s3 import S3Storage
+from tests.fix_s3 import Bucket
 from tests.simulation.storage import Disk, MemoryStorage
 
 Open = Callable[[], Storage]
 
 
-@pytest.fixture(params=["directory", "memory"])
+@pytest.fixture(params=["directory", "s3", "memory"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def open_storage(kind: str, tmp_path: Path) -> Open:
+def open_storage(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Open:
     """Handles of one storage, as several processes have them."""
+    if kind == "s3":
+        bucket: Bucket = request.getfixturevalue("bucket")
+        return lambda: bucket.storage("staging/shop")
     disk = Disk()
     return lambda: MemoryStorage(disk) if kind == "memory" else LocalStorage(tmp_path / "staging")
 
@@ -57,8 +63,16 @@ def fail_at(kind: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]
             if reached():
                 raise StagingUnavailable("there is no room", where=relative)
 
+        put = S3Storage._put
+
+        def unanswered(self: S3Storage, key: str, data: Bytes, **options: Any) -> None:
+            put(self, key, data, **options)
+            after(MemoryStorage(Disk()), "put", key)
+
         if kind == "memory":
             monkeypatch.setattr(MemoryStorage, "_after", after)
+        elif kind == "s3":
+            monkeypatch.setattr(S3Storage, "_put", unanswered)
         else:
             monkeypatch.setattr(os, "fsync", full)
 
@@ -119,7 +133,7 @@ def test_a_directory_that_cannot_be_finished_leaves_nothing(
     storage: Storage, fail_at: Callable[[int], None], kind: str
 ) -> None:
     storage.write_directory("log/1-1-a", {"x": b"before"})  # directories above it are made by now
-    fail_at(2 if kind == "memory" else 3)  # on disk the new directory's own name is made durable first
+    fail_at(3 if kind == "directory" else 2)  # on disk the new directory's own name is made durable first
     with pytest.raises(StagingUnavailable):
         storage.write_directory("log/2-1-b", {"x": b"one", "y": b"two"})
     assert list(storage.names("log/2-1-b")) == [] and not storage.exists("log/2-1-b/x")

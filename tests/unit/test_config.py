@@ -101,7 +101,17 @@ def test_relative_paths_are_meant_from_the_file(file: Path, monkeypatch: pytest.
         (('path = "lake"', 'path = "staging/lake"'), ["[lake] path: lies inside the staging directory"]),
         (('path = "lake"', 'path = "staging"'), ["[lake] path: is the staging directory"]),
         (('path = "staging"', 'path = "lake/staging"'), ["[staging] path: lies inside the lake"]),
-        (('path = "staging"', 'path = "s3://bucket/x"'), ["[staging] path: is a URL"]),
+        (('path = "staging"', 'path = "gs://bucket/x"'), ["[staging] path: is a URL that is not supported"]),
+        (('path = "staging"', 'path = "s3://"'), ["[staging] path: is a URL that is not supported"]),
+        (
+            (REST, REST.replace('"staging"', '"s3://b-1/lake/x"').replace('"lake"', '"s3://b-1/lake"')),
+            ["[staging] path: lies inside the lake"],
+        ),
+        (('path = "lake"', 'path = "lake"\n[s3]\naccess_key = "a"'), ["[s3] access_key: is given without secret_key"]),
+        (
+            ('path = "lake"', 'path = "lake"\n[s3]\nendpoint = "b.example"'),
+            ["[s3] endpoint: does not have the right form"],
+        ),
         (
             ('path = "lake"', 'path = "lake"\n[dump]\nworkers = 0'),
             ["[dump] workers: must be greater than or equal to 1"],

@@ -40,8 +40,8 @@ def test_constructing_it_makes_nothing(staging: Staging) -> None:
     assert not staging.storage.root.exists()
 
 
-@pytest.mark.parametrize("root", ["s3://bucket/prefix", "hdfs://x/y", "file:///tmp/x"])
-def test_object_storage_is_refused_by_name(root: str) -> None:
+@pytest.mark.parametrize("root", ["gs://bucket/prefix", "hdfs://x/y", "file:///tmp/x"])
+def test_storage_of_an_unknown_kind_is_refused_by_name(root: str) -> None:
     with pytest.raises(StagingError, match="not supported") as caught:
         Staging(root, source="shop")
     assert caught.value.fix and not caught.value.transient

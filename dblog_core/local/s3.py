@@ -1,0 +1,121 @@
+"""An S3-compatible server: versitygw, built once by Go, whose objects are files; without Go moto's, in memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+from dblog_core.config import S3Config
+from dblog_core.local import cache, ports
+from dblog_core.local.daemon import Daemon, run_to_end
+from dblog_core.local.errors import LocalError
+from dblog_core.local.server import remembered_password
+
+VERSION = "1.8.0"
+_MODULE = f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}"
+ACCESS_KEY = "dblog"
+
+
+class S3Server:
+    """One server. With moto the objects end with it; `mock` chooses that one where Go is installed too."""
+
+    name = "s3"
+
+    def __init__(self, directory: Path, *, detached: bool = False, mock: bool | None = None) -> None:
+        self.host = ports.HOST
+        self._dir = directory.absolute()
+        self._mock = _go() is None if mock is None else mock
+        self._daemon = Daemon(self.name, self._dir, detached=detached)
+
+    @property
+    def port(self) -> int:
+        return ports.remembered(self._dir / "port")
+
+    @property
+    def settings(self) -> S3Config:
+        """What a configuration says of it, as `[s3]`."""
+        return S3Config.model_validate(
+            {
+                "endpoint": f"http://{self.address()}",
+                "region": "us-east-1",
+                "access_key": ACCESS_KEY,
+                "secret_key": self._secret(),
+            }
+        )
+
+    def start(self) -> None:
+        (self._dir / "objects").mkdir(parents=True, exist_ok=True)
+        env = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": self._secret(), "VGW_REGION": "us-east-1"}
+        self._daemon.start(self._command(), ready=self.ready, env=env)
+
+    def ready(self) -> bool:
+        try:
+            with socket.create_connection((self.host, self.port), timeout=2):
+                return True
+        except OSError:
+            return False  # not up yet, or down
+
+    def make_bucket(self, name: str) -> None:
+        """A new, empty bucket."""
+        import botocore.session
+
+        settings = self.settings
+        client = botocore.session.get_session().create_client(
+            "s3",
+            endpoint_url=settings.endpoint,
+            region_name=settings.region,
+            aws_access_key_id=settings.access_key,
+            aws_secret_access_key=settings.secret_key.get_secret_value(),
+        )
+        client.create_bucket(Bucket=name)
+        client.close()
+
+    def stop(self) -> None:
+        self._daemon.stop()
+
+    def kill(self) -> None:
+        self._daemon.kill()
+
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def _secret(self) -> str:
+        return remembered_password(self._dir / "secret")
+
+    def _command(self) -> list[str | Path]:
+        if self._mock:
+            if importlib.util.find_spec("moto") is None:
+                raise LocalError("neither Go nor moto is installed", where=self.name, fix="make setup")
+            return [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(self.port)]
+        return [program(), "--port", self.address(), "--quiet", "posix", self._dir / "objects"]
+
+
+def prepare() -> None:
+    """Builds what a server needs, where it can be built here: too slow for the first test that asks."""
+    if _go() is not None:
+        program()
+
+
+def program() -> Path:
+    """versitygw; built first where the cache lacks it. Raises LocalError."""
+    return cache.entry(f"versitygw-{VERSION}", _build) / "versitygw"
+
+
+def _build(directory: Path) -> None:
+    go = _go()
+    if go is None:
+        raise LocalError("there is no Go to build versitygw with", where="s3", fix="install Go, or use moto's server")
+    cache.say(f"building versitygw {VERSION}, an S3 server (about three minutes, once)")
+    work = directory / "work"
+    work.mkdir()
+    own = {"GOBIN": str(directory), "GOPATH": str(work), "GOFLAGS": "-modcacherw"}  # a cache that can be removed again
+    run_to_end([go, "install", _MODULE], where="s3", cwd=work, env={**os.environ, **own})
+    shutil.rmtree(work)
+
+
+def _go() -> str | None:
+    return shutil.which("go")
