@@ -37,8 +37,10 @@ LONGEST = 1024
 """Octets of text or bytes that stand in the row's text themselves."""
 
 WINDOW = 72
-"""Binary orders of magnitude that one form of a float covers."""
-_LOWEST, _UNIT = -10, 62
+"""Binary orders of magnitude that one form of a float covers; window 0 begins at two to the power of `LOWEST`."""
+LOWEST, _UNIT = -10, 62
+UNIT = 2.0**_UNIT
+"""What makes an integer of a fraction in window 0."""
 WINDOWS = range(-15, 15)
 """All that doubles need; almost all values lie in window 0."""
 
@@ -58,17 +60,13 @@ def is_compared(column: Column) -> bool:
 
 def window_bounds(window: int) -> tuple[float, float]:
     """The magnitudes of a window, from the first up to but without the second (infinity: no end)."""
-    low, high = _power(window * WINDOW + _LOWEST), _power(window * WINDOW + _UNIT)
+    low, high = _power(window * WINDOW + LOWEST), _power(window * WINDOW + _UNIT)
     return low, high
 
 
-def window_scale(window: int) -> float:
-    """What to multiply a value of the window by, *twice*: it then lies in window 0, without any rounding."""
-    return _power(-window * WINDOW // 2)
-
-
-UNIT = 2.0**_UNIT
-"""What makes an integer of a fraction in window 0."""
+def window_exponent(window: int) -> int:
+    """A value of the window, multiplied *twice* by two to the power of this, lies in window 0; nothing is rounded."""
+    return -window * WINDOW // 2
 
 
 def _power(exponent: int) -> float:
@@ -86,7 +84,8 @@ def float_field(value: float) -> str:
     if value == 0:
         return "0 0"
     window = next(w for w in WINDOWS if window_bounds(w)[0] <= abs(value) < window_bounds(w)[1])
-    scaled = value * window_scale(window) * window_scale(window)
+    scale = 2.0 ** window_exponent(window)
+    scaled = value * scale * scale
     whole = math.trunc(scaled)
     field = f"{whole} {int((scaled - whole) * UNIT)}"
     return f"{field} {window}" if window else field

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import hashlib
 from collections.abc import Mapping
 
@@ -84,7 +85,9 @@ def mask_of(kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(MASK)
     if pa.types.is_binary(kind):
         return pa.scalar(MASK.encode())
-    return pa.scalar(0, pa.int64()).cast(pa.int32()).cast(kind) if pa.types.is_date(kind) else pa.scalar(0).cast(kind)
+    if pa.types.is_decimal(kind):
+        return pa.scalar(decimal.Decimal(0), kind)  # of few digits: Arrow casts no integer to it
+    return pa.scalar(0, pa.int32()).cast(kind) if pa.types.is_date(kind) else pa.scalar(0).cast(kind)
 
 
 def _masked(values: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core import schema as shape
-from dblog_core.hashes import LONGEST, UNIT, WINDOWS, is_compared, window_bounds, window_scale
+from dblog_core.hashes import LONGEST, LOWEST, UNIT, WINDOW, is_compared, window_bounds, window_exponent
 from spark_jobs.shapes import spark_type
 
 
@@ -50,19 +50,23 @@ def _content(value: Column, shown: Column) -> Iterable[Column]:
 
 def _float(value: Column) -> Column:
     """In the order of floats here NaN is larger than infinity, and that than every other value."""
-    usual = (value == 0) | _within(value, 0)
-    window = F.when(usual, 0)
-    scale = F.when(usual, 1.0)
-    for other in (w for w in WINDOWS if w):
-        window = window.when(_within(value, other), other)
-        scale = scale.when(_within(value, other), window_scale(other))
-    scaled = value * scale * scale
+    low, high = window_bounds(0)
+    usual = F.when((value == 0) | ((F.abs(value) >= low) & (F.abs(value) < high)), _parts(value))
+    window = _window(F.abs(value))
+    scale = F.pow(F.lit(2.0), window * window_exponent(1))
+    return usual.when(F.abs(value) >= math.inf, value.cast("string")).when(
+        value.isNotNull(), _parts(value * scale * scale, window)
+    )
+
+
+def _window(size: Column) -> Column:
+    """The window that a magnitude lies in: by its logarithm, which may be off by one at a window's end."""
+    near = F.floor((F.log2(size) - LOWEST) / WINDOW).cast("int")
+    low, high = (F.pow(F.lit(2.0), (near + end) * WINDOW + LOWEST) for end in (0, 1))
+    return near - (size < low).cast("int") + (size >= high).cast("int")
+
+
+def _parts(scaled: Column, *window: Column) -> Column:
     whole = scaled.cast("bigint")
     fraction = ((scaled - whole.cast("double")) * UNIT).cast("bigint")
-    finite = F.concat_ws(" ", whole, fraction, F.when(window != 0, window))
-    return F.when(F.abs(value) >= math.inf, value.cast("string")).when(value.isNotNull(), finite)
-
-
-def _within(value: Column, window: int) -> Column:
-    low, high = window_bounds(window)
-    return (F.abs(value) >= low) & (F.abs(value) < high)
+    return F.concat_ws(" ", whole, fraction, *window)

@@ -5,7 +5,6 @@ A function costs the server about as much as a column does, so each field has as
 
 from __future__ import annotations
 
-import math
 import re
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from dblog_core.hashes import (
     fields,
     is_compared,
     window_bounds,
-    window_scale,
+    window_exponent,
 )
 from dblog_core.rules import mask_of
 from dblog_core.schema import Column, TableSchema
@@ -44,12 +43,18 @@ def counted(schema: TableSchema, rules: ColumnRules, tail: str, *, zero_dates: s
     """The SELECT of a range's one row; `tail` follows the columns of the SELECT of its rows. It reads those once."""
     names = ", ".join(quoted(name) for name in schema.key)
     rows = f"SELECT {names}, {row_hash(schema, rules, zero_dates=zero_dates)} AS {HASH} {tail}"
-    last = ", ".join(f"{quoted(name)} DESC" for name in schema.key)
+    last = ", ".join(map(_backwards, schema.key_columns))
     return (
         f"SELECT {', '.join(map(selected, schema.key_columns))}, COUNT(*) OVER () AS {COUNTED},"
         f" COUNT({HASH}) OVER () AS {HASHED}, SUM({HASH}) OVER () AS {SUM} FROM ({rows}) AS hashed"
         f" ORDER BY {last} LIMIT 1"
     )
+
+
+def _backwards(column: Column) -> str:
+    """A SET of 64 labels has the order of a number with a sign once it is outside of its table."""
+    name = quoted(column.name)
+    return f"{f'CAST({name} AS UNSIGNED)' if _base(column) == 'set' else name} DESC"
 
 
 def row_hash(schema: TableSchema, rules: ColumnRules, *, zero_dates: str) -> str:
@@ -64,7 +69,7 @@ def row_hash(schema: TableSchema, rules: ColumnRules, *, zero_dates: str) -> str
     return f"CAST(CONV(LEFT(SHA2({text}, 256), {_DIGITS}), 16, -10) AS SIGNED)"
 
 
-_EMPTY = "''"
+_EMPTY, _BLANK = "''", "' '"
 
 
 def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]:
@@ -141,21 +146,18 @@ _SECONDS = "%%Y-%%m-%%dT%%H:%%i:%%s"
 
 
 def _float(value: str) -> str:
-    cases = [f"WHEN {value} = 0 OR {_within(value, 0)} THEN {_scaled(value, 0)}"]
-    cases += [f"WHEN {_within(value, window)} THEN {_scaled(value, window)}" for window in WINDOWS if window]
-    return f"CASE {' '.join(cases)} END"
+    low, high = (f"{bound:.17e}" for bound in window_bounds(0))
+    usual = f"{value} = 0 OR ABS({value}) >= {low} AND ABS({value}) < {high}"
+    lows = ", ".join(f"{window_bounds(window)[0]:.17e}" for window in WINDOWS[1:])
+    window = f"(INTERVAL(ABS({value}), {lows}) + ({WINDOWS[0]}))"
+    scale = f"POW(2, {window_exponent(1)} * {window})"
+    scaled = f"({value} * {scale} * {scale})"
+    return f"CASE WHEN {usual} THEN {_parts(value)} WHEN {value} <> 0 THEN {_parts(scaled, window)} END"
 
 
-def _within(value: str, window: int) -> str:
-    low, high = window_bounds(window)
-    return f"ABS({value}) >= {low:.17e}" + (f" AND ABS({value}) < {high:.17e}" if math.isfinite(high) else "")
-
-
-def _scaled(value: str, window: int) -> str:
-    scale = f"{window_scale(window):.17e}"
-    scaled = f"({value} * {scale} * {scale})" if window else value
+def _parts(scaled: str, *window: str) -> str:
     whole, fraction = f"CAST(TRUNCATE({scaled}, 0) AS SIGNED)", f"CAST(MOD({scaled}, 1) * {UNIT:.17e} AS SIGNED)"
-    return f"CONCAT_WS(' ', {whole}, {fraction}{f', {window}' if window else ''})"
+    return f"CONCAT_WS({', '.join((_BLANK, whole, fraction, *window))})"
 
 
 def _base(column: Column) -> str:

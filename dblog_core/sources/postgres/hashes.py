@@ -6,7 +6,6 @@ than once; above it each row gets its hash; above that, a range its sum.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,7 +23,7 @@ from dblog_core.hashes import (
     fields,
     is_compared,
     window_bounds,
-    window_scale,
+    window_exponent,
 )
 from dblog_core.rules import mask_of
 from dblog_core.schema import Column
@@ -32,7 +31,7 @@ from dblog_core.schema import Column
 _PLAIN = ("text", "character varying")
 _MOST = 49
 """Fields of one call of concat, each with a comma: a function takes 100 arguments at most."""
-_COMMA = ", ',', "
+_COMMA, _BLANK = ", ',', ", "' '"
 _SECONDS = 'YYYY-MM-DD"T"HH24:MI:SS'
 
 
@@ -160,23 +159,21 @@ def _is_there(column: Column) -> str:
 
 def _float(value: str) -> str:
     """In the order of floats here NaN is larger than infinity, and that than every other value."""
-    cases = [f"WHEN {value} = 0 OR {_within(value, 0)} THEN {_scaled(value, 0)}"]
-    cases.append(f"WHEN abs({value}) >= 'Infinity' THEN {value}::text")
-    cases += [f"WHEN {_within(value, window)} THEN {_scaled(value, window)}" for window in WINDOWS if window]
-    return f"CASE {' '.join(cases)} END"
+    low, high = map(_literal, window_bounds(0))
+    usual = f"{value} = 0 OR abs({value}) >= {low} AND abs({value}) < {high}"
+    lows = ", ".join(repr(window_bounds(window)[0]) for window in WINDOWS[1:])
+    window = f"(width_bucket(abs({value}), '{{{lows}}}'::float8[]) + ({WINDOWS[0]}))"
+    scale = f"power('2'::float8, {window_exponent(1)} * {window})"
+    scaled = f"({value} * {scale} * {scale})"
+    return (
+        f"CASE WHEN {usual} THEN {_parts(value)} WHEN abs({value}) >= 'Infinity' THEN {value}::text"
+        f" WHEN {value} <> 0 THEN {_parts(scaled, _BLANK, window)} END"
+    )
 
 
-def _within(value: str, window: int) -> str:
-    low, high = window_bounds(window)
-    return f"abs({value}) >= {_literal(low)}" + (f" AND abs({value}) < {_literal(high)}" * math.isfinite(high))
-
-
-def _scaled(value: str, window: int) -> str:
-    scale = _literal(window_scale(window))
-    scaled = f"({value} * {scale} * {scale})" if window else value
-    order = f", ' {window}'" if window else ""
+def _parts(scaled: str, *window: str) -> str:
     whole, fraction = f"trunc({scaled})::bigint", f"(({scaled} - trunc({scaled})) * {_literal(UNIT)})::bigint"
-    return f"concat({whole}, ' ', {fraction}{order})"
+    return f"concat({', '.join((whole, _BLANK, fraction, *window))})"
 
 
 def _literal(number: float) -> str:

@@ -1,0 +1,206 @@
+"""Row hashes that a server computes: those of `dblog_core.hashes`, of every type, in ranges and by keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.config import ColumnRules, Config
+from dblog_core.errors import RequestError, ValueOutOfRange
+from dblog_core.hashes import HASH, fields, of_rows, total
+from dblog_core.interfaces import ChunkReader, Hashes, RangeHash, Source
+from dblog_core.rules import Rules
+from dblog_core.schema import TableSchema
+from dblog_core.values import keys_of
+from dblog_core.wiring import open_source
+from tests.contract import every_type
+from tests.contract.keyed import MYSQL_KINDS, cases, composite, fill, shape
+from tests.contract.test_source import run
+from tests.fix_servers import Database
+
+WHOLE: dict[str, Any] = {"after": None, "upto": None, "limit": 100_000}
+COMPUTED = ("virtual_", "stored_")
+
+
+def defined(reader: ChunkReader, schema: TableSchema, rules: Rules | None = None, **place: Any) -> Hashes:
+    """The hashes by the definition, of the rows that a chunk has."""
+    return of_rows(reader.read(schema, **{**WHOLE, **place}), rules or Rules({}))
+
+
+def agree(reader: ChunkReader, schema: TableSchema, rules: Rules | None = None) -> list[int]:
+    """Rows, keys and ranges of a table have the hashes that they have by definition; returns the rows'."""
+    expected = defined(reader, schema, rules)
+    found = reader.hashes(schema, **WHOLE)
+    assert found.rows.equals(expected.rows)
+    keys = keys_of(found.rows, schema)
+    some = expected.rows.take(pa.array(range(0, len(keys), 2)))
+    assert reader.hashes_of(schema, keys[::2]).rows.equals(some)
+    assert numbers(reader.range_hash(schema, **WHOLE)) == numbers(total(expected))
+    return [int(value) for value in found.rows.column(HASH).to_pylist()]
+
+
+def numbers(found: RangeHash) -> tuple[int, int, str]:
+    return found.rows, found.hash, repr(found.last)
+
+
+def test_rows_of_every_type_have_the_hash_that_is_defined(
+    database: Database, source: Source, reader: ChunkReader
+) -> None:
+    every_type.make(database)
+    found = agree(reader, shape(database, reader))
+    assert len(set(found)) == len(found) >= 4
+
+
+def test_a_change_of_any_one_column_changes_the_hash(database: Database, source: Source, reader: ChunkReader) -> None:
+    every_type.make(database)
+    schema = shape(database, reader)
+    rows = reader.read(schema, **WHOLE).rows.to_pylist()
+    taker, before = rows[0], agree(reader, schema)[0]
+    changed = [c for c in schema.columns if c.name not in (*schema.key, *COMPUTED)]
+    with closing(database.connect()) as connection, connection.cursor() as cursor:
+        for column in changed:
+            own = fields(taker[column.name], column.type)
+            giver = next(row for row in rows if fields(row[column.name], column.type) != own)
+            every_type.copy(database, cursor, column.name, giver=giver["id"], taker=taker["id"])
+            (after,) = reader.hashes_of(schema, [(taker["id"],)]).rows.column(HASH).to_pylist()
+            assert after != before, column.name
+            before = after
+    assert agree(reader, schema)[0] == before
+
+
+@pytest.mark.parametrize("rule", ["exclude", "hash", "mask"])
+def test_columns_under_a_rule_are_hashed_as_they_are_staged(
+    database: Database, source_config: Config, source: Source, reader: ChunkReader, rule: str
+) -> None:
+    every_type.make(database)
+    schema = shape(database, reader)
+    names = tuple(c.name for c in schema.columns if c.name not in schema.key)
+    rules = {str(schema.table): ColumnRules.model_validate({rule: names})}
+    ruled = open_source(source_config.source.model_copy(update={"columns": rules}))
+    with closing(ruled.open_reader()) as its_reader:
+        assert agree(its_reader, schema, Rules(rules)) != agree(reader, schema)
+
+
+@pytest.mark.parametrize("case", ["mixed", "enum_first", "enum_last", "binary_first"])
+def test_ranges_follow_each_other_in_the_order_of_a_composite_key(
+    database: Database, source: Source, reader: ChunkReader, case: str
+) -> None:
+    fill(database, *composite(database, case))
+    schema = shape(database, reader)
+    agree(reader, schema)
+    ranges_cover(reader, schema)
+
+
+def ranges_cover(reader: ChunkReader, schema: TableSchema) -> None:
+    """Ranges of seven rows, each from the last key of the one before it: as the chunks of the same places."""
+    last = reader.last_key(schema)
+    found = reader.range_hash(schema, after=None, upto=last, limit=7)
+    sums, place = [found.hash], None
+    while found.rows == 7:
+        assert numbers(found) == numbers(total(defined(reader, schema, after=place, limit=7)))
+        place = found.last
+        found = reader.range_hash(schema, after=place, upto=last, limit=7)
+        sums.append(found.hash)
+    assert sum(sums) == reader.range_hash(schema, **WHOLE).hash
+    assert numbers(reader.range_hash(schema, after=None, upto=place, limit=10_000)) == numbers(
+        total(defined(reader, schema, upto=place))
+    )
+    assert numbers(reader.range_hash(schema, after=last, upto=None, limit=7)) == (0, 0, "None")
+
+
+def test_a_range_ends_in_the_servers_order_whatever_the_keys_type(
+    database: Database, source: Source, reader: ChunkReader
+) -> None:
+    """The types whose order is not that of their texts, or of their numbers as a program may take them."""
+    known = cases(database)
+    for case in {"unsigned", "enum", "set64", "bit", "text_ci", "float", "uuid", "inet", "array"} & known.keys():
+        kind, values = known[case]
+        fill(database, [kind], [(value,) for value in values])
+        schema = shape(database, reader)
+        for limit in (2, len(values)):
+            found = reader.range_hash(schema, after=None, upto=None, limit=limit)
+            assert numbers(found) == numbers(total(defined(reader, schema, limit=limit)))
+        run(database, "DROP TABLE a")
+
+
+def test_no_keys_have_no_hashes(database: Database, source: Source, reader: ChunkReader) -> None:
+    run(database, "CREATE TABLE a (id int PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    schema = shape(database, reader)
+    assert reader.hashes_of(schema, []).rows.num_rows == reader.hashes_of(schema, [(2,)]).rows.num_rows == 0
+    assert reader.hashes_of(schema, [(1,)]).rows.schema == reader.hashes(schema, **WHOLE).rows.schema
+
+
+def test_a_table_of_many_columns_has_hashes(database: Database, source: Source, reader: ChunkReader) -> None:
+    columns = ", ".join(f"c{n} {('int', 'varchar(9)', 'double precision')[n % 3]}" for n in range(150))
+    run(database, f"CREATE TABLE a (id int PRIMARY KEY, {columns})", "INSERT INTO a (id, c0, c148) VALUES (1, 2, '3')")
+    assert len(agree(reader, shape(database, reader))) == 1
+
+
+@pytest.mark.parametrize("source_kind", MYSQL_KINDS, indirect=True)
+def test_dates_that_do_not_exist_are_as_the_null_that_is_staged(
+    database: Database, source_config: Config, source: Source
+) -> None:
+    dates = ("0000-00-00", "2023-02-31", "2024-00-10", "2024-01-00", "0000-01-01", "2024-02-29", "0001-01-01")
+    values = ", ".join(f"({n}, '{d}', '{d} 01:02:03.5', '2024-01-01')" for n, d in enumerate(dates))
+    with closing(database.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES'")
+        cursor.execute("CREATE TABLE a (id int PRIMARY KEY, d date, t datetime(6), s timestamp(1) NULL)")
+        cursor.execute(f"INSERT INTO a VALUES {values}")
+        cursor.execute("INSERT INTO a VALUES (9, '2024-01-01', '2024-01-01', '0000-00-00')")
+    lenient = open_source(source_config.source.model_copy(update={"zero_dates": "null"}))
+    with closing(lenient.open_reader()) as reader:
+        schema = shape(database, reader)
+        assert reader.read(schema, **WHOLE).rows.column("d").null_count == 5
+        agree(reader, schema)
+
+
+@pytest.mark.parametrize("source_kind", MYSQL_KINDS, indirect=True)
+def test_a_row_that_the_server_makes_no_text_of_is_an_error_and_no_sum(
+    database: Database, source: Source, reader: ChunkReader
+) -> None:
+    columns = ", ".join(f"c{n} text" for n in range(40))
+    values = ", ".join(["REPEAT('x', 1000)"] * 40)
+    run(database, f"CREATE TABLE a (id int PRIMARY KEY, {columns})", f"INSERT INTO a VALUES (1, {values})")
+    schema = shape(database, reader)
+    agree(reader, schema)
+    before = database.query("SELECT @@GLOBAL.max_allowed_packet")[0][0]
+    try:
+        database.execute("SET GLOBAL max_allowed_packet = 32768")
+        with closing(source.open_reader()) as limited:
+            for ask in (limited.hashes, limited.range_hash):
+                with pytest.raises(ValueOutOfRange, match="max_allowed_packet"):
+                    ask(schema, **WHOLE)
+    finally:
+        database.execute(f"SET GLOBAL max_allowed_packet = {before}")
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_a_column_of_another_type_since_is_refused(database: Database, source: Source, reader: ChunkReader) -> None:
+    run(database, "CREATE TABLE a (id int PRIMARY KEY, v int)", "INSERT INTO a VALUES (1, 2)")
+    schema = shape(database, reader)
+    run(database, "ALTER TABLE a ALTER v TYPE bigint")
+    asks: list[Callable[[], Any]] = [
+        lambda: reader.hashes(schema, **WHOLE),
+        lambda: reader.range_hash(schema, **WHOLE),
+        lambda: reader.hashes_of(schema, [(1,)]),
+    ]
+    for ask in asks:
+        with pytest.raises(RequestError, match="another type"):
+            ask()
+    assert len(agree(reader, shape(database, reader))) == 1
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_hashes_tell_the_snapshot_that_they_were_read_in(
+    database: Database, source: Source, reader: ChunkReader
+) -> None:
+    run(database, "CREATE TABLE a (id int PRIMARY KEY)")
+    schema = shape(database, reader)
+    found = [reader.hashes(schema, **WHOLE).snapshot, reader.range_hash(schema, **WHOLE).snapshot]
+    with closing(database.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_snapshot()::text")
+        assert found == [cursor.fetchone()[0]] * 2
