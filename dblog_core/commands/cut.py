@@ -1,0 +1,89 @@
+"""`dblog cut`: the Delta version of every table for one consistent view of the lake."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dblog_core.commands.session import JsonFlag, session_of
+
+if TYPE_CHECKING:
+    from dblog_core.cuts import At, Found
+
+
+def cut(
+    context: typer.Context,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME|OFFSET", help="The newest cut at or before it; default: the newest."),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show the Delta version of every table for one consistent view of the lake.
+
+    A cut is what one merge has left: every table with all changes up to the cut's offset, and none after it. --at takes
+    an offset of the super-changelog, or a commit time (ISO 8601; UTC where it has no zone), and finds the newest cut
+    whose offset, or whose last commit, is not after it.
+
+    \b
+    Examples:
+      dblog --config shop.toml cut
+      dblog --config shop.toml cut --at 2026-11-21T14:30:00Z
+      dblog --config shop.toml cut --at 17500 --json | jq .tables
+    """
+    from dblog_core import cuts, time_travel
+    from dblog_core.wiring import open_lake
+
+    session = session_of(context, json)
+    wanted = None if at is None else cuts.parse_at(at)
+    lake = open_lake(session.config())
+    found = cuts.find(lake, wanted)
+    time_travel.check(lake, found.cut)
+    session.result(as_json(found), text(found, wanted))
+
+
+def as_json(found: Found) -> dict[str, Any]:
+    """The object of `cut --json`."""
+    one, after = found.cut, found.following
+    return {
+        "cut": one.number,
+        "offset": one.offset,
+        "position": one.position,
+        "commit_time": _time(one.commit_time),
+        "merged_at": _time(one.merged_at),
+        "tables": dict(sorted(one.tables.items())),
+        "behind": dict(sorted(one.behind.items())),
+        "next": None
+        if after is None
+        else {"cut": after.number, "offset": after.offset, "commit_time": _time(after.commit_time)},
+    }
+
+
+def text(found: Found, at: At | None) -> str:
+    """The cut for people."""
+    one, after = found.cut, found.following
+    lines = [
+        f"cut       {one.number}, merged at {_time(one.merged_at)}",
+        f"offset    {one.offset:,}: every change up to it is in, none after it",
+        f"position  {one.position}",
+        f"commit    {_time(one.commit_time) or 'unknown'}",
+    ]
+    lines += [
+        f"table     {name}: version {version}{_behind(found, name)}" for name, version in sorted(one.tables.items())
+    ]
+    if after is None:
+        lines.append("next      none: what came later is not merged yet" if at is not None else "next      none yet")
+    else:
+        lines.append(f"next      cut {after.number}: offset {after.offset:,}, commit {_time(after.commit_time)}")
+    return "\n".join(lines)
+
+
+def _behind(found: Found, name: str) -> str:
+    offset = found.cut.behind.get(name)
+    return "" if offset is None else f"; it had stopped, and holds changes up to offset {offset:,} only"
+
+
+def _time(time: dt.datetime | None) -> str | None:
+    return None if time is None else time.astimezone(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,50 @@
+"""Whether a past version of a lake table can still be read: its log, its files, its deletion vectors."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from dblog_core.cuts import Cut, open_table
+from dblog_core.errors import LakeError
+from dblog_core.lake import table_location
+from dblog_core.schema import TableName
+from dblog_core.storage.location import Location
+
+
+def check(lake: Location, cut: Cut) -> None:
+    """Raises LakeError, with the reason of each, where tables of the cut can no longer be read."""
+    gone = {
+        name: why for name, version in sorted(cut.tables.items()) if (why := _gone(lake, name, version)) is not None
+    }
+    if gone:
+        raise LakeError(
+            "\n".join(
+                [
+                    f"cut {cut.number} is no longer whole: {len(gone)} of its {len(cut.tables)} tables cannot be read",
+                    *(f"  - {name} at version {cut.tables[name]}: {why}" for name, why in gone.items()),
+                ]
+            ),
+            where=str(lake),
+            fix="ask for a later cut; what VACUUM and the retention of Delta's log leave is how far back one can look",
+        )
+
+
+def _gone(lake: Location, name: str, version: int) -> str | None:
+    """Why the table cannot be read as it was; None if it can."""
+    from deltalake.exceptions import DeltaError
+
+    path = table_location(lake, TableName.parse(name))
+    try:
+        table = open_table(path, version)
+        if table is None:
+            return "there is no such table"
+        wanted = {unquote(file) for file in pa.table(table.get_add_actions())["path"].to_pylist()}
+        for _ in table.deletion_vectors():
+            pass  # each is read, from a file of its own
+    except (DeltaError, OSError) as error:
+        return " ".join(str(error).split())
+    below = f"{path.path}/"
+    missing = wanted - {file.path.removeprefix(below) for file in path.storage.files(path.path)}
+    return f"{len(missing)} of its {len(wanted)} files are removed" if missing else None
