@@ -1,6 +1,6 @@
 """The spark-submit entry point: applies staged segments to the lake, once or for as long as it runs.
 
-spark-submit … spark_jobs/merge.py --config FILE [--once | --continuous] [--wait SECONDS] [--json]
+spark-submit … spark_jobs/merge.py --config FILE [--once | --continuous | --tasks] [--wait SECONDS] [--json]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from spark_jobs.rounds import Merged, Merger
 from spark_jobs.withheld import ControlDumps, Withheld
 
 _POLL = 0.1  # seconds between two looks for a new segment
+_LOOK = 0.5  # seconds between two looks for a lake task
 _RETRY = 30.0  # seconds between two tries of a stopped table
 _COMPACT_RETRY = 600.0  # seconds without compaction after one that failed
 
@@ -34,12 +35,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="apply all that is sealed now, and end (the default)")
     mode.add_argument("--continuous", action="store_true", help="go on until stopped")
+    mode.add_argument("--tasks", action="store_true", help="carry out the lake tasks that wait, and end")
     return parser.parse_args(arguments)
 
 
 def _run(given: argparse.Namespace) -> int:
     with entry.opened(given, "merge") as job:
-        withheld = Withheld(job.records)
+        withheld, dumps = Withheld(job.records), ControlDumps(job.config)
         merger = Merger(
             job.spark,
             job.staging,
@@ -48,8 +50,12 @@ def _run(given: argparse.Namespace) -> int:
             withheld,
             check=job.check,
             compact_after=job.config.lake.compact_after,
+            config=job.config,
+            dumps=dumps,
         )
-        rounds = Job(merger, withheld, ControlDumps(job.config), job.stop, json=given.json)
+        rounds = Job(merger, withheld, dumps, job.stop, json=given.json)
+        if given.tasks:
+            return rounds.tasks()
         return rounds.continuous() if given.continuous else rounds.once()
 
 
@@ -67,6 +73,7 @@ class Job:
         """Applies all that is sealed now."""
         self._merger.load()
         self._catch_up(retry_stopped=True)
+        self._do_tasks()
         while not self._stop.is_set() and self._compact():
             pass
         return 1 if self._stop.is_set() or self._tell_stopped() else 0
@@ -74,13 +81,26 @@ class Job:
     def continuous(self) -> int:
         """Goes on until stopped, or until the process that started us is gone."""
         self._merger.load()
-        retried = float("-inf")
+        retried = looked = float("-inf")
         while not self._stop.is_set() and self._starters.live():
             retry = bool(self._merger.stopped()) and time.monotonic() - retried >= _RETRY
             retried = time.monotonic() if retry else retried
             self._catch_up(retry_stopped=retry)
+            if time.monotonic() - looked >= _LOOK:
+                self._do_tasks()
+                looked = time.monotonic()
             self._stop.wait(_POLL)
         return 1 if self._tell_stopped() else 0
+
+    def tasks(self) -> int:
+        """Carries out the lake tasks that wait, and nothing else but what was not finished."""
+        self._merger.load()
+        self._do_tasks()
+        return 1 if self._stop.is_set() else 0
+
+    def _do_tasks(self) -> None:
+        while not self._stop.is_set() and (merged := self._merger.task()) is not None:
+            self._tell(merged)
 
     def _catch_up(self, *, retry_stopped: bool) -> None:
         ended = self._withheld.ended(self._dumps)
@@ -106,6 +126,9 @@ class Job:
         return table is not None
 
     def _tell(self, merged: Merged) -> None:
+        if merged.task is not None:
+            say(f"merge {merged.number}: {merged.task} done in {merged.seconds} s")
+            return
         rows, tables = sum(t.rows for t in merged.tables), len(merged.tables)
         say(f"merge {merged.number}: {rows} rows of {tables} tables up to offset {merged.offset} in {merged.seconds} s")
         for table in merged.tables:

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus
 from dblog_core.storage.location import Location
 from spark_jobs.plan import Span
@@ -19,18 +20,22 @@ KEEP = 1000
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What merge `number` applies: the span, and for tables that are behind the others the segment they begin after."""
+    """What merge `number` applies: the span, and for tables that are behind the others the segment they begin after.
+
+    With a `task` (`id`, `kind`, and `arguments` as it was planned) it is that lake task alone, and the span is empty.
+    """
 
     number: int
     span: Span
     behind: Mapping[str, int]
+    task: Json | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind)}
+        return {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind), "task": self.task}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Intent:
-        return cls(data["merge"], Span(**data["span"]), data["behind"])
+        return cls(data["merge"], Span(**data["span"]), data["behind"], data.get("task"))
 
 
 class Records:

@@ -3,7 +3,8 @@
     plan -> merges/N.json -> per table: check, fold, MERGE with transaction N, ghosts -> cuts row N -> status.json
 
 A run that finds a record without its outcome finishes that merge first, to the same offset. A table that fails stops
-alone: it keeps its own place, and every later run tries all that it has missed.
+alone: it keeps its own place, and every later run tries all that it has missed. A lake task (`tasks`) is a merge of its
+own, recorded and closed like the others, with an empty span.
 """
 
 from __future__ import annotations
@@ -12,21 +13,28 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from dblog_core import lake_tasks
+from dblog_core.config import Config
+from dblog_core.cuts import cuts_location
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced
+from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status, table_location
+from dblog_core.lake_tasks import LakeTask, Outcome
 from dblog_core.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs import compaction, cuts, delta_log, plan
+from spark_jobs import compaction, cuts, delta_log, plan, tasks
 from spark_jobs.apply import Applied, Lake, TableMerge
 from spark_jobs.plan import Work
 from spark_jobs.record import Intent, Records
-from spark_jobs.withheld import Withheld
+from spark_jobs.tools import Done, Tools
+from spark_jobs.withheld import Dumps, Withheld
 
 _TOGETHER = 4
 """Tables merged at the same time: while some plan and commit, on one core each, others compute."""
@@ -43,6 +51,8 @@ class Merged:
     segment: int
     seconds: float
     tables: tuple[Applied, ...]
+    task: str | None = None
+    """The kind of the lake task that it was."""
 
 
 class Merger:
@@ -61,11 +71,15 @@ class Merger:
         now: Callable[[], float] = time.time,
         max_rows: int = plan.MAX_ROWS,
         compact_after: int = 0,
+        config: Config | None = None,
+        dumps: Dumps | None = None,
     ) -> None:
-        """`step` is told each step as it has been done: where tests stop a run. `compact_after`: see `compact`."""
+        """`step` is told each step as it has been done: where tests stop a run. `compact_after`: see `compact`.
+        `config` and `dumps` are for lake tasks."""
         self._spark, self._staging, self._lake, self._records, self._withheld = spark, staging, lake, records, withheld
         self._check, self._step, self._now, self._max_rows = check, step, now, max_rows
         self._turns = compaction.Turns(compact_after)
+        self._config, self._dumps = config, dumps
         self._sessions: dict[str, SparkSession] = {}
         self.status = LakeStatus()
 
@@ -92,20 +106,45 @@ class Merger:
 
     def round(self, *, retry_stopped: bool) -> Merged | None:
         """The next merge, or the one that was not finished; None if nothing is to do. Raises what stops all tables."""
-        newest = self._records.newest()
-        if newest is not None and newest.number > self.status.merge:
-            return self._run(newest, again=True)
+        if (begun := self._begun()) is not None:
+            return self._finish(begun)
         behind = {name: self.status.tables[name].segment for name in self.stopped()} if retry_stopped else {}
         span = plan.next_span(self._staging.manifests(after=self.status.segment), max_rows=self._max_rows)
         if span is None and behind:
-            s = self.status
-            span = plan.Span(s.segment + 1, s.segment, s.offset + 1, s.offset, s.position, s.commit_time)
+            span = self._nothing()
         if span is None:
             return None
         intent = Intent(self.status.merge + 1, span, behind)
         self._records.begin(intent)
         self._step("recorded")
         return self._run(intent, again=False)
+
+    def task(self) -> Merged | None:
+        """The lake task that has waited longest, or what was not finished; None if nothing is to do."""
+        if (begun := self._begun()) is not None:
+            return self._finish(begun)
+        for task in lake_tasks.waiting(self._lake.location):
+            self._check()
+            if (planned := self._planned(task)) is not None:
+                recorded = {"id": task.id, "kind": task.kind, "arguments": planned}
+                intent = Intent(self.status.merge + 1, self._nothing(), {}, recorded)
+                self._records.begin(intent)
+                self._step("recorded")
+                return self._carry_out(intent, recorded)
+        return None
+
+    def _begun(self) -> Intent | None:
+        """The merge that was recorded and not finished."""
+        newest = self._records.newest()
+        return newest if newest is not None and newest.number > self.status.merge else None
+
+    def _finish(self, begun: Intent) -> Merged:
+        return self._run(begun, again=True) if begun.task is None else self._carry_out(begun, begun.task)
+
+    def _nothing(self) -> plan.Span:
+        """The span of a merge without segments."""
+        s = self.status
+        return plan.Span(s.segment + 1, s.segment, s.offset + 1, s.offset, s.position, s.commit_time)
 
     def compact(self) -> str | None:
         """Joins the small files of one table that has had `compact_after` commits; None where no table has.
@@ -140,25 +179,82 @@ class Merger:
             # The largest first, so that the last to end is a short one.
             order = sorted(works.values(), key=lambda w: -w.bytes)
             done = [a for a in pool.map(lambda work: self._table(work, intent, again), order) if a is not None]
+        self._close(intent, self._tables(intent, works, done))
+        return self._merged(intent, began, done)
+
+    def _planned(self, task: LakeTask) -> Json | None:
+        """What a task will do; None where it cannot be done, which is its outcome then."""
+        try:
+            return tasks.plan(self._tools(self.status.merge + 1), task.kind, task.arguments)
+        except LeaseLost:
+            raise
+        except (DblogError, PySparkException, Py4JJavaError) as error:
+            lake_tasks.finish(self._lake.location, task.id, _failed(0, error))
+            return None
+        except (Py4JNetworkError, Py4JError) as error:
+            raise _spark_gone(task.kind) from error
+
+    def _carry_out(self, intent: Intent, task: Json) -> Merged:
+        """A lake task. Its outcome lies there before the status says that the merge has ended: a crash in between has
+        it done again, and keeps the outcome."""
+        began = time.monotonic()
         self._check()
-        tables = self._tables(intent, works, done)
+        try:
+            done = tasks.carry_out(self._tools(intent.number), task["kind"], task["arguments"])
+            came = Outcome(intent.number, done.result)
+        except LeaseLost:
+            raise
+        except (DblogError, PySparkException, Py4JJavaError) as error:
+            done, came = Done({}), _failed(intent.number, error)
+        except (Py4JNetworkError, Py4JError) as error:
+            raise _spark_gone(task["kind"]) from error
+        self._step("done")
+        finish = partial(lake_tasks.finish, self._lake.location, task["id"], came)
+        self._close(intent, {**self.status.tables, **done.tables}, first=finish)
+        return self._merged(intent, began, [])
+
+    def _tools(self, number: int) -> Tools:
+        return Tools(
+            number,
+            self.status,
+            self._staging,
+            self._lake,
+            self._withheld,
+            self._session,
+            self._check,
+            self._step,
+            self._config,
+            self._dumps,
+        )
+
+    def _close(
+        self, intent: Intent, tables: dict[str, TableStatus], *, first: Callable[[], None] = lambda: None
+    ) -> None:
+        """Adds the cut and ends the merge; `first` is done between the two."""
+        self._check()
         versions = {name: t.version for name, t in tables.items() if t.version is not None}
         cuts.append(
-            self._spark,
-            own_directory(self._lake.location) / "cuts",
+            cuts_location(self._lake.location),
             intent,
             versions,
+            behind={name: t.offset for name, t in tables.items() if t.state is State.STOPPED},
             app=f"{self._lake.app}:cuts",
             now=self._now(),
         )
         self._step("cut")
+        first()
         span = intent.span
         self.status = LakeStatus(
             intent.number, span.last, span.offset, span.position, span.commit_time, self._now(), tables
         )
         self._records.finish(self.status)
         self._step("finished")
-        return Merged(intent.number, span.offset, span.last, round(time.monotonic() - began, 3), tuple(done))
+
+    def _merged(self, intent: Intent, began: float, done: list[Applied]) -> Merged:
+        span = intent.span
+        seconds = round(time.monotonic() - began, 3)
+        kind = None if intent.task is None else str(intent.task["kind"])
+        return Merged(intent.number, span.offset, span.last, seconds, tuple(done), kind)
 
     def _works(self, intent: Intent) -> dict[str, Work]:
         """Each table's share; that of a stopped table that is not tried now is left for later."""
@@ -185,9 +281,7 @@ class Merger:
         except (PySparkException, Py4JJavaError) as error:
             return Applied(work.table, work.rows, error=_first_lines(error), version=known.version if known else None)
         except (Py4JNetworkError, Py4JError) as error:
-            raise LakeError(
-                "Spark went away", where=work.table, fix="merge again: it goes on where this one stopped"
-            ) from error
+            raise _spark_gone(work.table) from error
         self._step(f"applied {work.table}")
         return applied
 
@@ -231,6 +325,16 @@ class Merger:
 
     def _state(self, table: str) -> State:
         return State.INCOMPLETE if self._withheld.waits(table) else State.OK
+
+
+def _spark_gone(where: str) -> LakeError:
+    return LakeError("Spark went away", where=where, fix="merge again: it goes on where this one stopped")
+
+
+def _failed(merge: int, error: Exception) -> Outcome:
+    if isinstance(error, DblogError):
+        return Outcome(merge, None, error.message, error.where, error.fix)
+    return Outcome(merge, None, _first_lines(error))
 
 
 def _first_lines(error: Exception) -> str:

@@ -65,6 +65,19 @@ class TestLake:
             return
         raise AssertionError(f"no step was named {step}")
 
+    def die_at(self, step: str) -> None:
+        """The next lake task dies right after the step."""
+
+        def die(name: str) -> None:
+            if name == step:
+                raise Crash
+
+        try:
+            self.merger(step=die).task()
+        except Crash:
+            return
+        raise AssertionError(f"no step was named {step}")
+
     def rows(self, schema: TableSchema, *, provenance: bool = False) -> list[Row]:
         """The table's rows as the source has them, by key."""
         frame = self.spark.read.format("delta").load(str(self.table(schema)))

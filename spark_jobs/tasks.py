@@ -1,0 +1,50 @@
+"""The lake tasks that a merge can carry out, by kind.
+
+A task is planned first, without changing anything: what it will do is recorded with the merge that it becomes. Then
+it is carried out, as often as crashes want it: doing it again, after any part of it, leads to the same lake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dblog_core.errors import LakeError, SegmentReplaced
+from dblog_core.interfaces import Json
+from spark_jobs.tools import Done, Tools
+
+_READ_AGAIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`plan` returns the arguments as they are recorded, or refuses with an error."""
+
+    carry_out: Callable[[Tools, Json], Done]
+    plan: Callable[[Tools, Json], Json] = lambda _, arguments: arguments
+
+
+KINDS: Mapping[str, Kind] = {}
+
+
+def plan(tools: Tools, kind: str, arguments: Json) -> Json:
+    """What the task will do. Raises DblogError where it cannot be done."""
+    return _kind(kind).plan(tools, arguments)
+
+
+def carry_out(tools: Tools, kind: str, planned: Json) -> Done:
+    """Does it; again where the staging has joined its segments in the meantime. Raises DblogError."""
+    for _ in range(_READ_AGAIN):
+        try:
+            return _kind(kind).carry_out(tools, planned)
+        except SegmentReplaced:
+            continue
+    return _kind(kind).carry_out(tools, planned)
+
+
+def _kind(name: str) -> Kind:
+    if name not in KINDS:
+        raise LakeError(
+            f"this merge knows no lake task {name}", where=name, fix="let a merge of the newest version carry it out"
+        )
+    return KINDS[name]

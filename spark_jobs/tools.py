@@ -1,0 +1,43 @@
+"""What a lake task works with, and what it hands back to the merge that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from dblog_core.config import Config
+from dblog_core.interfaces import Json
+from dblog_core.lake import LakeStatus, TableStatus
+from dblog_core.staging import Staging
+from spark_jobs.apply import Lake
+from spark_jobs.withheld import Dumps, Withheld
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """`number`: the merge that the task is, and so its transaction in Delta; `status`: the lake after the merge before.
+
+    `session`: a table's own session; `check` raises LeaseLost once the lake's lock is in doubt; `step` is told each
+    step as it has been done. `config` and `dumps` are None only where a test has none.
+    """
+
+    number: int
+    status: LakeStatus
+    staging: Staging
+    lake: Lake
+    withheld: Withheld
+    session: Callable[[str], SparkSession]
+    check: Callable[[], None]
+    step: Callable[[str], None]
+    config: Config | None
+    dumps: Dumps | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """`result`: what the command prints; `tables`: those that the task has changed, as they are now."""
+
+    result: Json
+    tables: Mapping[str, TableStatus] = field(default_factory=dict)

@@ -1,0 +1,128 @@
+"""Lake tasks in a merge: recorded, done, closed by a cut, and only then told; after a crash done again to the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from dblog_core import lake_tasks
+from dblog_core.errors import LakeError, LeaseLost
+from dblog_core.interfaces import Json
+from dblog_core.lake import State, read_status
+from spark_jobs import tasks
+from spark_jobs.tasks import Kind
+from spark_jobs.tools import Done, Tools
+from tests.spark.lakes import TestLake
+from tests.spark.segments import table
+
+ONE = table("one", id=pa.int64(), v=pa.string())
+STEPS = ("recorded", "done", "cut", "finished")
+
+
+class Marks:
+    """A kind of task that marks a table incomplete, and counts how often it was done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[int] = []
+        self.error: Exception | None = None
+        monkeypatch.setattr(tasks, "KINDS", {"mark": Kind(self._carry_out, self._plan)})
+
+    def _plan(self, tools: Tools, arguments: Json) -> Json:
+        if arguments["table"] not in tools.status.tables:
+            raise LakeError("the lake has no such table", where=arguments["table"], fix="name one")
+        return {**arguments, "planned": tools.number}
+
+    def _carry_out(self, tools: Tools, arguments: Json) -> Done:
+        if self.error is not None:
+            raise self.error
+        self.done.append(tools.number)
+        table = tools.status.tables[arguments["table"]]
+        marked = replace(table, state=State.INCOMPLETE, version=7)
+        return Done({"planned": arguments["planned"]}, {arguments["table"]: marked})
+
+
+@pytest.fixture
+def marks(monkeypatch: pytest.MonkeyPatch) -> Marks:
+    return Marks(monkeypatch)
+
+
+@pytest.fixture
+def merged(lake: TestLake) -> TestLake:
+    lake.build.create(ONE, {"id": 1, "v": "a"})
+    lake.build.seal()
+    lake.merge_well()
+    return lake
+
+
+def _file(lake: TestLake, name: str = "shop.one") -> str:
+    return lake_tasks.file(lake.location, "mark", {"table": name}).id
+
+
+def _outcome(lake: TestLake, task: str) -> lake_tasks.Outcome:
+    came = lake_tasks.outcome(lake.location, task)
+    assert came is not None
+    return came
+
+
+def test_a_task_is_a_merge_of_its_own(merged: TestLake, marks: Marks) -> None:
+    task, merger = _file(merged), merged.merger()
+    done = merger.task()
+    assert done is not None and (done.number, done.task, done.tables) == (2, "mark", ())
+    assert merger.task() is None and marks.done == [2]
+    assert _outcome(merged, task) == lake_tasks.Outcome(2, {"planned": 2})
+    one, two = merged.cuts()
+    assert two["offset"] == one["offset"] and two["tables"] == {"shop.one": 7}
+    status = read_status(merged.location)
+    assert status is not None and status.tables["shop.one"].state is State.INCOMPLETE
+    assert (status.segment, status.offset) == (1, one["offset"])
+    # Merges go on behind it.
+    merged.build.create(ONE, {"id": 2, "v": "b"})
+    merged.build.seal()
+    merged.merge_well()
+    assert [row["id"] for row in merged.rows(ONE)] == [1, 2]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_task_that_died_is_done_to_its_end_by_the_next_merge(merged: TestLake, marks: Marks, step: str) -> None:
+    task = _file(merged)
+    merged.die_at(step)
+    assert (lake_tasks.outcome(merged.location, task) is not None) == (step == "finished")
+    merged.merge_well()
+    assert merged.merger().task() is None
+    assert _outcome(merged, task) == lake_tasks.Outcome(2, {"planned": 2})
+    assert [cut["cut"] for cut in merged.cuts()] == [1, 2]
+    assert marks.done == ([2] if step in ("recorded", "finished") else [2, 2])
+
+
+def test_a_task_that_is_refused_becomes_no_merge(merged: TestLake, marks: Marks) -> None:
+    task = _file(merged, "shop.none")
+    assert merged.merger().task() is None
+    assert _outcome(merged, task) == lake_tasks.Outcome(0, None, "the lake has no such table", "shop.none", "name one")
+    assert len(merged.cuts()) == 1 and marks.done == []
+
+
+def test_a_task_that_fails_says_so_and_the_merge_goes_on(merged: TestLake, marks: Marks) -> None:
+    task, marks.error = _file(merged), LakeError("cannot", where="shop.one", fix="x")
+    assert merged.merger().task() is not None
+    assert _outcome(merged, task) == lake_tasks.Outcome(2, None, "cannot", "shop.one", "x")
+    marks.error = None
+    second = _file(merged)
+    assert merged.merger().task() is not None and _outcome(merged, second).merge == 3
+
+
+def test_a_task_of_another_version_of_dblog_is_refused_by_name(merged: TestLake, marks: Marks) -> None:
+    task = lake_tasks.file(merged.location, "unheard", {}).id
+    assert merged.merger().task() is None
+    assert "knows no lake task unheard" in (_outcome(merged, task).error or "")
+
+
+def test_a_lost_lease_leaves_the_task_for_another(merged: TestLake, marks: Marks) -> None:
+    task, marks.error = _file(merged), LeaseLost("gone")
+    with pytest.raises(LeaseLost):
+        merged.merger().task()
+    assert lake_tasks.outcome(merged.location, task) is None
+    marks.error = None
+    merged.merge_well()
+    assert _outcome(merged, task).merge == 2

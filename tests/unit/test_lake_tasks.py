@@ -1,0 +1,166 @@
+"""Lake tasks: filed once, carried out by whoever has the lake, waited for by the command that asked."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import lake_tasks, spark
+from dblog_core.config import Config
+from dblog_core.errors import LakeError
+from dblog_core.lake import LakeStatus, lake_at, own_directory
+from dblog_core.lake_tasks import Outcome
+from dblog_core.storage.location import Location
+from dblog_core.wiring import open_lake, open_state
+from spark_jobs.record import Records
+
+DONE = Outcome(0, {"rows": 3})
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Location:
+    return lake_at(str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    source = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]}
+    return Config.model_validate(
+        {
+            "source": source,
+            "staging": {"path": str(tmp_path / "staging")},
+            "lake": {"path": str(tmp_path / "lake")},
+            "state": {"url": f"sqlite://{tmp_path}/state.db"},
+        }
+    )
+
+
+class Merges:
+    """Stands for the merge job: how often it ran, and what it does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, does: Any = lambda: None) -> None:
+        self.started: list[list[str]] = []
+        self._does = does
+        monkeypatch.setattr(spark, "run_job", self._run)
+
+    def _run(self, job: str, config: Config, *, arguments: list[str], stop: Any, on_line: Any) -> int:
+        self.started.append([job, *arguments])
+        self._does()
+        return 0
+
+
+def _do_all(lake: Location, came: Outcome = DONE) -> None:
+    for task in lake_tasks.waiting(lake):
+        lake_tasks.finish(lake, task.id, came)
+
+
+def _carry_out(config: Config, stop: threading.Event | None = None, lines: list[str] | None = None) -> Any:
+    said = lines if lines is not None else []
+    return lake_tasks.carry_out(config, "replay", {"a": 1}, stop=stop or threading.Event(), on_line=said.append)
+
+
+def test_tasks_wait_in_the_order_they_were_filed_until_they_have_an_outcome(lake: Location) -> None:
+    first, second = lake_tasks.file(lake, "replay", {"a": 1}), lake_tasks.file(lake, "reset", {})
+    assert lake_tasks.waiting(lake) == [first, second]
+    assert lake_tasks.outcome(lake, first.id) is None
+    lake_tasks.finish(lake, first.id, DONE)
+    assert lake_tasks.waiting(lake) == [second]
+    assert lake_tasks.outcome(lake, first.id) == DONE
+
+
+def test_the_first_outcome_of_a_task_stays(lake: Location) -> None:
+    task = lake_tasks.file(lake, "replay", {})
+    lake_tasks.finish(lake, task.id, DONE)
+    lake_tasks.finish(lake, task.id, Outcome(9, None, "again"))
+    assert lake_tasks.outcome(lake, task.id) == DONE
+
+
+def test_old_outcomes_go_and_waiting_tasks_stay(lake: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lake_tasks, "KEEP", 2)
+    unread = lake_tasks.file(lake, "replay", {})
+    for _ in range(4):
+        lake_tasks.finish(lake, lake_tasks.file(lake, "replay", {}).id, DONE)
+    names = list((own_directory(lake) / "tasks").names())
+    assert len([n for n in names if n.endswith(".done.json")]) == 2
+    assert lake_tasks.waiting(lake) == [unread] and len(names) == 5
+
+
+def test_a_damaged_task_is_named(lake: Location) -> None:
+    task = lake_tasks.file(lake, "replay", {})
+    (own_directory(lake) / "tasks" / f"{task.id}.json").replace(b"{")
+    with pytest.raises(LakeError, match=task.id):
+        lake_tasks.waiting(lake)
+
+
+def test_a_lake_that_nobody_merges_gets_a_merge_of_its_own(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    merges = Merges(monkeypatch, does=lambda: _do_all(open_lake(config)))
+    assert _carry_out(config) == {"rows": 3}
+    assert merges.started == [["merge", "--tasks"]]
+
+
+def test_a_running_merge_is_waited_for(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    merges, lines = Merges(monkeypatch), []
+    with closing(open_state(config)) as state:
+        assert state.acquire("merge", "host:7", ttl=60) is not None
+        monkeypatch.setattr(lake_tasks, "_EVERY", 0.01)
+        real = lake_tasks._wait
+
+        def wait(*arguments: Any) -> None:
+            _do_all(open_lake(config))
+            real(*arguments)
+
+        monkeypatch.setattr(lake_tasks, "_wait", wait)
+        assert _carry_out(config, lines=lines) == {"rows": 3}
+    assert merges.started == [] and "host:7" in lines[0]
+
+
+def test_a_merge_that_ends_without_doing_it_is_followed_by_one_of_its_own(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merges = Merges(monkeypatch, does=lambda: _do_all(open_lake(config)))
+    with closing(open_state(config)) as state:
+        held = state.acquire("merge", "host:7", ttl=60)
+        assert held is not None
+        threading.Timer(0.2, held.release).start()
+        assert _carry_out(config) == {"rows": 3}
+    assert merges.started == [["merge", "--tasks"]]
+
+
+def test_an_outcome_counts_once_its_merge_has_ended(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, merged = open_lake(config), iter((4, 5))
+
+    def does() -> None:
+        _do_all(lake, Outcome(5, {"rows": 1}))
+        Records(own_directory(lake)).finish(LakeStatus(merge=next(merged)))
+
+    merges = Merges(monkeypatch, does=does)
+    assert _carry_out(config) == {"rows": 1}
+    assert len(merges.started) == 2
+
+
+def test_a_failed_task_is_an_error_with_its_fix(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    Merges(
+        monkeypatch, does=lambda: _do_all(open_lake(config), Outcome(0, None, "no such table", "shop.x", "name one"))
+    )
+    with pytest.raises(LakeError, match=r"shop\.x: no such table\n  fix: name one"):
+        _carry_out(config)
+
+
+def test_a_merge_that_does_nothing_is_not_started_for_ever(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    merges = Merges(monkeypatch)
+    with pytest.raises(LakeError, match="without carrying out the task"):
+        _carry_out(config)
+    assert len(merges.started) == 2 and len(lake_tasks.waiting(open_lake(config))) == 1
+
+
+def test_an_interrupted_command_says_that_its_task_stays(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    Merges(monkeypatch)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(LakeError, match="stays filed"):
+        _carry_out(config, stop)
+    assert len(lake_tasks.waiting(open_lake(config))) == 1
