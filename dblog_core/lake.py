@@ -37,7 +37,11 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """A lake table: all changes up to `segment` and `offset` are in, as Delta version `version`, shape `schema`."""
+    """A lake table: all changes up to `segment` and `offset` are in, as Delta version `version`, shape `schema`.
+
+    A table that was reset says nothing of changes up to the offset `reset_at`, and lacks rows for as long as it
+    `awaits` a full dump (its id).
+    """
 
     state: State
     error: str | None
@@ -45,6 +49,8 @@ class TableStatus:
     offset: int
     version: int | None = None
     schema: str | None = None
+    reset_at: int | None = None
+    awaits: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,11 @@ def table_location(lake: Location, table: TableName) -> Location:
             f"a schema named {OWN} has no place in the lake", where=str(table), fix="leave it out of `tables`"
         )
     return lake / _file_name(table.schema) / _file_name(table.name)
+
+
+def history_location(lake: Location, table: TableName) -> Location:
+    """LAKE/SCHEMA/TABLE__history."""
+    return table_location(lake, TableName(table.schema, f"{table.name}__history"))
 
 
 def _file_name(name: str) -> str:
@@ -129,6 +140,6 @@ class Progress:
 
     def tables_json(self) -> list[dict[str, Any]]:
         return [
-            {"table": name, "state": str(t.state), "error": t.error, "lake_offset": t.offset}
+            {"table": name, "state": str(t.state), "error": t.error, "lake_offset": t.offset, "awaits": t.awaits}
             for name, t in sorted(self.status.tables.items())
         ]

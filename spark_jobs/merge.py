@@ -109,7 +109,7 @@ class Job:
             self._tell(merged)
             self._compact()
         if not self._stop.is_set():
-            self._withheld.ask(self._dumps, ended=ended)
+            self._withheld.ask(self._dumps, ended=ended, but_for=self._merger.awaiting())
 
     def _compact(self) -> bool:
         """Joins the small files of one table that is due; False where none is, or its turn comes again later."""

@@ -28,6 +28,7 @@ from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_
 from dblog_core.lake_tasks import LakeTask, Outcome
 from dblog_core.schema import TableName
 from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
 from spark_jobs import compaction, cuts, delta_log, plan, tasks
 from spark_jobs.apply import Applied, Lake, TableMerge
@@ -104,6 +105,10 @@ class Merger:
     def stopped(self) -> list[str]:
         return [name for name, table in self.status.tables.items() if table.state is State.STOPPED]
 
+    def awaiting(self) -> list[str]:
+        """Tables that wait for a full dump after a reset."""
+        return [name for name, table in self.status.tables.items() if table.awaits is not None]
+
     def round(self, *, retry_stopped: bool) -> Merged | None:
         """The next merge, or the one that was not finished; None if nothing is to do. Raises what stops all tables."""
         if (begun := self._begun()) is not None:
@@ -114,10 +119,18 @@ class Merger:
             span = self._nothing()
         if span is None:
             return None
-        intent = Intent(self.status.merge + 1, span, behind)
+        intent = Intent(self.status.merge + 1, span, {**self._elsewhere(), **behind})
         self._records.begin(intent)
         self._step("recorded")
         return self._run(intent, again=False)
+
+    def _elsewhere(self) -> dict[str, int]:
+        """Tables that a reset lets begin behind or ahead of the others, with the segment that they begin after."""
+        return {
+            name: t.segment
+            for name, t in self.status.tables.items()
+            if t.awaits is not None and t.segment != self.status.segment and t.state is not State.STOPPED
+        }
 
     def task(self) -> Merged | None:
         """The lake task that has waited longest, or what was not finished; None if nothing is to do."""
@@ -306,25 +319,38 @@ class Merger:
         """All tables after the merge: those that are well have all of it, whether or not it had rows of theirs."""
         span = intent.span
         tables = {
-            name: t
-            if t.state is State.STOPPED
-            else replace(t, segment=span.last, offset=span.offset, state=self._state(name))
+            name: t if t.state is State.STOPPED else self._well(name, t, intent)
             for name, t in self.status.tables.items()
         }
         for applied in done:
             name = applied.table
-            if applied.error is None:
-                schema = works[name].schema
-                tables[name] = TableStatus(self._state(name), None, span.last, span.offset, applied.version, schema)
-            else:
-                known = self.status.tables.get(name) or TableStatus(
-                    State.OK, None, span.first - 1, span.first_offset - 1
-                )
+            known = self.status.tables.get(name) or TableStatus(State.OK, None, span.first - 1, span.first_offset - 1)
+            if applied.error is not None:
                 tables[name] = replace(known, state=State.STOPPED, error=applied.error)
+                continue
+            if any(_brings(mark, known) for mark in works[name].finished):
+                known = replace(known, awaits=None)
+            known = replace(known, version=applied.version, schema=works[name].schema)
+            tables[name] = self._well(name, known, intent)
         return tables
 
-    def _state(self, table: str) -> State:
-        return State.INCOMPLETE if self._withheld.waits(table) else State.OK
+    def _well(self, name: str, known: TableStatus, intent: Intent) -> TableStatus:
+        """The table with all of the span; one that a reset has set ahead stays there."""
+        incomplete = known.awaits is not None or self._withheld.waits(name)
+        return replace(
+            known,
+            state=State.INCOMPLETE if incomplete else State.OK,
+            error=None,
+            segment=max(known.segment, intent.span.last) if known.awaits is not None else intent.span.last,
+            offset=max(known.offset, intent.span.offset) if known.awaits is not None else intent.span.offset,
+        )
+
+
+def _brings(mark: LogMark, table: TableStatus) -> bool:
+    """Whether the dump that `mark` ends has brought all rows of a table that was reset."""
+    full = mark.key_from is None and mark.key_to is None
+    since = mark.since is not None and table.reset_at is not None and mark.since >= table.reset_at
+    return full and (mark.dump == table.awaits or since)
 
 
 def _spark_gone(where: str) -> LakeError:

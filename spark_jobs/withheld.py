@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 import orjson
@@ -100,9 +100,12 @@ class Withheld:
             d for d in {d for keys in self._keys.values() for d in keys.values()} if d is not None and dumps.over(d)
         }
 
-    def ask(self, dumps: Dumps, *, ended: set[str]) -> None:
-        """Requests what no running dump brings; `ended`: those whose rows have all been merged since."""
+    def ask(self, dumps: Dumps, *, ended: set[str], but_for: Collection[str] = ()) -> None:
+        """Requests what no running dump brings; `ended`: those whose rows have all been merged since; `but_for`: tables
+        that a full dump is on its way for."""
         for table, keys in list(self._keys.items()):
+            if table in but_for:
+                continue
             wanted = [text for text, dump in keys.items() if dump is None]
             if (again := [text for text, dump in keys.items() if dump in ended]) and self._may_repeat(table):
                 wanted += again
