@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from dblog_core import sizes
+from dblog_core import durations, sizes
 from dblog_core.config_faults import Fault, Place, contradictions, in_words
 from dblog_core.errors import ConfigError
 
@@ -44,6 +44,9 @@ _SIZE = BeforeValidator(_size)
 _SIZE_FORMS = [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\s*\d+\s*[KMGTkmgt]?[Bb]?\s*$"}]
 Size = Annotated[int, Field(strict=True), _SIZE, WithJsonSchema({"anyOf": _SIZE_FORMS})]
 """Bytes: a number, or text such as "10G"."""
+
+Duration = Annotated[str, Field(pattern=durations.PATTERN)]
+"""A length of time as text, such as "36h": see `durations`."""
 
 NORMAL_AGE, LOW_AGE = 0.1, 0.005
 """Seconds after which a segment is sealed at the earliest."""
@@ -197,6 +200,9 @@ class StagingConfig(_Section):
         default=64 << 20, ge=1 << 16, description="bytes in memory after which a segment is sealed"
     )
     compact: Flag = Field(default=True, description="true: the capture joins small segments into large ones")
+    keep: Duration = Field(
+        default="7d", description='age from which segments that nobody needs are removed: "36h", "7d", "forever"'
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -225,6 +231,12 @@ class LakeConfig(_Section):
     history: Flag = Field(default=False, description="true: an append-only table of every change beside each table")
     compact_after: Whole = Field(
         default=100, ge=0, description="commits of a table after which the merge joins its small files; 0: never"
+    )
+    keep: Duration = Field(
+        default="7d", description='age up to which cuts can be read, 1h at least: "36h", "30d", "forever"'
+    )
+    maintain_every: Duration = Field(
+        default="1d", description='how often a merge that goes on maintains the lake: "12h", "1d", "never"'
     )
 
 

@@ -17,6 +17,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from dblog_core import durations
+
 Place = tuple[str | int, ...]
 
 _TYPES = {
@@ -141,7 +143,16 @@ def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[F
     yield from _columns(text)
     yield from _keys(text)
     yield from _paths(text)
+    yield from _ages(text)
     yield from _s3(text, files=files)
+
+
+def _ages(text: Text) -> Iterator[Fault]:
+    """Who reads something needs its files for as long as it reads."""
+    for section, key, least in (("staging", "keep", 60.0), ("lake", "keep", 3600.0), ("lake", "maintain_every", 60.0)):
+        given = text.text(section, key)
+        if given is not None and re.match(durations.PATTERN, given) and durations.parse(given) < least:
+            yield Fault((section, key), "is too short", f"give {durations.text(least)} or more")
 
 
 def _source(text: Text) -> Iterator[Fault]:
