@@ -1,0 +1,66 @@
+"""Row hashes in Spark: of the same rows, put through the real chunk path, the numbers that the sources compute."""
+
+from __future__ import annotations
+
+import math
+import struct
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core.config import Config
+from dblog_core.hashes import HASH
+from dblog_core.hashes import row_hash as defined
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.staging import Staging
+from dblog_core.values import keys_of
+from dblog_core.wiring import open_source
+from spark_jobs.hashes import row_hash
+from spark_jobs.shapes import quoted, row_shape
+from tests.contract import every_type
+from tests.fix_servers import Database
+from tests.spark.segments import table
+
+
+def in_spark(spark: SparkSession, schema: TableSchema, file: str) -> list[int]:
+    """The hashes of a file's rows, in its order."""
+    rows = spark.read.schema(row_shape(schema)).parquet(file).coalesce(1)
+    hashed = rows.select(row_hash(schema, lambda name: F.col(quoted(name))).alias(HASH))
+    return [int(row[HASH]) for row in hashed.collect()]
+
+
+def test_source_and_spark_hash_rows_of_every_type_alike(
+    spark: SparkSession, database: Database, source_config: Config, tmp_path: Path
+) -> None:
+    every_type.make(database)
+    source = open_source(source_config.source)
+    source.prepare()
+    with closing(source.open_reader()) as reader:
+        schema = reader.schema(TableName(database.schema, "a"))
+        chunk = reader.read(schema, after=None, upto=None, limit=1000)
+        found = reader.hashes(schema, after=None, upto=None, limit=1000).rows
+    staging = Staging(str(tmp_path / "staging"), source="shop")
+    file = staging.write_chunk("d", "c", chunk.rows)
+    assert in_spark(spark, schema, staging.storage.url(file.path)) == found.column(HASH).to_pylist()
+    assert keys_of(found, schema) == keys_of(chunk.rows, schema)
+    assert found.num_rows >= 4
+
+
+FLOATS = table("t", key=("id",), id=pa.int64(), d=pa.float64(), f=pa.float32())
+
+
+def test_floats_of_every_order_have_one_hash(spark: SparkSession, tmp_path: Path) -> None:
+    """At the ends of the windows, where a logarithm would go wrong, and one step beside them."""
+    ends = [2.0**n for n in range(-1074, 1024)]
+    values = [v for end in ends for v in (math.nextafter(end, 0), end, math.nextafter(end, math.inf))]
+    values += [v * -1.1 for v in ends] + [0.0, -0.0, math.nan, math.inf, -math.inf, math.pi, 1 / 3]
+    small = [struct.unpack("<f", struct.pack("<f", v))[0] if abs(v) < 3e38 or v - v else -v for v in values]
+    rows = [{"id": n, "d": d, "f": f} for n, (d, f) in enumerate(zip(values, small, strict=True))]
+    held = pa.Table.from_pylist(rows, schema=FLOATS.arrow)
+    pq.write_table(held, tmp_path / "floats.parquet")
+    found = in_spark(spark, FLOATS, str(tmp_path / "floats.parquet"))
+    assert found == [defined(FLOATS, row) for row in held.to_pylist()]
