@@ -13,7 +13,7 @@ from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from delta.tables import DeltaTable
+from delta.tables import DeltaTable, DeltaTableBuilder
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,6 +25,7 @@ from spark_jobs import delta_log, ranges, small
 from spark_jobs.fold import PUT, WITHHOLD
 from spark_jobs.highest import Highest
 from spark_jobs.ranges import Ranges
+from spark_jobs.session import computed_once
 from spark_jobs.shapes import (
     COMMIT_TIME,
     OFFSET,
@@ -60,8 +61,7 @@ class Batch:
 
 def measured(rows: DataFrame, schema: TableSchema) -> Batch:
     """Computes the folded rows once, and what the MERGE wants to know of them."""
-    # A checkpoint, not persist(): Delta refuses a source that turns into a cached one under its hands.
-    cached = rows.localCheckpoint(eager=False)
+    cached = computed_once(rows)
     bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if ranges.bounded(c.type)]
     ends = [
         F.struct(*(f(F.col(f"key.{quoted(n)}")).alias(n) for n in bounded)).alias(f.__name__)
@@ -127,7 +127,7 @@ class LakeTable:
         """Makes the table, or adds the columns that are new. Raises LakeError for a shape that it can not take."""
         check_names(self._schema)
         if not self.exists():
-            self._create()
+            self._create(DeltaTable.createIfNotExists(self._spark))
             return
         table = DeltaTable.forPath(self._spark, str(self.path))
         key = table.detail().select("properties").collect()[0][0].get(_KEY)
@@ -143,10 +143,24 @@ class LakeTable:
     def _sql(self) -> str:
         return f"delta.{quoted(str(self.path))}"
 
-    def _create(self) -> None:
+    def recreate(self) -> None:
+        """Makes the table, or empties it and gives it its shape, in one commit; its versions go on."""
+        check_names(self._schema)
+        self._create(DeltaTable.createOrReplace(self._spark))
+
+    def replace(self, rows: DataFrame | None, number: int) -> None:
+        """Commits these folded rows, all of them whole, as merge `number` in place of all that the table has."""
+        options = {"overwriteSchema": "true", "txnAppId": self._app, "txnVersion": str(number)}
+        if rows is None:
+            new = self._spark.createDataFrame([], lake_shape(self._schema))
+        else:
+            new = rows.select(*(value.alias(name) for name, value in self._values("").items()))
+        new.write.format("delta").mode("overwrite").options(**options).save(str(self.path))
+        delta_log.check_committed(self.path, self._app, number)
+
+    def _create(self, builder: DeltaTableBuilder) -> None:
         builder = (
-            DeltaTable.createIfNotExists(self._spark)
-            .location(str(self.path))
+            builder.location(str(self.path))
             .addColumns(lake_shape(self._schema))
             .property("delta.enableDeletionVectors", "true")
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
@@ -167,12 +181,15 @@ class LakeTable:
         """The newest merge that has committed here."""
         return delta_log.committed(self.path, self._app)
 
-    def apply(self, batch: Batch, number: int, *, broadcast: bool) -> dict[str, int]:
-        """Commits the batch as merge `number`, and looks whether it is there. Returns rows by what became of them."""
+    def apply(self, batch: Batch, number: int, *, broadcast: bool, mending: bool = False) -> dict[str, int]:
+        """Commits the batch as merge `number`, and looks whether it is there. Returns rows by what became of them.
+
+        `mending`: rows that the lake has of the same offset are not trusted either.
+        """
         before = self._newest()
-        appended = self._has_none_of(batch, before)
+        appended = not mending and self._has_none_of(batch, before)
         with _transaction(self._spark, self._app, number):
-            counts = self._append(batch) if appended else self._merge(batch, broadcast=broadcast)
+            counts = self._append(batch) if appended else self._merge(batch, broadcast=broadcast, mending=mending)
         delta_log.check_committed(self.path, self._app, number)
         self._highest.written(self.path, before, self._newest(), self._schema, batch.ranges)
         return counts
@@ -201,9 +218,10 @@ class LakeTable:
         inserted = batch.count if not (batch.deletes or batch.keeps) else whole.count()
         return {"inserted": inserted, "updated": 0, "deleted": 0}
 
-    def _merge(self, batch: Batch, *, broadcast: bool) -> dict[str, int]:
+    def _merge(self, batch: Batch, *, broadcast: bool, mending: bool) -> dict[str, int]:
         source = F.broadcast(batch.rows) if broadcast else batch.rows
-        later = F.col("s.offset") > F.col(f"t.{OFFSET}")
+        own = F.col(f"t.{OFFSET}")
+        later = F.col("s.offset") >= own if mending else F.col("s.offset") > own
         merge = (
             DeltaTable.forPath(self._spark, str(self.path)).alias("t").merge(source.alias("s"), self._same_key(batch))
         )

@@ -76,6 +76,9 @@ class Withheld:
     def waits(self, table: str) -> bool:
         return bool(self._keys.get(table))
 
+    def count(self, table: str) -> int:
+        return len(self._keys.get(table, {}))
+
     def add(self, table: str, keys: Iterable[Key]) -> None:
         """Records keys, durably."""
         texts = {_text(key): None for key in keys}
