@@ -48,8 +48,10 @@ class Follower:
         self._segment: int | None = None  # the last one that is read whole
 
     def is_behind(self) -> bool:
-        """Whether another segment is published: a few probes."""
-        return self._segment is None or self._staging.published(self._segment + 1)
+        """Whether another segment is published, or the next one was removed: a few probes."""
+        if self._segment is None or self._staging.published(self._segment + 1):
+            return True
+        return self._staging.beginning().segment > self._segment + 1
 
     def lines(self) -> Iterator[Line]:
         """What is published and not read yet."""
@@ -69,9 +71,11 @@ class Follower:
                 return
 
     def _begin(self) -> bool:
-        """Finds the place; False: there is nothing yet."""
+        """Finds the place; False: there is nothing yet. Whoever has read up to a place must not miss what came next."""
         if (head := self._staging.head()) is None:
             return False
+        if self._offset > 1:
+            self._staging.check_begun(self._offset)
         far = head.last_offset < self._offset
         self._segment = head.segment if far else self._staging.segment_of(self._offset, head) - 1
         return True

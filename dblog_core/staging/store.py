@@ -14,6 +14,7 @@ import pyarrow as pa
 from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken, StagingError
 from dblog_core.schema import TableSchema
 from dblog_core.staging import blocks, inline, parquet
+from dblog_core.staging.beginning import Beginning
 from dblog_core.staging.blocks import Block
 from dblog_core.staging.inline import OPTIONAL
 from dblog_core.staging.manifest import DataFile, Manifest
@@ -25,6 +26,7 @@ _MANIFEST = re.compile(r"(\d{20})\.json")
 _LOG_FILE = re.compile(r"log/(\d{20})-")
 _SEAL = re.compile(rb',"checksum":"([0-9a-f]{32})"\}\n')
 _SEAL_SIZE = len(b',"checksum":""}\n') + 32
+_BEGINNING = "beginning.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,16 @@ class Staging:
         number = manifest.segment
         self._check_predecessor(number)
         path, data = _manifest_path(number), encoded(manifest)
-        if not self.storage.create(path, data):
-            if self.storage.read(path) != data:
-                raise self._taken(number)
-            self.storage.settle(path)
-        elif self._block_over(number) is not None:
-            # Published long ago, joined with others, and removed: this one is nobody's.
-            self.storage.remove(path)
+        created = self.storage.create(path, data)
+        if not created and self.storage.read(path) != data:
             raise self._taken(number)
+        if self._block_over(number) is not None or number < self.beginning().segment:
+            # Published long ago, and removed since it was joined with others, or has grown old: this one is nobody's.
+            if created:
+                self.storage.remove(path)
+            raise self._taken(number)
+        if not created:
+            self.storage.settle(path)
         self._head = max(self._head, number)
         self._durable = max(self._durable, number)
 
@@ -83,6 +87,8 @@ class Staging:
 
     def _check_predecessor(self, number: int) -> None:
         if number > 1 and not self.published(number - 1):
+            if number <= self.beginning().segment:
+                raise self._taken(number)
             raise StagingError(
                 f"segment {number} cannot be published: segment {number - 1} is missing",
                 where=self.storage.url(""),
@@ -102,8 +108,7 @@ class Staging:
 
     def head_number(self) -> int:
         """The newest segment's number (0: none): few probes, since numbers have no gap and we know one that existed."""
-        low = self._head or 1
-        if not self.published(low) and not (low := max(self._listed(), default=0)):
+        if not (low := self._known()):
             return 0
         step = 1
         while self.published(low + step):
@@ -116,9 +121,36 @@ class Staging:
         self._head = low
         return low
 
+    def _known(self) -> int:
+        """A segment that is there (0: none). Never one from before the beginning: what a loss of power has brought
+        back there has gaps."""
+        if self._head and self.published(self._head):
+            return self._head
+        begins = self.beginning().segment
+        return begins if self.published(begins) else max(self._listed(), default=0)
+
+    def beginning(self) -> Beginning:
+        """Where the super-changelog begins, as retention has recorded it. Raises CorruptSegment if that is altered."""
+        if (data := self.storage.read(_BEGINNING)) is None:
+            return Beginning()
+        where = self.storage.url(_BEGINNING)
+        try:
+            return Beginning.from_json(orjson.loads(_unsealed(data, where)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptSegment(
+                f"does not tell where the super-changelog begins: {error}",
+                where=where,
+                fix="upgrade dblog, or restore the file from a backup",
+            ) from error
+
+    def begin_at(self, beginning: Beginning) -> None:
+        """Records what retention has decided, durably: from now on nothing before it counts."""
+        self.storage.replace(_BEGINNING, _sealed(orjson.dumps(beginning.to_json())))
+
     def first_number(self) -> int:
         """The oldest segment's number that retention has left (0: none); numbers have no gap above it."""
-        low, high = 0, 1 if self.published(1) else self.head_number()
+        begins = self.beginning().segment
+        low, high = begins - 1, begins if self.published(begins) else self.head_number()
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self.published(middle) else (middle, high)
@@ -147,12 +179,22 @@ class Staging:
         Raises CorruptSegment if it is missing, cut short, altered or of a newer format.
         """
         if (found := self._read(number)) is None:
+            self._check_segment(number, self._where(number))
             raise CorruptSegment(
                 f"segment {number} is missing",
                 where=self._where(number),
-                fix="read from a later segment if retention has removed it; otherwise restore it from a backup",
+                fix="restore it from a backup",
             )
         return found
+
+    def check_begun(self, offset: int) -> None:
+        """Raises CorruptSegment if retention has removed what stood at the offset."""
+        if offset < (begins := self.beginning()).offset:
+            raise _removed(f"what stood at offset {offset}", begins, self.storage.url(""))
+
+    def _check_segment(self, number: int, where: str) -> None:
+        if number < (begins := self.beginning()).segment:
+            raise _removed(f"segment {number}", begins, where)
 
     def manifests(self, after: int = 0, upto: int | None = None) -> Iterator[Manifest]:
         """Segments after `after` up to `upto` (None: the newest), in order, also while more are published.
@@ -353,6 +395,8 @@ class Staging:
             return data
         where = self.storage.url(path)
         found = _LOG_FILE.match(path)
+        if found:
+            self._check_segment(int(found[1]), where)
         now = self._read(int(found[1])) if found else None
         if now is not None and path not in {file.path for file in now.files}:
             raise SegmentReplaced(
@@ -368,6 +412,15 @@ class Staging:
 
 def _manifest_path(number: int) -> str:
     return f"manifests/{number:020d}.json"
+
+
+def _removed(what: str, begins: Beginning, where: str) -> CorruptSegment:
+    return CorruptSegment(
+        f"{what} has been removed by retention: the super-changelog begins at segment {begins.segment}, "
+        f"offset {begins.offset}",
+        where=where,
+        fix=f"read from offset {begins.offset} on; a lake that stands before it takes a dump of all tables",
+    )
 
 
 def _small(files: Sequence[DataFile]) -> dict[str, list[DataFile]]:

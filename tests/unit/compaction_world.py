@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -85,9 +85,12 @@ class World:
     def open(self) -> Staging:
         return Staging("/simulated", source="shop", storage=MemoryStorage(self.disk))
 
+    def doings(self) -> tuple[Callable[[], None], ...]:
+        return (self.publish, self.publish, self.compact, self.compact, self.compact, self.follow, self.follow,
+                self.look, self.span, self.wait, self.wake, self.cut_power)  # fmt: skip
+
     def run(self, steps: int) -> None:
-        doings = (self.publish, self.publish, self.compact, self.compact, self.compact, self.follow, self.follow,
-                  self.look, self.span, self.wait, self.wake, self.cut_power)  # fmt: skip
+        doings = self.doings()
         with limits(self.dice):
             for _ in range(steps):
                 self.dice.choice(doings)()
@@ -117,8 +120,9 @@ class World:
                 staging.put_schema(schema)
                 writer.add(schema, batch)
             files = writer.write()
-            made = Manifest("shop", self.number, 1, first, self.offset, f"pos{self.number}", partial, "log", 1, 1,
-                            files, tuple(chunks[index : index + 1]), tuple(marks), schemas=dict(schemas))  # fmt: skip
+            made = Manifest("shop", self.number, 1, first, self.offset, f"pos{self.number}", partial, "log", 1,
+                            int(self.clock.now * 1e6), files, tuple(chunks[index : index + 1]), tuple(marks),
+                            schemas=dict(schemas))  # fmt: skip
             staging.publish(made)
         self.sealed.append(made)
         self.expected = list(lines(self.twin))
@@ -164,9 +168,15 @@ class World:
 
     def span(self) -> None:
         """What a merge takes: rows, chunks, marks and schemas of segments from any to any."""
-        if not self.sealed:
-            return
-        low = self.dice.randrange(self.number)
+        if self.sealed:
+            self.compare_span(self.dice.randrange(self.number))
+
+    def lowest(self) -> int:
+        """The segment up to which nothing is there any more."""
+        return 0
+
+    def compare_span(self, low: int) -> None:
+        """Segments after `low`, up to any."""
         high = self.dice.randint(low + 1, self.number)
         staging = self.open()
         found = list(staging.manifests(low, high))
@@ -182,7 +192,7 @@ class World:
 
     def _works(self, staging: Staging, found: list[Manifest], wanted: list[Manifest]) -> None:
         """The same with tables that are merged up to different places."""
-        behind = {str(schema.table): self.dice.randint(0, self.number) for schema in TABLES}
+        behind = {str(schema.table): self.dice.randint(self.lowest(), self.number) for schema in TABLES}
         ours, theirs = plan.works(found, behind.__getitem__), plan.works(wanted, behind.__getitem__)
         assert theirs.keys() <= ours.keys()
         for name, work in ours.items():

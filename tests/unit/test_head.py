@@ -27,6 +27,8 @@ class Counted(LocalStorage):
 
     def _has(self, relative: str) -> bool:
         name = relative.rpartition("/")[2]
+        if "/" not in relative:
+            return False
         if relative.startswith("compacted/"):
             block = blocks.named(name)
             return (

@@ -1,0 +1,140 @@
+"""Who still needs old segments of the super-changelog: what retention asks before it removes any.
+
+    the lake        each table from the segment after its own on; all of them while a table waits for rows or a dump
+    dumps           an unfinished one from its first chunk on; a finished one until its end is merged
+    the capture     events that a SELECT may not have seen yet: its memory of them is read again after a restart
+    outputs         nodes `holds/NAME` of the state store: the offset up to which an output has passed all on
+
+Whatever begins while they are gathered needs only what is newer; a dump that ends meanwhile is found by its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+
+from dblog_core import control
+from dblog_core.dumps import TaskProgress
+from dblog_core.errors import RequestError, StateError
+from dblog_core.events import FINISHED
+from dblog_core.interfaces import StateStore
+from dblog_core.lake import LakeStatus, State
+from dblog_core.staging import Staging
+from dblog_core.staging.beginning import Need
+from dblog_core.staging.manifest import Manifest
+
+_HOLDS = "holds"
+
+
+def needs(staging: Staging, state: StateStore, lake: LakeStatus | None) -> list[Need]:
+    """All needs. `lake`: the last finished merge, by whoever holds the lake's lock; None: none has finished yet.
+
+    Raises CorruptSegment, StateError.
+    """
+    head = staging.head()
+    if head is None:
+        return []
+    dumps = list(of_dumps(head, state))
+    return [
+        *of_lake(lake),
+        *dumps,
+        *_of_ends(staging, lake),
+        *_of_unseen(staging, head),
+        *_of_holds(staging, head, state),
+    ]
+
+
+def of_lake(lake: LakeStatus | None) -> Iterator[Need]:
+    """What the lake's own record tells."""
+    if lake is None or not lake.merge:
+        yield Need(1, "nothing is merged into the lake yet")
+        return
+    yield Need(lake.segment + 1, f"the lake has merged up to segment {lake.segment}")
+    for name, table in sorted(lake.tables.items()):
+        if table.state is State.STOPPED:
+            yield Need(table.segment + 1, f"{name} is stopped at segment {table.segment}")
+        elif table.state is State.INCOMPLETE:
+            yield Need(1, f"{name} is incomplete: it waits for a dump")
+
+
+def of_dumps(head: Manifest, state: StateStore) -> Iterator[Need]:
+    """Unfinished dumps, by the newest manifest and by the state store: either may know more than the other."""
+    for name, data in sorted(head.tasks.items()):
+        yield from _of_task(name.partition("/")[0], TaskProgress(**data))
+    for dump in control.unfinished(state):
+        for task in dump.tasks:
+            yield from _of_task(dump.id, task.progress)
+
+
+def _of_task(dump: str, progress: TaskProgress) -> Iterator[Need]:
+    if progress.attempt or progress.ordinal:  # before its first watermark, nothing of it is staged
+        yield Need(progress.since_segment, f"dump {dump} of {progress.table} is not finished")
+
+
+def _of_ends(staging: Staging, lake: LakeStatus | None) -> Iterator[Need]:
+    """Dumps whose end is staged and not merged by all tables: ghosts are told by all of its chunks."""
+    if lake is None or not lake.merge:
+        return
+    merged = min([lake.segment, *(t.segment for t in lake.tables.values())])
+    for manifest in staging.manifests(after=max(merged, staging.first_number() - 1)):
+        for mark in manifest.marks:
+            if mark.op == FINISHED and mark.since_segment is not None:
+                yield Need(mark.since_segment, f"the end of dump {mark.dump} of {mark.table} is not merged")
+
+
+def _of_unseen(staging: Staging, head: Manifest) -> Iterator[Need]:
+    if head.unseen_after is not None and head.unseen_after < head.last_offset:
+        segment = staging.segment_of(head.unseen_after + 1, head)
+        yield Need(segment, f"the capture remembers events after offset {head.unseen_after}")
+
+
+def _of_holds(staging: Staging, head: Manifest, state: StateStore) -> Iterator[Need]:
+    for name, offset in holds(state).items():
+        if offset < head.last_offset:
+            # The one that it stands in, read whole or not: those without a line may follow it.
+            yield Need(staging.segment_of(offset, head), f"output {name} has passed on up to offset {offset}")
+
+
+# Outputs --------------------------------------------------------------------------------------------------------------
+
+
+def holds(state: StateStore) -> dict[str, int]:
+    """Each output that holds on to what follows its offset."""
+    found = {}
+    for name in state.children(_HOLDS):
+        if (entry := state.get(f"{_HOLDS}/{name}")) is not None:
+            found[name] = _offset(name, entry.data)
+    return found
+
+
+def hold(state: StateStore, name: str, offset: int) -> None:
+    """The output has passed on all up to `offset`: what follows stays. One process at a time does this for a name.
+
+    Raises RequestError for an offset below the one that it held before: what lay there may be gone.
+    """
+    path, data = f"{_HOLDS}/{name}", orjson.dumps(offset)
+    entry = state.get(path)
+    if entry is None:
+        state.create(path, data)
+        return
+    if offset < (before := _offset(name, entry.data)):
+        raise RequestError(
+            f"offset {offset} lies before offset {before}, up to which output {name} has passed all on",
+            fix="release its hold first, and begin where the super-changelog begins",
+        )
+    state.update(path, data, entry.version)
+
+
+def release(state: StateStore, name: str) -> None:
+    """The output needs nothing any more."""
+    state.delete(f"{_HOLDS}/{name}")
+
+
+def _offset(name: str, data: bytes) -> int:
+    try:
+        return int(orjson.loads(data))
+    except (ValueError, TypeError) as error:
+        raise StateError(
+            f"the hold of output {name} is no offset", where=f"{_HOLDS}/{name}", fix="remove it"
+        ) from error
