@@ -1,0 +1,174 @@
+"""`dblog verify`: compare source and lake under live writes, and mend what differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dblog_core.commands.progress import progress
+from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
+from dblog_core.commands.tables import aligned, duration
+
+if TYPE_CHECKING:
+    from dblog_core.verify.report import Report, TableReport
+    from dblog_core.verify.run import Checked, VerifyRequest
+    from dblog_core.verify.table import Wish
+
+_SHOWN = 20  # keys of a table that people are shown; --json has all
+
+
+def verify(
+    context: typer.Context,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="T", help="SCHEMA.TABLE, or a pattern with * and ?; repeatable."),
+    ] = None,
+    all_tables: Annotated[bool, typer.Option("--all", help="Every captured table that has a key.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Dump the keys that differ, merge them, compare them again.")
+    ] = False,
+    sample: Annotated[
+        str | None, typer.Option(metavar="ROWS|PERCENT%", help="Compare so many rows, drawn at random; 1000 or 5%.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Of what a sample tells, above 0 and below 1.")] = 0.99,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write down what was compared.")
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(metavar="CERTIFICATE", exists=True, dir_okay=False, help="Does the lake still give its hashes?"),
+    ] = None,
+    rate: Annotated[int, typer.Option(min=0, metavar="ROWS", help="Rows a second; 0: no limit.")] = 0,
+    workers: Annotated[int | None, typer.Option(min=1, max=64, metavar="N", help="SELECTs at the same time.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Compare source and lake, row by row, while both change.
+
+    The source hashes its rows itself, between two watermarks; only keys and hashes are read. No lock is taken, and no
+    merge has to keep pace: what is staged counts as merged. A capture must be running. Exits with 1 where anything
+    differs, or could not be decided.
+
+    \b
+    Examples:
+      dblog --config shop.toml verify --all
+      dblog --config shop.toml verify --table shop.orders --repair
+      dblog --config shop.toml verify --table shop.orders --sample 10000 --confidence 0.999
+      dblog --config shop.toml verify --all --certificate orders.json
+      dblog --config shop.toml verify --check orders.json
+    """
+    from dblog_core.verify.run import VerifyRequest
+
+    session = session_of(context, json)
+    if check is not None:
+        if table or all_tables or repair or sample or certificate:
+            raise typer.BadParameter("--check stands alone")
+        _check(session, check)
+        return
+    if bool(table) == all_tables:
+        raise typer.BadParameter("give either --table (it may be repeated) or --all")
+    request = VerifyRequest(
+        tables=None if all_tables else tuple(table or ()),
+        mend=repair,
+        wish=_wish(sample, confidence),
+        certificate=certificate,
+        rate=rate,
+        workers=workers,
+    )
+    _compare(session, request)
+
+
+def _wish(sample: str | None, confidence: float) -> Wish:
+    from dblog_core.verify.table import Wish
+
+    if not 0 < confidence < 1:
+        raise typer.BadParameter("give a number above 0 and below 1", param_hint="--confidence")
+    if sample is None:
+        return Wish(confidence=confidence)
+    try:
+        if sample.endswith("%"):
+            share = float(sample.removesuffix("%")) / 100
+            if not 0 < share <= 1:
+                raise ValueError
+            return Wish(share=share, confidence=confidence)
+        if (rows := int(sample)) < 1:
+            raise ValueError
+    except ValueError:
+        raise typer.BadParameter(
+            f"{sample!r} is neither a number of rows nor a percentage such as 5%", param_hint="--sample"
+        ) from None
+    return Wish(rows=rows, confidence=confidence)
+
+
+def _compare(session: Session, request: VerifyRequest) -> None:
+    from dblog_core.verify.run import Interrupted, verify
+
+    config = session.config()
+    try:
+        with stopping() as stop, progress() as display:
+            report = verify(config, request, stop=stop, say=display.show)
+    except Interrupted:
+        note("interrupted: nothing is known")
+        raise typer.Exit(FAILED) from None
+    session.result(report.to_json(), text(report))
+    if not report.equal:
+        raise typer.Exit(FAILED)
+
+
+def _check(session: Session, file: Path) -> None:
+    from dblog_core.verify.run import Interrupted, check
+
+    config = session.config()
+    try:
+        with stopping() as stop:
+            found = check(config, file, stop=stop)
+    except Interrupted:
+        note("interrupted: nothing is known")
+        raise typer.Exit(FAILED) from None
+    equal = all(one.equal for one in found)
+    lines = [_checked(one) for one in found] or ["the certificate names no lake table"]
+    session.result({"equal": equal, "tables": [one.to_json() for one in found]}, "\n".join(lines))
+    if not equal:
+        raise typer.Exit(FAILED)
+
+
+def _checked(one: Checked) -> str:
+    if one.error is not None:
+        return f"{one.table}: version {one.version} cannot be read: {one.error}"
+    return f"{one.table}: version {one.version} " + ("gives the same hashes" if one.equal else "gives OTHER hashes")
+
+
+def text(report: Report) -> str:
+    """The report for people."""
+    header = ("TABLE", "ROWS", "MISSING", "EXTRA", "DIFFERENT", "UNDECIDED", "TIME", "")
+    lines = [aligned(header, [*map(_row, report.tables)])]
+    for table in report.tables:
+        lines += [f"{table.table}: {line}" for line in _details(table)]
+    return "\n".join(lines)
+
+
+def _row(table: TableReport) -> tuple[str, ...]:
+    more = "+" if table.more else ""
+    counts = (table.missing, table.extra, table.different, table.undecided)
+    verdict = "failed" if table.error else "equal" if table.equal else "DIFFERS" if table.found else "undecided"
+    return (table.table, f"{table.rows:,}", *(f"{len(c):,}{more}" for c in counts), duration(table.seconds), verdict)
+
+
+def _details(table: TableReport) -> list[str]:
+    found = [f"missing {key}" for key in table.missing[:_SHOWN]]
+    found += [f"extra {key}{' (several rows)' if key in table.twice else ''}" for key in table.extra[:_SHOWN]]
+    found += [
+        f"different {key}: {', '.join(columns) or 'columns unknown'}" for key, columns in table.different[:_SHOWN]
+    ]
+    found += [f"could not be decided {key}: it changed all the time" for key in table.undecided[:_SHOWN]]
+    found += [line for line in (table.note, table.error) if line]
+    if table.repaired is not None:
+        found.append(f"mended by dump {table.repaired['dump']}")
+    if (drawn := table.sample) is not None:
+        found.append(
+            f"of {drawn.source_rows:,} rows of the source and {drawn.lake_rows:,} of the lake: with confidence "
+            f"{drawn.confidence:g} at most {drawn.source_at_most:.4%} of the source's rows and "
+            f"{drawn.lake_at_most:.4%} of the lake's differ"
+        )
+    return found

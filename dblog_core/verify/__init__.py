@@ -1,0 +1,27 @@
+"""Verification: whether the lake is the source, row by row, while both change; and the mending of what differs.
+
+Theory of operation. A worker writes a low watermark, SELECTs keys and row hashes that the server computes, and writes a
+high watermark. The capture records where in the log that lies (`Probed`): the SELECT saw every event up to offset
+`since`, and none above `offset`. On MySQL and MariaDB `since` is the place of the low watermark; on PostgreSQL it lies
+before every event that is logged and that the SELECT's own snapshot does not see. Where the capture cannot tell, the
+SELECT is done again. So what the source has said of a key holds at every place between, unless the key has an event
+there.
+
+The other side is what the lake is to hold at the last of these places: one Delta version of the table, pinned before
+the first watermark, with the events that are staged since folded on top as a merge would (`spark_jobs.expected`). So no
+merge has to keep pace, and it is the staged log that is proven as well as the lake. Spark hashes those rows in the same
+way (`dblog_core.hashes`) and joins by key: only keys and hashes move, the source is read once, and no order of keys is
+asked of Spark.
+
+A key that changed between is equal if the source showed any state that the log led it through there. Otherwise it is
+undecided, and read again by itself, in a window that is shorter by far. A key that differs is read again too: it counts
+only if two readings, each of which decides, find it different. What is not decided after `ROUNDS` readings is named as
+that; it is no proof of equality.
+
+exchange        files between us and the Spark job        pins         the version of the lake to begin with
+reading         one SELECT between its watermarks         places       where the capture says that they lie
+suspects        pure: which keys are read again           confidence   pure: what a sample tells of the whole
+lake_side       the Spark job, seen from here             table        one table, from the pin to its verdict
+certificate     what was found, to be checked later       repair       dumps of what differs, merged, compared again
+report          what users get                            run          all of it
+"""

@@ -1,0 +1,140 @@
+"""A certificate: what a verification has seen, so that anybody can look later whether the lake still gives it.
+
+It holds, for each table, the ranges that the source was read in (keys, rows, sums of hashes, places in the log), and
+rows and sums of hashes of the lake's pinned version, by the same ranges where Spark orders the key as the source does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from dblog_core import __version__
+from dblog_core.errors import RequestError
+from dblog_core.interfaces import Json
+from dblog_core.schema import TableSchema
+from dblog_core.values import key_to_json
+from dblog_core.verify.exchange import Pin, Sum
+from dblog_core.verify.reading import Placed
+from dblog_core.verify.report import TableReport
+
+FORMAT = 1
+MOST_RANGES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Keys up to `key_to` (JSON; None: to the end), read within `since` and `upto`: so many rows, with this sum."""
+
+    key_to: Any
+    rows: int
+    hash: int
+    since: int
+    upto: int
+    position: str
+
+    def to_json(self) -> Json:
+        names = ("key_to", "rows", "since", "upto", "position")
+        return {**{name: getattr(self, name) for name in names}, "hash": str(self.hash)}
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a whole reading of a table has seen; `bounds`: keys by which the lake's own sums are divided."""
+
+    schema: Json
+    pin: Pin | None
+    spans: tuple[Span, ...]
+    bounds: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, schema: TableSchema, staged: TableSchema, pin: Pin | None, readings: Sequence[Placed]) -> Evidence:
+        size = -(-len(readings) // MOST_RANGES)
+        spans = tuple(_joined(readings[i : i + size]) for i in range(0, len(readings), size))
+        ordered = len(schema.key) == 1 and ordered_alike(staged.key_columns[0].type)
+        return cls(staged.to_json(), pin, spans, tuple(s.key_to for s in spans[:-1]) if ordered else ())
+
+
+def ordered_alike(kind: pa.DataType) -> bool:
+    """Whether Spark orders values of this type as every source does."""
+    types = pa.types
+    return any(test(kind) for test in (types.is_integer, types.is_decimal, types.is_date, types.is_binary))
+
+
+def _joined(readings: Sequence[Placed]) -> Span:
+    last = readings[-1].reading.last
+    return Span(
+        key_to=None if last is None else key_to_json(last),
+        rows=sum(p.reading.answered.rows for p in readings),
+        hash=sum(p.reading.answered.hash for p in readings),
+        since=min(p.since for p in readings),
+        upto=max(p.upto for p in readings),
+        position=readings[-1].position,
+    )
+
+
+def table_json(report: TableReport, evidence: Evidence, sums: Sequence[Sum]) -> Json:
+    """A table's part of a certificate; `sums`: the lake's own, of its pinned version."""
+    pinned = evidence.pin
+    return {
+        "table": report.table,
+        "equal": report.equal,
+        "rows": report.rows,
+        "found": report.found,
+        "undecided": len(report.undecided),
+        "schema": evidence.schema,
+        "ranges": [span.to_json() for span in evidence.spans],
+        "lake": pinned
+        and {
+            "version": pinned.version,
+            "offset": pinned.offset,
+            "segment": pinned.segment,
+            "staged": report.staged,
+            "bounds": list(evidence.bounds),
+            "sums": [{"rows": s.rows, "hash": str(s.hash)} for s in sums],
+        },
+    }
+
+
+def certificate(source: str, at: str, tables: Sequence[Json]) -> bytes:
+    """The file. `at`: the time, ISO 8601."""
+    data = {"format": FORMAT, "dblog": __version__, "source": source, "at": at, "tables": list(tables)}
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a certificate says of one lake table."""
+
+    table: str
+    schema: Json
+    pin: Pin
+    bounds: tuple[Any, ...]
+    sums: tuple[Sum, ...]
+
+
+def claims(file: Path, *, source: str) -> list[Claim]:
+    """What can be looked at again. Raises RequestError where the file is no certificate of this source."""
+    try:
+        data = orjson.loads(file.read_bytes())
+        if data["format"] != FORMAT:
+            raise ValueError(f"its format is {data['format']}, and {FORMAT} is known")
+        if data["source"] != source:
+            raise ValueError(f"it is of source {data['source']}")
+        return [_claim(table) for table in data["tables"] if table["lake"] is not None]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RequestError(
+            f"is no certificate: {error}", where=str(file), fix="give a file that `verify --certificate` has written"
+        ) from error
+
+
+def _claim(table: Json) -> Claim:
+    lake = table["lake"]
+    sums = tuple(Sum(s["rows"], int(s["hash"])) for s in lake["sums"])
+    pinned = Pin(lake["version"], lake["offset"], lake["segment"], lake["offset"])
+    return Claim(table["table"], table["schema"], pinned, tuple(lake["bounds"]), sums)

@@ -1,0 +1,174 @@
+"""What the verification asks of its Spark job, and how: small files of one directory in staging's own storage.
+
+    STAGING/tmp/verify-ID/
+      tasks/NUMBER.json      a `Task`; the job takes them in order
+      answers/NUMBER.json    an `Answer`, or what went wrong; the job says so on stdout
+      hashes/NAME.parquet    what the source has said: keys and hashes, or rows
+
+Keys travel as JSON, as in watermarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from dblog_core.errors import LakeError
+from dblog_core.schema import TableSchema
+from dblog_core.storage import Storage
+
+MOST_KEYS = 200_000
+"""Keys of one table that an answer names at most."""
+
+
+class Ask(StrEnum):
+    """What a task is for."""
+
+    COMPARE = "compare"  # hashes of the source with those of the lake
+    COLUMNS = "columns"  # rows of the source with those of the lake, column by column
+    SUMS = "sums"  # the lake's own count and sum of hashes, by range
+    SAMPLE = "sample"  # keys of the lake, drawn at random
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """The lake copy of a table that a comparison begins with: Delta version `version`, in which all changes up to
+    `offset` and segment `segment` are. `newest`: the largest offset that any row may have by then.
+
+    `stopped`: its merge has failed, so nothing that is staged later will come into it.
+    """
+
+    version: int
+    offset: int
+    segment: int
+    newest: int
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`since`, `upto`: the source's SELECTs saw every event up to the first offset and none above the second.
+
+    `pin` None: there is no lake copy. `asked`: `files` hold chosen keys, those that the source lacks without a hash;
+    otherwise all rows of the table. `bounds`: JSON keys between which SUMS counts. `rows`, `seed`: of a SAMPLE.
+    """
+
+    ask: Ask
+    schema: dict[str, Any] = field(default_factory=dict)
+    pin: Pin | None = None
+    files: tuple[str, ...] = ()
+    since: int = 0
+    upto: int = 0
+    asked: bool = False
+    bounds: tuple[Any, ...] = ()
+    rows: int = 0
+    seed: int = 0
+
+    @property
+    def shape(self) -> TableSchema:
+        return TableSchema.from_json(self.schema)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Task:
+        pin = data["pin"]
+        lists = {name: tuple(data[name]) for name in ("files", "bounds")}
+        return cls(**{**data, **lists, "ask": Ask(data["ask"]), "pin": None if pin is None else Pin(**pin)})
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Rows and the exact sum of their hashes."""
+
+    rows: int
+    hash: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Keys (JSON) by what was found; `different`: (key, columns), which only COLUMNS knows.
+
+    `rows`, `lake_rows`: how many were compared; `undecided`: keys that changed while the source was read, in a way that
+    does not show whether they are equal; `more`: there are more keys than are named; `twice`: keys that several rows of
+    the lake have; `staged`: rows that came on top of the pinned version.
+    """
+
+    rows: int = 0
+    lake_rows: int = 0
+    missing: tuple[Any, ...] = ()
+    extra: tuple[Any, ...] = ()
+    different: tuple[tuple[Any, tuple[str, ...]], ...] = ()
+    undecided: tuple[Any, ...] = ()
+    twice: tuple[Any, ...] = ()
+    keys: tuple[Any, ...] = ()
+    sums: tuple[Sum, ...] = ()
+    staged: int = 0
+    more: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "sums": [[s.rows, str(s.hash)] for s in self.sums]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Answer:
+        lists = {name: tuple(data[name]) for name in ("missing", "extra", "undecided", "twice", "keys")}
+        different = tuple((key, tuple(columns)) for key, columns in data["different"])
+        sums = tuple(Sum(rows, int(total)) for rows, total in data["sums"])
+        return cls(**{**data, **lists, "different": different, "sums": sums})
+
+
+class Desk:
+    """The directory of one verification, seen from either side."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage, self.directory = storage, directory
+
+    def url(self, path: str) -> str:
+        """A file's name for Spark."""
+        return self._storage.url(path)
+
+    def put(self, name: str, data: Any) -> str:
+        """Writes a file of the source's answers; returns its path in staging."""
+        path = f"{self.directory}/hashes/{name}.parquet"
+        self._storage.replace(path, data)
+        return path
+
+    def ask(self, number: int, task: Task) -> None:
+        self._write("tasks", number, task.to_json())
+
+    def asked(self, number: int) -> Task | None:
+        """The task, once it is there."""
+        data = self._read("tasks", number)
+        return None if data is None else Task.from_json(data)
+
+    def answer(self, number: int, answer: Answer) -> None:
+        self._write("answers", number, answer.to_json())
+
+    def fail(self, number: int, error: Mapping[str, str]) -> None:
+        """What kept the job from an answer: `message`, `where` and `fix`."""
+        self._write("answers", number, {"error": dict(error)})
+
+    def answered(self, number: int) -> Answer | None:
+        """The answer, once it is there. Raises LakeError where the job has none."""
+        data = self._read("answers", number)
+        if data is not None and "error" in data:
+            raise LakeError(data["error"]["message"], where=data["error"]["where"], fix=data["error"]["fix"])
+        return None if data is None else Answer.from_json(data)
+
+    def clear(self) -> None:
+        """Removes all files."""
+        for file in list(self._storage.files(self.directory)):
+            self._storage.remove(file.path)
+
+    def _write(self, kind: str, number: int, data: Mapping[str, Any]) -> None:
+        self._storage.replace(f"{self.directory}/{kind}/{number:06d}.json", orjson.dumps(data))
+
+    def _read(self, kind: str, number: int) -> Any:
+        data = self._storage.read(f"{self.directory}/{kind}/{number:06d}.json")
+        return None if data is None else orjson.loads(data)

@@ -1,0 +1,69 @@
+"""The Spark job that compares, seen from here: started once, and asked one thing after the other."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from dblog_core import spark
+from dblog_core.config import Config
+from dblog_core.errors import LakeError
+from dblog_core.interfaces import Clock
+from dblog_core.verify.exchange import Answer, Ask, Desk, Task
+from dblog_core.verify.places import Interrupted
+
+_LOOK = 0.05  # seconds between two looks for an answer
+
+
+class LakeSide:
+    """A context: the job starts at its beginning, beside the first reading of the source, and ends with it."""
+
+    def __init__(self, config: Config, desk: Desk, clock: Clock, stop: threading.Event) -> None:
+        self._config, self._desk, self._clock, self._stop = config, desk, clock, stop
+        self._end, self._number = threading.Event(), 0
+        self._said: list[str] = []
+        self._fault: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="verify-lake", daemon=True)
+
+    def __enter__(self) -> LakeSide:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._thread.is_alive():
+            self._desk.ask(self._number + 1, Task(Ask.END))
+        else:
+            self._end.set()
+        self._thread.join()
+
+    def ask(self, task: Task) -> Answer:
+        """Waits for the answer. Raises Interrupted, and LakeError where the job cannot give one."""
+        self._number += 1
+        self._desk.ask(self._number, task)
+        while True:
+            running = self._thread.is_alive()
+            if (answer := self._desk.answered(self._number)) is not None:
+                return answer
+            if not running:
+                raise LakeError(
+                    f"the comparison has ended without an answer: {' / '.join(self._said[-3:]) or self._fault}",
+                    where=self._config.lake.path,
+                    fix="see `dblog check`; run it with --debug for all that Spark says",
+                ) from self._fault
+            if self._clock.wait(self._stop, _LOOK):
+                raise Interrupted
+
+    def _run(self) -> None:
+        try:
+            spark.run_job(
+                "verify",
+                self._config,
+                arguments=["--desk", self._desk.directory],
+                stop=self._end,
+                on_line=self._said.append,
+                on_result=lambda _: None,
+            )
+        except Exception as error:  # noqa: BLE001 - it is told by whoever waits for an answer
+            self._fault = error

@@ -1,0 +1,51 @@
+"""The version of a lake table that a comparison begins with: the newest one, somebody else's commits included."""
+
+from __future__ import annotations
+
+import re
+
+from dblog_core.errors import LakeError
+from dblog_core.lake import LakeStatus, State, read_status, table_location
+from dblog_core.schema import TableName
+from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
+from dblog_core.verify.exchange import Pin
+
+_COMMIT = re.compile(r"(\d{20})\.json")
+_TRIES = 100
+
+
+def pin(lake: Location, staging: Staging, table: TableName) -> Pin | None:
+    """The table's newest version, with an offset up to which all is in it; None where the lake has no such table.
+
+    A merge may be under way, and have committed this table already: its changes are folded on top once more then, which
+    changes nothing. Raises LakeError where merges end faster than they can be looked at.
+    """
+    location = table_location(lake, table)
+    for _ in range(_TRIES):
+        before = read_status(lake)
+        version = _newest(location)
+        after = read_status(lake)
+        if _merge(before) == _merge(after):
+            return _pin(after, staging, table, version)
+    raise LakeError("merges end faster than they can be looked at", where=str(location), fix="verify again")
+
+
+def _merge(status: LakeStatus | None) -> int:
+    return 0 if status is None else status.merge
+
+
+def _pin(status: LakeStatus | None, staging: Staging, table: TableName, version: int | None) -> Pin | None:
+    if version is None:
+        return None
+    head = staging.head()
+    newest = head.last_offset if head is not None else 0
+    known = None if status is None else status.tables.get(str(table))
+    if known is None:  # its first merge is under way, or it is none of ours
+        return Pin(version, 0, 0, newest)
+    return Pin(version, known.offset, known.segment, newest, known.state is State.STOPPED)
+
+
+def _newest(table: Location) -> int | None:
+    found = [int(match[1]) for name in (table / "_delta_log").names() if (match := _COMMIT.fullmatch(name))]
+    return max(found, default=None)

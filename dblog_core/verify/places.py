@@ -1,0 +1,56 @@
+"""Where the capture says that a verification's windows lie: read from the manifests, as they are published."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from dblog_core.errors import DblogError
+from dblog_core.interfaces import Clock, StateStore
+from dblog_core.leader import LEASE
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Probed
+
+_LOOK = 0.05  # seconds between two looks for a segment
+_PATIENCE = 60.0  # seconds without any capture: long enough for a standby
+
+
+class Interrupted(Exception):
+    """The verification was told to stop."""
+
+
+class Places:
+    """Follows the manifests from the newest one on. Not thread-safe."""
+
+    def __init__(self, staging: Staging, state: StateStore, clock: Clock, stop: threading.Event) -> None:
+        self._staging, self._state, self._clock, self._stop = staging, state, clock, stop
+        self._segment = staging.head_number()
+        self._known: dict[str, Probed] = {}
+
+    def of(self, windows: Iterable[str]) -> dict[str, Probed]:
+        """The place of every window, waiting for it. Raises Interrupted, and DblogError where no capture runs."""
+        wanted = set(windows)
+        seen_at = self._clock.monotonic()
+        while True:
+            self._read_on()
+            if wanted <= self._known.keys():
+                return {window: self._known.pop(window) for window in wanted}
+            now = self._clock.monotonic()
+            if self._state.leader(LEASE) is not None:
+                seen_at = now
+            elif now - seen_at > _PATIENCE:
+                raise no_capture()
+            if self._clock.wait(self._stop, _LOOK):
+                raise Interrupted
+
+    def _read_on(self) -> None:
+        for manifest in self._staging.manifests(self._segment):
+            self._known.update((probed.window, probed) for probed in manifest.probes)
+            self._segment = manifest.segment
+
+
+def no_capture() -> DblogError:
+    """What to say where nobody reads the log."""
+    return DblogError(
+        "no capture is running, and only the log can say what a comparison has seen", fix="start `dblog capture`"
+    )

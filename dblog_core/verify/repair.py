@@ -1,0 +1,79 @@
+"""Mending a table: a dump of exactly the keys that differ, merged into the lake.
+
+A key that the source does not have becomes a delete. More keys than a dump takes are mended by a dump of the table.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from dblog_core import dump, requests, spark
+from dblog_core.config import Config
+from dblog_core.errors import DblogError, LakeError
+from dblog_core.interfaces import Clock
+from dblog_core.lake import read_status
+from dblog_core.requests import MAX_KEYS, DumpRequest
+from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
+from dblog_core.verify.places import Interrupted
+from dblog_core.verify.report import TableReport
+from dblog_core.wiring import open_state
+
+_LOOK = 0.2  # seconds between two looks at a merge that somebody else runs
+
+
+def mend(config: Config, report: TableReport, *, stop: threading.Event, clock: Clock) -> str:
+    """Requests the dump, works on it, and waits until the super-changelog has it; its id.
+
+    Raises Interrupted, and DblogError where the dump does not come about.
+    """
+    keys: tuple[Any, ...] = tuple(report.keys)
+    whole = report.more or len(keys) > MAX_KEYS
+    request = DumpRequest(tables=(report.table,), keys=() if whole else keys)
+    dump_id = requests.submit(config, request, clock=clock)
+    dump.work(config, stop=stop, dump_id=dump_id)
+    status = dump.wait(config, dump_id, stop=stop)
+    if stop.is_set():
+        raise Interrupted
+    if status.state != "done":
+        raise DblogError(
+            f"dump {dump_id} is {status.state}: {status.error or 'it was ended'}",
+            where=report.table,
+            fix="mend its cause, and verify again",
+        )
+    return dump_id
+
+
+def merge(
+    config: Config,
+    lake: Location,
+    staging: Staging,
+    *,
+    stop: threading.Event,
+    clock: Clock,
+    on_line: Callable[[str], None],
+) -> None:
+    """Has all that is staged merged: by the merge that runs, or by one of our own. Raises Interrupted or LakeError."""
+    head = staging.head()
+    target = 0 if head is None else head.last_offset
+    with closing(open_state(config)) as state:
+        while state.leader("merge") is not None:
+            if _merged(lake) >= target:
+                return
+            if clock.wait(stop, _LOOK):
+                raise Interrupted
+    if _merged(lake) >= target:
+        return
+    code = spark.run_job("merge", config, arguments=["--once", "--wait", "60"], stop=stop, on_line=on_line)
+    if stop.is_set():
+        raise Interrupted
+    if code and _merged(lake) < target:
+        raise LakeError("the merge of the dump has failed", where=str(lake), fix="run `dblog merge`, then verify again")
+
+
+def _merged(lake: Location) -> int:
+    status = read_status(lake)
+    return 0 if status is None else status.offset

@@ -1,0 +1,112 @@
+"""What a verification has found: one record a table, and the JSON that users script against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dblog_core.interfaces import Json
+from dblog_core.verify.exchange import Pin
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was drawn, and what it tells: with `confidence` at most these shares (0 to 1) of the source's rows are
+    missing or different, and of the lake's rows extra or different."""
+
+    source_rows: int
+    lake_rows: int
+    confidence: float
+    source_at_most: float
+    lake_at_most: float
+
+    def to_json(self) -> Json:
+        return {
+            "source_rows": self.source_rows,
+            "lake_rows": self.lake_rows,
+            "confidence": self.confidence,
+            "source_at_most": self.source_at_most,
+            "lake_at_most": self.lake_at_most,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """Keys are JSON. `rows`, `lake_rows`: how many were compared; `twice`: keys that the lake has more than once, which
+    are in `extra` too; `undecided`: keys that changed all the time; `more`: more differ than are named; `note`: what
+    explains it; `error`: why the table could not be compared to its end."""
+
+    table: str
+    rows: int = 0
+    lake_rows: int = 0
+    missing: tuple[Any, ...] = ()
+    extra: tuple[Any, ...] = ()
+    different: tuple[tuple[Any, tuple[str, ...]], ...] = ()
+    undecided: tuple[Any, ...] = ()
+    twice: tuple[Any, ...] = ()
+    more: bool = False
+    note: str | None = None
+    error: str | None = None
+    pin: Pin | None = None
+    staged: int = 0
+    sample: Sample | None = None
+    repaired: Json | None = None
+    seconds: float = 0.0
+
+    @property
+    def equal(self) -> bool:
+        """Whether it is certain that nothing differs."""
+        return not (self.found or self.undecided or self.more or self.error)
+
+    @property
+    def found(self) -> int:
+        """How many keys differ, of those that are named."""
+        return len(self.missing) + len(self.extra) + len(self.different)
+
+    @property
+    def keys(self) -> list[Any]:
+        """The keys that differ, each once."""
+        every = [*self.missing, *self.extra, *(key for key, _ in self.different)]
+        return list({repr(key): key for key in every}.values())
+
+    def to_json(self) -> Json:
+        optional = {"note": self.note, "sample": self.sample and self.sample.to_json(), "repaired": self.repaired}
+        return {
+            "table": self.table,
+            "rows": self.rows,
+            **self.differences(),
+            "undecided": list(self.undecided),
+            "twice": list(self.twice),
+            "more": self.more,
+            "error": self.error,
+            "lake_rows": self.lake_rows,
+            "lake_offset": self.pin.offset if self.pin else None,
+            "seconds": round(self.seconds, 3),
+            **{name: value for name, value in optional.items() if value is not None},
+        }
+
+    def differences(self) -> Json:
+        """The contract's three lists."""
+        return {
+            "missing": list(self.missing),
+            "extra": list(self.extra),
+            "different": [{"key": key, "columns": list(columns)} for key, columns in self.different],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All tables."""
+
+    tables: tuple[TableReport, ...] = field(default_factory=tuple)
+
+    @property
+    def equal(self) -> bool:
+        return all(table.equal for table in self.tables)
+
+    def with_table(self, table: TableReport) -> Report:
+        """The report with one table's record replaced."""
+        return replace(self, tables=tuple(table if t.table == table.table else t for t in self.tables))
+
+    def to_json(self) -> Json:
+        return {"equal": self.equal, "tables": [table.to_json() for table in self.tables]}

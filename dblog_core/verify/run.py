@@ -1,0 +1,170 @@
+"""A verification of some tables: compared one after the other, mended where that is wished, and certified."""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dblog_core import requests, wiring
+from dblog_core.clock import SystemClock
+from dblog_core.config import Config
+from dblog_core.errors import DblogError, RequestError
+from dblog_core.interfaces import Clock, Json
+from dblog_core.leader import LEASE
+from dblog_core.requests import DumpRequest
+from dblog_core.schema import TableName
+from dblog_core.verify import certificate, repair
+from dblog_core.verify.exchange import Ask, Desk, Sum, Task
+from dblog_core.verify.lake_side import LakeSide
+from dblog_core.verify.places import Interrupted, Places, no_capture
+from dblog_core.verify.reading import Readers
+from dblog_core.verify.report import Report, TableReport
+from dblog_core.verify.table import TableCheck, Tools, Wish
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyRequest:
+    """What a user asks for. `tables`: names or patterns (None: all); `rate`: rows a second (0: no limit); `workers`
+    None: the configuration's for dumps."""
+
+    tables: tuple[str, ...] | None
+    mend: bool = False
+    wish: Wish = field(default_factory=Wish)
+    certificate: Path | None = None
+    rate: int = 0
+    workers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Whether the lake still gives what a certificate says of a table; `error`: why that cannot be told."""
+
+    table: str
+    version: int
+    equal: bool
+    error: str | None = None
+
+    def to_json(self) -> Json:
+        return {"table": self.table, "version": self.version, "equal": self.equal, "error": self.error}
+
+
+def verify(
+    config: Config,
+    request: VerifyRequest,
+    *,
+    stop: threading.Event,
+    say: Callable[[str], None],
+    clock: Clock | None = None,
+) -> Report:
+    """Compares the tables, and mends them where that is asked for.
+
+    Raises RequestError for tables that are not captured or have no key, DblogError where no capture runs, Interrupted
+    once `stop` is set. What keeps a single table from being compared stands in its record.
+    """
+    clock = clock or SystemClock()
+    wanted, refused = requests.resolve(config, DumpRequest(tables=request.tables))
+    for left_out in refused:
+        say(f"left out: {left_out.reason}")
+    with _tools(config, request, stop, say, clock) as tools:
+        report, parts = Report(), []
+        for table in (w.schema.table for w in wanted):
+            check = TableCheck(tools, table)
+            found = check.sampled(request.wish) if request.wish.sampled else check.whole()
+            report = Report((*report.tables, found))
+            if request.certificate is not None and check.evidence is not None:
+                parts.append(_certified(tools, check, found))
+        if request.certificate is not None:
+            now = dt.datetime.fromtimestamp(clock.time(), dt.UTC).isoformat(timespec="seconds")
+            request.certificate.write_bytes(certificate.certificate(config.source.name, now, parts))
+        return _mended(tools, report, stop=stop, clock=clock) if request.mend else report
+
+
+def check(config: Config, file: Path, *, stop: threading.Event, clock: Clock | None = None) -> list[Checked]:
+    """Looks whether the lake, at the certificate's versions, still gives its sums. Raises RequestError, Interrupted."""
+    claims = certificate.claims(file, source=config.source.name)
+    staging, clock = wiring.open_staging(config), clock or SystemClock()
+    with _desk(Desk(staging.storage, _directory())) as desk, LakeSide(config, desk, clock, stop) as lake_side:
+        return [_checked(lake_side, claim) for claim in claims]
+
+
+def _checked(lake_side: LakeSide, claim: certificate.Claim) -> Checked:
+    try:
+        sums = lake_side.ask(Task(Ask.SUMS, claim.schema, claim.pin, bounds=claim.bounds)).sums
+    except DblogError as error:
+        return Checked(claim.table, claim.pin.version, equal=False, error=str(error))
+    return Checked(claim.table, claim.pin.version, sums == claim.sums)
+
+
+@contextmanager
+def _tools(
+    config: Config, request: VerifyRequest, stop: threading.Event, say: Callable[[str], None], clock: Clock
+) -> Iterator[Tools]:
+    if request.wish.sampled and request.certificate is not None:
+        raise RequestError("a sample has no certificate", fix="leave out --sample or --certificate")
+    staging, source = wiring.open_staging(config), wiring.open_source(config.source)
+    workers = request.workers or config.dump.workers
+    with closing(wiring.open_state(config)) as state:
+        if state.leader(LEASE) is None:
+            raise no_capture()
+        with _desk(Desk(staging.storage, _directory())) as desk, LakeSide(config, desk, clock, stop) as lake_side:
+            yield Tools(
+                config=config,
+                source=source,
+                staging=staging,
+                lake=wiring.open_lake(config),
+                readers=Readers(
+                    source, config.source.name, desk, workers=workers, rate=request.rate, clock=clock, stop=stop
+                ),
+                places=Places(staging, state, clock, stop),
+                lake_side=lake_side,
+                workers=workers,
+                say=say,
+            )
+
+
+@contextmanager
+def _desk(desk: Desk) -> Iterator[Desk]:
+    try:
+        yield desk
+    finally:
+        desk.clear()
+
+
+def _directory() -> str:
+    return f"tmp/verify-{secrets.token_hex(8)}"
+
+
+def _certified(tools: Tools, check: TableCheck, found: TableReport) -> Json:
+    evidence = check.evidence
+    assert evidence is not None
+    sums: tuple[Sum, ...] = ()
+    if evidence.pin is not None:
+        sums = tools.lake_side.ask(Task(Ask.SUMS, evidence.schema, evidence.pin, bounds=evidence.bounds)).sums
+    return certificate.table_json(found, evidence, sums)
+
+
+def _mended(tools: Tools, report: Report, *, stop: threading.Event, clock: Clock) -> Report:
+    """Dumps what differs, has it merged, and compares it again; the report of that second comparison."""
+    broken = [table for table in report.tables if table.found]
+    dumps = {}
+    for table in broken:
+        tools.say(f"{table.table}: {table.found:,} keys are dumped")
+        dumps[table.table] = repair.mend(tools.config, table, stop=stop, clock=clock)
+    if broken:
+        tools.say("the dumps are merged")
+        repair.merge(tools.config, tools.lake, tools.staging, stop=stop, clock=clock, on_line=tools.say)
+    for table in broken:
+        check = TableCheck(tools, TableName.parse(table.table))
+        again = check.whole() if table.more else check.listed([*table.keys, *table.undecided])
+        repaired = {"dump": dumps[table.table], **table.differences()}
+        again = replace(again, rows=table.rows, lake_rows=table.lake_rows, sample=table.sample, repaired=repaired)
+        report = report.with_table(again)
+    return report
+
+
+__all__ = ["Checked", "Interrupted", "VerifyRequest", "check", "verify"]

@@ -1,0 +1,85 @@
+"""Which keys are read again, and what is said of them in the end. Pure.
+
+A key is a suspect until a reading finds it equal. It is a difference once `READINGS` readings have found it different
+in whichever way, and what the last one says is told. A reading that leaves it undecided counts neither way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from dblog_core.verify.exchange import Answer
+
+READINGS = 2
+"""How often a key has to be found different before that is told."""
+
+
+class Kind(StrEnum):
+    """What is wrong with a key."""
+
+    MISSING = "missing"  # in the source, not in the lake
+    EXTRA = "extra"  # in the lake alone
+    DIFFERENT = "different"
+    TWICE = "twice"  # several rows of the lake have it
+    UNDECIDED = "undecided"  # it changed while it was read
+
+
+@dataclass(slots=True)
+class _Suspect:
+    key: Any
+    kind: Kind = Kind.UNDECIDED
+    found: int = 0
+
+
+@dataclass(slots=True)
+class Suspects:
+    """The keys of one table that no reading has found equal yet."""
+
+    _open: dict[str, _Suspect] = field(default_factory=dict)
+    _told: dict[str, _Suspect] = field(default_factory=dict)
+
+    def take(self, answer: Answer) -> None:
+        """A reading of all open keys; the first one is of all keys there are."""
+        before, self._open = self._open, {}
+        for kind, keys in _by_kind(answer):
+            for key in keys:
+                name = _name(key)
+                suspect = before.get(name) or _Suspect(key)
+                if kind is not Kind.UNDECIDED:
+                    suspect.kind, suspect.found = kind, suspect.found + 1
+                (self._told if suspect.found >= READINGS else self._open)[name] = suspect
+
+    def keep(self) -> None:
+        """Tells what was found once, of all that is open: for readings that were whole twice."""
+        for name, suspect in list(self._open.items()):
+            if suspect.found:
+                self._told[name] = self._open.pop(name)
+
+    @property
+    def open(self) -> list[Any]:
+        """Keys (JSON) to read again."""
+        return [suspect.key for suspect in self._open.values()]
+
+    def told(self, kind: Kind) -> list[Any]:
+        """Keys (JSON) that differ in this way for certain; UNDECIDED: those still open."""
+        if kind is Kind.UNDECIDED:
+            return self.open
+        return [suspect.key for suspect in self._told.values() if suspect.kind is kind]
+
+
+def _by_kind(answer: Answer) -> list[tuple[Kind, list[Any]]]:
+    return [
+        (Kind.MISSING, list(answer.missing)),
+        (Kind.EXTRA, list(answer.extra)),
+        (Kind.DIFFERENT, [key for key, _ in answer.different]),
+        (Kind.TWICE, list(answer.twice)),
+        (Kind.UNDECIDED, list(answer.undecided)),
+    ]
+
+
+def _name(key: Any) -> str:
+    return orjson.dumps(key).decode()

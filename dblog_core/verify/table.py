@@ -1,0 +1,282 @@
+"""One table, from the pinned version of its lake copy to what differs in the end."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dblog_core import ranges
+from dblog_core.config import Config
+from dblog_core.errors import DblogError
+from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.ranges import Range
+from dblog_core.rules import Rules
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
+from dblog_core.values import key_to_json
+from dblog_core.verify import confidence
+from dblog_core.verify.certificate import Evidence
+from dblog_core.verify.exchange import Answer, Ask, Pin, Task
+from dblog_core.verify.lake_side import LakeSide
+from dblog_core.verify.pins import pin
+from dblog_core.verify.places import Places
+from dblog_core.verify.reading import Placed, Readers, placed
+from dblog_core.verify.report import Sample, TableReport
+from dblog_core.verify.suspects import Kind, Suspects
+
+ROUNDS = 8
+"""Readings of the keys that no reading has decided yet, before they are told as undecided."""
+
+MOST_COLUMNS = 1_000
+"""Keys whose differing columns are looked for: both sides' rows are read for that."""
+
+_SCANS = 3
+"""Readings of a whole table that is altered meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What every table is compared with."""
+
+    config: Config
+    source: Source
+    staging: Staging
+    lake: Location
+    readers: Readers
+    places: Places
+    lake_side: LakeSide
+    workers: int
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How many rows to draw (None: all are compared), as rows or as a share of the table, and the confidence."""
+
+    rows: int | None = None
+    share: float | None = None
+    confidence: float = 0.99
+
+    @property
+    def sampled(self) -> bool:
+        return self.rows is not None or self.share is not None
+
+
+class TableCheck:
+    """Compares one table; `evidence` is what a certificate is made of."""
+
+    def __init__(self, tools: Tools, table: TableName) -> None:
+        self._tools, self._table, self._name = tools, table, str(table)
+        self._rules = Rules(tools.config.source.columns)
+        self._suspects = Suspects()
+        self.evidence: Evidence | None = None
+
+    def whole(self) -> TableReport:
+        """Every row of either side."""
+        return self._timed(self._whole)
+
+    def sampled(self, wish: Wish) -> TableReport:
+        """Rows drawn at random on either side."""
+        return self._timed(lambda: self._sampled(wish))
+
+    def listed(self, keys: Sequence[Any]) -> TableReport:
+        """Chosen keys (JSON) alone."""
+        return self._timed(lambda: self._listed(keys))
+
+    def _timed(self, check: Callable[[], TableReport]) -> TableReport:
+        began = time.monotonic()
+        try:
+            report = check()
+        except DblogError as error:
+            report = TableReport(self._name, error=str(error))
+        return replace(report, seconds=time.monotonic() - began)
+
+    # All rows -------------------------------------------------------------------------------------------------------
+
+    def _whole(self) -> TableReport:
+        schema, pinned, answer, readings = self._scanned()
+        self._suspects.take(answer)
+        if answer.more:  # too many to be read by their keys: the whole is read a second time
+            schema, pinned, second, readings = self._scanned()
+            self._suspects.take(second)
+            self._suspects.keep()
+            return self._report(schema, pinned, replace(second, undecided=()))
+        self.evidence = Evidence.of(schema, self._rules.schema(schema), pinned, readings)
+        self._narrow(schema)
+        return self._report(schema, pinned, answer)
+
+    def _scanned(self) -> tuple[TableSchema, Pin | None, Answer, list[Placed]]:
+        for _ in range(_SCANS):
+            pinned = self._pin()
+            with _Reader(self._tools.source) as reader:
+                schema = reader.schema(self._table)
+                order, parts = reader.key_order(schema), self._parts(reader, schema)
+            found = self._tools.readers.whole(schema, parts, self._counted())
+            readings = placed(self._tools.readers, self._tools.places, schema, found)
+            if self._same(schema, order):
+                return schema, pinned, self._ask(Ask.COMPARE, schema, pinned, readings), readings
+        raise DblogError(
+            "the table was altered whenever it was read", where=self._name, fix="verify again when nobody alters it"
+        )
+
+    def _parts(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
+        options = {"chunk_size": self._tools.config.dump.chunk_size, "workers": self._tools.workers}
+        return ranges.cut(reader, schema, (), Range(), options, wanted=1 if self._tools.workers == 1 else None)
+
+    def _counted(self) -> Callable[[int], None]:
+        total = 0
+
+        def count(rows: int) -> None:
+            nonlocal total
+            total += rows
+            self._tools.say(f"{self._name}: {total:,} rows hashed by the source")
+
+        return count
+
+    def _same(self, schema: TableSchema, order: str) -> bool:
+        with _Reader(self._tools.source) as reader:
+            now = reader.schema(self._table)
+            return now.fingerprint == schema.fingerprint and reader.key_order(now) == order
+
+    # Chosen keys ----------------------------------------------------------------------------------------------------
+
+    def _listed(self, keys: Sequence[Any]) -> TableReport:
+        with _Reader(self._tools.source) as reader:
+            schema = reader.schema(self._table)
+        pinned, answer = self._read_again(schema, keys)
+        self._suspects.take(answer)
+        self._narrow(schema)
+        return self._report(schema, pinned, answer)
+
+    def _narrow(self, schema: TableSchema) -> None:
+        """Reads open keys again until each is decided, or the rounds are used up."""
+        for _ in range(ROUNDS):
+            if not (keys := self._suspects.open):
+                return
+            self._tools.say(f"{self._name}: {len(keys):,} keys are read again")
+            _, answer = self._read_again(schema, keys)
+            self._suspects.take(answer)
+
+    def _read_again(self, schema: TableSchema, keys: Sequence[Any]) -> tuple[Pin | None, Answer]:
+        pinned = self._pin()
+        readings = self._placed(schema, self._tools.readers.listed(schema, keys))
+        return pinned, self._ask(Ask.COMPARE, schema, pinned, readings, asked=True)
+
+    def _columns(self, schema: TableSchema) -> dict[str, tuple[str, ...]]:
+        """The columns in which keys differ that differ for certain: of the first MOST_COLUMNS of them."""
+        wanted = self._suspects.told(Kind.DIFFERENT)[:MOST_COLUMNS]
+        named: dict[str, tuple[str, ...]] = {}
+        for _ in range(ROUNDS):
+            open_keys = [key for key in wanted if repr(key) not in named]
+            if not open_keys:
+                break
+            pinned = self._pin()
+            readings = self._placed(schema, self._tools.readers.rows(schema, open_keys, self._rules))
+            answer = self._ask(Ask.COLUMNS, schema, pinned, readings, asked=True)
+            named.update({repr(key): columns for key, columns in answer.different})
+        return named
+
+    # A sample -------------------------------------------------------------------------------------------------------
+
+    def _sampled(self, wish: Wish) -> TableReport:
+        with _Reader(self._tools.source) as reader:
+            schema = reader.schema(self._table)
+            ours = self._drawn(reader, schema, wish)
+        pinned, theirs, lake_rows = self._pin(), (), 0
+        if pinned is not None:
+            task = Task(Ask.SAMPLE, self._staged(schema), pinned, rows=max(len(ours), 1), seed=secrets.randbits(31))
+            drawn = self._tools.lake_side.ask(task)
+            theirs, lake_rows = drawn.keys, drawn.lake_rows
+        every = list({repr(key): key for key in (*ours, *theirs)}.values())
+        report = self._listed(every)
+        bad = {repr(key) for key in (*report.keys, *report.undecided)}
+        each = 1 - (1 - wish.confidence) / 2  # both statements together hold with the confidence that is asked for
+        found = Sample(
+            source_rows=len(ours),
+            lake_rows=len(theirs),
+            confidence=wish.confidence,
+            source_at_most=_share(ours, bad, each),
+            lake_at_most=0.0 if pinned is not None and not lake_rows else _share(theirs, bad, each),
+        )
+        return replace(report, sample=found)
+
+    def _drawn(self, reader: ChunkReader, schema: TableSchema, wish: Wish) -> list[Any]:
+        """Keys of the source: every n-th of the key's index, from a random one on, so each row is as likely."""
+        rows = max(reader.estimated_rows(self._table), 1)
+        wanted = wish.rows if wish.rows is not None else max(1, round(rows * (wish.share or 0)))
+        step = max(1, rows // max(wanted, 1))
+        first = secrets.randbelow(step) + 1
+        start = next(reader.boundaries(schema, after=None, upto=None, every=first), None)
+        if start is None:
+            return []
+        more = reader.boundaries(schema, after=start, upto=None, every=step)
+        return [key_to_json(start), *(key_to_json(key) for key in more)]
+
+    # The end --------------------------------------------------------------------------------------------------------
+
+    def _report(self, schema: TableSchema, pinned: Pin | None, answer: Answer) -> TableReport:
+        told, columns = self._suspects.told, self._columns(schema)
+        twice = told(Kind.TWICE)
+        return TableReport(
+            self._name,
+            rows=answer.rows,
+            lake_rows=answer.lake_rows,
+            missing=tuple(told(Kind.MISSING)),
+            extra=(*told(Kind.EXTRA), *twice),
+            different=tuple((key, columns.get(repr(key), ())) for key in told(Kind.DIFFERENT)),
+            undecided=tuple(told(Kind.UNDECIDED)),
+            twice=tuple(twice),
+            more=answer.more,
+            note=_note(pinned, answer),
+            pin=pinned,
+            staged=answer.staged,
+        )
+
+    def _pin(self) -> Pin | None:
+        return pin(self._tools.lake, self._tools.staging, self._table)
+
+    def _placed(self, schema: TableSchema, readings: Any) -> list[Placed]:
+        return placed(self._tools.readers, self._tools.places, schema, readings)
+
+    def _ask(
+        self, ask: Ask, schema: TableSchema, pinned: Pin | None, readings: Sequence[Placed], *, asked: bool = False
+    ) -> Answer:
+        files = tuple(p.reading.file for p in readings)
+        since, upto = min(p.since for p in readings), max(p.upto for p in readings)
+        return self._tools.lake_side.ask(Task(ask, self._staged(schema), pinned, files, since, upto, asked))
+
+    def _staged(self, schema: TableSchema) -> Any:
+        return self._rules.schema(schema).to_json()
+
+
+class _Reader:
+    """A reader for a moment."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __enter__(self) -> ChunkReader:
+        self._reader = self._source.open_reader()
+        return self._reader
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+
+def _share(keys: Sequence[Any], bad: set[str], each: float) -> float:
+    found = sum(repr(key) in bad for key in keys)
+    return confidence.at_most(found, len(keys), each) if keys else 1.0
+
+
+def _note(pinned: Pin | None, answer: Answer) -> str | None:
+    if pinned is None:
+        return "the lake has no copy of it yet: run `dblog merge`"
+    if pinned.stopped:
+        return f"its merge has stopped at offset {pinned.offset}: `dblog status` says why"
+    if answer.staged:
+        return f"{answer.staged:,} staged rows that are not merged yet count as if they were"
+    return None

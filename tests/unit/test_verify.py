@@ -1,0 +1,134 @@
+"""The pure parts of a verification: which keys are read again, what a sample tells, what is written and read back."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from dblog_core.errors import LakeError, RequestError
+from dblog_core.hashes import HASH
+from dblog_core.interfaces import Hashes
+from dblog_core.storage.opening import open_storage
+from dblog_core.verify import certificate, reading
+from dblog_core.verify.confidence import at_most
+from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Sum, Task
+from dblog_core.verify.report import Report, TableReport
+from dblog_core.verify.suspects import Kind, Suspects
+from tests.fake_source import ORDERS
+
+
+def test_a_key_has_to_differ_twice_before_it_is_told() -> None:
+    suspects = Suspects()
+    suspects.take(Answer(missing=(1, 2), extra=(3,), different=((4, ()),)))
+    assert suspects.open == [1, 2, 3, 4] and not suspects.told(Kind.MISSING)
+    suspects.take(Answer(missing=(1,), different=((3, ()),)))
+    assert suspects.told(Kind.MISSING) == [1] and suspects.told(Kind.DIFFERENT) == [3], "what the last reading says"
+    assert suspects.open == [] and suspects.told(Kind.EXTRA) == [], "2 and 4 are equal"
+
+
+def test_an_undecided_reading_counts_neither_way() -> None:
+    suspects = Suspects()
+    suspects.take(Answer(undecided=(1, 2), different=((3, ()),)))
+    suspects.take(Answer(undecided=(1, 3), missing=(2,)))
+    assert suspects.told(Kind.MISSING) == [] and sorted(suspects.open) == [1, 2, 3]
+    suspects.take(Answer(different=((3, ()),), undecided=(1,)))
+    assert suspects.told(Kind.DIFFERENT) == [3] and suspects.told(Kind.UNDECIDED) == [1]
+
+
+def test_readings_that_were_whole_twice_tell_what_they_have_found_once() -> None:
+    suspects = Suspects()
+    suspects.take(Answer(missing=(1, 2)))
+    suspects.take(Answer(missing=(2, 3), undecided=(4,)))
+    suspects.keep()
+    assert suspects.told(Kind.MISSING) == [2, 3] and suspects.told(Kind.UNDECIDED) == [4]
+
+
+@pytest.mark.parametrize(("rows", "confidence"), [(1, 0.5), (300, 0.95), (10_000, 0.99)])
+def test_where_nothing_differs_it_is_the_rule_of_three(rows: int, confidence: float) -> None:
+    assert at_most(0, rows, confidence) == pytest.approx(1 - (1 - confidence) ** (1 / rows))
+
+
+@given(rows=st.integers(1, 400), found=st.integers(0, 20), confidence=st.floats(0.5, 0.999))
+def test_a_larger_share_would_have_shown_more(rows: int, found: int, confidence: float) -> None:
+    bound = at_most(found, rows, confidence)
+    if found >= rows:
+        assert bound == 1.0
+        return
+    shown = sum(math.comb(rows, k) * bound**k * (1 - bound) ** (rows - k) for k in range(found + 1))
+    assert found / rows < bound <= 1 and shown == pytest.approx(1 - confidence, rel=1e-6)
+
+
+def test_a_confidence_of_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="not between"):
+        at_most(0, 10, 1.0)
+
+
+def test_tasks_and_answers_come_back_as_they_were(tmp_path: Path) -> None:
+    desk = Desk(open_storage(str(tmp_path), "shop"), "tmp/verify-x")
+    task = Task(Ask.SUMS, ORDERS.to_json(), Pin(3, 7, 2, 9, stopped=True), ("f",), 1, 2, True, (5,))
+    answer = Answer(1, 2, (1,), ("x",), ((2, ("v",)),), ([1, "b"],), (3,), (), (Sum(2, -(1 << 80)),), 4, True)
+    assert desk.asked(1) is None and desk.answered(1) is None
+    desk.ask(1, task)
+    desk.answer(1, answer)
+    assert desk.asked(1) == task and desk.answered(1) == answer
+    desk.fail(2, {"message": "it broke", "where": "here", "fix": "mend it"})
+    with pytest.raises(LakeError, match="it broke"):
+        desk.answered(2)
+    desk.clear()
+    assert desk.asked(1) is None and desk.answered(1) is None
+
+
+def test_asked_keys_that_the_source_lacks_have_no_hash() -> None:
+    class Reader:
+        @staticmethod
+        def hashes_of(*_: object) -> Hashes:
+            return Hashes(ORDERS, pa.record_batch({"id": pa.array([2], pa.int64()), HASH: [7]}), None)
+
+    found = reading._hashes_of(Reader(), ORDERS, [(1,), (2,)])  # type: ignore[arg-type]
+    assert found.batch.to_pylist() == [{"id": 2, HASH: 7}, {"id": 1, HASH: None}] and found.rows == 1
+
+
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1)))
+def test_sums_of_hashes_are_exact(hashes: list[int]) -> None:
+    assert reading._sum(pa.array(hashes, pa.int64())) == sum(hashes)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        TableReport("t", missing=(1,)),
+        TableReport("t", extra=(1,)),
+        TableReport("t", different=((1, ()),)),
+        TableReport("t", undecided=(1,)),
+        TableReport("t", more=True),
+        TableReport("t", error="it broke"),
+    ],
+)
+def test_what_is_not_certain_to_be_equal_is_not(table: TableReport) -> None:
+    assert not table.equal and not Report((TableReport("u"), table)).equal
+
+
+def test_the_json_is_the_contracts() -> None:
+    table = TableReport("shop.t", 3, missing=(1,), extra=([2, "b"],), different=((3, ("v",)),))
+    (found,) = Report((table,)).to_json()["tables"]
+    assert {name: found[name] for name in ("table", "rows", "missing", "extra", "different")} == {
+        "table": "shop.t",
+        "rows": 3,
+        "missing": [1],
+        "extra": [[2, "b"]],
+        "different": [{"key": 3, "columns": ["v"]}],
+    }
+
+
+def test_a_file_that_is_no_certificate_of_the_source_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "c.json"
+    file.write_bytes(certificate.certificate("shop", "2026-01-01", []))
+    assert certificate.claims(file, source="shop") == []
+    for broken in ({"source": "other"}, {"source": "shop"}):
+        with pytest.raises(RequestError, match="no certificate"):
+            certificate.claims(file if broken["source"] == "other" else tmp_path / "none", source=broken["source"])
