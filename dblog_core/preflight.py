@@ -9,15 +9,18 @@ import os
 import shutil
 import tempfile
 import tomllib
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from dblog_core import wiring
-from dblog_core.config import ColumnRules, Config
-from dblog_core.errors import DblogError
+from dblog_core.config import LOOPBACK, ColumnRules, Config
+from dblog_core.errors import DblogError, StagingError
 from dblog_core.interfaces import Problem
 from dblog_core.schema import TableSchema
+from dblog_core.storage.opening import open_storage
 
 ROOM = 1 << 30  # bytes: less is soon used up by a busy source
 
@@ -35,9 +38,9 @@ def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
     parts: dict[str, Callable[[], Iterator[Problem]]] = {
         "configuration": lambda: readable_secret(file) if file else iter(()),
         "source": lambda: _source(config),
-        "staging": lambda: _directory(Path(config.staging.path), "segments", fatal=True),
+        "staging": lambda: _place(config, config.staging.path, "segments", fatal=True),
         "state": lambda: _state(config),
-        "lake": lambda: _directory(Path(config.lake.path), "tables", fatal=False),
+        "lake": lambda: _place(config, config.lake.path, "tables", fatal=False),
         "spark": lambda: _spark(config),
     }
     return [Finding(area, problem) for area, look in parts.items() for problem in _told(look)]
@@ -88,6 +91,29 @@ def column_problems(schema: TableSchema, rules: ColumnRules) -> Iterator[Problem
                     f"{place} {rule}: {column} belongs to the key of {schema.table}",
                     "rows are told apart by their key as it is: remove the rule, or name another key in [source.keys]",
                 )
+
+
+def _place(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Problem]:
+    if "://" in path:
+        return _bucket(config, path, what, fatal=fatal)
+    return _directory(Path(path), what, fatal=fatal)
+
+
+def _bucket(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Problem]:
+    """Whether objects can be made there, once each, read, listed and removed, as publishing does."""
+    storage, probe = open_storage(path, s3=config.s3), f"tmp/check-{uuid.uuid4().hex}"
+    try:
+        if not storage.create(probe, b"dblog") or storage.create(probe, b"again") or storage.read(probe) != b"dblog":
+            yield Problem(f"{path}: an object is not what was written", "see who else writes there", fatal)
+        if probe.rpartition("/")[2] not in storage.names("tmp"):
+            yield Problem(f"{path}: a new object is not listed", "use a store whose listings are never late", fatal)
+        storage.remove(probe)
+    except StagingError as error:
+        yield Problem(f"{path}: {what} cannot be written there: {error.message}", error.fix, fatal)
+    endpoint = urlsplit(config.s3.endpoint)
+    if endpoint.scheme == "http" and endpoint.hostname not in LOOPBACK:
+        what = f"{config.s3.endpoint}: rows travel unencrypted"
+        yield Problem(what, "use an https:// endpoint", fatal=False)
 
 
 def _directory(path: Path, what: str, *, fatal: bool) -> Iterator[Problem]:

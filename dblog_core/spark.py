@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 import orjson
+from pydantic import SecretStr
 
 from dblog_core.config import Config
 from dblog_core.errors import DblogError, LakeError
@@ -70,7 +71,19 @@ def spark_conf(config: Config | None = None) -> dict[str, str]:
         if master.startswith("local")
         else {}
     )
-    return {**SETTINGS, **local, **extra}
+    return {**SETTINGS, **local, **(_on_s3(config) if config else {}), **extra}
+
+
+def _on_s3(config: Config) -> dict[str, str]:
+    """A single process takes the large jars from where they lie: --jars would copy them at every start."""
+    if uses_s3(config) and config.spark.master.startswith("local"):
+        return {"spark.driver.extraClassPath": ":".join(str(jar) for jar in s3_jars(config))}
+    return {}
+
+
+def uses_s3(config: Config) -> bool:
+    """Whether Spark has to read or write an object store."""
+    return any(path.startswith("s3://") for path in (config.staging.path, config.lake.path))
 
 
 def delta_jars(config: Config) -> list[Path]:
@@ -79,12 +92,26 @@ def delta_jars(config: Config) -> list[Path]:
         from dblog_core.local.jars import jars
 
         return jars()
-    found = sorted(Path(config.spark.jars).glob("delta-*.jar"))
-    if len(found) < 2:
+    return _given(config, "delta-spark", "delta-storage")
+
+
+def s3_jars(config: Config) -> list[Path]:
+    """The jars for s3a:// paths: from the configuration's directory, or fetched. Raises LakeError where they are
+    missing."""
+    if not config.spark.jars:
+        from dblog_core.local.jars import s3_jars
+
+        return s3_jars()
+    return _given(config, "hadoop-aws", "analyticsaccelerator-s3", "bundle")
+
+
+def _given(config: Config, *names: str) -> list[Path]:
+    found = [jar for name in names for jar in sorted(Path(config.spark.jars).glob(f"{name}[-_]*.jar"))]
+    if len(found) < len(names):
         raise LakeError(
-            "the jars delta-spark and delta-storage are not there",
+            f"the jars {' and '.join(names)} are not there",
             where=config.spark.jars,
-            fix="`make setup` fetches them, without [spark] jars",
+            fix="put them there; without [spark] jars they are fetched",
         )
     return found
 
@@ -96,7 +123,7 @@ def job_command(
     CONFIG_VARIABLE."""
     given = ["--config", str(Path(config_path).absolute())] if config_path is not None else []
     arguments = [*given, *arguments]
-    conf, jars, application = spark_conf(config), tuple(str(j) for j in delta_jars(config)), _application(job)
+    conf, jars, application = spark_conf(config), tuple(str(j) for j in _shipped(config)), _application(job)
     argv = [_spark_submit(), "--master", config.spark.master, "--driver-memory", config.spark.driver_memory]
     argv += ["--name", f"dblog {job} {config.source.name}", "--jars", ",".join(jars)]
     for key, value in conf.items():
@@ -111,6 +138,12 @@ def job_command(
         driver_memory=config.spark.driver_memory,
         master=config.spark.master,
     )
+
+
+def _shipped(config: Config) -> list[Path]:
+    """What goes to the executors too."""
+    here = config.spark.master.startswith("local")
+    return [*delta_jars(config), *(s3_jars(config) if uses_s3(config) and not here else [])]
 
 
 def _application(job: str) -> str:
@@ -150,8 +183,7 @@ def run_job(
     `on_line` gets its progress, `on_result` (if given; the job is then asked for --json) one JSON text per result.
     """
     command = job_command(job, config, arguments=[*arguments, *(["--json"] if on_result else [])])
-    data = {**config.model_dump(mode="json"), "source": _source_with_password(config)}
-    own = {CONFIG_VARIABLE: orjson.dumps(data).decode(), PARENT_VARIABLE: str(os.getpid())}
+    own = {CONFIG_VARIABLE: whole(config), PARENT_VARIABLE: str(os.getpid())}
     env = {**os.environ, **command.env, **own}
     # The JVM would end at once on a signal; it must outlive the round, so it ignores them and the Python job does not.
     argv = ["/bin/sh", "-c", 'trap "" INT TERM; exec "$@"', "sh", *command.argv]
@@ -175,14 +207,15 @@ def run_job(
         reader.join(timeout=5)
 
 
-def _source_with_password(config: Config) -> dict[str, object]:
-    source = config.source
-    # The connection is resolved by now, and the job has no Airflow to ask.
-    return {
-        **source.model_dump(mode="json"),
-        "password": source.password.get_secret_value(),
-        "airflow_connection": None,
-    }
+def whole(config: Config) -> str:
+    """The configuration as JSON with its secrets, for CONFIG_VARIABLE: its connection is resolved, for a job has no
+    Airflow to ask."""
+    data = config.model_dump()
+    return orjson.dumps({**data, "source": {**data["source"], "airflow_connection": None}}, default=_open).decode()
+
+
+def _open(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
 def _wait(process: subprocess.Popen[str], stop: threading.Event) -> int:
@@ -219,6 +252,7 @@ def check(config: Config) -> Iterator[Problem]:
             yield Problem(f"the Python package {module} is missing", "install dblog with its extra `spark`")
             return
     try:
-        delta_jars(config)
+        _shipped(config)
+        spark_conf(config)
     except DblogError as error:
         yield Problem(error.message, error.fix)

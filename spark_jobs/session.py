@@ -1,10 +1,14 @@
-"""The one Spark session of a merge: set up by spark-submit, or by tests with the same settings (`dblog_core.spark`)."""
+"""The one Spark session of a job: set up by spark-submit, or by tests with the same settings (`dblog_core.spark`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+
+from dblog_core.config import S3Config
+from dblog_core.storage.location import Location
 
 
 def open_session(conf: Mapping[str, str] | None = None, *, name: str = "dblog") -> SparkSession:
@@ -13,3 +17,56 @@ def open_session(conf: Mapping[str, str] | None = None, *, name: str = "dblog") 
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def outliving(spark: SparkSession, directory: Location) -> Iterator[None]:
+    """Within the block `computed_once` keeps rows below `directory`, if executors are other processes than the driver:
+    one that is lost takes what only it has with it."""
+    context = spark.sparkContext
+    if context.master.startswith("local"):
+        yield
+        return
+    context.setCheckpointDir(str(directory))
+    kept = context._jsc.sc().getCheckpointDir().get()
+    try:
+        yield
+    finally:
+        path = context._jvm.org.apache.hadoop.fs.Path(kept)
+        path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
+
+
+def computed_once(rows: DataFrame) -> DataFrame:
+    """The same rows, for several jobs. A checkpoint, not persist(): Delta refuses a source that turns into a cached one
+    under its hands."""
+    if rows.sparkSession.sparkContext.getCheckpointDir() is None:
+        return rows.localCheckpoint(eager=False)
+    return rows.checkpoint(eager=True)
+
+
+def reach_s3(spark: SparkSession, settings: S3Config) -> None:
+    """From now on the session, and its executors, reach s3a:// paths. So no secret is in an argument or a setting that
+    Spark shows."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    for key, value in s3a(settings).items():
+        hadoop.set(f"fs.s3a.{key}", value)
+
+
+def s3a(settings: S3Config) -> dict[str, str]:
+    """The settings as Hadoop's S3A names them; what is left out it finds by itself, like our own client."""
+    found = {
+        "path.style.access": str(settings.path_style).lower(),
+        "input.stream.type": "classic",  # Parquet reads few ranges of a file, and knows which
+        "change.detection.mode": "none",  # every object is written once; what is overwritten is read whole
+    }
+    if settings.endpoint:
+        found["endpoint"] = settings.endpoint
+        found["connection.ssl.enabled"] = str(settings.endpoint.startswith("https://")).lower()
+        found["endpoint.region"] = settings.region or "us-east-1"  # compatible servers take any
+    elif settings.region:
+        found["endpoint.region"] = settings.region
+    if settings.access_key:
+        found["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+        found["access.key"] = settings.access_key
+        found["secret.key"] = settings.secret_key.get_secret_value()
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,7 @@ class MergeOperator(SparkSubmitOperator):
 
     def _take(self, config: Config) -> None:
         from dblog_core.config import load
-        from dblog_core.spark import CONFIG_VARIABLE, job_command
+        from dblog_core.spark import CONFIG_VARIABLE, job_command, whole
 
         # The job has no Airflow to ask for a connection: then it gets the whole configuration, in its environment.
         asked = load(self.config_file).source.airflow_connection is not None
@@ -50,7 +49,7 @@ class MergeOperator(SparkSubmitOperator):
         self.application, self.application_args = command.application, list(command.application_args)
         self.jars, self.conf = ",".join(command.jars), dict(command.conf)
         self.name, self._driver_memory = f"dblog merge {config.source.name}", command.driver_memory
-        self.env_vars = {**command.env, **({CONFIG_VARIABLE: _whole(config)} if asked else {})}
+        self.env_vars = {**command.env, **({CONFIG_VARIABLE: whole(config)} if asked else {})}
 
 
 def up_to_date(config: Config) -> bool:
@@ -62,8 +61,3 @@ def up_to_date(config: Config) -> bool:
     if head is None or lake is None:
         return head is None
     return lake.offset >= head.last_offset and all(t.state is State.OK for t in lake.tables.values())
-
-
-def _whole(config: Config) -> str:
-    source = {**config.source.model_dump(mode="json"), "password": config.source.password.get_secret_value()}
-    return json.dumps({**config.model_dump(mode="json"), "source": source})

@@ -1,6 +1,6 @@
-"""The two jars of Delta Lake, which its Python package lacks: fetched once, checked by digest, kept in the cache.
+"""The jars that Spark lacks, fetched once, checked by digest, kept in the cache: Delta Lake's, and those for S3.
 
-Spark itself would ask its resolvers again at every start.
+Spark itself would ask its resolvers again at every start. Those for S3 (659 MB) are fetched when they are first needed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,28 +43,50 @@ DELTA = (
     ),
     Jar("io.delta", "delta-storage", "4.4.0", "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),
 )
+S3 = (
+    Jar("org.apache.hadoop", "hadoop-aws", "3.5.0", "66bd9eefb938b1a1657487324b63c13df2d8b17164a1dd24e0ef37b905bc5baa"),
+    Jar(  # S3A names its classes even where another kind of stream is asked for
+        "software.amazon.s3.analyticsaccelerator",
+        "analyticsaccelerator-s3",
+        "1.3.1",
+        "4959a9747cbb479c73c3ffbcd479bee5b014f8b2880994585a8693fb9d24675e",
+    ),
+    Jar(
+        "software.amazon.awssdk", "bundle", "2.35.4", "db4b55f24ad1b4e70f17eb1717a4de76a8dadc5a27d764be7c44ff67b2c1c677"
+    ),
+)
 
 
 def jars() -> list[Path]:
-    """The jars to start Spark with; fetched first where the cache lacks them. Raises LocalError."""
-    digest = hashlib.sha256("".join(jar.sha256 for jar in DELTA).encode()).hexdigest()[:12]
-    directory = cache.entry(f"jars-{digest}", _fill)
-    return [directory / jar.file for jar in DELTA]
+    """Delta's jars; fetched first where the cache lacks them. Raises LocalError."""
+    return _fetched(DELTA, "Delta Lake")
 
 
-def _fill(directory: Path) -> None:
+def s3_jars() -> list[Path]:
+    """The jars with which Spark reads and writes s3a:// paths; fetched like the others. Raises LocalError."""
+    return _fetched(S3, "Hadoop for S3 (659 MB)")
+
+
+def _fetched(wanted: Sequence[Jar], what: str) -> list[Path]:
+    digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
+    directory = cache.entry(f"jars-{digest}", lambda part: _fill(part, wanted, what))
+    return [directory / jar.file for jar in wanted]
+
+
+def _fill(directory: Path, wanted: Sequence[Jar], what: str) -> None:
     fetch = _by_maven if shutil.which("mvn") else _by_spark
-    cache.say(f"fetching {len(DELTA)} jars of Delta Lake")
+    cache.say(f"fetching {len(wanted)} jars of {what}")
     work = directory / "work"
     work.mkdir()
-    fetch(directory, work)
+    fetch(directory, work, wanted)
     shutil.rmtree(work)
-    for jar in DELTA:
+    for jar in wanted:
         _check(directory / jar.file, jar)
 
 
 def _check(path: Path, jar: Jar) -> None:
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != jar.sha256:
         raise LocalError(
             f"{jar.coordinates} has the digest {found} in place of {jar.sha256}",
@@ -72,22 +94,22 @@ def _check(path: Path, jar: Jar) -> None:
         )
 
 
-def _by_maven(directory: Path, work: Path) -> None:
-    for jar in DELTA:
+def _by_maven(directory: Path, work: Path, wanted: Sequence[Jar]) -> None:
+    for jar in wanted:
         what = [f"-Dartifact={jar.coordinates}", f"-DoutputDirectory={directory}"]
         _run(["mvn", "-B", "-q", "dependency:copy", *what], cwd=work, env={})
 
 
-def _by_spark(directory: Path, work: Path) -> None:
+def _by_spark(directory: Path, work: Path, wanted: Sequence[Jar]) -> None:
     """Spark's own resolver, through an empty job. In a home of its own: a half-filled repository makes it fail."""
     job = work / "empty.py"
     job.touch()
-    packages = ",".join(jar.coordinates for jar in DELTA)
+    packages = ",".join(jar.coordinates for jar in wanted)
     options = ["--master", "local[1]", "--conf", f"spark.jars.ivy={work / 'ivy'}", "--packages", packages]
     submit = [str(Path(sys.executable).with_name("spark-submit")), *options]
     env = {"JAVA_HOME": str(Path(java()).resolve().parent.parent), "PYSPARK_PYTHON": sys.executable}
     _run([*submit, "--driver-java-options", f"-Duser.home={work}", str(job)], cwd=work, env=env)
-    for jar in DELTA:
+    for jar in wanted:
         shutil.copyfile(work / "ivy" / "jars" / f"{jar.group}_{jar.file}", directory / jar.file)
 
 
@@ -95,4 +117,4 @@ def _run(command: list[str], *, cwd: Path, env: Mapping[str, str]) -> None:
     done = subprocess.run(command, check=False, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True)
     if done.returncode:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise LocalError(f"`{command[0]}` could not fetch Delta's jars:\n{said}", fix="is a Maven repository in reach?")
+        raise LocalError(f"`{command[0]}` could not fetch the jars:\n{said}", fix="is a Maven repository in reach?")
