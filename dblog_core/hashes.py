@@ -6,7 +6,8 @@ A row's canonical text is the fields of its columns, joined by commas, in the or
 - dates `YYYY-MM-DD`, timestamps `YYYY-MM-DD HH:MM:SS` in UTC, a fraction of a second without the zeros at its end;
 - floats: by arithmetic (`float_field`), since no two programs print them alike; -0.0 is 0.0, as in every comparison;
 - text and binary: two fields, the number of octets (of UTF-8) and the text itself, or the bytes in hexadecimal; above
-  `LONGEST` octets the SHA-256 of them in its place. The number keeps two columns from running together.
+  `LONGEST` octets the SHA-256 of them in its place. The number keeps two columns from running together;
+- columns of the source's type `json`: the SHA-256 of the text, whatever its length, so that a server prints it once.
 
 NULL is an empty field (two of them for text and binary), which no other value has. The row hash is the first 16
 hexadecimal digits of the text's SHA-256 as a signed 64-bit integer. (MD5 is gone from MySQL 9.6 on.)
@@ -91,8 +92,16 @@ def float_field(value: float) -> str:
     return f"{field} {window}" if window else field
 
 
-def fields(value: Any, kind: pa.DataType) -> tuple[str, ...]:
-    """The fields of a value as Arrow's `as_py` gives it."""
+def is_json(column: Column) -> bool:
+    """Whether the column's text costs its server much to print."""
+    return column.source_type.lower() == "json"
+
+
+def fields(value: Any, column: Column) -> tuple[str, ...]:
+    """The fields of a column's value as Arrow's `as_py` gives it."""
+    kind = column.type
+    if is_json(column):
+        return ("",) if value is None else (hashlib.sha256(value.encode()).hexdigest(),)
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return ("", "") if value is None else _content(value)
     if value is None:
@@ -118,7 +127,7 @@ def _content(value: str | bytes) -> tuple[str, str]:
 
 def row_text(schema: TableSchema, row: Mapping[str, Any]) -> str:
     """The canonical text of a row of a staged schema."""
-    return ",".join(field for c in schema.columns if is_compared(c) for field in fields(row.get(c.name), c.type))
+    return ",".join(field for c in schema.columns if is_compared(c) for field in fields(row.get(c.name), c))
 
 
 def row_hash(schema: TableSchema, row: Mapping[str, Any]) -> int:
@@ -159,8 +168,11 @@ def check_hashed(rows: pa.RecordBatch, schema: TableSchema) -> None:
 
 
 def range_hash(found: pa.RecordBatch, schema: TableSchema, snapshot: str | None) -> RangeHash:
-    """What a row of `range_shape` says; no row is an empty range. Raises ValueOutOfRange for a row without a hash."""
-    if not found.num_rows:
+    """What a row of `range_shape` says; of an empty range there is none, or one that counts none.
+
+    Raises ValueOutOfRange where a row has no hash.
+    """
+    if not found.num_rows or not found.column(COUNTED)[0].as_py():
         return RangeHash(0, 0, None, snapshot)
     counted, hashed, total = (found.column(name)[0].as_py() for name in (COUNTED, HASHED, SUM))
     if counted != hashed:

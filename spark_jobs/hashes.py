@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core import schema as shape
-from dblog_core.hashes import LONGEST, LOWEST, UNIT, WINDOW, is_compared, window_bounds, window_exponent
+from dblog_core.hashes import LONGEST, LOWEST, UNIT, WINDOW, is_compared, is_json, window_bounds, window_exponent
 from spark_jobs.shapes import spark_type
 
 
@@ -24,14 +24,17 @@ def row_hash(schema: shape.TableSchema, row: Callable[[str], Column]) -> Column:
         F.coalesce(field.cast("string"), F.lit(""))
         for c in schema.columns
         if is_compared(c)
-        for field in _fields(row(c.name).cast(spark_type(c.type)), c.type)
+        for field in _fields(row(c.name).cast(spark_type(c.type)), c)
     ]
     digest = F.sha2(F.concat_ws(",", *fields), 256)
     return F.conv(F.substring(digest, 1, 16), 16, -10).cast("bigint")
 
 
-def _fields(value: Column, kind: pa.DataType) -> Iterable[Column]:
+def _fields(value: Column, column: shape.Column) -> Iterable[Column]:
     """The column's fields, each NULL where the column is."""
+    kind = column.type
+    if is_json(column):
+        return [F.sha2(value, 256)]
     if pa.types.is_string(kind):
         return _content(value, value)
     if pa.types.is_binary(kind):

@@ -63,8 +63,8 @@ def test_a_change_of_any_one_column_changes_the_hash(database: Database, source:
     changed = [c for c in schema.columns if c.name not in (*schema.key, *COMPUTED)]
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         for column in changed:
-            own = fields(taker[column.name], column.type)
-            giver = next(row for row in rows if fields(row[column.name], column.type) != own)
+            own = fields(taker[column.name], column)
+            giver = next(row for row in rows if fields(row[column.name], column) != own)
             every_type.copy(database, cursor, column.name, giver=giver["id"], taker=taker["id"])
             (after,) = reader.hashes_of(schema, [(taker["id"],)]).rows.column(HASH).to_pylist()
             assert after != before, column.name

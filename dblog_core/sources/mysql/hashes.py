@@ -11,15 +11,13 @@ import pyarrow as pa
 
 from dblog_core.config import ColumnRules
 from dblog_core.hashes import (
-    COUNTED,
     HASH,
-    HASHED,
     LONGEST,
-    SUM,
     UNIT,
     WINDOWS,
     fields,
     is_compared,
+    is_json,
     window_bounds,
     window_exponent,
 )
@@ -30,6 +28,11 @@ from dblog_core.sources.mysql.connection import quoted
 
 _SIZED = re.compile(r"(\w+)(?:\((\d+))?")
 _DIGITS = 16
+_WITH_MAXIMUM = {
+    *("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "date", "datetime", "timestamp"),
+    *("char", "varchar", "binary", "varbinary"),
+}
+"""Types of which MAX is the last value in the order of an index, and has the value's own form."""
 _LIMITED = ("time", "decimal", "enum")
 """Types whose text is never longer than `LONGEST`, whatever their declaration."""
 
@@ -43,11 +46,12 @@ def counted(schema: TableSchema, rules: ColumnRules, tail: str, *, zero_dates: s
     """The SELECT of a range's one row; `tail` follows the columns of the SELECT of its rows. It reads those once."""
     names = ", ".join(quoted(name) for name in schema.key)
     rows = f"SELECT {names}, {row_hash(schema, rules, zero_dates=zero_dates)} AS {HASH} {tail}"
+    if len(schema.key) == 1 and _base(schema.key_columns[0]) in _WITH_MAXIMUM:
+        return f"SELECT MAX({names}), COUNT(*), COUNT({HASH}), SUM({HASH}) FROM ({rows}) AS hashed"
     last = ", ".join(map(_backwards, schema.key_columns))
+    sums = ", ".join(f"{sum} OVER ()" for sum in ("COUNT(*)", f"COUNT({HASH})", f"SUM({HASH})"))
     return (
-        f"SELECT {', '.join(map(selected, schema.key_columns))}, COUNT(*) OVER () AS {COUNTED},"
-        f" COUNT({HASH}) OVER () AS {HASHED}, SUM({HASH}) OVER () AS {SUM} FROM ({rows}) AS hashed"
-        f" ORDER BY {last} LIMIT 1"
+        f"SELECT {', '.join(map(selected, schema.key_columns))}, {sums} FROM ({rows}) AS hashed ORDER BY {last} LIMIT 1"
     )
 
 
@@ -78,7 +82,7 @@ def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]
     if column.name in rules.hash:
         return _digest(value, column)
     if column.name in rules.mask:
-        return [f"IF({value} IS NULL, NULL, '{field}')" for field in fields(mask_of(column.type).as_py(), column.type)]
+        return [f"IF({value} IS NULL, NULL, '{field}')" for field in fields(mask_of(column.type).as_py(), column)]
     if pa.types.is_string(column.type):
         return _content(_text(column, value), column)
     if pa.types.is_binary(column.type):
@@ -113,6 +117,8 @@ def _text(column: Column, value: str) -> str:
 
 
 def _content(text: str, column: Column) -> list[str]:
+    if is_json(column):
+        return [f"SHA2({text}, 256)"]
     size = _size(column) or 0
     short = _base(column) in _LIMITED or (_base(column) in ("char", "varchar") and 4 * size <= LONGEST)
     return [f"LENGTH({text})", text if short else f"IF(LENGTH({text}) > {LONGEST}, SHA2({text}, 256), {text})"]
@@ -139,7 +145,8 @@ def _digest(value: str, column: Column) -> list[str]:
         zone = "Z" if kind.tz else ""
         whole, exact = (f"DATE_FORMAT({value}, '{form}{zone}')" for form in (_SECONDS, _SECONDS + ".%%f"))
         text = f"CONVERT(IF(MICROSECOND({value}) = 0, {whole}, {exact}) USING utf8mb4)"
-    return [f"IF({value} IS NULL, NULL, 64)", f"SHA2({text}, 256)"]
+    digest = f"SHA2({text}, 256)"
+    return [f"SHA2({digest}, 256)"] if is_json(column) else [f"IF({value} IS NULL, NULL, 64)", digest]
 
 
 _SECONDS = "%%Y-%%m-%%dT%%H:%%i:%%s"

@@ -13,15 +13,13 @@ import pyarrow as pa
 
 from dblog_core.config import ColumnRules
 from dblog_core.hashes import (
-    COUNTED,
     HASH,
-    HASHED,
     LONGEST,
-    SUM,
     UNIT,
     WINDOWS,
     fields,
     is_compared,
+    is_json,
     window_bounds,
     window_exponent,
 )
@@ -29,6 +27,11 @@ from dblog_core.rules import mask_of
 from dblog_core.schema import Column
 
 _PLAIN = ("text", "character varying")
+_WITH_MAXIMUM = {
+    *("smallint", "integer", "bigint", "numeric", "date", "text", "character varying"),
+    *("timestamp without time zone", "timestamp with time zone"),
+}
+"""Types of which max is the last value in the order of an index, and has the value's own form."""
 _MOST = 49
 """Fields of one call of concat, each with a comma: a function takes 100 arguments at most."""
 _COMMA, _BLANK = ", ',', ", "' '"
@@ -55,13 +58,15 @@ class HashQuery:
     def range(self, tail: str, sent: str) -> str:
         """The SELECT of a range's one row; it reads the range's rows once."""
         names = self._names()
-        hashed = f"SELECT {names}, {self._row_hash()} AS {HASH} FROM ({self._rows(tail)}) AS t OFFSET 0"
-        summed = (
-            f"SELECT {names}, count(*) OVER () AS {COUNTED}, count({HASH}) OVER () AS {HASHED},"
-            f" sum({HASH}) OVER () AS {SUM} FROM ({hashed}) AS t"
-        )
-        numbers = f"t.{COUNTED}, t.{HASHED}, t.{SUM}::numeric(38,0)"
-        return f"SELECT {sent}, {numbers} FROM ({summed}) AS t ORDER BY {self._names(' DESC')} LIMIT 1"
+        rows = f"SELECT {names}, {self._row_hash()} AS {HASH} FROM ({self._rows(tail)}) AS t OFFSET 0"
+        if len(self.key) == 1 and self._has_maximum(self.key[0]):
+            return f"SELECT max({names}), count(*), count({HASH}), sum({HASH})::numeric(38,0) FROM ({rows}) AS t"
+        sums = f"count(*) OVER (), count({HASH}) OVER (), sum({HASH}) OVER ()::numeric(38,0)"
+        return f"SELECT {sent}, {sums} FROM ({rows}) AS t ORDER BY {self._names(' DESC')} LIMIT 1"
+
+    def _has_maximum(self, name: str) -> bool:
+        (kind,) = (column.source_type for column in self.columns if column.name == name)
+        return kind.partition("(")[0] in _WITH_MAXIMUM
 
     def _names(self, direction: str = "") -> str:
         return ", ".join(f"t.{quoted(name)}{direction}" for name in self.key)
@@ -84,9 +89,10 @@ class HashQuery:
         if column.name in self.rules.hash:
             return self._digest(column)
         if column.name in self.rules.mask:
-            return [f"CASE WHEN {_is_there(column)} THEN '{f}' END" for f in fields(mask_of(kind).as_py(), kind)]
+            return [f"CASE WHEN {_is_there(column)} THEN '{f}' END" for f in fields(mask_of(kind).as_py(), column)]
         if pa.types.is_string(kind):
-            return self._text(self._text_of(column))
+            text = self._text_of(column)
+            return [f"encode(sha256(textsend({text})), 'hex')"] if is_json(column) else self._text(text)
         if pa.types.is_binary(kind):
             return [
                 f"octet_length({name})",
@@ -110,7 +116,10 @@ class HashQuery:
             return []
         there = _is_there(column)
         hashed = f"encode(sha256({self._digested(column)}), 'hex')"
-        return [f"CASE WHEN {there} THEN 64 END", f"CASE WHEN {there} THEN {hashed} END"]
+        if is_json(column):
+            hashed = f"encode(sha256(textsend({hashed})), 'hex')"
+        listed = [] if is_json(column) else ["64"]
+        return [f"CASE WHEN {there} THEN {field} END" for field in (*listed, hashed)]
 
     def _digested(self, column: Column) -> str:
         """The bytes whose SHA-256 is staged."""
