@@ -49,10 +49,9 @@ def counted(schema: TableSchema, rules: ColumnRules, tail: str, *, zero_dates: s
     if len(schema.key) == 1 and _base(schema.key_columns[0]) in _WITH_MAXIMUM:
         return f"SELECT MAX({names}), COUNT(*), COUNT({HASH}), SUM({HASH}) FROM ({rows}) AS hashed"
     last = ", ".join(map(_backwards, schema.key_columns))
-    sums = ", ".join(f"{sum} OVER ()" for sum in ("COUNT(*)", f"COUNT({HASH})", f"SUM({HASH})"))
-    return (
-        f"SELECT {', '.join(map(selected, schema.key_columns))}, {sums} FROM ({rows}) AS hashed ORDER BY {last} LIMIT 1"
-    )
+    key = ", ".join(map(selected, schema.key_columns))
+    sums = f"COUNT(*) OVER (), COUNT({HASH}) OVER (), SUM({HASH}) OVER ()"
+    return f"SELECT {key}, {sums} FROM ({rows}) AS hashed ORDER BY {last} LIMIT 1"
 
 
 def _backwards(column: Column) -> str:
