@@ -10,11 +10,12 @@ Whatever begins while they are gathered needs only what is newer; a dump that en
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import orjson
 
 from dblog_core import control
+from dblog_core.dump_status import DumpStatus
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError, StateError
 from dblog_core.events import FINISHED
@@ -35,7 +36,7 @@ def needs(staging: Staging, state: StateStore, lake: LakeStatus | None) -> list[
     head = staging.head()
     if head is None:
         return []
-    dumps = list(of_dumps(head, state))
+    dumps = list(of_dumps(head, control.unfinished(state)))
     return [
         *of_lake(lake),
         *dumps,
@@ -58,11 +59,11 @@ def of_lake(lake: LakeStatus | None) -> Iterator[Need]:
             yield Need(1, f"{name} is incomplete: it waits for a dump")
 
 
-def of_dumps(head: Manifest, state: StateStore) -> Iterator[Need]:
+def of_dumps(head: Manifest, unfinished: Iterable[DumpStatus]) -> Iterator[Need]:
     """Unfinished dumps, by the newest manifest and by the state store: either may know more than the other."""
     for name, data in sorted(head.tasks.items()):
         yield from _of_task(name.partition("/")[0], TaskProgress(**data))
-    for dump in control.unfinished(state):
+    for dump in unfinished:
         for task in dump.tasks:
             yield from _of_task(dump.id, task.progress)
 

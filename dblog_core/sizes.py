@@ -14,3 +14,9 @@ def parse(text: str) -> int:
     if found is None:
         raise ValueError("is no size: a whole number, which may end in K, M, G or T, such as 10G")
     return int(found[1]) << _POWERS[found[2].upper()]
+
+
+def text(size: int) -> str:
+    """The size in the largest unit of which there are ten, as `parse` takes it but rounded: 512, 38K, 120M."""
+    unit = next(u for u in ("T", "G", "M", "K", "") if size >= 10 << _POWERS[u] or not u)
+    return f"{size / (1 << _POWERS[unit]):,.0f}{unit}"

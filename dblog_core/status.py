@@ -8,18 +8,24 @@ from contextlib import closing
 from dblog_core import control, lake, wiring
 from dblog_core.config import Config
 from dblog_core.interfaces import Json, StateStore
+from dblog_core.meter import Meter
 from dblog_core.staging.manifest import Manifest
 
 STALE = 15.0  # seconds after which a leader's own words are no longer believed
 
 
-def status(config: Config) -> Json:
-    """The object of `status --json`; what is not known yet is null. Raises StateUnavailable."""
-    head = wiring.open_staging(config).head()
+def status(config: Config, meter: Meter | None = None) -> Json:
+    """The object of `status --json`; what is not known yet is null. Raises StateUnavailable.
+
+    `meter`: of who asks again and again.
+    """
+    staging = wiring.open_staging(config)
+    head = staging.head()
     merged = lake.progress(config)
     with closing(wiring.open_state(config)) as state:
         leader = state.leader("capture")
         told = _told(state) if leader is not None else {}
+        dumps = control.dumps(state)
         return {
             "source": config.source.name,
             "leader": None if leader is None else {"id": leader.holder, "epoch": leader.epoch},
@@ -29,8 +35,9 @@ def status(config: Config) -> Json:
             "rows_per_second": told.get("rows_per_second"),
             "tables": merged.tables_json(),
             "windows": [_window(w) for w in told.get("windows", [])],
-            "dumps": [d.to_json() for d in control.dumps(state)],
+            "dumps": [d.to_json() for d in dumps],
             "merge": {"offset": merged.offset, "lag_seconds": _merge_lag(head, merged.offset, merged.commit_time)},
+            "storage": (meter or Meter(config)).read(staging, merged.status, dumps),
         }
 
 

@@ -50,6 +50,11 @@ class Turns:
 
 def compact(spark: SparkSession, table: Location) -> None:
     """Joins the small files of the table, in a session that no transaction is set in."""
+    settings(spark)
+    DeltaTable.forPath(spark, str(table)).optimize().executeCompaction()
+
+
+def settings(spark: SparkSession) -> None:
+    """What a session needs before it writes files of a table anew."""
     for name, value in _SETTINGS.items():
         spark.conf.set(name, value)
-    DeltaTable.forPath(spark, str(table)).optimize().executeCompaction()

@@ -10,7 +10,7 @@ import orjson
 
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.lake import LakeStatus
+from dblog_core.lake import LakeStatus, outcome_of
 from dblog_core.storage.location import Location
 from spark_jobs.plan import Span
 
@@ -23,19 +23,22 @@ class Intent:
     """What merge `number` applies: the span, and for tables that are behind the others the segment they begin after.
 
     With a `task` (`id`, `kind`, and `arguments` as it was planned) it is that lake task alone, and the span is empty.
+    `epoch`: the merger that began it (`fence`).
     """
 
     number: int
     span: Span
     behind: Mapping[str, int]
     task: Json | None = None
+    epoch: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind), "task": self.task}
+        own = {"merge": self.number, "span": asdict(self.span), "behind": dict(self.behind), "task": self.task}
+        return {**own, "epoch": self.epoch}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Intent:
-        return cls(data["merge"], Span(**data["span"]), data["behind"], data.get("task"))
+        return cls(data["merge"], Span(**data["span"]), data["behind"], data.get("task"), data.get("epoch", 0))
 
 
 class Records:
@@ -57,19 +60,30 @@ class Records:
                 f"the record of a merge cannot be read: {error}", where=str(path), fix="restore it from a backup"
             ) from error
 
-    def begin(self, intent: Intent) -> None:
-        """Records a merge before it applies anything. Raises LakeError if the number is taken."""
-        path = self._merge(intent.number)
-        if not path.create(orjson.dumps(intent.to_json())):
-            raise LakeError(
-                f"merge {intent.number} was begun by another process", where=str(path), fix="run one merge at a time"
-            )
+    def begin(self, intent: Intent) -> bool:
+        """Records a merge before it applies anything. False if another process has recorded one of that number."""
+        return self._merge(intent.number).create(orjson.dumps(intent.to_json()))
 
-    def finish(self, status: LakeStatus) -> None:
-        """Records the outcome of a merge, and drops records that are old."""
+    def finish(self, status: LakeStatus) -> LakeStatus:
+        """Records the outcome of a merge, and drops records that are old. Returns the outcome that stands: another
+        process may have finished the merge first.
+
+        An outcome is created once. status.json repeats the newest one (`read_status`).
+        """
+        outcome = outcome_of(self.directory, status.merge)
+        if not outcome.create(orjson.dumps(status.to_json())):
+            status = LakeStatus.from_json(self.read(f"merges/{outcome.path.rsplit('/', 1)[-1]}"))
         self.write("status.json", status.to_json())
         for number in sorted(self._numbers())[:-KEEP]:
+            outcome_of(self.directory, number).remove()
             self._merge(number).remove()
+        return status
+
+    def drop_before(self, number: int) -> None:
+        """Drops records of merges before `number`, but for the newest of all."""
+        for old in sorted(self._numbers())[:-1]:
+            if old < number:
+                self._merge(old).remove()
 
     def read(self, name: str) -> Any:
         """A JSON file; None if it is missing."""

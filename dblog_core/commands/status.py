@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dblog_core import sizes
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import JsonFlag, session_of, stderr, stopping
 from dblog_core.commands.tables import duration
@@ -26,17 +27,19 @@ def status(
       dblog --config shop.toml status --watch
       dblog --config shop.toml status --json | jq .lag_seconds
     """
+    from dblog_core.meter import Meter
     from dblog_core.status import status as read
 
     session = session_of(context, json)
     config = session.config()
+    meter = Meter(config)
     if not watch:
-        found = read(config)
+        found = read(config, meter)
         session.result(found, text(found))
         return
     with stopping() as stop, progress() as display:
         while not stop.is_set():
-            found = read(config)
+            found = read(config, meter)
             if stderr.is_terminal and not session.json:
                 display.show(text(found))
             else:
@@ -58,7 +61,29 @@ def text(found: dict[str, Any]) -> str:
     lines += [f"table     {t['table']}: {t['state']}{_because(t)}" for t in found["tables"]]
     lines += [f"window    {w['table']}, dump {w['dump']}, open for {w['age_seconds']:.1f} s" for w in found["windows"]]
     lines += [_dump(d) for d in found["dumps"]]
+    lines += _storage(found["storage"])
     return "\n".join(lines)
+
+
+def _storage(storage: dict[str, Any]) -> list[str]:
+    """Room, and where staging begins."""
+    parts = [f"{name} {_room(room)}" for name, room in storage["staging"].items()]
+    lines = [f"staging   {', '.join(parts)}{_begins(storage['retention'])}"]
+    lines += [f"held      from segment {h['segment']:,} on: {h['why']}" for h in storage["retention"]["held"]]
+    for size in storage["tables"]:
+        live = f"{size['rows']:,} rows, {sizes.text(size['bytes'])} in {size['files']:,} files"
+        lines.append(f"size      {size['table']}: {live}, {sizes.text(size['disk_bytes'])} on disk")
+    return lines
+
+
+def _room(room: dict[str, int] | None) -> str:
+    return "unknown" if room is None else f"{sizes.text(room['bytes'])} in {room['files']:,} files"
+
+
+def _begins(retention: dict[str, Any]) -> str:
+    if retention["segment"] is None:
+        return ""
+    return f"; from segment {retention['segment']:,} on, sealed {retention['sealed_at']}"
 
 
 def _dump(dump: dict[str, Any]) -> str:

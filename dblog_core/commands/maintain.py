@@ -1,0 +1,59 @@
+"""`dblog maintain`: a lake task, carried out by the merge that runs, or by one of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from dblog_core.commands.session import JsonFlag, note, session_of, stopping
+from dblog_core.commands.tables import aligned
+from dblog_core.sizes import text
+
+
+def maintain(
+    context: typer.Context,
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="T", help="Join, cluster and purge this table alone; may be repeated."),
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Join the lake's small files, and remove what is older than it is kept, in lake and staging.
+
+    No row changes. Of each table, files that are small or mixed are written anew, and those that only cuts older than
+    `[lake] keep` need are removed; then segments of staging that are older than `[staging] keep` and that nobody needs.
+    A merge that goes on does this by itself every `[lake] maintain_every`.
+
+    \b
+    Examples:
+      dblog --config shop.toml maintain
+      dblog --config shop.toml maintain --table shop.orders --json
+    """
+    from dblog_core import lake_tasks, maintenance
+
+    session = session_of(context, json)
+    config = session.config()
+    with stopping() as stop:
+        result = lake_tasks.carry_out(
+            config,
+            maintenance.KIND,
+            {"tables": list(dict.fromkeys(table or ()))},
+            stop=stop,
+            on_line=lambda line: note(session.redacted(line)),
+        )
+    session.result(result, shown(result))
+
+
+def shown(result: dict[str, Any]) -> str:
+    """The result for people."""
+    rows = [
+        [t["table"], f"{t['rows']:,}", f"{t['files']:,}", text(t["bytes"]), text(t["disk_bytes"]), ", ".join(t["done"])]
+        for t in result["tables"]
+    ]
+    staging, cut = result["staging"], result["cuts"]
+    lines = [aligned(["TABLE", "ROWS", "FILES", "SIZE", "ON DISK", "DONE"], rows)] if rows else []
+    lines.append(f"cuts: {cut['removed']:,} removed, the oldest is {cut['oldest'] or 'none yet'}")
+    lines.append(f"staging: {staging['removed_files']:,} files removed, it begins at segment {staging['segment']:,}")
+    lines += [f"  held back from segment {need['segment']:,} on: {need['why']}" for need in staging["held"]]
+    return "\n".join(lines)

@@ -1,0 +1,79 @@
+"""How much room staging and lake take, as far as it can be counted within a given time: who asks should not wait.
+
+A Delta table's newest version is read from its log, old versions and leftovers by listing its directory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dblog_core.cuts import open_table
+from dblog_core.maintenance import TableSize
+from dblog_core.storage import Storage
+from dblog_core.storage.location import Location
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+STAGED = {"log": ("log",), "chunks": ("chunks",), "manifests": ("manifests", "compacted")}
+"""What lies in staging, and in which of its directories."""
+
+_EVERY = 256  # files between two looks at the clock
+
+
+class Patience:
+    """Ends after `seconds`; None: never."""
+
+    def __init__(self, seconds: float | None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._deadline = None if seconds is None else monotonic() + seconds
+
+    def over(self) -> bool:
+        return self._deadline is not None and self._monotonic() >= self._deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Files, and their bytes."""
+
+    files: int
+    bytes: int
+
+
+def of_staging(storage: Storage, patience: Patience) -> dict[str, Room | None]:
+    """The room of each part of staging; None where patience was over first."""
+    return {name: _sum(storage, directories, patience) for name, directories in STAGED.items()}
+
+
+def of_table(path: Location, name: str, patience: Patience) -> TableSize | None:
+    """The size of a Delta table; None where there is none, or patience was over first."""
+    if patience.over() or (table := open_table(path)) is None:
+        return None
+    if (disk := _sum(path.storage, (path.path,), patience)) is None:
+        return None
+    rows, deleted, size, files = 0, 0, 0, 0
+    for action in actions(table):
+        files, size = files + 1, size + action["size_bytes"]
+        gone = action.get("deletionVector.cardinality") or 0
+        rows, deleted = rows + (action["num_records"] or 0) - gone, deleted + gone
+    return TableSize(name, files, size, rows, deleted, disk.files, disk.bytes)
+
+
+def actions(table: DeltaTable) -> Iterator[dict[str, Any]]:
+    """The files of a Delta table's newest version, with their statistics, by flat names such as `min.id`."""
+    import pyarrow as pa
+
+    yield from pa.table(table.get_add_actions(flatten=True)).to_pylist()
+
+
+def _sum(storage: Storage, directories: tuple[str, ...], patience: Patience) -> Room | None:
+    files = size = 0
+    for directory in directories:
+        for file in storage.files(directory):
+            files, size = files + 1, size + file.bytes
+            if files % _EVERY == 0 and patience.over():
+                return None
+    return Room(files, size)

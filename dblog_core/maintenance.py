@@ -1,0 +1,83 @@
+"""What maintenance tells of the lake, without Spark: LAKE/_dblog/maintained.json, and when it is due again.
+
+Sizes are those of the tables as maintenance left them; looking at every file of a lake takes too long for `status`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import orjson
+
+from dblog_core import durations
+from dblog_core.config import LakeConfig
+from dblog_core.errors import LakeError
+from dblog_core.lake import own_directory
+from dblog_core.storage.location import Location
+
+KIND = "maintain"
+"""The lake task."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """A Delta table: the files of its newest version, and all files of its directory (`disk_…`), old versions included.
+
+    `deleted`: rows in its files that are marked as deleted; `rows`: those that are not.
+    """
+
+    table: str
+    files: int
+    bytes: int
+    rows: int
+    deleted: int
+    disk_files: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """When the lake was maintained last (seconds UTC), and the sizes then; before the first time: when it began."""
+
+    at: float
+    sizes: tuple[TableSize, ...] = ()
+
+
+def read(lake: Location) -> Maintained | None:
+    """The last maintenance; None where none is recorded. Raises LakeError if the record is damaged."""
+    path = _path(lake)
+    if (data := path.read()) is None:
+        return None
+    try:
+        found: dict[str, Any] = orjson.loads(data)
+        return Maintained(found["at"], tuple(TableSize(**size) for size in found["sizes"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise LakeError(f"cannot be read: {error}", where=str(path), fix="remove it; it is written again") from error
+
+
+def write(lake: Location, at: float, sizes: Sequence[TableSize]) -> None:
+    """Records a maintenance."""
+    _path(lake).replace(orjson.dumps(asdict(Maintained(at, tuple(sizes)))))
+
+
+class Timetable:
+    """When a merge that goes on maintains the lake by itself. The first look at a lake starts its clock."""
+
+    def __init__(self, lake: Location, config: LakeConfig) -> None:
+        self._lake, self._every = lake, durations.parse(config.maintain_every)
+        self._next: float | None = None
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time (`now`: seconds UTC). What the command did meanwhile counts too."""
+        if self._next is None or now >= self._next:
+            last = read(self._lake)
+            if last is None:
+                write(self._lake, now, ())
+            self._next = (last.at if last else now) + self._every
+        return now >= self._next
+
+
+def _path(lake: Location) -> Location:
+    return own_directory(lake) / "maintained.json"

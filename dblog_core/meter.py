@@ -1,0 +1,84 @@
+"""What `status` tells of room and of retention: bytes and files of staging and lake, and what keeps old segments.
+
+Counting stops after half a second, and is done once a minute at most: of tables that it has not come to, the sizes of
+the last maintenance are told, with their time; what nobody knows is null.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+
+from dblog_core import durations, maintenance, needs, wiring
+from dblog_core.config import Config
+from dblog_core.dump_status import OVER, DumpStatus
+from dblog_core.footprint import Patience, of_staging, of_table
+from dblog_core.interfaces import Json
+from dblog_core.lake import LakeStatus, history_location, table_location
+from dblog_core.schema import TableName
+from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
+
+SECONDS = 0.5
+_AGAIN = 60.0  # seconds between two counts
+
+
+class Meter:
+    """Room and retention of one source. `now`: seconds UTC."""
+
+    def __init__(self, config: Config, *, seconds: float = SECONDS, now: Callable[[], float] = time.time) -> None:
+        self._config, self._seconds, self._now = config, seconds, now
+        self._measured: tuple[float, Json] | None = None
+
+    def read(self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus]) -> Json:
+        """`storage` of `status --json`."""
+        now = self._now()
+        if self._measured is None or now - self._measured[0] >= _AGAIN:
+            self._measured = now, self._count(staging, lake, now)
+        return {**self._measured[1], "retention": self._retention(staging, lake, dumps, now)}
+
+    def _count(self, staging: Staging, lake: LakeStatus, now: float) -> Json:
+        patience, place = Patience(self._seconds), wiring.open_lake(self._config)
+        rooms = of_staging(staging.storage, patience)
+        known = maintenance.read(place)
+        before = {size.table: size for size in known.sizes} if known else {}
+        tables = []
+        for name, path in _places(place, lake):
+            size = of_table(path, name, patience)
+            at, told = (now, size) if size is not None else (known.at if known else None, before.get(name))
+            if told is not None and at is not None:
+                tables.append({**asdict(told), "measured_at": _text(at)})
+        staged = {name: None if room is None else asdict(room) for name, room in rooms.items()}
+        return {"staging": staged, "tables": tables}
+
+    def _retention(self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus], now: float) -> Json:
+        """From where on staging is kept, and why no later: what is known without reading more than two manifests."""
+        begins, number = staging.beginning(), staging.first_number()
+        looked = None if begins.looked_at is None else begins.looked_at / 1e6
+        if not number or (head := staging.head()) is None:
+            return {"segment": None, "offset": None, "sealed_at": None, "looked_at": None, "held": []}
+        first = staging.manifest(number)
+        old = first.sealed_at / 1e6 < now - durations.parse(self._config.staging.keep)
+        asked = [*needs.of_lake(lake), *needs.of_dumps(head, (d for d in dumps if d.state not in OVER))]
+        held = {n.why: n.segment for n in (*asked, *begins.held) if old and n.segment <= first.segment}
+        return {
+            "segment": number,
+            "offset": first.cut(after=number - 1).first_offset,
+            "sealed_at": _text(first.sealed_at / 1e6),
+            "looked_at": None if looked is None else _text(looked),
+            "held": [{"segment": segment, "why": why} for why, segment in held.items()],
+        }
+
+
+def _places(place: Location, lake: LakeStatus) -> Iterator[tuple[str, Location]]:
+    """The Delta tables that may be there, by name."""
+    for name in sorted(lake.tables):
+        table = TableName.parse(name)
+        yield name, table_location(place, table)
+        yield f"{name}__history", history_location(place, table)
+
+
+def _text(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(round(seconds), dt.UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,66 @@
+"""When a table's files are so mixed that a merge has to look into too many of them, its rows are put in key order.
+
+A merge carries literal ranges of its keys, and Delta leaves out the files whose smallest and largest keys lie outside.
+That works while files hold keys that are near each other; rows that are changed at random come to lie in new files
+with keys from everywhere. How many files a key may lie in is read from the Delta log. Where that is too many, all files
+are written anew by Z-order of the key's columns.
+
+Z-order, and not liquid clustering: it works on the tables as they are, with no feature that a reader or the next writer
+has to know, and for any key that Delta keeps statistics of; and it happens when this rule says so. Liquid clustering
+below 100 GB rewrites all that was clustered before with every OPTIMIZE that finds something new, needed or not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from dblog_core.cuts import open_table
+from dblog_core.footprint import actions
+from dblog_core.storage.location import Location
+from spark_jobs import compaction
+
+FILES = 4
+"""So many files for one key cost little."""
+
+SHARE = 0.1
+"""Of all files: a larger share for one key is too many."""
+
+
+def is_mixed(path: Location, key: Sequence[str]) -> bool:
+    """Whether a key is looked for in too many of the table's files."""
+    deep, files = depth(path, key[0])
+    return deep > FILES and deep > SHARE * files
+
+
+def depth(path: Location, column: str) -> tuple[float, int]:
+    """In how many files a value of the column may lie, on average, and how many there are; 0 without statistics."""
+    table = open_table(path)
+    found = list(actions(table)) if table is not None else []
+    ends: list[tuple[Any, Any]] = [(a.get(f"min.{column}"), a.get(f"max.{column}")) for a in found]
+    if not ends or any(low is None or high is None for low, high in ends):
+        return 0.0, len(found)
+    lows: list[Any] = sorted(low for low, _ in ends)
+    highs: list[Any] = sorted(high for _, high in ends)
+
+    def holding(value: Any) -> int:
+        return bisect_right(lows, value) - bisect_left(highs, value)
+
+    return sum(holding(low) for low, _ in ends) / len(ends), len(ends)
+
+
+def cluster(spark: SparkSession, path: Location, key: Sequence[str]) -> None:
+    """Writes all files of the table in the order of the key, as far as Delta keeps statistics of its columns."""
+    compaction.settings(spark)
+    DeltaTable.forPath(spark, str(path)).optimize().executeZOrderBy(*ordered(path, key))
+
+
+def ordered(path: Location, key: Sequence[str]) -> list[str]:
+    """The key's columns that Delta keeps smallest and largest values of."""
+    table = open_table(path)
+    first = next(actions(table), {}) if table is not None else {}
+    return [column for column in key if first.get(f"min.{column}") is not None]

@@ -1,0 +1,197 @@
+"""The lake task `maintain`: files joined, rows put in the order of their key, deleted ones purged, what is old removed.
+
+    old cuts and records of merges -> per table and history: join or cluster, purge, VACUUM -> old segments of staging
+
+No row changes, and no cut that is kept: a cut is forgotten before the files go that only it needs, and a file goes only
+when it was replaced before the oldest cut that is kept. Any of it may be done again. Between two steps the lake's lock
+is looked at; merges wait meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dblog_core import control, durations, footprint, maintenance, needs
+from dblog_core.config import Config
+from dblog_core.cuts import cuts_location
+from dblog_core.errors import LakeError, RequestError
+from dblog_core.footprint import Patience
+from dblog_core.interfaces import Json
+from dblog_core.lake import TableStatus, history_location, own_directory, table_location
+from dblog_core.maintenance import TableSize
+from dblog_core.schema import TableName
+from dblog_core.staging.retention import Retention
+from dblog_core.storage.location import Location
+from dblog_core.wiring import open_state
+from spark_jobs import clustering, compaction, delta_log, old_cuts
+from spark_jobs.record import Records
+from spark_jobs.shapes import quoted
+from spark_jobs.tools import Done, Tools
+
+PURGE = 0.05
+"""Share of rows that are only marked as deleted above which a table's files are written without them."""
+
+_DELTA_HOURS = 168.0  # below this VACUUM refuses, unless it is told that somebody has thought about it
+_DELTA_LOG_DAYS = 30  # for so long Delta keeps its log, and so versions, by itself
+_DELTA_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+_LOG_PROPERTY = "delta.logRetentionDuration"
+
+
+def plan(tools: Tools, arguments: Json) -> Json:
+    """`tables`: those to join, cluster and purge; all of them where it is empty. Raises RequestError."""
+    for name in arguments["tables"]:
+        if name not in tools.status.tables:
+            raise RequestError("is not in the lake", where=name, fix="`dblog status` lists the lake's tables")
+    return arguments
+
+
+def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.time) -> Done:
+    """Maintains the lake. Raises LakeError, CorruptSegment, StateError."""
+    if tools.config is None:
+        raise LakeError("needs the configuration", where="maintain", fix="use `dblog maintain`")
+    began, keep = now(), durations.parse(tools.config.lake.keep)
+    kept = old_cuts.drop(cuts_location(tools.lake.location), before=began - keep)
+    Records(own_directory(tools.lake.location)).drop_before(kept.number)
+    tools.step("old cuts dropped")
+    wanted = arguments["tables"] or list(tools.status.tables)
+    tables: dict[str, TableStatus] = {}
+    sizes: list[TableSize] = []
+    did: dict[str, Json] = {}
+    for place in places(tools):
+        tools.check()
+        session = tools.session(place.table)
+        done = _improve(session, place, tools) if place.table in wanted else []
+        removed = _vacuum(session, place, keep=keep, since=began - kept.merged_at)
+        if (size := footprint.of_table(place.path, place.name, Patience(None))) is not None:
+            sizes.append(size)
+            did[place.name] = {**asdict(size), "done": done, "removed_files": removed}
+        if not place.history:
+            tables[place.table] = replace(tools.status.tables[place.table], version=delta_log.version(place.path))
+        tools.step(f"maintained {place.name}")
+    staging = _retain(tools, tools.config, began)
+    maintenance.write(tools.lake.location, began, sizes)
+    cut = {"oldest": kept.number or None, "removed": kept.removed}
+    return Done({"tables": list(did.values()), "cuts": cut, "staging": staging}, tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A Delta table of the lake that belongs to a source table: its copy, or its history."""
+
+    table: str
+    path: Location
+    history: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.table}__history" if self.history else self.table
+
+
+def places(tools: Tools) -> Iterator[Place]:
+    """All Delta tables of the lake that are there."""
+    for name in sorted(tools.status.tables):
+        table = TableName.parse(name)
+        found = (Place(name, table_location(tools.lake.location, table), False),
+                 Place(name, history_location(tools.lake.location, table), True))  # fmt: skip
+        yield from (place for place in found if delta_log.version(place.path) is not None)
+
+
+def _improve(spark: SparkSession, place: Place, tools: Tools) -> list[str]:
+    """Joins, clusters or purges the table's files, as they need it; what it did. Raises LakeError."""
+    before, did = delta_log.version(place.path), list[str]()
+    with _named(place):
+        key = [] if place.history else clustering.ordered(place.path, _key(tools, place))
+        if key and clustering.is_mixed(place.path, key[0]):
+            clustering.cluster(spark, place.path, key)
+            did.append("clustered")
+        else:
+            compaction.compact(spark, place.path)
+        if delta_log.version(place.path) != before and not did:
+            did.append("joined")
+        if _deleted_share(place) > PURGE:
+            spark.sql(f"REORG TABLE delta.{quoted(str(place.path))} APPLY (PURGE)").collect()
+            did.append("purged")
+    after = delta_log.version(place.path)
+    if before is not None and after is not None:
+        tools.lake.highest.kept(place.path, before, after)
+    return did
+
+
+def _key(tools: Tools, place: Place) -> tuple[str, ...]:
+    schema = tools.status.tables[place.table].schema
+    return tools.staging.schema(schema).key if schema else ()
+
+
+def _deleted_share(place: Place) -> float:
+    size = footprint.of_table(place.path, place.name, Patience(None))
+    return size.deleted / (size.rows + size.deleted) if size is not None and size.deleted else 0.0
+
+
+def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> int:
+    """Removes files that were replaced more than `keep` seconds ago, and before the oldest cut, `since` seconds ago;
+    how many. Raises LakeError."""
+    if math.isinf(keep):
+        return 0
+    hours = _hours(keep, since)
+    with _named(place):
+        _keep_log(spark, place, hours)
+        # Our own rule is the stricter one: what a cut needs that is kept, and `keep`, which is an hour at least.
+        spark.conf.set(_DELTA_CHECK, str(hours >= _DELTA_HOURS).lower())
+        before = _count(place)
+        DeltaTable.forPath(spark, str(place.path)).vacuum(hours)
+        return before - _count(place)
+
+
+def _hours(keep: float, since: float) -> float:
+    """For how long a file that was replaced stays: so that every cut is read whole."""
+    return max(keep, since if math.isfinite(since) else 0.0) / 3600
+
+
+def _keep_log(spark: SparkSession, place: Place, hours: float) -> None:
+    """Has Delta keep the log of all versions that cuts name."""
+    days = math.ceil(hours / 24)
+    if days <= _DELTA_LOG_DAYS:
+        return
+    table = f"delta.{quoted(str(place.path))}"
+    known = spark.sql(f"DESCRIBE DETAIL {table}").select("properties").collect()[0][0].get(_LOG_PROPERTY)
+    if known is None or int(known.split()[1]) < days:
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{_LOG_PROPERTY}' = 'interval {days} days')")
+
+
+def _count(place: Place) -> int:
+    return sum(1 for file in place.path.storage.files(place.path.path) if file.path.endswith(".parquet"))
+
+
+def _retain(tools: Tools, config: Config, now: float) -> Json:
+    """Staging's own share."""
+    staging = tools.staging.handle()
+    with closing(open_state(config)) as state:
+        retention = Retention(
+            staging,
+            keep=durations.parse(config.staging.keep),
+            now=now,
+            over=lambda dump: control.is_over(state, dump),
+        )
+        removed = retention.run(needs.needs(staging, state, tools.status))
+    begins = removed.beginning
+    held = [{"segment": need.segment, "why": need.why} for need in begins.held]
+    return {"segment": begins.segment, "offset": begins.offset, "removed_files": removed.files, "held": held}
+
+
+@contextmanager
+def _named(place: Place) -> Iterator[None]:
+    """Spark's errors, with the table's name."""
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        said = str(error).split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]
+        raise LakeError(f"cannot be maintained: {said}", where=place.name, fix="merges go on without") from error

@@ -1,0 +1,56 @@
+"""Forgets cuts that are older than they are kept, and joins the files of those that stay: one came with each merge."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+
+from dblog_core.cuts import open_table
+from dblog_core.errors import LakeError
+from dblog_core.storage.location import Location
+
+_READ_HOURS = 1  # for who reads the table of cuts now
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The oldest cut that is kept, and when its merge ended (seconds UTC); how many were removed. `number` 0: none."""
+
+    number: int
+    merged_at: float
+    removed: int
+
+
+def drop(path: Location, *, before: float) -> Kept:
+    """Removes cuts that no moment since `before` (seconds UTC) is read at: the newest of the older ones stays.
+
+    Raises LakeError.
+    """
+    try:
+        if (table := open_table(path)) is None:
+            return Kept(0, math.inf, 0)
+        rows = table.to_pyarrow_table(columns=["cut", "merged_at"]).sort_by("cut")
+        if not len(rows):
+            return Kept(0, math.inf, 0)
+        old = 0 if math.isinf(before) else pc.sum(pc.less_equal(rows["merged_at"], _time(before))).as_py() or 0
+        first = max(0, old - 1)
+        kept = Kept(rows["cut"][first].as_py(), rows["merged_at"][first].as_py().timestamp(), first)
+        if kept.removed:
+            table.delete(f"cut < {kept.number}")
+        table.optimize.compact()
+        table.vacuum(retention_hours=_READ_HOURS, enforce_retention_duration=False, dry_run=False)
+        return kept
+    except (DeltaError, OSError) as error:
+        raise LakeError(
+            f"old cuts cannot be removed: {' '.join(str(error).split())}",
+            where=str(path),
+            fix="maintain the lake again",
+        ) from error
+
+
+def _time(seconds: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC)
