@@ -6,16 +6,17 @@ Every statement is also guarded by offsets, so that applying one again changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from delta.tables import DeltaTable, DeltaTableBuilder
+from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
@@ -31,6 +32,7 @@ from spark_jobs.shapes import (
     OFFSET,
     ORIGIN,
     POSITION,
+    PROVENANCE,
     added_columns,
     check_names,
     lake_shape,
@@ -109,8 +111,17 @@ class LakeTable:
     """One table of the lake. `app` names our transactions in its Delta log."""
 
     def __init__(
-        self, spark: SparkSession, path: Location, schema: TableSchema, *, app: str, highest: Highest | None = None
+        self,
+        spark: SparkSession,
+        path: Location,
+        schema: TableSchema,
+        *,
+        app: str,
+        highest: Highest | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check` raises LeaseLost once another may merge: it is asked right before every statement."""
+        self._check = check
         self._spark = spark
         self.path = path
         self._schema = schema
@@ -126,30 +137,64 @@ class LakeTable:
     def prepare(self) -> None:
         """Makes the table, or adds the columns that are new. Raises LakeError for a shape that it can not take."""
         check_names(self._schema)
+        self._check()
         if not self.exists():
-            self._create(DeltaTable.createIfNotExists(self._spark))
+            self._create()
             return
         table = DeltaTable.forPath(self._spark, str(self.path))
         key = table.detail().select("properties").collect()[0][0].get(_KEY)
         if key is None:
             raise LakeError("holds a Delta table that dblog has not made", where=str(self.path), fix="move it away")
+        self._check_provenance(table.toDF().schema)
         for new, after in added_columns(table.toDF().schema, json.loads(key), self._schema):
             place = f"AFTER {quoted(after)}" if after else "FIRST"
             self._spark.sql(
                 f"ALTER TABLE {self._sql} ADD COLUMNS ({quoted(new.name)} {new.dataType.simpleString()} {place})"
             )
 
+    def _check_provenance(self, shape: StructType) -> None:
+        have = {f.name: f.dataType for f in shape}
+        if lost := [f.name for f in PROVENANCE if have.get(f.name) != f.dataType]:
+            raise LakeError(
+                f"somebody has changed the column {', '.join(lost)}, which tells what has been merged",
+                where=str(self.path),
+                fix=f"undo it, or run `dblog reset {self._schema.table}`: the table is built anew",
+            )
+
+    def answer_others(self, *, after: int, merged: int) -> int:
+        """Looks at what somebody else wrote since version `after`; returns the version up to which it has looked.
+
+        A row without an offset, or beyond `merged` (the highest that a row of ours can have here), counts as older than
+        all of ours from now on. Raises LakeError where the table is not the one that `after` was a version of.
+        """
+        newest = self.version()
+        if newest is None or newest < after:
+            found = "is gone" if newest is None else f"was replaced: it ends at version {newest}"
+            raise LakeError(
+                f"the lake table {found}; a merge left version {after}",
+                where=str(self.path),
+                fix=f"restore it, or run `dblog reset {self._schema.table}`: the table is built anew",
+            )
+        while delta_log.others_wrote(self.path, after, newest):
+            self.prepare()
+            self._disown(merged, newest)
+            after, newest = newest, self._newest()
+        return newest
+
+    def _disown(self, merged: int, number: int) -> None:
+        beyond = F.col(OFFSET).isNull() | (F.col(OFFSET) > merged)
+        with _transaction(self._spark, f"{self._app}:others", number):
+            DeltaTable.forPath(self._spark, str(self.path)).update(beyond, {OFFSET: F.lit(0).cast("long")})
+
     @property
     def _sql(self) -> str:
         return f"delta.{quoted(str(self.path))}"
 
-    def recreate(self) -> None:
-        """Makes the table, or empties it and gives it its shape, in one commit; its versions go on."""
-        check_names(self._schema)
-        self._create(DeltaTable.createOrReplace(self._spark))
-
     def replace(self, rows: DataFrame | None, number: int) -> None:
-        """Commits these folded rows, all of them whole, as merge `number` in place of all that the table has."""
+        """Commits these folded rows, all of them whole (None: no row), in this shape, as merge `number` in place of all
+        that the table has. Its versions go on."""
+        check_names(self._schema)
+        self._own_properties()
         options = {"overwriteSchema": "true", "txnAppId": self._app, "txnVersion": str(number)}
         if rows is None:
             new = self._spark.createDataFrame([], lake_shape(self._schema))
@@ -158,9 +203,20 @@ class LakeTable:
         new.write.format("delta").mode("overwrite").options(**options).save(str(self.path))
         delta_log.check_committed(self.path, self._app, number)
 
-    def _create(self, builder: DeltaTableBuilder) -> None:
+    def _own_properties(self) -> None:
+        """Where the key has become another one, or names need a mapping: a commit of its own, before the rows go."""
+        wanted = {_KEY: json.dumps(list(self._schema.key))}
+        if needs_mapping(self._schema):
+            wanted["delta.columnMapping.mode"] = "name"
+        have = DeltaTable.forPath(self._spark, str(self.path)).detail().select("properties").collect()[0][0]
+        if other := {name: value for name, value in wanted.items() if have.get(name) != value}:
+            pairs = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in other.items())
+            self._spark.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({pairs})")
+
+    def _create(self) -> None:
         builder = (
-            builder.location(str(self.path))
+            DeltaTable.createIfNotExists(self._spark)
+            .location(str(self.path))
             .addColumns(lake_shape(self._schema))
             .property("delta.enableDeletionVectors", "true")
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
@@ -175,6 +231,7 @@ class LakeTable:
 
     def remove_older(self, offset: int) -> None:
         """TRUNCATE at `offset`: what came before goes."""
+        self._check()
         DeltaTable.forPath(self._spark, str(self.path)).delete(F.col(OFFSET) < offset)
 
     def committed(self) -> int | None:
@@ -186,8 +243,10 @@ class LakeTable:
 
         `mending`: rows that the lake has of the same offset are not trusted either.
         """
+        delta_log.check_unused(self.path, self._app, number)
         before = self._newest()
         appended = not mending and self._has_none_of(batch, before)
+        self._check()
         with _transaction(self._spark, self._app, number):
             counts = self._append(batch) if appended else self._merge(batch, broadcast=broadcast, mending=mending)
         delta_log.check_committed(self.path, self._app, number)
@@ -270,6 +329,12 @@ class LakeTable:
             values[column.name] = value
         provenance = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
         return {**values, **{name: F.col(f"{source}{field}") for name, field in provenance.items()}}
+
+
+def _literal(text: str) -> str:
+    """A string as SQL has it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _kept(name: str) -> Column:

@@ -19,7 +19,7 @@ from spark_jobs.rounds import Merged, Merger
 from spark_jobs.withheld import ControlDumps, Withheld
 
 _POLL = 0.1  # seconds between two looks for a new segment
-_LOOK = 0.5  # seconds between two looks for a lake task
+_LOOK = 1.0  # seconds between two looks for a lake task
 _RETRY = 30.0  # seconds between two tries of a stopped table
 _COMPACT_RETRY = 600.0  # seconds without compaction after one that failed
 
