@@ -25,9 +25,13 @@ from dblog_core.config import Config
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Problem
 
+COMMIT_MARK = "dblog"
+"""What the commits of our jobs carry in Delta's log, so that somebody else's are told from them."""
+
 SETTINGS: Mapping[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.commitInfo.userMetadata": COMMIT_MARK,
     "spark.databricks.delta.snapshotPartitions": "2",  # 50 small tasks for every snapshot otherwise
     "spark.databricks.delta.merge.materializeSource": "none",  # the source is cached, and its files never change
     "spark.sql.shuffle.partitions": "4",

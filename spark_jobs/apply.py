@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.events import DELETE
-from dblog_core.lake import table_location
+from dblog_core.lake import TableStatus, table_location
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
@@ -46,10 +47,13 @@ class Lake:
     location: Location
     app: str
     highest: Highest = field(default_factory=Highest)
+    check: Callable[[], None] = lambda: None
+    """Raises LeaseLost once another may merge."""
 
     def table(self, spark: SparkSession, schema: TableSchema) -> LakeTable:
         location = table_location(self.location, schema.table)
-        return LakeTable(spark, location, schema, app=f"{self.app}:{schema.table}", highest=self.highest)
+        app = f"{self.app}:{schema.table}"
+        return LakeTable(spark, location, schema, app=app, highest=self.highest, check=self.check)
 
 
 class TableMerge:
@@ -61,10 +65,13 @@ class TableMerge:
         self._lake = lake
         self._withheld = withheld
 
-    def apply(self, work: Work, number: int, *, last: int, known: str | None, again: bool) -> Applied | None:
-        """Applies the work as part of merge `number`, whose last segment is `last`; None for a table without a key.
+    def apply(
+        self, work: Work, number: int, *, last: int, upto: int, known: TableStatus | None, merged: int, again: bool
+    ) -> Applied | None:
+        """Applies the work as part of merge `number`, which ends with segment `last` and offset `upto`.
 
-        `known`: the shape that the lake table has for certain; `again`: an earlier run may have committed it.
+        None for a table without a key. `known`: what the last merge left here; `merged`: the highest offset that a row
+        of ours can have before this one; `again`: an earlier run may have committed it.
         """
         began = time.monotonic()
         schema = self._staging.schema(work.schema)
@@ -72,11 +79,14 @@ class TableMerge:
             return None
         lake = self._lake.table(self._spark, schema)
         done = again and lake.exists() and lake.committed() == number
+        seen = known.version if known else None
         counts, withheld = {"inserted": 0, "updated": 0, "deleted": 0}, 0
         if not done:
             work, rows = self._read(work, schema, lake)
+            if seen is not None and (lake.exists() or work.floor is None):
+                seen = lake.answer_others(after=seen, merged=merged)
             if lake.exists() or rows is None or len(rows) or work.truncated is not None or work.finished:
-                self._prepare(work, lake, known)
+                self._prepare(work, lake, known.schema if known else None)
             if work.truncated is not None:
                 lake.remove_older(work.truncated)
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
@@ -89,6 +99,7 @@ class TableMerge:
             ghosts.remove(self._spark, self._staging, lake, schema, mark, last=last) for mark in work.finished
         )
         self._settle(lake, schema)
+        version = lake.answer_others(after=seen or 0, merged=upto) if lake.exists() else None
         return Applied(
             table=work.table,
             rows=work.rows,
@@ -96,7 +107,7 @@ class TableMerge:
             deleted=counts["deleted"] + removed,
             withheld=withheld,
             seconds=round(time.monotonic() - began, 3),
-            version=lake.version(),
+            version=version,
         )
 
     def _read(self, work: Work, schema: TableSchema, lake: LakeTable) -> tuple[Work, pa.Table | None]:

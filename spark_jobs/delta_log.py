@@ -1,6 +1,8 @@
-"""A Delta table's own log, read from its newest commits without a Spark job: version, and what a merge committed.
+"""A Delta table's own log, read from its newest commits without a Spark job: version, what a merge committed, and
+whether somebody else wrote.
 
-Nobody but the holder of the lake's lock writes these tables, so what is read here stays true.
+Nobody but the holder of the lake's lock should write these tables. Each commit of ours carries a mark (`COMMIT_MARK`,
+set for all our sessions), so that others' are told from them.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import re
 import orjson
 
 from dblog_core.errors import LakeError
+from dblog_core.spark import COMMIT_MARK
 from dblog_core.storage.location import Location
 
 _COMMIT = re.compile(r"(\d{20})\.json")
@@ -47,15 +50,54 @@ def operation(table: Location, number: int) -> str | None:
     return None
 
 
+def others_wrote(table: Location, after: int, upto: int) -> bool:
+    """Whether one of the commits `after` + 1 to `upto` changed rows or shape and is not ours, or is gone by now."""
+    return any(_is_foreign(table, number) for number in range(after + 1, upto + 1))
+
+
+def _is_foreign(table: Location, number: int) -> bool:
+    if (data := _commit(table / "_delta_log", number).read()) is None:
+        return True  # nobody can tell any more
+    infos = [action["commitInfo"] for action in map(orjson.loads, data.splitlines()) if "commitInfo" in action]
+    return not any(info.get("userMetadata") == COMMIT_MARK for info in infos) and not _keeps_all(data)
+
+
+def _keeps_all(data: bytes) -> bool:
+    """Whether a commit changed neither rows nor shape, as OPTIMIZE and VACUUM do."""
+    for action in map(orjson.loads, data.splitlines()):
+        changed = action.get("add") or action.get("remove")
+        if "metaData" in action or "protocol" in action or (changed and changed.get("dataChange", True)):
+            return False
+    return True
+
+
+def same_rows(table: Location, number: int) -> int:
+    """The newest version that has the rows and the shape of version `number`: a VACUUM leaves the newest ones alone."""
+    while (data := _commit(table / "_delta_log", number + 1).read()) is not None and _keeps_all(data):
+        number += 1
+    return number
+
+
+def check_unused(table: Location, app: str, number: int) -> None:
+    """Raises LakeError if a merge of that number, or a later one, has committed: Delta would skip ours silently."""
+    found = committed(table, app)
+    if found is not None and found >= number:
+        raise _older_records(table, f"merge {number} would be left out: merge {found} has committed here already")
+
+
 def check_committed(table: Location, app: str, expected: int) -> None:
     """Raises LakeError unless the merge's commit is there: Delta skips a version at or below its own silently."""
     found = committed(table, app)
     if found != expected:
-        raise LakeError(
-            f"merge {expected} left no commit: the table says that merge {found} was its last",
-            where=str(table),
-            fix="the lake's _dblog directory is older than its tables: restore it, or begin a new lake with a dump",
-        )
+        raise _older_records(table, f"merge {expected} left no commit: the table says that merge {found} was its last")
+
+
+def _older_records(table: Location, what: str) -> LakeError:
+    return LakeError(
+        what,
+        where=str(table),
+        fix="the lake's _dblog directory is older than its tables: restore it, or begin a new lake with a dump",
+    )
 
 
 def _commit(log: Location, number: int) -> Location:

@@ -84,6 +84,7 @@ class Records:
         for old in sorted(self._numbers())[:-1]:
             if old < number:
                 self._merge(old).remove()
+                outcome_of(self.directory, old).remove()
 
     def read(self, name: str) -> Any:
         """A JSON file; None if it is missing."""

@@ -1,20 +1,33 @@
 """A merge: one span of segments into all tables of the source, recorded first, then table by table, then as a cut.
 
-    plan -> merges/N.json -> per table: check, fold, MERGE with transaction N, ghosts -> cuts row N -> status.json
+    plan -> merges/N.json -> per table: check, fold, MERGE with transaction N, ghosts -> cuts row N -> its outcome
 
 A run that finds a record without its outcome finishes that merge first, to the same offset. A table that fails stops
 alone: it keeps its own place, and every later run tries all that it has missed. A lake task (`tasks`) is a merge of its
 own, recorded and closed like the others, with an empty span.
+
+A merger that was taken for dead may wake up anywhere in this. Right before each write it looks whether it is still the
+newest (`fence`); and each write that it may still do after that look is one that its successor finds, or that fails:
+records and outcomes are created and never replaced, Delta's transactions conflict with those of the same number.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,16 +35,17 @@ from pyspark.sql import SparkSession
 from dblog_core import lake_tasks
 from dblog_core.config import Config
 from dblog_core.cuts import cuts_location
-from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced
+from dblog_core.errors import CorruptSegment, DblogError, LakeError, LeaseLost, SegmentReplaced
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status, table_location
 from dblog_core.lake_tasks import LakeTask, Outcome
 from dblog_core.schema import TableName
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import LogMark
+from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.storage.location import Location
 from spark_jobs import compaction, cuts, delta_log, plan, tasks
 from spark_jobs.apply import Applied, Lake, TableMerge
+from spark_jobs.fence import Fence
 from spark_jobs.plan import Work
 from spark_jobs.record import Intent, Records
 from spark_jobs.tools import Done, Tools
@@ -41,6 +55,17 @@ _TOGETHER = 4
 """Tables merged at the same time: while some plan and commit, on one core each, others compute."""
 
 _PLANNED_AGAIN = 3
+_TRIED_AGAIN = 3
+_OVERTAKEN = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""How Delta says that somebody else's commit came between a statement's look at the table and its own commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +103,18 @@ class Merger:
         """`step` is told each step as it has been done: where tests stop a run. `compact_after`: see `compact`.
         `config` and `dumps` are for lake tasks."""
         self._spark, self._staging, self._lake, self._records, self._withheld = spark, staging, lake, records, withheld
-        self._check, self._step, self._now, self._max_rows = check, step, now, max_rows
+        self._lease, self._step, self._now, self._max_rows = check, step, now, max_rows
+        self._fence = Fence(records.directory)
         self._turns = compaction.Turns(compact_after)
         self._config, self._dumps = config, dumps
         self._sessions: dict[str, SparkSession] = {}
         self.status = LakeStatus()
 
     def load(self) -> None:
-        """Reads where the lake stands. Raises LakeError where that does not fit the staging."""
-        self._withheld.load()
+        """Takes the lake over and reads where it stands. Raises LakeError where that does not fit the staging."""
+        self._fence.claim()
+        self._lake = replace(self._lake, check=self._check)
+        self._withheld.load(self._fence.epoch, self._check)
         status, newest = read_status(self._lake.location), self._records.newest()
         if status is None and newest is not None and newest.number > 1:
             raise LakeError(
@@ -94,13 +122,31 @@ class Merger:
                 where=str(own_directory(self._lake.location)),
                 fix="restore it from a backup, or begin a new lake and dump all tables",
             )
-        self.status = status or LakeStatus()
+        self.status = self._followed(status or LakeStatus())
         if self.status.segment > self._staging.head_number():
             raise LakeError(
                 f"the lake has segment {self.status.segment}, the staging ends before it",
                 where=self._staging.storage.url(""),
                 fix="give the staging that this lake was merged from, or begin a new lake and dump all tables",
             )
+
+    def _check(self) -> None:
+        """Raises LeaseLost unless this merger may still write."""
+        self._lease()
+        self._fence.check()
+
+    def _followed(self, status: LakeStatus) -> LakeStatus:
+        """The status with the newest version of each table that has the same rows: old ones do not outlive a VACUUM."""
+
+        def follow(name: str, table: TableStatus) -> TableStatus:
+            if table.version is None or table.state is State.STOPPED:
+                return table
+            return replace(table, version=delta_log.same_rows(self._path(name), table.version))
+
+        return replace(status, tables={name: follow(name, table) for name, table in status.tables.items()})
+
+    def _path(self, table: str) -> Location:
+        return table_location(self._lake.location, TableName.parse(table))
 
     def stopped(self) -> list[str]:
         return [name for name, table in self.status.tables.items() if table.state is State.STOPPED]
@@ -114,15 +160,43 @@ class Merger:
         if (begun := self._begun()) is not None:
             return self._finish(begun)
         behind = {name: self.status.tables[name].segment for name in self.stopped()} if retry_stopped else {}
-        span = plan.next_span(self._staging.manifests(after=self.status.segment), max_rows=self._max_rows)
+        span = self._next_span()
         if span is None and behind:
             span = self._nothing()
         if span is None:
             return None
-        intent = Intent(self.status.merge + 1, span, {**self._elsewhere(), **behind})
-        self._records.begin(intent)
+        elsewhere = {**self._elsewhere(), **behind}
+        return self._begin(Intent(self.status.merge + 1, span, elsewhere, epoch=self._fence.epoch))
+
+    def _next_span(self) -> plan.Span | None:
+        """What is sealed and whole, up to a segment that is damaged; raises CorruptSegment where that is the next."""
+        damage: list[CorruptSegment] = []
+
+        def sound() -> Iterator[Manifest]:
+            try:
+                yield from self._staging.manifests(after=self.status.segment)
+            except CorruptSegment as error:
+                damage.append(error)
+
+        span = plan.next_span(sound(), max_rows=self._max_rows)
+        if span is None and damage:
+            raise damage[0]
+        return span
+
+    def _begin(self, intent: Intent) -> Merged:
+        """Records the merge and does it; or the one that the merger before us recorded when it woke up."""
+        self._check()
+        if not self._records.begin(intent):
+            self._check()
+            if (begun := self._begun()) is None:
+                raise LakeError(
+                    f"merge {intent.number} was finished by another process",
+                    where=str(self._records.directory),
+                    fix="merge again: it goes on from there",
+                )
+            return self._finish(begun)
         self._step("recorded")
-        return self._run(intent, again=False)
+        return self._run(intent, again=False) if intent.task is None else self._carry_out(intent, intent.task)
 
     def _elsewhere(self) -> dict[str, int]:
         """Tables that a reset lets begin behind or ahead of the others, with the segment that they begin after."""
@@ -140,10 +214,9 @@ class Merger:
             self._check()
             if (planned := self._planned(task)) is not None:
                 recorded = {"id": task.id, "kind": task.kind, "arguments": planned}
-                intent = Intent(self.status.merge + 1, self._nothing(), {}, recorded)
-                self._records.begin(intent)
-                self._step("recorded")
-                return self._carry_out(intent, recorded)
+                return self._begin(
+                    Intent(self.status.merge + 1, self._nothing(), {}, recorded, epoch=self._fence.epoch)
+                )
         return None
 
     def _begun(self) -> Intent | None:
@@ -165,7 +238,7 @@ class Merger:
         Between two rounds. A fault is LakeError, and harms nothing: the table is as it was.
         """
         for name in self.status.tables:
-            path = table_location(self._lake.location, TableName.parse(name))
+            path = self._path(name)
             if self._turns.is_due(path):
                 self._check()
                 self._compact(name, path)
@@ -184,6 +257,7 @@ class Merger:
         if before is not None and after is not None:
             self._lake.highest.kept(path, before, after)
             self._turns.done(path, after)
+            self.status = self._followed(self.status)
 
     def _run(self, intent: Intent, *, again: bool) -> Merged:
         began = time.monotonic()
@@ -246,21 +320,20 @@ class Merger:
         """Adds the cut and ends the merge; `first` is done between the two."""
         self._check()
         versions = {name: t.version for name, t in tables.items() if t.version is not None}
-        cuts.append(
-            cuts_location(self._lake.location),
-            intent,
-            versions,
-            behind={name: t.offset for name, t in tables.items() if t.state is State.STOPPED},
-            app=f"{self._lake.app}:cuts",
-            now=self._now(),
-        )
+        behind = {name: t.offset for name, t in tables.items() if t.state is State.STOPPED}
+        app, path = f"{self._lake.app}:cuts", cuts_location(self._lake.location)
+        try:
+            cuts.append(path, intent, versions, behind=behind, app=app, now=self._now())
+        except LakeError:
+            self._check()  # another merger may have been there: that is why, then
+            raise
         self._step("cut")
         first()
         span = intent.span
-        self.status = LakeStatus(
-            intent.number, span.last, span.offset, span.position, span.commit_time, self._now(), tables
+        self._check()
+        self.status = self._records.finish(
+            LakeStatus(intent.number, span.last, span.offset, span.position, span.commit_time, self._now(), tables)
         )
-        self._records.finish(self.status)
         self._step("finished")
 
     def _merged(self, intent: Intent, began: float, done: list[Applied]) -> Merged:
@@ -286,7 +359,7 @@ class Merger:
         self._check()
         known = self.status.tables.get(work.table)
         try:
-            applied = self._apply(work, intent, known, again)
+            applied = self._tried(work, intent, known, again)
         except LeaseLost:
             raise
         except DblogError as error:
@@ -298,16 +371,39 @@ class Merger:
         self._step(f"applied {work.table}")
         return applied
 
+    def _tried(self, work: Work, intent: Intent, known: TableStatus | None, again: bool) -> Applied | None:
+        """Applies the work; again where another commit came between, or where ours is there and its answer was lost."""
+        app, path = f"{self._lake.app}:{work.table}", self._path(work.table)
+        for _ in range(_TRIED_AGAIN):
+            try:
+                return self._apply(work, intent, known, again)
+            except (PySparkException, Py4JJavaError) as error:
+                self._check()  # the other commit may be our successor's
+                if not isinstance(error, _OVERTAKEN) and delta_log.committed(path, app) != intent.number:
+                    raise
+                again = True
+        return self._apply(work, intent, known, again)
+
     def _apply(self, work: Work, intent: Intent, known: TableStatus | None, again: bool) -> Applied | None:
         """Applies the work; planned again where the staging has joined its segments in the meantime."""
         merge = TableMerge(self._session(work.table), self._staging, self._lake, self._withheld)
-        shape = known.schema if known else None
+        # Where an earlier merge failed its commit may be there all the same: rows may be as new as that merge.
+        merged = known.offset if known and known.state is not State.STOPPED else self.status.offset
+        apply = partial(
+            merge.apply,
+            number=intent.number,
+            last=intent.span.last,
+            upto=max(intent.span.offset, merged),
+            known=known,
+            merged=merged,
+            again=again,
+        )
         for _ in range(_PLANNED_AGAIN):
             try:
-                return merge.apply(work, intent.number, last=intent.span.last, known=shape, again=again)
+                return apply(work)
             except SegmentReplaced:
                 work = self._works(intent)[work.table]
-        return merge.apply(work, intent.number, last=intent.span.last, known=shape, again=again)
+        return apply(work)
 
     def _session(self, table: str) -> SparkSession:
         """A session of the table's own: Delta reads the transaction's id and version from its settings."""

@@ -20,7 +20,7 @@ from dblog_core.schema import TableSchema
 from dblog_core.values import Key, key_from_json, key_to_json
 from spark_jobs.record import Records
 
-_FILE = "withheld.json"
+_DIRECTORY = "withheld"
 _PER_REQUEST = 5_000
 _AGAIN_SECONDS = 30.0  # between two requests for the same table where dumps end without bringing its keys
 
@@ -57,17 +57,28 @@ class ControlDumps:
 
 
 class Withheld:
-    """LAKE/_dblog/withheld.json: per table, each key as JSON text with the id of its dump, or None."""
+    """LAKE/_dblog/withheld/EPOCH.json: per table, each key as JSON text with the id of its dump, or None.
+
+    Each merger writes a file of its own, so that one that wakes up late overwrites nothing of its successor's.
+    """
 
     def __init__(self, records: Records, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._records = records
+        self._check: Callable[[], None] = lambda: None
+        self._file = ""
         self._monotonic = monotonic
         self._lock = threading.Lock()  # tables merge in threads
         self._keys: dict[str, dict[str, str | None]] = {}
         self._asked: dict[str, float] = {}
 
-    def load(self) -> None:
-        self._keys = self._records.read(_FILE) or {}
+    def load(self, epoch: int, check: Callable[[], None]) -> None:
+        """Goes on from the newest file, as merger `epoch`; `check` raises LeaseLost once there is another one."""
+        self._check, self._file = check, _name(epoch)
+        earlier = sorted(name for name in (self._records.directory / _DIRECTORY).names() if name < f"{epoch:012d}")
+        self._keys = self._records.read(f"{_DIRECTORY}/{earlier[-1]}") if earlier else {}
+        self._records.write(self._file, self._keys)  # even if empty: what an older merger still writes is out of date
+        for name in earlier:
+            (self._records.directory / _DIRECTORY / name).remove()
 
     def keys(self, table: str, schema: TableSchema) -> list[Key]:
         """The keys that the table waits for."""
@@ -95,7 +106,8 @@ class Withheld:
         with self._lock:
             self._keys[table] = keys
             self._keys = {name: held for name, held in self._keys.items() if held}
-            self._records.write(_FILE, self._keys)
+            self._check()
+            self._records.write(self._file, self._keys)
 
     def ended(self, dumps: Dumps) -> set[str]:
         """The dumps that keys wait for and that have ended by now: all they bring is staged."""
@@ -130,6 +142,10 @@ class Withheld:
                 where=table,
                 fix=error.fix or "merge again when the source and the state store can be reached",
             ) from error
+
+
+def _name(epoch: int) -> str:
+    return f"{_DIRECTORY}/{epoch:012d}.json"
 
 
 def _text(key: Key) -> str:
