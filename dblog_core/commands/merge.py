@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import orjson
 import typer
 
-from dblog_core.commands.session import FAILED, JsonFlag, note, session_of, stopping
+from dblog_core import sizes
+from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
+from dblog_core.commands.tables import aligned
 
 
 def merge(
     context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="Apply all that is sealed now, and end (the default).")] = False,
     continuous: Annotated[bool, typer.Option("--continuous", help="Go on until stopped, in one warm session.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what a merge would do now, without Spark, and change nothing.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Apply staged segments to the lake.
@@ -26,12 +32,27 @@ def merge(
     Examples:
       dblog --config shop.toml merge
       dblog --config shop.toml merge --continuous
+      dblog --config shop.toml merge --dry-run
     """
+    session = session_of(context, json)
+    if continuous and (once or dry_run):
+        raise typer.BadParameter(f"give one of {'--once' if once else '--dry-run'} and --continuous")
+    if dry_run:
+        _show_plan(session)
+    else:
+        _run(session, continuous=continuous)
+
+
+def _show_plan(session: Session) -> None:
+    from dblog_core.dry_run import merge_plan
+
+    found = merge_plan(session.config())
+    session.result(found, text(found))
+
+
+def _run(session: Session, *, continuous: bool) -> None:
     from dblog_core import spark
 
-    session = session_of(context, json)
-    if once and continuous:
-        raise typer.BadParameter("give one of --once and --continuous")
     config = session.config()
     merges: list[Any] = []
 
@@ -58,3 +79,43 @@ def merge(
     if code:
         raise typer.Exit(FAILED)
     note(f"{config.source.name}: " + ("the merge has ended" if continuous else "the lake holds all that was sealed"))
+
+
+def text(found: dict[str, Any]) -> str:
+    """A plan for people."""
+    span, offset = found["segments"], found["offset"]
+    parts = [
+        f"segments {span['first']} to {span['last']}, offset {offset['from']:,} to {offset['to']:,}, "
+        f"merges: {found['merges']}"
+        if span
+        else "nothing whole is sealed that the lake does not have"
+    ]
+    if found["unfinished"] is not None:
+        parts.append(f"merge {found['unfinished']} was begun and not ended: it is finished first")
+    if found["open_segments"]:
+        parts.append(f"segments left for later, since their transaction goes on: {found['open_segments']}")
+    parts += [f"stopped   {t['table']}, at offset {t['offset']:,}: {t['error']}" for t in found["stopped"]]
+    if found["tables"]:
+        header = ("TABLE", "DOES", "ROWS", "FILES", "CHUNKS", "BYTES", "BESIDE")
+        parts.append(aligned(header, [_line(table) for table in found["tables"]]))
+    return "\n".join(parts)
+
+
+def _line(table: dict[str, Any]) -> tuple[str, ...]:
+    counts = (f"{table['rows']:,}", f"{table['files']:,}", f"{table['chunks']:,}", sizes.text(table["bytes"]))
+    return (table["table"], table["does"], *counts, "; ".join(_beside(table)))
+
+
+def _beside(table: dict[str, Any]) -> Iterator[str]:
+    """What happens to a table beside its rows."""
+    change = table["change"]
+    yield from (f"columns {how}: {', '.join(change[how])}" for how in ("added", "gone", "retyped") if how in change)
+    if change.get("rekeyed"):
+        yield "another key"
+    if table["truncates"]:
+        yield f"TRUNCATE: {len(table['truncates'])}"
+    for ghost in table["ghosts"]:
+        ends = [f"{name} {ghost[name]}" for name in ("from", "to") if ghost[name] is not None]
+        yield " ".join([f"ghosts of dump {ghost['dump']}", *ends])
+    if table["history"]:
+        yield "history"

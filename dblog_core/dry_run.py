@@ -1,0 +1,110 @@
+"""What `dblog merge` would do now, from manifests and the lake's records alone. Nothing is locked, nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dblog_core import wiring
+from dblog_core.config import Config
+from dblog_core.interfaces import Json
+from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status
+from dblog_core.merge_plan import Span, Work, next_span, works
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+from dblog_core.storage.location import Location
+
+
+def merge_plan(config: Config) -> Json:
+    """The merges that wait, as `merge --dry-run --json` prints them. Raises StagingError and LakeError."""
+    staging, lake = wiring.open_staging(config), wiring.open_lake(config)
+    status = read_status(lake) or LakeStatus()
+    spans = list(_spans(staging, status.segment))
+    last = spans[-1].last if spans else status.segment
+    head = staging.head()
+    return {
+        "source": config.source.name,
+        "merges": len(spans),
+        "unfinished": _unfinished(lake, status),
+        "segments": {"first": spans[0].first, "last": last} if spans else None,
+        "offset": {"from": status.offset, "to": spans[-1].offset if spans else status.offset},
+        "position": spans[-1].position if spans else status.position or None,
+        "open_segments": head.segment - last if head is not None else 0,
+        "tables": [
+            _table(staging, work, status.tables.get(name), history=config.lake.history)
+            for name, work in sorted(_works(staging, status, last).items())
+        ],
+        "stopped": [
+            {"table": name, "error": t.error, "offset": t.offset}
+            for name, t in sorted(status.tables.items())
+            if t.state is State.STOPPED
+        ],
+    }
+
+
+def _spans(staging: Staging, after: int) -> Iterator[Span]:
+    """The spans of the merges that come, each within the limits of one."""
+    while (span := next_span(staging.manifests(after=after))) is not None:
+        yield span
+        after = span.last
+
+
+def _works(staging: Staging, status: LakeStatus, last: int) -> dict[str, Work]:
+    """Each table's share of all that is sealed; a table that has stopped or was reset begins at its own place."""
+
+    def after(table: str) -> int:
+        known = status.tables.get(table)
+        return status.segment if known is None else known.segment
+
+    first = min([status.segment, *(t.segment for t in status.tables.values())])
+    found: Sequence[Manifest] = [] if first >= last else list(staging.manifests(after=first, upto=last))
+    return works(found, after)
+
+
+def _unfinished(lake: Location, status: LakeStatus) -> int | None:
+    """The merge that was begun and not ended: it is finished first, to the offset that it recorded."""
+    names = (name.removesuffix(".json") for name in (own_directory(lake) / "merges").names())
+    newest = max((int(name) for name in names if name.isdigit()), default=0)
+    return newest if newest > status.merge else None
+
+
+def _table(staging: Staging, work: Work, known: TableStatus | None, *, history: bool) -> Json:
+    schema = staging.schema(work.schema)
+    before = known.schema if known is not None and known.version is not None else None
+    change = _change(staging.schema(before), schema) if before is not None else {}
+    return {
+        "table": work.table,
+        "does": _does(schema, change, known, history=history),
+        "rows": work.rows,
+        "files": len(work.files),
+        "chunks": len(work.chunks),
+        "bytes": work.bytes,
+        "schemas": work.schemas,
+        "change": change,
+        "truncates": [m.offset for m in work.truncates],
+        "ghosts": [{"dump": m.dump, "since": m.since, "from": m.key_from, "to": m.key_to} for m in work.finished],
+        "history": history,
+    }
+
+
+def _does(schema: TableSchema, change: Json, known: TableStatus | None, *, history: bool) -> str:
+    """`append` to a table that the lake has not yet, `merge` (appended too, where all keys lie above the table's),
+    `history` for a table without a key, or `nothing` where none is kept; `stop` for a shape that the lake does not
+    follow."""
+    if not schema.key:
+        return "history" if history else "nothing"
+    if any(change.get(name) for name in ("gone", "retyped", "rekeyed")):
+        return "stop"
+    return "append" if known is None or known.version is None else "merge"
+
+
+def _change(before: TableSchema, after: TableSchema) -> Json:
+    """How the shape changes: column names, and whether the key is another one; empty where nothing changes."""
+    old, new = ({c.name: c.type for c in schema.columns} for schema in (before, after))
+    found: Json = {
+        "added": [name for name in new if name not in old],
+        "gone": [name for name in old if name not in new],
+        "retyped": [name for name in old if name in new and old[name] != new[name]],
+        "rekeyed": before.key != after.key,
+    }
+    return {name: what for name, what in found.items() if what}

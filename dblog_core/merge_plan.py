@@ -1,0 +1,154 @@
+"""What a merge applies: a span of segments, and each table's share of it. Plain Python on manifests; no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from dblog_core.events import FINISHED, TRUNCATE
+from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
+
+MAX_ROWS = 500_000
+MAX_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Segments `first` to `last`, ending between transactions; `offset`: the last one of it."""
+
+    first: int
+    last: int
+    first_offset: int
+    offset: int
+    position: str
+    commit_time: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A table's share of a span. `schema`: the fingerprint of its newest shape at the end of it."""
+
+    table: str
+    schema: str
+    files: tuple[DataFile, ...] = ()
+    chunks: tuple[ChunkRef, ...] = ()
+    truncates: tuple[LogMark, ...] = ()
+    finished: tuple[LogMark, ...] = ()
+    floor: int | None = None
+    """Rows up to this offset are left out: a full dump that finished later says all about them (`from_dump`)."""
+
+    @property
+    def rows(self) -> int:
+        return sum(f.rows for f in self.files) + sum(c.rows - len(c.evicted) for c in self.chunks)
+
+    @property
+    def bytes(self) -> int:
+        return sum(f.bytes for f in self.files) + sum(c.bytes for c in self.chunks)
+
+    @property
+    def schemas(self) -> list[str]:
+        """Fingerprints of all the versions that its rows were written with, newest last."""
+        seen = dict.fromkeys([f.schema for f in self.files] + [c.schema for c in self.chunks])
+        seen.pop(self.schema, None)
+        return [*seen, self.schema]
+
+    @property
+    def truncated(self) -> int | None:
+        """The offset of the last TRUNCATE."""
+        return max((m.offset for m in self.truncates), default=None)
+
+    @property
+    def lower(self) -> int:
+        """Rows up to this offset vanish."""
+        return max(self.truncated or 0, self.floor or 0)
+
+
+def next_span(manifests: Iterable[Manifest], *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> Span | None:
+    """The longest span within the limits, at least to the first end of a transaction. None: nothing whole is sealed."""
+    best: Span | None = None
+    first: Manifest | None = None
+    rows = size = 0
+    for manifest in manifests:
+        first = first or manifest
+        rows += sum(f.rows for f in manifest.files) + sum(c.rows for c in manifest.chunks)
+        size += sum(f.bytes for f in manifest.files) + sum(c.bytes for c in manifest.chunks)
+        if best is not None and (rows > max_rows or size > max_bytes):
+            break
+        if manifest.partial == 0:
+            best = Span(
+                first.first,
+                manifest.segment,
+                first.first_offset,
+                manifest.last_offset,
+                manifest.log_position,
+                manifest.commit_time,
+            )
+    return best
+
+
+@dataclass(slots=True)
+class _Share:
+    files: list[DataFile] = field(default_factory=list)
+    chunks: list[ChunkRef] = field(default_factory=list)
+    marks: list[LogMark] = field(default_factory=list)
+    schema: str = ""
+
+    def take(self, table: str, manifest: Manifest) -> None:
+        files = [f for f in manifest.files if f.table == table]
+        chunks = [c for c in manifest.chunks if c.table == table]
+        marks = [m for m in manifest.marks if m.table == table]
+        self.files += files
+        self.chunks += chunks
+        self.marks += marks
+        marked = [m.schema for m in marks if m.schema]
+        seen = [x.schema for part in (files, chunks) for x in part]
+        newest = [manifest.schemas.get(table), *marked[-1:], self.schema, *seen]
+        self.schema = next((schema for schema in newest if schema), "")
+
+
+def works(manifests: Iterable[Manifest], after: Callable[[str], int]) -> dict[str, Work]:
+    """Each table's share. `after(table)`: the segment up to which the table is merged already."""
+    shares: dict[str, _Share] = {}
+    for manifest in manifests:
+        for table in _tables(manifest):
+            if manifest.segment > (start := after(table)) and table in _tables(rest := manifest.cut(after=start)):
+                shares.setdefault(table, _Share()).take(table, rest)
+    return {table: _work(table, found) for table, found in shares.items()}
+
+
+def _tables(manifest: Manifest) -> dict[str, None]:
+    """Tables that it says something of, in order."""
+    return dict.fromkeys(x.table for part in (manifest.files, manifest.chunks, manifest.marks) for x in part)
+
+
+def _work(table: str, share: _Share) -> Work:
+    return Work(
+        table=table,
+        schema=share.schema,
+        files=tuple(share.files),
+        chunks=tuple(share.chunks),
+        truncates=tuple(m for m in share.marks if m.op == TRUNCATE),
+        finished=tuple(m for m in share.marks if m.op == FINISHED),
+    )
+
+
+def from_dump(work: Work) -> Work:
+    """The work of a table that the lake does not have: what a full dump covers, older shapes included, is left out.
+
+    Every key that lives at the dump's end has a whole row after `since`, or one whose missing columns changed after it.
+    """
+    full = [m for m in work.finished if m.key_from is None and m.key_to is None]
+    floor = max((m.since for m in full if m.since is not None), default=None)
+    if floor is None:
+        return work
+    return replace(
+        work,
+        files=tuple(f for f in work.files if f.last_offset > floor),
+        chunks=tuple(c for c in work.chunks if c.first_offset + c.rows - 1 > floor),
+        floor=floor,
+    )
+
+
+def ghost_chunks(manifests: Iterable[Manifest], mark: LogMark) -> list[ChunkRef]:
+    """All chunks of the dump that `mark` ends, for its table."""
+    return [c for m in manifests for c in m.chunks if c.dump == mark.dump and c.table == mark.table]
