@@ -1,351 +1,162 @@
-"""The Delta tables: made, widened, and changed by one MERGE a span, exactly once by Delta's transaction versions.
+"""What the lake tells of its merges without Spark: small JSON files below LAKE/_dblog, replaced whole.
 
-Every statement is also guarded by offsets, so that applying one again changes nothing.
+LAKE/_dblog/
+  merges/NUMBER.json     what merge NUMBER will apply, written before it applies anything
+  merges/NUMBER.done.json   its outcome, created once: `LakeStatus`
+  status.json            the newest outcome again, where readers begin to look
+  mergers/EPOCH.json     who merged as number EPOCH; the newest one alone may write
+  tasks/                 what is asked for and was done beside merging (`dblog_core.lake_tasks`)
+  withheld/EPOCH.json    that merger's keys of rows that wait for a dump, per table
+  lock                   who merges now
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+import orjson
 
+from dblog_core.config import Config, S3Config
 from dblog_core.errors import LakeError
-from dblog_core.events import DELETE
-from dblog_core.schema import TableSchema
+from dblog_core.schema import TableName
 from dblog_core.storage.location import Location
-from spark_jobs import delta_log, ranges, small
-from spark_jobs.fold import PUT, WITHHOLD
-from spark_jobs.highest import Highest
-from spark_jobs.ranges import Ranges
-from spark_jobs.session import computed_once
-from spark_jobs.shapes import (
-    COMMIT_TIME,
-    OFFSET,
-    ORIGIN,
-    POSITION,
-    PROVENANCE,
-    added_columns,
-    check_names,
-    lake_shape,
-    needs_mapping,
-    quoted,
-)  # fmt: skip
+from dblog_core.storage.opening import open_storage
+from dblog_core.wiring import open_lake
 
-_KEY = "dblog.key"
-SMALL_TABLE = 16 << 20
-"""Bytes of a table that is read whole: new literals in each merge would have Spark compile its code anew each time."""
+OWN = "_dblog"
 
-_APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+
+class State(StrEnum):
+    """How a table's lake copy stands."""
+
+    OK = "ok"
+    INCOMPLETE = "incomplete"  # rows are withheld until a dump brings them
+    STOPPED = "stopped"  # its rows can not be applied; the other tables go on
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Folded rows of one table, computed once; how many there are, and the ranges of each key column."""
+class TableStatus:
+    """A lake table: all changes up to `segment` and `offset` are in, as Delta version `version`, shape `schema`.
 
-    rows: DataFrame
-    count: int = 0
-    deletes: bool = False
-    keeps: bool = False
-    """Whether a row keeps lake values (`missing`)."""
-    births: bool = False
-    """Whether every row was born in this span, or comes from a dump: rows that the lake may well lack."""
-    ranges: dict[str, Ranges] = field(default_factory=dict)
+    A table that was reset says nothing of changes up to the offset `reset_at`, and lacks rows for as long as it
+    `awaits` a full dump (its id).
+    """
 
-
-def measured(rows: DataFrame, schema: TableSchema) -> Batch:
-    """Computes the folded rows once, and what the MERGE wants to know of them."""
-    cached = computed_once(rows)
-    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if ranges.bounded(c.type)]
-    ends = [
-        F.struct(*(f(F.col(f"key.{quoted(n)}")).alias(n) for n in bounded)).alias(f.__name__)
-        for f in (F.min, F.max)
-        if bounded
-    ]
-    found = cached.agg(
-        F.count(F.lit(1)).alias("count"),
-        F.coalesce(F.bool_or(F.col("op") != PUT), F.lit(False)).alias("deletes"),
-        F.coalesce(F.bool_or(F.col("missing").isNotNull()), F.lit(False)).alias("keeps"),
-        F.coalesce(F.bool_and(F.col("inserted") | (F.col("origin") == "dump")), F.lit(False)).alias("births"),
-        *ends,
-    ).toArrow()
-    count, deletes, keeps, births = (found[name][0].as_py() for name in ("count", "deletes", "keeps", "births"))
-    keys = pa.concat_arrays([c.combine_chunks() for c in found.columns[4:]]) if count and bounded else None
-    held = ranges.of_keys(keys, schema) if keys is not None else {}
-    return Batch(cached, count, deletes, keeps, births, {n: ((r[0][0], r[-1][1]),) for n, r in held.items()})
+    state: State
+    error: str | None
+    segment: int
+    offset: int
+    version: int | None = None
+    schema: str | None = None
+    reset_at: int | None = None
+    awaits: str | None = None
 
 
-def measured_here(spark: SparkSession, rows: pa.Table, schema: TableSchema) -> Batch:
-    """The batch of rows that the driver has folded (`small`): all is known without a job."""
-    births = pc.or_(rows["inserted"], pc.equal(rows["origin"], "dump"))
-    return Batch(
-        rows=spark.createDataFrame(rows, small.folded_shape(schema)),
-        count=len(rows),
-        deletes=bool(len(rows)) and pc.any(pc.not_equal(rows["op"], PUT)).as_py(),
-        births=bool(len(rows)) and pc.all(births).as_py(),
-        ranges=ranges.of_keys(rows["key"].combine_chunks(), schema),
-    )
+@dataclass(frozen=True, slots=True)
+class LakeStatus:
+    """The last finished merge. `position` and `commit_time` (microseconds) are those of the log after `segment`."""
+
+    merge: int = 0
+    segment: int = 0
+    offset: int = 0
+    position: str = ""
+    commit_time: int | None = None
+    merged_at: float | None = None
+    tables: dict[str, TableStatus] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LakeStatus:
+        tables = {name: TableStatus(**{**t, "state": State(t["state"])}) for name, t in data["tables"].items()}
+        return cls(**{**data, "tables": tables})
 
 
-@contextmanager
-def _transaction(spark: SparkSession, app: str, number: int) -> Iterator[None]:
-    """Statements within commit as merge `number` of `app`. One pair covers one statement."""
-    spark.conf.set(_APP, app)
-    spark.conf.set(_VERSION, str(number))
+def lake_at(path: str, *, s3: S3Config | None = None) -> Location:
+    """The lake at a path of the configuration; `s3`: the settings for one on an object store."""
+    return Location(open_storage(path, temporary=f"{OWN}/tmp", s3=s3))
+
+
+def own_directory(lake: Location) -> Location:
+    """Where the merge keeps its own records."""
+    return lake / OWN
+
+
+def table_location(lake: Location, table: TableName) -> Location:
+    """LAKE/SCHEMA/TABLE; what a file name cannot hold is percent-encoded. Raises LakeError for the name of ours."""
+    if table.schema == OWN:
+        raise LakeError(
+            f"a schema named {OWN} has no place in the lake", where=str(table), fix="leave it out of `tables`"
+        )
+    return lake / _file_name(table.schema) / _file_name(table.name)
+
+
+def history_location(lake: Location, table: TableName) -> Location:
+    """LAKE/SCHEMA/TABLE__history."""
+    return table_location(lake, TableName(table.schema, f"{table.name}__history"))
+
+
+def _file_name(name: str) -> str:
+    if name in (".", ".."):
+        return name.replace(".", "%2E")
+    return "".join(quote(c, safe="") if c in "/%\0" else c for c in name)
+
+
+def outcome_of(directory: Location, merge: int) -> Location:
+    """Where the outcome of a merge lies. `directory`: the lake's own one."""
+    return directory / "merges" / f"{merge:012d}.done.json"
+
+
+def read_status(lake: Location) -> LakeStatus | None:
+    """The last finished merge; None before the first. Raises LakeError if the file is altered.
+
+    status.json may be an outcome or two old: a merger died before it wrote it, or an older one woke up and did.
+    """
+    directory = own_directory(lake)
+    found = _read_outcome(directory / "status.json")
+    while (newer := _read_outcome(outcome_of(directory, found.merge + 1 if found else 1))) is not None:
+        found = newer
+    return found
+
+
+def _read_outcome(path: Location) -> LakeStatus | None:
+    if (data := path.read()) is None:
+        return None
     try:
-        yield
-    finally:
-        spark.conf.unset(_APP)
-        spark.conf.unset(_VERSION)
+        return LakeStatus.from_json(orjson.loads(data))
+    except (ValueError, KeyError, TypeError) as error:
+        raise LakeError(
+            f"the record of the last merge cannot be read: {error}",
+            where=str(path),
+            fix="restore it from a backup, or begin a new lake",
+        ) from error
 
 
-class LakeTable:
-    """One table of the lake. `app` names our transactions in its Delta log."""
+def progress(config: Config) -> Progress:
+    """What `status` tells of the merge and its tables. Raises LakeError."""
+    return Progress(read_status(open_lake(config)) or LakeStatus())
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        path: Location,
-        schema: TableSchema,
-        *,
-        app: str,
-        highest: Highest | None = None,
-        check: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`check` raises LeaseLost once another may merge: it is asked right before every statement."""
-        self._check = check
-        self._spark = spark
-        self.path = path
-        self._schema = schema
-        self._app = app
-        self._highest = highest or Highest()
 
-    def exists(self) -> bool:
-        return self.version() is not None
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The lake as `status` shows it: all is None before the first merge."""
 
-    def version(self) -> int | None:
-        return delta_log.version(self.path)
-
-    def prepare(self) -> None:
-        """Makes the table, or adds the columns that are new. Raises LakeError for a shape that it can not take."""
-        check_names(self._schema)
-        self._check()
-        if not self.exists():
-            self._create()
-            return
-        table = DeltaTable.forPath(self._spark, str(self.path))
-        key = table.detail().select("properties").collect()[0][0].get(_KEY)
-        if key is None:
-            raise LakeError("holds a Delta table that dblog has not made", where=str(self.path), fix="move it away")
-        self._check_provenance(table.toDF().schema)
-        for new, after in added_columns(table.toDF().schema, json.loads(key), self._schema):
-            place = f"AFTER {quoted(after)}" if after else "FIRST"
-            self._spark.sql(
-                f"ALTER TABLE {self._sql} ADD COLUMNS ({quoted(new.name)} {new.dataType.simpleString()} {place})"
-            )
-
-    def _check_provenance(self, shape: StructType) -> None:
-        have = {f.name: f.dataType for f in shape}
-        if lost := [f.name for f in PROVENANCE if have.get(f.name) != f.dataType]:
-            raise LakeError(
-                f"somebody has changed the column {', '.join(lost)}, which tells what has been merged",
-                where=str(self.path),
-                fix=f"undo it, or run `dblog reset {self._schema.table}`: the table is built anew",
-            )
-
-    def answer_others(self, *, after: int, merged: int) -> int:
-        """Looks at what somebody else wrote since version `after`; returns the version up to which it has looked.
-
-        A row without an offset, or beyond `merged` (the highest that a row of ours can have here), counts as older than
-        all of ours from now on. Raises LakeError where the table is not the one that `after` was a version of.
-        """
-        newest = self.version()
-        if newest is None or newest < after:
-            found = "is gone" if newest is None else f"was replaced: it ends at version {newest}"
-            raise LakeError(
-                f"the lake table {found}; a merge left version {after}",
-                where=str(self.path),
-                fix=f"restore it, or run `dblog reset {self._schema.table}`: the table is built anew",
-            )
-        while delta_log.others_wrote(self.path, after, newest):
-            self.prepare()
-            self._disown(merged, newest)
-            after, newest = newest, self._newest()
-        return newest
-
-    def _disown(self, merged: int, number: int) -> None:
-        beyond = F.col(OFFSET).isNull() | (F.col(OFFSET) > merged)
-        with _transaction(self._spark, f"{self._app}:others", number):
-            DeltaTable.forPath(self._spark, str(self.path)).update(beyond, {OFFSET: F.lit(0).cast("long")})
+    status: LakeStatus
 
     @property
-    def _sql(self) -> str:
-        return f"delta.{quoted(str(self.path))}"
+    def offset(self) -> int | None:
+        return self.status.offset if self.status.merge else None
 
-<<<<<<< /tmp/helperA/m/idx/lake.py
-=======
-    def recreate(self) -> None:
-        """Makes the table, or empties it and gives it its shape, in one commit; its versions go on."""
-        check_names(self._schema)
-        self._check()
-        self._create(DeltaTable.createOrReplace(self._spark))
+    @property
+    def commit_time(self) -> int | None:
+        return self.status.commit_time
 
->>>>>>> /tmp/helperA/wt/spark_jobs/lake.py
-    def replace(self, rows: DataFrame | None, number: int) -> None:
-        """Commits these folded rows, all of them whole (None: no row), in this shape, as merge `number` in place of all
-        that the table has. Its versions go on."""
-        check_names(self._schema)
-        self._own_properties()
-        options = {"overwriteSchema": "true", "txnAppId": self._app, "txnVersion": str(number)}
-        if rows is None:
-            new = self._spark.createDataFrame([], lake_shape(self._schema))
-        else:
-            new = rows.select(*(value.alias(name) for name, value in self._values("").items()))
-        self._check()
-        new.write.format("delta").mode("overwrite").options(**options).save(str(self.path))
-        delta_log.check_committed(self.path, self._app, number)
-
-    def _own_properties(self) -> None:
-        """Where the key has become another one, or names need a mapping: a commit of its own, before the rows go."""
-        wanted = {_KEY: json.dumps(list(self._schema.key))}
-        if needs_mapping(self._schema):
-            wanted["delta.columnMapping.mode"] = "name"
-        have = DeltaTable.forPath(self._spark, str(self.path)).detail().select("properties").collect()[0][0]
-        if other := {name: value for name, value in wanted.items() if have.get(name) != value}:
-            pairs = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in other.items())
-            self._spark.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({pairs})")
-
-    def _create(self) -> None:
-        builder = (
-            DeltaTable.createIfNotExists(self._spark)
-            .location(str(self.path))
-            .addColumns(lake_shape(self._schema))
-            .property("delta.enableDeletionVectors", "true")
-            .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
-            .property(_KEY, json.dumps(list(self._schema.key)))
-        )
-        if needs_mapping(self._schema):
-            builder = builder.property("delta.columnMapping.mode", "name")
-        builder.execute()
-
-    def rows(self) -> DataFrame:
-        return self._spark.read.format("delta").load(str(self.path))
-
-    def remove_older(self, offset: int) -> None:
-        """TRUNCATE at `offset`: what came before goes."""
-        self._check()
-        DeltaTable.forPath(self._spark, str(self.path)).delete(F.col(OFFSET) < offset)
-
-    def committed(self) -> int | None:
-        """The newest merge that has committed here."""
-        return delta_log.committed(self.path, self._app)
-
-    def apply(self, batch: Batch, number: int, *, broadcast: bool, mending: bool = False) -> dict[str, int]:
-        """Commits the batch as merge `number`, and looks whether it is there. Returns rows by what became of them.
-
-        `mending`: rows that the lake has of the same offset are not trusted either.
-        """
-        delta_log.check_unused(self.path, self._app, number)
-        before = self._newest()
-        appended = not mending and self._has_none_of(batch, before)
-        self._check()
-        with _transaction(self._spark, self._app, number):
-            counts = self._append(batch) if appended else self._merge(batch, broadcast=broadcast, mending=mending)
-        delta_log.check_committed(self.path, self._app, number)
-        self._highest.written(self.path, before, self._newest(), self._schema, batch.ranges)
-        return counts
-
-    def _newest(self) -> int:
-        """The version of a table that is there."""
-        if (version := self.version()) is None:
-            raise LakeError("the table's Delta log is gone", where=str(self.path), fix="restore it from a backup")
-        return version
-
-    def _has_none_of(self, batch: Batch, version: int) -> bool:
-        """Whether the table is certain to hold no key of the batch: nothing is to be compared then."""
-        if version == 0:  # just made
-            return True
-        if not batch.births or batch.deletes or batch.keeps:
-            return False
-        return self._highest.all_above(self.path, version, self.rows(), self._schema, batch.ranges)
-
-    def _append(self, batch: Batch) -> dict[str, int]:
-        """The table has none of these keys: nothing to compare with."""
-        whole = batch.rows.where((F.col("op") == PUT) & F.col("missing").isNull())
-        columns = [value.alias(name) for name, value in self._values("").items()]
-        whole = whole.coalesce(1) if batch.count <= small.MAX_ROWS else whole
-        whole.select(*columns).write.format("delta").mode("append").save(str(self.path))
-        # A row that is not whole is withheld, and one that is deleted was never there.
-        inserted = batch.count if not (batch.deletes or batch.keeps) else whole.count()
-        return {"inserted": inserted, "updated": 0, "deleted": 0}
-
-    def _merge(self, batch: Batch, *, broadcast: bool, mending: bool) -> dict[str, int]:
-        source = F.broadcast(batch.rows) if broadcast else batch.rows
-        own = F.col(f"t.{OFFSET}")
-        later = F.col("s.offset") >= own if mending else F.col("s.offset") > own
-        merge = (
-            DeltaTable.forPath(self._spark, str(self.path)).alias("t").merge(source.alias("s"), self._same_key(batch))
-        )
-        if batch.deletes:
-            merge = merge.whenMatchedDelete(F.col("s.op").isin(DELETE, WITHHOLD) & later)
-        merge = merge.whenMatchedUpdate(
-            (F.col("s.op") == PUT) & later & (F.col("s.inserted") | ~self._equal(batch.keeps)),
-            {quoted(name): value for name, value in self._values("s.", keeps=batch.keeps).items()},
-        )
-        merge = merge.whenNotMatchedInsert(
-            (F.col("s.op") == PUT) & F.col("s.missing").isNull(),
-            {quoted(name): value for name, value in self._values("s.").items()},
-        )
-        metrics = merge.execute().collect()
-        if not metrics:
-            return {"inserted": 0, "updated": 0, "deleted": 0}
-        return {name: int(metrics[0][f"num_{name}_rows"]) for name in ("inserted", "updated", "deleted")}
-
-    def _same_key(self, batch: Batch) -> Column:
-        """Equal keys; the literal ranges of the batch's keys let Delta leave out files."""
-        parts = [F.col(f"t.{quoted(n)}") == F.col(f"s.key.{quoted(n)}") for n in self._schema.key]
-        if self._bytes() > SMALL_TABLE:
-            parts += ranges.on_key("t", batch.ranges, self._schema)
-        return reduce(Column.__and__, parts)
-
-    def _bytes(self) -> int:
-        """The size of its files, from the snapshot that Delta holds: no job."""
-        plan = self.rows()._jdf.queryExecution().analyzed()
-        return int(plan.stats().sizeInBytes())
-
-    def _equal(self, keeps: bool) -> Column:
-        """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN."""
-        same = []
-        for column in self._schema.columns:
-            equal = F.col(f"t.{quoted(column.name)}").eqNullSafe(F.col(f"s.row.{quoted(column.name)}"))
-            same.append(_kept(column.name) | equal if keeps else equal)
-        return reduce(Column.__and__, same)
-
-    def _values(self, source: str, *, keeps: bool = False) -> dict[str, Column]:
-        """Each lake column's new value. `keeps`: a missing one stays as the lake has it."""
-        values: dict[str, Column] = {}
-        for column in self._schema.columns:
-            value = F.col(f"{source}row.{quoted(column.name)}")
-            if keeps:
-                value = F.when(_kept(column.name), F.col(f"t.{quoted(column.name)}")).otherwise(value)
-            values[column.name] = value
-        provenance = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
-        return {**values, **{name: F.col(f"{source}{field}") for name, field in provenance.items()}}
-
-
-def _literal(text: str) -> str:
-    """A string as SQL has it."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
-def _kept(name: str) -> Column:
-    return F.coalesce(F.array_contains("s.missing", name), F.lit(False))
+    def tables_json(self) -> list[dict[str, Any]]:
+        return [
+            {"table": name, "state": str(t.state), "error": t.error, "lake_offset": t.offset, "awaits": t.awaits}
+            for name, t in sorted(self.status.tables.items())
+        ]
