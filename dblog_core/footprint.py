@@ -48,17 +48,19 @@ def of_staging(storage: Storage, patience: Patience) -> dict[str, Room | None]:
     return {name: _sum(storage, directories, patience) for name, directories in STAGED.items()}
 
 
-def of_table(path: Location, name: str, patience: Patience) -> TableSize | None:
-    """The size of a Delta table; None where there is none, or patience was over first."""
+def of_table(path: Location, name: str, patience: Patience, *, rows: int | None = None) -> TableSize | None:
+    """The size of a Delta table; None where there is none, or patience was over first.
+
+    `rows`: those that it has, for who knows; what its files hold beyond them is marked as deleted.
+    """
     if patience.over() or (table := open_table(path)) is None:
         return None
     if (disk := _sum(path.storage, (path.path,), patience)) is None:
         return None
-    rows, deleted, size, files = 0, 0, 0, 0
+    held, size, files = 0, 0, 0
     for action in actions(table):
-        files, size = files + 1, size + action["size_bytes"]
-        gone = action.get("deletionVector.cardinality") or 0
-        rows, deleted = rows + (action["num_records"] or 0) - gone, deleted + gone
+        files, size, held = files + 1, size + action["size_bytes"], held + (action["num_records"] or 0)
+    deleted = None if rows is None else max(0, held - rows)
     return TableSize(name, files, size, rows, deleted, disk.files, disk.bytes)
 
 

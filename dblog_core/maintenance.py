@@ -5,34 +5,40 @@ Sizes are those of the tables as maintenance left them; looking at every file of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
 
-from dblog_core import durations
+from dblog_core import durations, lake_tasks
+from dblog_core.clock import SystemClock
 from dblog_core.config import LakeConfig
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Clock
 from dblog_core.lake import own_directory
+from dblog_core.lake_tasks import LakeTask
 from dblog_core.storage.location import Location
 
 KIND = "maintain"
 """The lake task."""
+
+_AGAIN = 3600.0  # seconds after a maintenance that failed
 
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
     """A Delta table: the files of its newest version, and all files of its directory (`disk_…`), old versions included.
 
-    `deleted`: rows in its files that are marked as deleted; `rows`: those that are not.
+    `deleted`: rows in its files that are marked as deleted; `rows`: those that are not; None: not counted.
     """
 
     table: str
     files: int
     bytes: int
-    rows: int
-    deleted: int
+    rows: int | None
+    deleted: int | None
     disk_files: int
     disk_bytes: int
 
@@ -67,16 +73,28 @@ class Timetable:
 
     def __init__(self, lake: Location, config: LakeConfig) -> None:
         self._lake, self._every = lake, durations.parse(config.maintain_every)
-        self._next: float | None = None
+        self._look = -math.inf if math.isfinite(self._every) else math.inf
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time (`now`: seconds UTC). What the command did meanwhile counts too."""
-        if self._next is None or now >= self._next:
-            last = read(self._lake)
-            if last is None:
-                write(self._lake, now, ())
-            self._next = (last.at if last else now) + self._every
-        return now >= self._next
+        """Whether it is to be done now (seconds UTC): once, and again in an hour if it then was not.
+
+        What the command has done meanwhile counts too. Raises LakeError.
+        """
+        if now < self._look:
+            return False
+        if (last := read(self._lake)) is None:
+            last = Maintained(now)
+            write(self._lake, now, ())
+        due = last.at + self._every <= now
+        self._look = now + _AGAIN if due else last.at + self._every
+        return due
+
+
+def ask_when_due(timetable: Timetable, lake: Location, *, clock: Clock | None = None) -> LakeTask | None:
+    """Files the lake task when it is time, and returns it."""
+    if not timetable.is_due((clock or SystemClock()).time()):
+        return None
+    return lake_tasks.file(lake, KIND, {"tables": []}, clock=clock)
 
 
 def _path(lake: Location) -> Location:

@@ -1,7 +1,7 @@
 """What `status` tells of room and of retention: bytes and files of staging and lake, and what keeps old segments.
 
 Counting stops after half a second, and is done once a minute at most: of tables that it has not come to, the sizes of
-the last maintenance are told, with their time; what nobody knows is null.
+the last maintenance are told, with their time; rows are counted by maintenance alone. What nobody knows is null.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from dblog_core import durations, maintenance, needs, wiring
 from dblog_core.config import Config
@@ -46,10 +46,13 @@ class Meter:
         before = {size.table: size for size in known.sizes} if known else {}
         tables = []
         for name, path in _places(place, lake):
-            size = of_table(path, name, patience)
-            at, told = (now, size) if size is not None else (known.at if known else None, before.get(name))
-            if told is not None and at is not None:
-                tables.append({**asdict(told), "measured_at": _text(at)})
+            size, last = of_table(path, name, patience), before.get(name)
+            if size is not None:
+                counted = (last.rows, last.deleted) if last else (None, None)
+                size = replace(size, rows=counted[0], deleted=counted[1])
+                tables.append({**asdict(size), "measured_at": _text(now)})
+            elif last is not None and known is not None:
+                tables.append({**asdict(last), "measured_at": _text(known.at)})
         staged = {name: None if room is None else asdict(room) for name, room in rooms.items()}
         return {"staging": staged, "tables": tables}
 

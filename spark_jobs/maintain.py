@@ -65,22 +65,23 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
     wanted = arguments["tables"] or list(tools.status.tables)
     tables: dict[str, TableStatus] = {}
     sizes: list[TableSize] = []
-    did: dict[str, Json] = {}
+    did: list[Json] = []
     for place in places(tools):
         tools.check()
         session = tools.session(place.table)
         done = _improve(session, place, tools) if place.table in wanted else []
+        tools.check()
         removed = _vacuum(session, place, keep=keep, since=began - kept.merged_at)
-        if (size := footprint.of_table(place.path, place.name, Patience(None))) is not None:
-            sizes.append(size)
-            did[place.name] = {**asdict(size), "done": done, "removed_files": removed}
+        size = _size(session, place)
+        sizes.append(size)
+        did.append({**asdict(size), "done": done, "removed_files": removed})
         if not place.history:
             tables[place.table] = replace(tools.status.tables[place.table], version=delta_log.version(place.path))
         tools.step(f"maintained {place.name}")
     staging = _retain(tools, tools.config, began)
     maintenance.write(tools.lake.location, began, sizes)
     cut = {"oldest": kept.number or None, "removed": kept.removed}
-    return Done({"tables": list(did.values()), "cuts": cut, "staging": staging}, tables)
+    return Done({"tables": did, "cuts": cut, "staging": staging}, tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +112,16 @@ def _improve(spark: SparkSession, place: Place, tools: Tools) -> list[str]:
     with _named(place):
         key = [] if place.history else clustering.ordered(place.path, _key(tools, place))
         if key and clustering.is_mixed(place.path, key[0]):
+            tools.check()
             clustering.cluster(spark, place.path, key)
             did.append("clustered")
         else:
             compaction.compact(spark, place.path)
         if delta_log.version(place.path) != before and not did:
             did.append("joined")
-        if _deleted_share(place) > PURGE:
+        size = _size(spark, place)
+        if size.deleted and size.rows is not None and size.deleted > PURGE * (size.rows + size.deleted):
+            tools.check()
             spark.sql(f"REORG TABLE delta.{quoted(str(place.path))} APPLY (PURGE)").collect()
             did.append("purged")
     after = delta_log.version(place.path)
@@ -131,9 +135,12 @@ def _key(tools: Tools, place: Place) -> tuple[str, ...]:
     return tools.staging.schema(schema).key if schema else ()
 
 
-def _deleted_share(place: Place) -> float:
-    size = footprint.of_table(place.path, place.name, Patience(None))
-    return size.deleted / (size.rows + size.deleted) if size is not None and size.deleted else 0.0
+def _size(spark: SparkSession, place: Place) -> TableSize:
+    """Delta counts rows by its log alone."""
+    rows = spark.read.format("delta").load(str(place.path)).count()
+    if (size := footprint.of_table(place.path, place.name, Patience(None), rows=rows)) is None:
+        raise LakeError("the table's Delta log is gone", where=place.name, fix="restore it from a backup")
+    return size
 
 
 def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> int:

@@ -9,10 +9,12 @@ import argparse
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from dblog_core.errors import LakeError
+from dblog_core.maintenance import Timetable, ask_when_due
 from spark_jobs import entry
 from spark_jobs.entry import Starters, say
 from spark_jobs.rounds import Merged, Merger
@@ -53,7 +55,9 @@ def _run(given: argparse.Namespace) -> int:
             config=job.config,
             dumps=dumps,
         )
-        rounds = Job(merger, withheld, dumps, job.stop, json=given.json)
+        timetable = Timetable(job.lake.location, job.config.lake)
+        upkeep = partial(ask_when_due, timetable, job.lake.location)
+        rounds = Job(merger, withheld, dumps, job.stop, json=given.json, upkeep=upkeep)
         if given.tasks:
             return rounds.tasks()
         return rounds.continuous() if given.continuous else rounds.once()
@@ -63,10 +67,19 @@ class Job:
     """Rounds until all is merged, or until told to stop."""
 
     def __init__(
-        self, merger: Merger, withheld: Withheld, dumps: ControlDumps, stop: threading.Event, *, json: bool
+        self,
+        merger: Merger,
+        withheld: Withheld,
+        dumps: ControlDumps,
+        stop: threading.Event,
+        *,
+        json: bool,
+        upkeep: Callable[[], object] = lambda: None,
     ) -> None:
+        """`upkeep`: asks for the maintenance of the lake when it is time; only a merge that goes on does."""
         self._merger, self._withheld, self._dumps, self._stop, self._json = merger, withheld, dumps, stop, json
         self._compact_again = float("-inf")
+        self._upkeep = upkeep
         self._starters = Starters()
 
     def once(self) -> int:
@@ -87,6 +100,7 @@ class Job:
             retried = time.monotonic() if retry else retried
             self._catch_up(retry_stopped=retry)
             if time.monotonic() - looked >= _LOOK:
+                self._upkeep()
                 self._do_tasks()
                 looked = time.monotonic()
             self._stop.wait(_POLL)

@@ -71,7 +71,8 @@ def _storage(storage: dict[str, Any]) -> list[str]:
     lines = [f"staging   {', '.join(parts)}{_begins(storage['retention'])}"]
     lines += [f"held      from segment {h['segment']:,} on: {h['why']}" for h in storage["retention"]["held"]]
     for size in storage["tables"]:
-        live = f"{size['rows']:,} rows, {sizes.text(size['bytes'])} in {size['files']:,} files"
+        rows = "" if size["rows"] is None else f"{size['rows']:,} rows, "
+        live = f"{rows}{sizes.text(size['bytes'])} in {size['files']:,} files"
         lines.append(f"size      {size['table']}: {live}, {sizes.text(size['disk_bytes'])} on disk")
     return lines
 

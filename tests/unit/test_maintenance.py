@@ -1,0 +1,277 @@
+"""When a lake is maintained, how much room it takes, what keeps staging: what `status` tells, and lengths of time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from dblog_core import config as configuration
+from dblog_core import durations, footprint, lake_tasks, maintenance, sizes, wiring
+from dblog_core.commands.maintain import shown
+from dblog_core.commands.status import text
+from dblog_core.config import Config, LakeConfig
+from dblog_core.errors import ConfigError, LakeError
+from dblog_core.footprint import Patience, Room
+from dblog_core.lake import LakeStatus, State, TableStatus, lake_at
+from dblog_core.maintenance import Maintained, TableSize, Timetable, ask_when_due
+from dblog_core.meter import Meter
+from dblog_core.staging import Staging
+from dblog_core.staging.beginning import Need
+from dblog_core.staging.retention import Retention
+from tests.unit.compaction_world import Clock
+from tests.unit.staged import MICROSECONDS, creates, manifest, table
+
+ORDERS = table()
+SIZE = TableSize("shop.orders", 2, 1000, 10, 1, 5, 5000)
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("90s", 90), ("15m", 900), ("36h", 129_600), (" 7d ", 604_800), ("2 w", 1_209_600)]
+)
+def test_lengths_of_time_are_read_as_people_write_them(written: str, seconds: float) -> None:
+    assert durations.parse(written) == seconds
+    assert durations.parse(durations.text(seconds)) == seconds
+
+
+def test_no_end_has_two_names_and_other_texts_are_refused() -> None:
+    assert durations.parse("forever") == durations.parse("never") == math.inf
+    assert durations.text(math.inf) == "forever"
+    for wrong in ("7", "d", "1.5h", "-1d", "7 days"):
+        with pytest.raises(ValueError, match="no length of time"):
+            durations.parse(wrong)
+
+
+def test_an_age_that_a_reader_could_not_live_with_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        f"""
+        [source]
+        name = "shop"
+        kind = "mysql"
+        database = "shop"
+        tables = ["shop.*"]
+        [staging]
+        path = "{tmp_path}/staging"
+        keep = "1s"
+        [state]
+        url = "sqlite:///{tmp_path}/state.db"
+        [lake]
+        path = "{tmp_path}/lake"
+        keep = "59m"
+        maintain_every = "soon"
+        """
+    )
+    with pytest.raises(ConfigError) as caught:
+        configuration.load(file)
+    assert "[lake] keep: is too short; give 1h or more" in caught.value.message
+    assert "[staging] keep: is too short; give 1m or more" in caught.value.message
+    assert "[lake] maintain_every: does not have the right form" in caught.value.message
+
+
+@pytest.mark.parametrize(("size", "told"), [(0, "0"), (9999, "9,999"), (10_240, "10K"), (12 << 30, "12G")])
+def test_sizes_are_told_in_the_largest_unit_of_which_there_are_ten(size: int, told: str) -> None:
+    assert sizes.text(size) == told
+
+
+# When -----------------------------------------------------------------------------------------------------------------
+
+
+def _timetable(tmp_path: Path, every: str = "1d") -> Timetable:
+    return Timetable(lake_at(str(tmp_path)), LakeConfig(path=str(tmp_path), maintain_every=every))
+
+
+def test_the_first_look_starts_the_clock_over_restarts_too(tmp_path: Path) -> None:
+    assert not _timetable(tmp_path).is_due(1000.0)
+    later = _timetable(tmp_path)
+    assert not later.is_due(1000.0 + DAY - 1) and later.is_due(1000.0 + DAY)
+
+
+def test_what_the_command_has_done_counts_and_what_failed_is_tried_again_in_an_hour(tmp_path: Path) -> None:
+    timetable = _timetable(tmp_path)
+    timetable.is_due(0.0)
+    maintenance.write(lake_at(str(tmp_path)), DAY - 60, [SIZE])
+    assert not timetable.is_due(DAY) and timetable.is_due(2 * DAY)
+    assert not timetable.is_due(2 * DAY + 3599) and timetable.is_due(2 * DAY + 3600)
+
+
+def test_never_is_never_and_leaves_no_record(tmp_path: Path) -> None:
+    assert not _timetable(tmp_path, "never").is_due(1e12)
+    assert maintenance.read(lake_at(str(tmp_path))) is None
+
+
+def test_it_is_asked_for_as_a_lake_task_once(tmp_path: Path) -> None:
+    lake, timetable = lake_at(str(tmp_path)), _timetable(tmp_path, "1m")
+    clock: Any = Clock()
+    assert ask_when_due(timetable, lake, clock=clock) is None
+    clock.now += 60
+    task = ask_when_due(timetable, lake, clock=clock)
+    assert lake_tasks.waiting(lake) == [task] and task is not None and task.kind == "maintain"
+    assert ask_when_due(timetable, lake, clock=clock) is None
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    lake = lake_at(str(tmp_path))
+    maintenance.write(lake, 5.0, [SIZE])
+    assert maintenance.read(lake) == Maintained(5.0, (SIZE,))
+    (tmp_path / "_dblog/maintained.json").write_text('{"at": 5.0}')
+    with pytest.raises(LakeError, match="cannot be read") as caught:
+        maintenance.read(lake)
+    assert "maintained.json" in caught.value.where
+
+
+# Room -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config.model_validate(
+        {
+            "source": {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]},
+            "staging": {"path": str(tmp_path / "staging"), "keep": "1d"},
+            "state": {"url": f"sqlite:///{tmp_path / 'state.db'}"},
+            "lake": {"path": str(tmp_path / "lake")},
+        }
+    )
+
+
+@pytest.fixture
+def staging(config: Config, monkeypatch: pytest.MonkeyPatch) -> Staging:
+    """Three segments, one of them with its rows in a file."""
+    staging = wiring.open_staging(config)
+    for number in range(1, 4):
+        monkeypatch.setattr("dblog_core.staging.segment.INLINE_BYTES", 0 if number == 1 else 1 << 20)
+        writer = staging.open_segment(number, 1)
+        staging.put_schema(ORDERS)
+        writer.add(ORDERS, creates(ORDERS, 10 * number, 3))
+        made = manifest(number, 10 * number, 10 * number + 9, files=writer.write())
+        staging.publish(replace(made, sealed_at=MICROSECONDS + number * 1_000_000))
+    return staging
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LakeStatus:
+    """A lake of one table with two files, one of them of an old version."""
+    for n in (1, 2):
+        write_deltalake(tmp_path / "lake/shop/orders", pa.table({"id": [n] * n}), mode="overwrite")
+    return LakeStatus(merge=2, segment=2, offset=29, tables={"shop.orders": TableStatus(State.OK, None, 2, 29)})
+
+
+def _read(meter: Meter, staging: Staging, lake: LakeStatus) -> Any:
+    return meter.read(staging, lake, [])
+
+
+def test_room_is_counted_file_by_file(config: Config, staging: Staging, lake: LakeStatus, tmp_path: Path) -> None:
+    found = _read(Meter(config), staging, lake)
+    written = [p.stat().st_size for p in (tmp_path / "staging/shop/manifests").iterdir()]
+    assert found["staging"]["manifests"] == {"files": 3, "bytes": sum(written)}
+    assert found["staging"]["log"]["files"] == 1 and found["staging"]["chunks"] == {"files": 0, "bytes": 0}
+    (orders,) = found["tables"]
+    files = {p.name: p.stat().st_size for p in (tmp_path / "lake/shop/orders").glob("*.parquet")}
+    assert orders["files"] == 1 and orders["bytes"] in files.values()
+    assert orders["disk_files"] == 4 and orders["disk_bytes"] > sum(files.values())
+    assert orders["rows"] is None
+
+
+def test_where_patience_ends_the_last_maintenance_is_told(config: Config, staging: Staging, lake: LakeStatus) -> None:
+    maintenance.write(wiring.open_lake(config), 1_700_000_000.0, [SIZE])
+    (orders,) = _read(Meter(config, seconds=0.0), staging, lake)["tables"]
+    assert (orders["bytes"], orders["measured_at"]) == (1000, "2023-11-14T22:13:20Z")
+    (orders,) = _read(Meter(config), staging, lake)["tables"]
+    assert orders["bytes"] != 1000 and (orders["rows"], orders["deleted"]) == (10, 1)
+
+
+def test_counting_stops_when_patience_ends(tmp_path: Path) -> None:
+    class Many:
+        looked = 0
+
+        def files(self, directory: str) -> Any:
+            while True:
+                self.looked += 1
+                yield type("Stored", (), {"bytes": 1})
+
+    ticks = iter(range(100))
+    storage: Any = Many()
+    found = footprint.of_staging(storage, Patience(10.0, monotonic=lambda: float(next(ticks))))
+    assert set(found.values()) == {None} and storage.looked < 10_000
+    assert footprint.of_table(lake_at(str(tmp_path)), "t", Patience(None)) is None
+    assert Room(1, 2) == Room(1, 2)
+
+
+def test_who_asks_again_and_again_is_told_what_was_counted(config: Config, staging: Staging, lake: LakeStatus) -> None:
+    now = [NOW]
+    meter = Meter(config, now=lambda: now[0])
+    first = _read(meter, staging, lake)["staging"]
+    staging.publish(manifest(4, 40, 49))
+    assert _read(meter, staging, lake)["staging"] == first
+    now[0] += 60
+    assert _read(meter, staging, lake)["staging"]["manifests"]["files"] == 4
+
+
+# What keeps staging ---------------------------------------------------------------------------------------------------
+
+NOW = MICROSECONDS / 1e6 + 2 * DAY
+
+
+def test_status_tells_what_keeps_old_segments(config: Config, staging: Staging, lake: LakeStatus) -> None:
+    meter = Meter(config, now=lambda: NOW)
+    stopped = replace(lake, tables={"shop.orders": TableStatus(State.STOPPED, "no", 0, 0)})
+    held = _read(meter, staging, stopped)["retention"]
+    assert held["held"] == [{"segment": 1, "why": "shop.orders is stopped at segment 0"}]
+    assert (held["segment"], held["offset"], held["sealed_at"]) == (1, 10, "2026-11-21T09:30:01Z")
+    assert held["looked_at"] is None
+    assert _read(meter, staging, lake)["retention"]["held"] == []
+    assert _read(Meter(config, now=lambda: NOW - 2 * DAY), staging, stopped)["retention"]["held"] == []
+
+
+def test_status_tells_what_the_last_look_was_held_back_by(config: Config, staging: Staging, lake: LakeStatus) -> None:
+    retention = Retention(staging, keep=DAY, now=NOW, over=lambda dump: True)
+    retention.run([Need(2, "output kafka has passed on up to offset 12")])
+    found = _read(Meter(config, now=lambda: NOW), staging, lake)["retention"]
+    assert (found["segment"], found["offset"], found["looked_at"]) == (2, 20, "2026-11-23T09:30:00Z")
+    assert found["held"] == [{"segment": 2, "why": "output kafka has passed on up to offset 12"}]
+
+
+def test_nothing_staged_is_told_as_unknown(config: Config) -> None:
+    found = _read(Meter(config), wiring.open_staging(config), LakeStatus())
+    assert found["retention"]["segment"] is None and found["tables"] == []
+
+
+def test_people_read_it_in_lines(config: Config, staging: Staging, lake: LakeStatus) -> None:
+    maintenance.write(wiring.open_lake(config), NOW, [replace(SIZE, bytes=20 << 20)])
+    stopped = replace(lake, tables={"shop.orders": TableStatus(State.STOPPED, "no", 0, 0)})
+    storage = _read(Meter(config, seconds=0.0, now=lambda: NOW), staging, stopped)
+    told = text(
+        {
+            "source": "shop", "leader": None, "offset": None, "position": None, "lag_seconds": None, "tables": [],
+            "windows": [], "dumps": [], "merge": {"offset": None, "lag_seconds": None}, "storage": storage,
+        }
+    )  # fmt: skip
+    assert "held      from segment 1 on: shop.orders is stopped at segment 0" in told
+    assert "size      shop.orders: 10 rows, 20M in 2 files, 5,000 on disk" in told
+    assert "from segment 1 on, sealed 2026-11-21T09:30:01Z" in told
+
+
+def test_the_commands_result_is_shown_to_people() -> None:
+    orders = {"table": "shop.orders", "rows": 1200, "files": 2, "bytes": 20 << 20, "disk_bytes": 1 << 30}
+    held = [{"segment": 8, "why": "x is stopped"}]
+    told = shown(
+        {
+            "tables": [{**orders, "done": ["joined", "purged"]}],
+            "cuts": {"oldest": 4, "removed": 3},
+            "staging": {"segment": 8, "offset": 80, "removed_files": 12, "held": held},
+        }
+    )
+    assert told.splitlines() == [
+        "TABLE        ROWS   FILES  SIZE  ON DISK  DONE",
+        "shop.orders  1,200  2      20M   1,024M   joined, purged",
+        "cuts: 3 removed, the oldest is 4",
+        "staging: 12 files removed, it begins at segment 8",
+        "  held back from segment 8 on: x is stopped",
+    ]
