@@ -45,9 +45,10 @@ def computed_once(rows: DataFrame) -> DataFrame:
 
 
 def reach_s3(spark: SparkSession, settings: S3Config) -> None:
-    """From now on the session, and its executors, reach s3a:// paths. So no secret is in an argument or a setting that
-    Spark shows."""
+    """From now on the session, and its executors, reach s3:// paths, by Hadoop's S3A. So no secret is in an argument or
+    in a setting that Spark shows."""
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set("fs.s3.impl", "org.apache.hadoop.fs.s3a.S3AFileSystem")
     for key, value in s3a(settings).items():
         hadoop.set(f"fs.s3a.{key}", value)
 

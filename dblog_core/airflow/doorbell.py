@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from dblog_core.errors import DblogError
+from dblog_core.spark import uses_s3
 
 if TYPE_CHECKING:
     from dblog_core.config import Config
@@ -28,10 +30,12 @@ TROUBLED = 30.0  # seconds to the next look when staging or lake cannot be read
 QUIET = 5.0  # seconds after a ring: a merge takes longer
 
 
-def sealed_segments(config: Config) -> Asset:
-    """The asset that the merge DAG of a source is scheduled on."""
+def sealed_segments(config: Config, file: Path) -> Asset:
+    """The asset that the merge DAG of a source is scheduled on; `file`: its configuration."""
     name = config.source.name
-    trigger = SegmentsSealed(staging=config.staging.path, source=name, lake=config.lake.path)
+    # Where paths lie on an object store, the trigger reads its credentials from the file: Airflow stores what is here.
+    where = str(file) if uses_s3(config) else ""
+    trigger = SegmentsSealed(staging=config.staging.path, source=name, lake=config.lake.path, config=where)
     return Asset(
         name=f"dblog_{name}_segments",
         uri=f"x-dblog://{name}/segments",
@@ -42,16 +46,16 @@ def sealed_segments(config: Config) -> Asset:
 class SegmentsSealed(BaseEventTrigger):
     """Rings when a newer segment with rows is sealed, and at start when the lake is behind."""
 
-    def __init__(self, *, staging: str, source: str, lake: str) -> None:
+    def __init__(self, *, staging: str, source: str, lake: str, config: str = "") -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow leaves it untyped
-        self.staging, self.source, self.lake = staging, source, lake
+        self.staging, self.source, self.lake, self.config = staging, source, lake, config
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        kwargs = {"staging": self.staging, "source": self.source, "lake": self.lake}
+        kwargs = {"staging": self.staging, "source": self.source, "lake": self.lake, "config": self.config}
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        watch = Watch(self.staging, self.source, self.lake)
+        watch = Watch(self.staging, self.source, self.lake, config=self.config)
         while True:
             ring, pause = await asyncio.to_thread(watch.look)
             if ring:
@@ -62,8 +66,9 @@ class SegmentsSealed(BaseEventTrigger):
 class Watch:
     """Remembers the newest segment that was seen; one look is a probe for the next manifest."""
 
-    def __init__(self, staging: str, source: str, lake: str) -> None:
-        self._where, self._lake = (staging, source), lake
+    def __init__(self, staging: str, source: str, lake: str, *, config: str = "") -> None:
+        """`config`: the file with the settings of the object store that the paths lie on."""
+        self._where, self._lake, self._config = (staging, source), lake, config
         self._staging: Staging | None = None
         self.segment = 0
 
@@ -78,11 +83,15 @@ class Watch:
 
     def _behind(self) -> bool:
         """The first look: whether the lake lacks rows of the super-changelog."""
+        from dblog_core.config import load
         from dblog_core.lake import lake_at, read_status
         from dblog_core.staging import Staging
+        from dblog_core.storage.opening import open_storage
 
-        staging = Staging(self._where[0], source=self._where[1])
-        head, lake = staging.head(), read_status(lake_at(self._lake))
+        root, source = self._where
+        s3 = load(self._config, secrets=False).s3 if self._config else None
+        staging = Staging(source=source, storage=open_storage(root, source, s3=s3))
+        head, lake = staging.head(), read_status(lake_at(self._lake, s3=s3))
         self._staging, self.segment = staging, head.segment if head else 0
         return head is not None and head.last_offset > (lake.offset if lake else 0)
 

@@ -93,7 +93,7 @@ def _capture(file: Path, config: Config, kind: str, seconds: float) -> DAG:
             task_id="capture",
             config_file=str(file),
             slice_seconds=seconds,
-            outlets=[sealed_segments(config)],
+            outlets=[sealed_segments(config, file)],
             retries=100,
             retry_delay=_SECOND,
             retry_policy=KEEP_TRYING,
@@ -126,7 +126,7 @@ def _merge(file: Path, config: Config) -> DAG:
         f"Applies what is sealed of `{config.source.name}` to the lake. The asset is a doorbell; each run takes all "
         "that is sealed. It may be triggered by hand at any time."
     )
-    schedule = [sealed_segments(config)]
+    schedule = [sealed_segments(config, file)]
     with _dag(file, config, "merge", text, schedule=schedule, max_active_runs=1, is_paused_upon_creation=False) as dag:
         MergeOperator(task_id="merge", config_file=str(file), retries=2, retry_delay=dt.timedelta(seconds=10))
     return dag

@@ -63,7 +63,7 @@ def jars() -> list[Path]:
 
 
 def s3_jars() -> list[Path]:
-    """The jars with which Spark reads and writes s3a:// paths; fetched like the others. Raises LocalError."""
+    """The jars with which Spark reads and writes s3:// paths; fetched like the others. Raises LocalError."""
     return _fetched(S3, "Hadoop for S3 (659 MB)")
 
 

@@ -44,8 +44,23 @@ class S3Storage:
         self._proven = False
 
     def url(self, relative: str) -> str:
-        """s3a://BUCKET/KEY, as Hadoop calls it."""
-        return f"s3a://{self.bucket}/{self._key(relative)}".rstrip("/")
+        """s3://BUCKET/KEY, as in the configuration."""
+        return f"{SCHEME}{self.bucket}/{self._key(relative)}".rstrip("/")
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """The same settings as delta-rs names them; what is left out it finds by itself."""
+        s = self._settings
+        found = {
+            "aws_endpoint_url": s.endpoint,
+            "aws_region": s.region or ("us-east-1" if s.endpoint else ""),  # compatible servers take any
+            "aws_access_key_id": s.access_key,
+            "aws_secret_access_key": s.secret_key.get_secret_value(),
+            "aws_virtual_hosted_style_request": str(not s.path_style).lower(),
+            "aws_allow_http": str(s.endpoint.startswith("http://")).lower(),
+            "aws_conditional_put": "etag",
+        }
+        return {name: value for name, value in found.items() if value}
 
     def exists(self, relative: str) -> bool:
         return self._head(self._key(relative)) is not None

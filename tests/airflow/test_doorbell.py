@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dblog_core.airflow.doorbell import QUIET, TROUBLED, Watch
+from dblog_core.airflow.doorbell import QUIET, TROUBLED, Watch, sealed_segments
+from dblog_core.config import load
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
+from dblog_core.wiring import open_staging
+from tests.fix_s3 import Bucket
 
 
 def manifest(number: int, *, rows: int, first: int = 1) -> Manifest:
@@ -43,6 +47,24 @@ def test_it_is_silent_before_the_first_row_and_rings_once_for_new_segments(watch
     assert watch.look()[0] is True
     assert watch.segment == 3
     assert watch.look()[0] is False
+
+
+def test_it_watches_an_object_store_with_the_settings_of_the_file(bucket: Bucket, tmp_path: Path) -> None:
+    file, places = tmp_path / "shop.toml", bucket.sections()
+    secret = places["s3"]["secret_key"]
+    source = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]}
+    sections = {"source": source, "state": {"url": f"sqlite:///{tmp_path}/state.db"}, **places}
+    sections["s3"] = {name: value for name, value in sections["s3"].items() if value not in (None, "")}
+    with file.open("w") as out:
+        for name, keys in sections.items():
+            out.write(f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in keys.items()))
+    config = load(file)
+    open_staging(config).publish(manifest(1, rows=3))
+    (watcher,) = sealed_segments(config, file).watchers
+    _, kwargs = watcher.trigger.serialize()
+    assert secret not in json.dumps(kwargs)
+    watch = Watch(kwargs["staging"], kwargs["source"], kwargs["lake"], config=kwargs["config"])
+    assert watch.look() == (True, QUIET)
 
 
 def test_what_cannot_be_read_is_looked_at_again_later(watch: Watch, staging: Staging) -> None:
