@@ -120,7 +120,7 @@ class TableMerge:
         if work.files or work.chunks:
             rows = small.folded(self._staging, work, schema) if small.fits(work, schema) else None
             if rows is None:
-                changes.check_files(self._staging, work)
+                changes.check_files(self._spark, self._staging, work)
         return work, rows
 
     def _prepare(self, work: Work, lake: LakeTable, known: str | None) -> None:

@@ -1,15 +1,19 @@
 """Staged rows as one DataFrame of events: log files, and chunks by reference, in the newest shape.
 
-An event has the columns `key` (struct), `offset`, `op`, `origin`, `position`, `commit_time`, `unchanged` (list of
-column names, null if none), `moved_from` (key struct or null) and `row` (the image after; null on d).
+An event has the columns `key` (struct; null in a table without a key), `offset`, `op`, `origin`, `transaction`,
+`position`, `commit_time`, `unchanged` (list of column names, null if none), `moved_from` (key struct or null), `row`
+(the image after; null on d), and for a d `before` (the image that the log has) and `key_only` (it is the key alone).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from typing import TypeVar
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
@@ -34,19 +38,58 @@ _REF = t.StructType(
 _File = TypeVar("_File", bound=DataFile | ChunkRef)
 
 
-def check_files(staging: Staging, work: Work) -> None:
-    """Raises CorruptSegment for the first file that is missing or not the one that the manifest names."""
-    files: list[DataFile | ChunkRef] = [*work.files, *work.chunks]
+CHECKED_HERE = 64 << 20
+"""Bytes of files that the driver compares by itself: less than it costs to ask the executors."""
+
+
+def check_files(spark: SparkSession, staging: Staging, work: Work) -> None:
+    """Raises CorruptSegment for the first file that is missing or not the one that the manifest names.
+
+    Large works are read by the executors, a file at a time.
+    """
+    every: list[DataFile | ChunkRef] = [*work.files, *work.chunks]
+    files = [file for file in every if file.path]  # others: compared with their manifest
+    found = _sums(staging, files) if work.bytes <= CHECKED_HERE else _sums_apart(spark, staging, files)
     for file in files:
-        if not file.path:
-            continue  # in the manifest, which was compared when it was read
-        data = staging.read_file(file.path)
-        if len(data) != file.bytes or parquet.checksum(data) != file.checksum:
+        size, checksum = found[file.path]
+        if (size, checksum) != (file.bytes, file.checksum):
             raise CorruptSegment(
-                f"the file was changed: {len(data)} bytes, {file.bytes} were staged, or another checksum",
+                f"the file was changed: {size} bytes, {file.bytes} were staged, or another checksum",
                 where=staging.storage.url(file.path),
                 fix="restore it from a backup; the merge of this table waits before it",
             )
+
+
+def _sums(staging: Staging, files: Sequence[DataFile | ChunkRef]) -> dict[str, tuple[int, str]]:
+    """Bytes and checksum of each file, by path."""
+    found = {}
+    for file in files:
+        data = staging.read_file(file.path)
+        found[file.path] = len(data), parquet.checksum(data)
+    return found
+
+
+def _sums_apart(
+    spark: SparkSession, staging: Staging, files: Sequence[DataFile | ChunkRef]
+) -> dict[str, tuple[int, str]]:
+    """As `_sums`, by the executors, which need no code of ours: the function goes to them by value."""
+
+    def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            data = [value.as_buffer() for value in batch.column("content")]
+            sums = [hashlib.blake2b(part, digest_size=16).hexdigest() for part in data]
+            sizes = pa.array([part.size for part in data], pa.int64())
+            yield pa.RecordBatch.from_arrays([batch.column("path"), sizes, pa.array(sums)], ["path", "size", "sum"])
+
+    urls = {staging.storage.url(file.path): file.path for file in files}
+    for path in urls.values():
+        if not staging.storage.exists(path):
+            staging.read_file(path)  # tells what has become of it
+    apart = spark.newSession()
+    apart.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")  # one file in memory
+    read = apart.read.format("binaryFile").load([_escaped(url) for url in urls]).select("path", "content")
+    rows = read.mapInArrow(summed, "path string, size long, sum string").toArrow().to_pylist()
+    return {urls[row["path"].removeprefix("file:")]: (row["size"], row["sum"]) for row in rows}
 
 
 def events(spark: SparkSession, staging: Staging, work: Work, schema: TableSchema) -> DataFrame:
@@ -71,18 +114,21 @@ def _log_events(spark: SparkSession, staging: Staging, files: Sequence[DataFile]
     if any(f.part for f in files):  # the files of a work follow each other: one range is all of it
         first, last = min(f.first_offset for f in files), max(f.last_offset for f in files)
         lines = lines.where(F.col("offset").between(first, last))
-    key = F.struct(*(_key_part(name).alias(name) for name in schema.key))
-    row = F.when(F.col("op") != DELETE, _image(F.col("after"), own, schema))
+    key = F.struct(*(_key_part(name).alias(name) for name in schema.key)) if schema.key else F.lit(None)
+    deleted = F.col("op") == DELETE
     return lines.select(
         key.alias("key"),
         "offset",
         "op",
         "origin",
+        "transaction",
         "position",
         "commit_time",
         "unchanged",
-        "moved_from",
-        row.alias("row"),
+        (F.col("moved_from") if schema.key else F.lit(None)).alias("moved_from"),
+        F.when(~deleted, _image(F.col("after"), own, schema)).alias("row"),
+        F.when(deleted, _image(F.col("before"), own, schema)).alias("before"),
+        (deleted & F.col("key_only")).alias("key_only"),
     )
 
 
@@ -118,11 +164,14 @@ def _chunk_events(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkR
             offset.alias("offset"),
             F.lit(REFRESH).alias("op"),
             F.lit("dump").alias("origin"),
+            F.lit(None).cast("string").alias("transaction"),
             F.col("ref.position").alias("position"),
             F.timestamp_micros("ref.commit_micros").alias("commit_time"),
             F.lit(None).cast("array<string>").alias("unchanged"),
             F.lit(None).cast(key_shape(schema)).alias("moved_from"),
             _image(F.col("row"), own, schema).alias("row"),
+            F.lit(None).cast(row_shape(schema)).alias("before"),
+            F.lit(False).alias("key_only"),
         )
     )
 
@@ -147,4 +196,9 @@ def chunk_rows(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef]
 
 
 def _paths(staging: Staging, files: Sequence[DataFile] | Sequence[ChunkRef]) -> list[str]:
-    return [staging.storage.url(f.path) for f in files]
+    return [_escaped(staging.storage.url(f.path)) for f in files]
+
+
+def _escaped(url: str) -> str:
+    """The path as Spark takes it, to which some characters are a pattern of many paths."""
+    return re.sub(r"([\\*?{}\[\]])", r"\\\1", url)

@@ -18,7 +18,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from dblog_core import config as configuration
-from dblog_core.config import Config
+from dblog_core.config import Config, S3Config
 from dblog_core.errors import DblogError
 from dblog_core.lake import own_directory
 from dblog_core.spark import CONFIG_VARIABLE, PARENT_VARIABLE
@@ -27,7 +27,7 @@ from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.apply import Lake
 from spark_jobs.lock import lake_lock
 from spark_jobs.record import Records
-from spark_jobs.session import open_session
+from spark_jobs.session import open_session, outliving, reach_s3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +79,18 @@ def opened(given: argparse.Namespace, name: str) -> Iterator[Opened]:
     with (
         closing(open_state(config)) as state,
         lake_lock(records.directory, state, ttl=config.state.ttl, wait=given.wait) as check,
-        session(f"dblog {name} {config.source.name}", stop) as spark,
+        session(f"dblog {name} {config.source.name}", stop, s3=config.s3) as spark,
+        outliving(spark, records.directory / "checkpoints"),
     ):
         yield Opened(config, spark, open_staging(config), lake, records, stop, check)
 
 
 @contextmanager
-def session(name: str, stop: threading.Event) -> Iterator[SparkSession]:
-    """The Spark session of this process, until the end of the block."""
+def session(name: str, stop: threading.Event, *, s3: S3Config | None = None) -> Iterator[SparkSession]:
+    """The Spark session of this process, until the end of the block. `s3`: how it reaches paths on an object store."""
     spark = open_session(name=name)
+    if s3 is not None:
+        reach_s3(spark, s3)
     stopping(stop)  # again: Spark has set its own handlers
     try:
         yield spark

@@ -24,15 +24,16 @@ def outliving(spark: SparkSession, directory: Location) -> Iterator[None]:
     """Within the block `computed_once` keeps rows below `directory`, if executors are other processes than the driver:
     one that is lost takes what only it has with it."""
     context = spark.sparkContext
-    if context.master.startswith("local"):
+    if str(context.master).startswith("local"):
         yield
         return
     context.setCheckpointDir(str(directory))
-    kept = context._jsc.sc().getCheckpointDir().get()
+    kept, jvm = context._jsc.sc().getCheckpointDir().get(), context._jvm
+    assert jvm is not None, "the session is one of this process"
     try:
         yield
     finally:
-        path = context._jvm.org.apache.hadoop.fs.Path(kept)
+        path = jvm.org.apache.hadoop.fs.Path(kept)
         path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config import Config
 from dblog_core.lake import own_directory
-from dblog_core.local.jars import jars
+from dblog_core.local.jars import jars, s3_jars
 from dblog_core.spark import spark_conf
 from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.apply import Lake
@@ -28,7 +28,7 @@ from spark_jobs.withheld import ControlDumps, Withheld
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_CONF_DIR"] = str(Path(spark_conf.__code__.co_filename).parent / "spark_conf")
@@ -39,6 +39,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.jars": ",".join(str(jar) for jar in jars()),
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
+    if any("bucket" in getattr(item, "fixturenames", ()) for item in request.session.items):  # 659 MB, where asked for
+        conf["spark.driver.extraClassPath"] = ":".join(str(jar) for jar in s3_jars())
     session = open_session(conf, name="dblog tests")
     yield session
     session.stop()
