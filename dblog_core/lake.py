@@ -42,7 +42,8 @@ class TableStatus:
     """A lake table: all changes up to `segment` and `offset` are in, as Delta version `version`, shape `schema`.
 
     A table that was reset says nothing of changes up to the offset `reset_at`, and lacks rows for as long as it
-    `awaits` a full dump (its id).
+    `awaits` a full dump (its id). `version` is None for a table without a key: it has a history alone. `merged`: what
+    the last merge that had rows of it did (the counts of `spark_jobs.apply.Applied`), and its number.
     """
 
     state: State
@@ -53,6 +54,7 @@ class TableStatus:
     schema: str | None = None
     reset_at: int | None = None
     awaits: str | None = None
+    merged: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,13 @@ class Progress:
 
     def tables_json(self) -> list[dict[str, Any]]:
         return [
-            {"table": name, "state": str(t.state), "error": t.error, "lake_offset": t.offset, "awaits": t.awaits}
+            {
+                "table": name,
+                "state": str(t.state),
+                "error": t.error,
+                "lake_offset": t.offset,
+                "awaits": t.awaits,
+                "merged": t.merged,
+            }
             for name, t in sorted(self.status.tables.items())
         ]

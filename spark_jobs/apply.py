@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
-from dblog_core.lake import TableStatus, table_location
+from dblog_core.lake import TableStatus, history_location, table_location
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.values import Key
 from spark_jobs import changes, fold, ghosts, moves, small
 from spark_jobs.highest import Highest
+from spark_jobs.history import Before, History
 from spark_jobs.lake import Batch, LakeTable, measured, measured_here
-from spark_jobs.plan import Work, from_dump
+from spark_jobs.metrics import Counted
+from spark_jobs.plan import Span, Work, from_dump
 from spark_jobs.shapes import check_follows, key_shape, quoted
 from spark_jobs.withheld import Withheld
 
@@ -28,25 +31,42 @@ _BROADCAST_ROWS, _BROADCAST_BYTES = 200_000, 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a table's rows: those staged, those written, those removed (ghosts included), those withheld."""
+    """What became of a table's rows in a merge.
+
+    `rows` were staged; of the keys that they are of, `applied` were written (`inserted` + `updated`), `unchanged` the
+    lake had like that already, `deleted` went (ghosts and a TRUNCATE's rows too), `withheld` wait for a dump.
+    `history`: lines of the history. Files and `bytes` (those written) are of the lake table.
+    """
 
     table: str
     rows: int
     applied: int = 0
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
     deleted: int = 0
     withheld: int = 0
+    history: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+    bytes: int = 0
     seconds: float = 0.0
     version: int | None = None
     error: str | None = None
 
+    def counts(self) -> dict[str, float]:
+        """The numbers alone, as `status` keeps them."""
+        return {n: v for n, v in asdict(self).items() if n not in ("table", "version", "error")}
+
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Where tables go, and by what name our transactions are known there."""
+    """Where tables go, by what name our transactions are known there, and whether every change is kept."""
 
     location: Location
     app: str
     highest: Highest = field(default_factory=Highest)
+    history: bool = False
     check: Callable[[], None] = lambda: None
     """Raises LeaseLost once another may merge."""
 
@@ -55,60 +75,145 @@ class Lake:
         app = f"{self.app}:{schema.table}"
         return LakeTable(spark, location, schema, app=app, highest=self.highest, check=self.check)
 
+    def history_of(self, spark: SparkSession, schema: TableSchema) -> History | None:
+        """The history of a table; None where none is wanted."""
+        if not self.history:
+            return None
+        location = history_location(self.location, schema.table)
+        return History(spark, location, schema, app=f"{self.app}:{schema.table}:history")
+
 
 class TableMerge:
     """Applies works of one table after another; `spark` is a session of its own, for the transaction settings."""
 
-    def __init__(self, spark: SparkSession, staging: Staging, lake: Lake, withheld: Withheld) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        staging: Staging,
+        lake: Lake,
+        withheld: Withheld,
+        *,
+        step: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """`step` is told each step as it has been done: where tests stop a run."""
         self._spark = spark
+        self._step = step
         self._staging = staging
         self._lake = lake
         self._withheld = withheld
 
     def apply(
-        self, work: Work, number: int, *, last: int, upto: int, known: TableStatus | None, merged: int, again: bool
+        self, work: Work, number: int, *, span: Span, known: TableStatus | None, merged: int, again: bool
     ) -> Applied | None:
-        """Applies the work as part of merge `number`, which ends with segment `last` and offset `upto`.
+        """Applies the work as part of merge `number` of `span`; None for a table without a key that has no history.
 
-        None for a table without a key. `known`: what the last merge left here; `merged`: the highest offset that a row
-        of ours can have before this one; `again`: an earlier run may have committed it.
+        `known`: what the last merge left here; `merged`: the highest offset that a row of ours can have before this
+        one; `again`: an earlier run may have committed it.
         """
         began = time.monotonic()
         schema = self._staging.schema(work.schema)
+        history = self._lake.history_of(self._spark, schema)
         if not schema.key:
-            return None
+            return None if history is None else self._keyless(work, schema, history, span, began)
         lake = self._lake.table(self._spark, schema)
-        done = again and lake.exists() and lake.committed() == number
-        seen = known.version if known else None
-        counts, withheld = {"inserted": 0, "updated": 0, "deleted": 0}, 0
-        if not done:
-            work, rows = self._read(work, schema, lake)
-            if seen is not None and (lake.exists() or work.floor is None):
-                seen = lake.answer_others(after=seen, merged=merged)
-            if lake.exists() or rows is None or len(rows) or work.truncated is not None or work.finished:
-                self._prepare(work, lake, known.schema if known else None)
-            if work.truncated is not None:
-                lake.remove_older(work.truncated)
-                self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
-            if work.files or work.chunks:
-                try:
-                    counts, withheld = self._commit(work, rows, schema, lake, number)
-                finally:
-                    self._staging.remove_spilled(work.files)
-        removed = sum(
-            ghosts.remove(self._spark, self._staging, lake, schema, mark, last=last) for mark in work.finished
-        )
+        since = seen = known.version if known else None
+        committed = again and lake.exists() and lake.committed() == number
+        if not committed and seen is not None and (lake.exists() or from_dump(work).floor is None):
+            seen = lake.answer_others(after=seen, merged=merged)
+        counted = Counted(lake.path, since if again else lake.version())
+        kept = Counted(history.path, history.version()) if history is not None else None
+        withheld = 0
+        if not committed:
+            shape = known.schema if known else None
+            withheld = self._changes(work, schema, lake, history, number, span=span, known=shape)
+        for mark in work.finished:
+            ghosts.remove(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
         self._settle(lake, schema)
+        upto = max(span.offset, merged)
         version = lake.answer_others(after=seen or 0, merged=upto) if lake.exists() else None
+        done = counted.upto(version)
         return Applied(
             table=work.table,
             rows=work.rows,
-            applied=counts["inserted"] + counts["updated"],
-            deleted=counts["deleted"] + removed,
+            applied=done.inserted + done.updated,
+            inserted=done.inserted,
+            updated=done.updated,
+            unchanged=max(0, done.source - done.inserted - done.updated - done.deleted_by_merge - withheld),
+            deleted=done.deleted,
             withheld=withheld,
+            history=kept.upto(history.version()).inserted if kept is not None and history is not None else 0,
+            files_added=done.files_added,
+            files_removed=done.files_removed,
+            bytes=done.bytes,
             seconds=round(time.monotonic() - began, 3),
             version=version,
         )
+
+    def _keyless(self, work: Work, schema: TableSchema, history: History, span: Span, began: float) -> Applied:
+        """A table without a key has its history alone."""
+        kept = Counted(history.path, history.version())
+        try:
+            self._tell(history, work, schema, Before(None, ()), span)
+        finally:
+            self._staging.remove_spilled(work.files)
+        lines, seconds = kept.upto(history.version()).inserted, round(time.monotonic() - began, 3)
+        return Applied(table=work.table, rows=work.rows, history=lines, seconds=seconds)
+
+    def _changes(
+        self,
+        staged: Work,
+        schema: TableSchema,
+        lake: LakeTable,
+        history: History | None,
+        number: int,
+        *,
+        span: Span,
+        known: str | None,
+    ) -> int:
+        """Brings the work into history and table, in this order; how many rows are withheld."""
+        withheld = 0
+        work, rows = self._read(staged, schema, lake)
+        if lake.exists() or rows is None or len(rows) or work.truncated is not None or work.finished:
+            self._prepare(work, lake, known)
+        try:
+            if history is not None:
+                before = Before(lake.rows() if lake.exists() else None, self._withheld.keys(work.table, schema))
+                self._tell(history, staged, schema, before, span, whole=work)
+            if work.truncated is not None:
+                lake.remove_older(work.truncated)
+                self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
+                self._step(f"truncated {work.table}")
+            if work.files or work.chunks:
+                withheld = self._commit(work, rows, schema, lake, number)
+                self._step(f"merged {work.table}")
+        finally:
+            for spilled in (staged, work) if work is not staged else (work,):
+                self._staging.remove_spilled(spilled.files)
+        return withheld
+
+    def _tell(
+        self,
+        history: History,
+        work: Work,
+        schema: TableSchema,
+        before: Before,
+        span: Span,
+        *,
+        whole: Work | None = None,
+    ) -> None:
+        """Takes the work into history. `whole`: the part of it whose files have been compared already.
+
+        Where the lake table begins anew with a dump, so does the history if what came before has a shape that it can
+        not take.
+        """
+        if whole is not None and whole is not work and not _follows(self._staging, work, schema):
+            work = whole
+        if work is not whole:
+            for fingerprint in work.schemas:
+                check_follows(self._staging.schema(fingerprint), schema)
+            changes.check_files(self._spark, self._staging, work)
+        history.take(work, before, staging=self._staging, upto=span.offset)
+        self._step(f"history {work.table}")
 
     def _read(self, work: Work, schema: TableSchema, lake: LakeTable) -> tuple[Work, pa.Table | None]:
         """The work whose files are whole, with its folded rows where the driver has folded them."""
@@ -128,9 +233,8 @@ class TableMerge:
         if not lake.exists() or known != work.schema:
             lake.prepare()
 
-    def _commit(
-        self, work: Work, rows: pa.Table | None, schema: TableSchema, lake: LakeTable, number: int
-    ) -> tuple[dict[str, int], int]:
+    def _commit(self, work: Work, rows: pa.Table | None, schema: TableSchema, lake: LakeTable, number: int) -> int:
+        """Commits the work's rows; how many of them are withheld."""
         if rows is not None and not len(rows):
             batch = Batch(self._spark.range(0))
         elif rows is not None:
@@ -138,16 +242,16 @@ class TableMerge:
         else:
             batch = measured(self._folded(work, schema, lake), schema)
         if not batch.count:
-            return {"inserted": 0, "updated": 0, "deleted": 0}, 0
+            return 0
         before = self._withheld.keys(work.table, schema)
         unknown = _unknown(batch, lake, schema) if batch.keeps else []
         self._withheld.add(work.table, unknown)
         broadcast = rows is not None or (batch.count <= _BROADCAST_ROWS and work.bytes <= _BROADCAST_BYTES)
-        counts = lake.apply(batch, number, broadcast=broadcast)
+        lake.apply(batch, number, broadcast=broadcast)
         if before:
             deleted = batch.rows.where(F.col("op") == DELETE)
             self._withheld.forget(work.table, set(self._keys(deleted, before, schema)) - set(unknown))
-        return counts, len(unknown)
+        return len(unknown)
 
     def _folded(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
         events = changes.events(self._spark, self._staging, work, schema)
@@ -171,6 +275,15 @@ class TableMerge:
         return [
             moves.as_key(row.key) for row in rows.join(F.broadcast(asked), "key", "left_semi").select("key").collect()
         ]
+
+
+def _follows(staging: Staging, work: Work, schema: TableSchema) -> bool:
+    try:
+        for fingerprint in work.schemas:
+            check_follows(staging.schema(fingerprint), schema)
+    except LakeError:
+        return False
+    return True
 
 
 def _unknown(batch: Batch, lake: LakeTable, schema: TableSchema) -> list[Key]:

@@ -8,6 +8,7 @@ set for all our sessions), so that others' are told from them.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import orjson
 
@@ -43,10 +44,22 @@ def committed(table: Location, app: str) -> int | None:
 
 def operation(table: Location, number: int) -> str | None:
     """What commit `number` says that it was, such as OPTIMIZE; None where it is gone, or says nothing."""
+    info = _info(table, number)
+    return None if info is None else str(info.get("operation"))
+
+
+def metrics(table: Location, number: int) -> tuple[str, dict[str, int]]:
+    """What commit `number` was, and Delta's own counts of what it did; none where it is gone, or says nothing."""
+    info = _info(table, number) or {}
+    counts = (info.get("operationMetrics") or {}).items()
+    return str(info.get("operation")), {name: int(value) for name, value in counts if str(value).isdigit()}
+
+
+def _info(table: Location, number: int) -> dict[str, Any] | None:
     data = _commit(table / "_delta_log", number).read()
     for line in (data or b"").splitlines():
         if (info := orjson.loads(line).get("commitInfo")) is not None:
-            return str(info.get("operation"))
+            return dict(info)
     return None
 
 

@@ -21,35 +21,52 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark
 from dblog_core.values import key_from_json, to_json
 from spark_jobs.changes import chunk_rows
+from spark_jobs.history import History
 from spark_jobs.lake import LakeTable
 from spark_jobs.plan import ghost_chunks
+from spark_jobs.session import computed_once
 from spark_jobs.shapes import OFFSET, quoted, spark_type
 
 
 def remove(
-    spark: SparkSession, staging: Staging, lake: LakeTable, schema: TableSchema, mark: LogMark, *, last: int
+    spark: SparkSession,
+    staging: Staging,
+    lake: LakeTable,
+    schema: TableSchema,
+    mark: LogMark,
+    *,
+    last: int,
+    history: History | None = None,
 ) -> int:
-    """Removes the ghosts that the dump of `mark` shows; how many. Again, it removes nothing more."""
+    """Removes the ghosts that the dump of `mark` shows, which the history tells first; how many. Again, it removes
+    nothing more."""
     if mark.since is None or mark.since_segment is None:
         raise LakeError(
             f"the end of dump {mark.dump} says not since when it holds", where=mark.table, fix="upgrade the capture"
         )
     manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
     lake_rows = lake.rows().where(F.col(OFFSET) <= mark.since)
-    for end, beyond in ((mark.key_from, True), (mark.key_to, False)):
-        if end is not None:
-            lake_rows = lake_rows.where(_from(schema, end) if beyond else _upto(schema, end))
-    keys = lake_rows.select(*(F.col(quoted(name)) for name in schema.key))
+    keys = within(lake_rows, mark, schema).select(*(F.col(quoted(name)) for name in schema.key))
     seen = _seen(spark, staging, ghost_chunks(manifests, mark), schema)
     if seen is not None:
         keys = keys.join(seen, list(schema.key), "left_anti")
-    ghosts = keys.localCheckpoint(eager=False)  # counted and then merged: one scan of the lake's keys
+    ghosts = computed_once(keys)  # counted and then merged: one scan of the lake's keys
     found = ghosts.count()
     if found:
+        if history is not None:
+            history.take_ghosts(ghosts, mark)
         same = reduce(Column.__and__, [F.col(f"t.{quoted(n)}") == F.col(f"s.{quoted(n)}") for n in schema.key])
         table = DeltaTable.forPath(spark, str(lake.path)).alias("t")
         table.merge(ghosts.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= mark.since).execute()
     return found
+
+
+def within(rows: DataFrame, mark: LogMark, schema: TableSchema) -> DataFrame:
+    """The rows, with the key's columns under their own names, that lie in the range that the dump of `mark` was of."""
+    for end, beyond in ((mark.key_from, True), (mark.key_to, False)):
+        if end is not None:
+            rows = rows.where(_from(schema, end) if beyond else _upto(schema, end))
+    return rows
 
 
 def _from(schema: TableSchema, end: Any) -> Column:

@@ -148,14 +148,5 @@ def _patched(events: DataFrame, values: DataFrame, columns: list[str], schema: T
         fields.append(own.alias(column.name))
     row = F.when(F.col("row").isNotNull(), F.struct(*fields))
     left = F.when(F.col("known").isNull(), F.col("unchanged")).otherwise(F.array_except("unchanged", "known"))
-    return joined.select(
-        "key",
-        "offset",
-        "op",
-        "origin",
-        "position",
-        "commit_time",
-        left.alias("unchanged"),
-        "moved_from",
-        row.alias("row"),
-    )
+    patched = {"unchanged": left, "row": row}
+    return joined.select(*(patched.get(name, F.col(name)).alias(name) for name in events.columns))

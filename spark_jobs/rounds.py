@@ -386,18 +386,10 @@ class Merger:
 
     def _apply(self, work: Work, intent: Intent, known: TableStatus | None, again: bool) -> Applied | None:
         """Applies the work; planned again where the staging has joined its segments in the meantime."""
-        merge = TableMerge(self._session(work.table), self._staging, self._lake, self._withheld)
+        merge = TableMerge(self._session(work.table), self._staging, self._lake, self._withheld, step=self._step)
         # Where an earlier merge failed its commit may be there all the same: rows may be as new as that merge.
         merged = known.offset if known and known.state is not State.STOPPED else self.status.offset
-        apply = partial(
-            merge.apply,
-            number=intent.number,
-            last=intent.span.last,
-            upto=max(intent.span.offset, merged),
-            known=known,
-            merged=merged,
-            again=again,
-        )
+        apply = partial(merge.apply, number=intent.number, span=intent.span, known=known, merged=merged, again=again)
         for _ in range(_PLANNED_AGAIN):
             try:
                 return apply(work)
@@ -414,9 +406,11 @@ class Merger:
     def _tables(self, intent: Intent, works: Mapping[str, Work], done: list[Applied]) -> dict[str, TableStatus]:
         """All tables after the merge: those that are well have all of it, whether or not it had rows of theirs."""
         span = intent.span
+        nowhere = works.keys() - {applied.table for applied in done}  # without a key, and history is off
         tables = {
             name: t if t.state is State.STOPPED else self._well(name, t, intent)
             for name, t in self.status.tables.items()
+            if name not in nowhere
         }
         for applied in done:
             name = applied.table
@@ -426,7 +420,8 @@ class Merger:
                 continue
             if any(_brings(mark, known) for mark in works[name].finished):
                 known = replace(known, awaits=None)
-            known = replace(known, version=applied.version, schema=works[name].schema)
+            merged = {"merge": intent.number, **applied.counts()}
+            known = replace(known, version=applied.version, schema=works[name].schema, merged=merged)
             tables[name] = self._well(name, known, intent)
         return tables
 

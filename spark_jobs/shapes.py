@@ -17,6 +17,9 @@ PROVENANCE = (
     t.StructField(COMMIT_TIME, t.TimestampType()),
     t.StructField(ORIGIN, t.StringType()),
 )
+OP, TRANSACTION, UNCHANGED, MOVED_FROM = "_dblog_op", "_dblog_transaction", "_dblog_unchanged", "_dblog_moved_from"
+"""What a history table has beside the provenance."""
+
 _SIMPLE: dict[pa.DataType, t.DataType] = {
     pa.bool_(): t.BooleanType(),
     pa.int8(): t.ByteType(),
@@ -60,17 +63,32 @@ def lake_shape(schema: TableSchema) -> t.StructType:
     return t.StructType([*row_shape(schema), *PROVENANCE])
 
 
+def history_shape(schema: TableSchema) -> t.StructType:
+    """The history table: the source's columns, then what is told of the change."""
+    told = [
+        t.StructField(OP, t.StringType()),
+        *PROVENANCE,
+        t.StructField(TRANSACTION, t.StringType()),
+        t.StructField(UNCHANGED, t.ArrayType(t.StringType())),
+    ]
+    moved = [t.StructField(MOVED_FROM, key_shape(schema))] if schema.key else []  # Parquet has no struct without fields
+    return t.StructType([*row_shape(schema), *told, *moved])
+
+
 def log_shape(schema: TableSchema) -> t.StructType:
     """What the merge reads of a log file (see `dblog_core.staging.manifest`)."""
+    moved = [t.StructField("moved_from", key_shape(schema))] if schema.key else []
     return t.StructType(
         [
             t.StructField("offset", t.LongType()),
             t.StructField("op", t.StringType()),
             t.StructField("origin", t.StringType()),
+            t.StructField("transaction", t.StringType()),
             t.StructField("position", t.StringType()),
             t.StructField("commit_time", t.TimestampType()),
+            t.StructField("key_only", t.BooleanType()),
             t.StructField("unchanged", t.ArrayType(t.StringType())),
-            t.StructField("moved_from", key_shape(schema)),
+            *moved,
             t.StructField("before", row_shape(schema)),
             t.StructField("after", row_shape(schema)),
         ]
@@ -126,6 +144,5 @@ def _refuse(schema: TableSchema, gone: list[str], changed: list[str], key: bool)
         raise LakeError(
             f"the table's shape changed in a way that the lake does not follow: {'; '.join(faults)}",
             where=str(schema.table),
-            fix=f"remove the lake table's directory, run `dblog dump --table {schema.table} --wait`, then merge again: "
-            "the table is built anew from that dump",
+            fix=f"run `dblog reset {schema.table}`: the table takes its new shape, and is dumped anew",
         )

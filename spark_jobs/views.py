@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
 
 from dblog_core import cuts, time_travel
 from dblog_core.cuts import At, Cut
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.lake import lake_at, table_location
+from dblog_core.events import DELETE, TRUNCATE
+from dblog_core.lake import history_location, lake_at, table_location
 from dblog_core.schema import TableName
 from dblog_core.storage.location import Location
+from spark_jobs.shapes import COMMIT_TIME, MOVED_FROM, OFFSET, OP, UNCHANGED, quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +61,40 @@ def at_cut(
         found = cuts.find(place, cuts.parse_at(at) if isinstance(at, str) else at).cut
     time_travel.check(place, found)
     return LakeAtCut(spark, place, found)
+
+
+def scd2(spark: SparkSession, lake: Location | str, table: str) -> DataFrame:
+    """Every version that a row of SCHEMA.TABLE has had, from the table's history (slowly changing dimension, type 2).
+
+    The source's columns, `_dblog_offset` (where the version begins), `_dblog_unchanged` (columns that nobody knew of),
+    `valid_from` and `valid_to` (commit times; null: still valid) and `is_current`. A version ends with the next change
+    of its key, with its delete, when its key changes, or with a TRUNCATE. Versions of one transaction may be of no
+    length. Raises LakeError for a table without a key, and where a column of the source has one of these names.
+    """
+    place = lake_at(lake) if isinstance(lake, str) else lake
+    path = history_location(place, TableName.parse(table))
+    lines = spark.read.format("delta").load(str(path))
+    own = [name for name in lines.columns if not name.startswith("_dblog_")]
+    if MOVED_FROM not in lines.columns:
+        raise LakeError(f"{table} has no key", where=str(path), fix="a row without a key has no versions")
+    if taken := sorted({"valid_from", "valid_to", "is_current"}.intersection(own)):
+        raise LakeError(
+            f"{table} has columns of its own that are named {', '.join(taken)}",
+            where=str(path),
+            fix="take the statement of docs/lake.md, with other names",
+        )
+    key = [F.col(quoted(name)) for name in lines.schema[MOVED_FROM].dataType.names]  # type: ignore[attr-defined]
+    moment = F.struct(F.col(OFFSET).alias("offset"), F.col(COMMIT_TIME).alias("at"))
+    emptied = lines.where(F.col(OP) == TRUNCATE).agg(F.collect_list(moment).alias("_emptied"))
+    following = F.lead(moment).over(Window.partitionBy(*key).orderBy(OFFSET))
+    after = F.array_min(F.filter("_emptied", lambda mark: mark["offset"] > F.col(OFFSET)))
+    ended = lines.where(F.col(OP) != TRUNCATE).withColumn("_next", following).crossJoin(F.broadcast(emptied))
+    versions = ended.where(F.col(OP) != DELETE).withColumn("_end", F.least("_next", after))
+    return versions.select(
+        *(F.col(quoted(name)) for name in own),
+        OFFSET,
+        UNCHANGED,
+        F.col(COMMIT_TIME).alias("valid_from"),
+        F.col("_end.at").alias("valid_to"),
+        F.col("_end").isNull().alias("is_current"),
+    )

@@ -62,7 +62,7 @@ def merge_here(spark: SparkSession) -> Callable[[Config], None]:
 
     def merge(config: Config) -> None:
         staging = open_staging(config)
-        lake = Lake(open_lake(config), f"dblog:{config.source.name}")
+        lake = Lake(open_lake(config), f"dblog:{config.source.name}", history=config.lake.history)
         records = Records(own_directory(lake.location))
         with (
             closing(open_state(config)) as state,

@@ -29,12 +29,14 @@ class TestLake:
         self.spark, self.staging, self.path, self.location = spark, staging, path, lake_at(str(path))
         self.build = SegmentBuilder(staging)
         self.withheld: Withheld | None = None
+        self.history = False
 
     def merger(self, **options: Any) -> Merger:
         """A merger as a new process would make it."""
         records = Records(own_directory(self.location))
         self.withheld = Withheld(records)
-        merger = Merger(self.spark, self.staging, Lake(self.location, "dblog:shop"), records, self.withheld, **options)
+        lake = Lake(self.location, "dblog:shop", history=self.history)
+        merger = Merger(self.spark, self.staging, lake, records, self.withheld, **options)
         merger.load()
         return merger
 

@@ -1,0 +1,170 @@
+"""What each event of a merge found: the row as the events before it in the span, or else the lake, have it.
+
+With it a row of a dump that changes nothing is left out, and a value that the log left out of a change is filled in.
+A row of the lake is an event before all others; a key whose row waits for a dump is one of which no value is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from dblog_core.events import CREATE, DELETE, REFRESH
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark
+from dblog_core.values import Key
+from spark_jobs import ranges, small
+from spark_jobs.plan import Work
+from spark_jobs.ranges import Ranges
+from spark_jobs.shapes import key_shape, quoted, row_shape
+
+_BASE = "b"
+_BROADCAST_ROWS = 200_000
+
+
+def needed(staging: Staging, work: Work) -> bool:
+    """Whether the work has rows of a dump, or leaves values out; its rows themselves tell, where they are few."""
+    if work.chunks or any(f.has_unchanged for f in work.files) or work.bytes > small.MAX_BYTES:
+        return True
+    return any(
+        pc.any(pc.equal(lines.column("origin"), "dump")).as_py()
+        for file in work.files
+        for lines in staging.log_batches(file)
+    )
+
+
+def resolved(
+    spark: SparkSession,
+    events: DataFrame,
+    lake: DataFrame | None,
+    withheld: Sequence[Key],
+    schema: TableSchema,
+    truncates: Sequence[LogMark],
+) -> DataFrame:
+    """The events but for those of a dump that change nothing, with the values that were known before them.
+
+    `unchanged` then names what nobody knew. `lake` (None: no table) and `withheld` are as before the first event.
+    """
+    asked = events.where((F.col("origin") == "dump") | (F.size("unchanged") > 0)).select("key").distinct()
+    count, ends = _measured(asked, schema)
+    if not count:
+        return events
+    told = events.columns
+    known = [_rows_of(lake, asked, count, ends, schema)] if lake is not None else []
+    if withheld:
+        known.append(_waiting(spark, withheld, schema))
+    everything = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), known, events)
+    judged = _with_former(everything, schema, truncates)
+    return judged.where((F.col("op") != _BASE) & ~_changes_nothing(schema)).select(
+        *(_filled(name, schema).alias(name) for name in told)
+    )
+
+
+def _measured(keys: DataFrame, schema: TableSchema) -> tuple[int, dict[str, Ranges]]:
+    """How many keys there are, and the ends of each key column: so the lake's files without any are left out."""
+    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if ranges.bounded(c.type)]
+    ends = [
+        F.struct(*(f(F.col(f"key.{quoted(n)}")).alias(n) for n in bounded)).alias(f.__name__)
+        for f in (F.min, F.max)
+        if bounded
+    ]
+    found = keys.agg(F.count(F.lit(1)).alias("count"), *ends).toArrow()
+    count = int(found["count"][0].as_py())
+    if not count or not bounded:
+        return count, {}
+    both = pa.concat_arrays([found[name].combine_chunks() for name in ("min", "max")])
+    return count, {n: ((r[0][0], r[-1][1]),) for n, r in ranges.of_keys(both, schema).items()}
+
+
+def _rows_of(lake: DataFrame, asked: DataFrame, count: int, ends: dict[str, Ranges], schema: TableSchema) -> DataFrame:
+    """The lake's rows of the keys that are asked for, as events."""
+    near = reduce(DataFrame.where, ranges.on_key("t", ends, schema), lake.alias("t"))
+    rows = near.select(
+        F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"),
+        F.lit(-1).cast("long").alias("offset"),
+        F.lit(_BASE).alias("op"),
+        F.struct(*(F.col(quoted(c.name)).alias(c.name) for c in schema.columns)).alias("row"),
+    )
+    keys = F.broadcast(asked) if count <= _BROADCAST_ROWS else asked
+    return rows.join(keys, "key", "left_semi")
+
+
+def _waiting(spark: SparkSession, withheld: Sequence[Key], schema: TableSchema) -> DataFrame:
+    """The keys that wait for a dump, as events: alive, and no value of them known."""
+    keys = spark.createDataFrame([tuple(key) for key in withheld], key_shape(schema))
+    return keys.select(
+        F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"),
+        F.lit(-1).cast("long").alias("offset"),
+        F.lit(_BASE).alias("op"),
+        F.array(*(F.lit(c.name) for c in schema.columns)).alias("unchanged"),
+        F.lit(None).cast(row_shape(schema)).alias("row"),
+    )
+
+
+def _with_former(events: DataFrame, schema: TableSchema, truncates: Sequence[LogMark]) -> DataFrame:
+    """Each event with `_alive`, whether its key had a row before it, and `_f0`, `_f1`, …: that row's known values.
+
+    A value is a struct, so that a known NULL differs from an unknown value. A life begins with a row's birth, and ends
+    with its delete or with a TRUNCATE; an earlier life says nothing about a later one.
+    """
+    by_key = Window.partitionBy("key").orderBy("offset")
+    emptied = reduce(Column.__add__, [(F.col("offset") > m.offset).cast("int") for m in truncates], F.lit(0))
+    begins = F.when(F.col("op").isin(CREATE, DELETE), 1).otherwise(0)
+    lives = events.withColumn("_emptied", emptied).withColumn(
+        "_life", F.sum(begins).over(by_key.rowsBetween(Window.unboundedPreceding, 0)) + F.col("_emptied")
+    )
+    before = F.lag(F.struct("op", "_emptied")).over(by_key)
+    alive = (before["op"] != DELETE) & (before["_emptied"] == F.col("_emptied"))
+    life = Window.partitionBy("key", "_life").orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    former = [F.last(_told_value(c.name), ignorenulls=True).over(life) for c in schema.columns]
+    return lives.withColumn("_alive", F.coalesce(alive, F.lit(False))).withColumns(
+        {f"_f{i}": value for i, value in enumerate(former)}
+    )
+
+
+def _told_value(name: str) -> Column:
+    """The value that an event tells; null if it tells none."""
+    told = (F.col("op") != DELETE) & ~_left_out(name)
+    return F.when(told, F.struct(F.col(f"row.{quoted(name)}").alias("value")))
+
+
+def _left_out(name: str) -> Column:
+    return F.coalesce(F.array_contains("unchanged", name), F.lit(False))
+
+
+def _changes_nothing(schema: TableSchema) -> Column:
+    """A refresh of a row that stood like that, or a dump's delete of a row that was not there."""
+    equal = [
+        _left_out(c.name) | (F.col(f"_f{i}").isNotNull() & F.col(f"_f{i}.value").eqNullSafe(_value(c.name)))
+        for i, c in enumerate(schema.columns)
+    ]
+    refreshed = (F.col("op") == REFRESH) & F.col("_alive") & reduce(Column.__and__, equal)
+    absent = (F.col("op") == DELETE) & ~F.col("_alive")
+    return (F.col("origin") == "dump") & (refreshed | absent)
+
+
+def _value(name: str) -> Column:
+    return F.col(f"row.{quoted(name)}")
+
+
+def _filled(name: str, schema: TableSchema) -> Column:
+    """A column of the events, in which former values stand for what was left out."""
+    if name == "unchanged":
+        lost = [
+            F.when(_left_out(c.name) & F.col(f"_f{i}").isNull(), F.lit(c.name)) for i, c in enumerate(schema.columns)
+        ]
+        names = F.array_compact(F.array(*lost))
+        return F.when(F.size(names) > 0, names)
+    if name == "row":
+        values = [
+            F.when(_left_out(c.name), F.col(f"_f{i}.value")).otherwise(_value(c.name)).alias(c.name)
+            for i, c in enumerate(schema.columns)
+        ]
+        return F.when(F.col("row").isNotNull(), F.struct(*values))
+    return F.col(name)

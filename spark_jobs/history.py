@@ -1,0 +1,186 @@
+"""LAKE/SCHEMA/TABLE__history: every change of a table once, appended before the lake's own table takes it.
+
+The order is what makes it simple: as long as changes are missing here, the lake's table stands as it was before them,
+so that a dump's rows can be compared with it, whatever died in between. Each commit tells, as Delta's transaction
+version, up to which offset the history is complete: what a merge brings again, after a crash or because its table had
+stopped, is known by its offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core.errors import LakeError
+from dblog_core.events import DELETE, REFRESH, TRUNCATE
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark
+from dblog_core.storage.location import Location
+from dblog_core.values import Key
+from spark_jobs import changes, delta_log, former, moves, ranges, small
+from spark_jobs.plan import Work
+from spark_jobs.shapes import (
+    COMMIT_TIME,
+    MOVED_FROM,
+    OFFSET,
+    OP,
+    ORIGIN,
+    POSITION,
+    TRANSACTION,
+    UNCHANGED,
+    check_names,
+    history_shape,
+    needs_mapping,
+    quoted,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """How a table stood before a merge: its rows in the lake (None: none), and the keys that wait for a dump."""
+
+    rows: DataFrame | None
+    withheld: Sequence[Key]
+
+
+class History:
+    """The history of one table. `app` names our transactions in its Delta log."""
+
+    def __init__(self, spark: SparkSession, path: Location, schema: TableSchema, *, app: str) -> None:
+        self._spark, self.path, self._schema, self._app = spark, path, schema, app
+
+    def version(self) -> int | None:
+        return delta_log.version(self.path)
+
+    def take(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
+        """Appends the work's changes that are not here yet. `upto`: the last offset of the merge."""
+        if not (work.files or work.chunks or work.truncates):
+            return
+        self._prepare()
+        done = delta_log.committed(self.path, self._app) or 0
+        if done >= upto:
+            return
+        told = [self._truncates(work.truncates)] if work.truncates else []
+        if work.files or work.chunks:
+            told.append(self._changes(work, before, staging))
+        lines = told[0] if len(told) == 1 else told[1].unionByName(told[0])
+        lines = lines.where(F.col(OFFSET) > done)
+        self._append(lines.coalesce(1) if work.rows <= small.MAX_ROWS else lines, self._app, upto)
+
+    def take_ghosts(self, keys: DataFrame, mark: LogMark) -> None:
+        """Appends a d for each key that the dump of `mark` shows to be gone; `keys` has the key columns alone."""
+        self._prepare()
+        app = f"{self._app}:ghosts"
+        if (delta_log.committed(self.path, app) or 0) >= mark.offset:
+            return
+        others = [c.name for c in self._schema.columns if c.name not in self._schema.key]
+        told = {
+            **self._told_by(mark, DELETE, "dump"),
+            UNCHANGED: F.array(*map(F.lit, others)) if others else F.lit(None),
+        }
+        self._append(self._lines(keys, {n: F.col(quoted(n)) for n in self._schema.key}, told), app, mark.offset)
+
+    def _append(self, lines: DataFrame, app: str, version: int) -> None:
+        options = {"txnAppId": app, "txnVersion": str(version)}
+        lines.write.format("delta").mode("append").options(**options).save(str(self.path))
+        delta_log.check_committed(self.path, app, version)
+
+    def _prepare(self) -> None:
+        """Makes the table, or adds the columns that are new. Raises LakeError for a shape that it can not take."""
+        if delta_log.version(self.path) is None:
+            self._create()
+            return
+        have = {f.name: f.dataType for f in self._spark.read.format("delta").load(str(self.path)).schema}
+        want = history_shape(self._schema)
+        if OP not in have:
+            raise self._unfit(
+                "holds a table that is no history", "give one of the two another place, or set history off"
+            )
+        if changed := [f.name for f in want if f.name in have and have[f.name] != f.dataType]:
+            raise self._unfit(
+                f"the history cannot follow: another type has {', '.join(changed)}",
+                "move the history's directory away: the next merge begins a new one",
+            )
+        for field in want:
+            if field.name not in have:
+                self._spark.sql(
+                    f"ALTER TABLE delta.{quoted(str(self.path))} "
+                    f"ADD COLUMNS ({quoted(field.name)} {field.dataType.simpleString()})"
+                )
+
+    def _unfit(self, what: str, fix: str) -> LakeError:
+        return LakeError(what, where=str(self.path), fix=fix)
+
+    def _create(self) -> None:
+        check_names(self._schema)
+        keys = zip(self._schema.key, self._schema.key_columns, strict=True)
+        bounded = [OFFSET, COMMIT_TIME, *(quoted(name) for name, c in keys if ranges.bounded(c.type))]
+        builder = (
+            DeltaTable.createIfNotExists(self._spark)
+            .location(str(self.path))
+            .addColumns(history_shape(self._schema))
+            .property("delta.appendOnly", "true")
+            .property("delta.dataSkippingStatsColumns", ",".join(bounded))
+            .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
+        )
+        if needs_mapping(self._schema):
+            builder = builder.property("delta.columnMapping.mode", "name")
+        builder.execute()
+
+    def _changes(self, work: Work, before: Before, staging: Staging) -> DataFrame:
+        """The work's rows as lines: those of a dump only where they differ from what was there."""
+        schema = self._schema
+        whole = replace(work, truncates=(), floor=None)  # what vanished again is history all the same
+        events = changes.events(self._spark, staging, whole, schema)
+        if schema.key:
+            if any(f.has_unchanged and f.has_moves for f in work.files):
+                events = moves.resolve(self._spark, events, before.rows, schema)
+            if former.needed(staging, work):
+                events = former.resolved(self._spark, events, before.rows, before.withheld, schema, work.truncates)
+        deleted = F.col("op") == DELETE
+        left_out = F.array(*(F.lit(c.name) for c in schema.columns if c.name not in schema.key)).cast("array<string>")
+        told = {
+            OP: F.col("op"),
+            OFFSET: F.col("offset"),
+            POSITION: F.col("position"),
+            COMMIT_TIME: F.col("commit_time"),
+            ORIGIN: F.col("origin"),
+            TRANSACTION: F.when(F.col("op") != REFRESH, F.col("transaction")),
+            UNCHANGED: F.when(F.col("key_only"), F.when(F.size(left_out) > 0, left_out)).otherwise(F.col("unchanged")),
+            MOVED_FROM: F.col("moved_from"),
+        }
+        values = {
+            c.name: F.col(f"key.{quoted(c.name)}")
+            if c.name in schema.key
+            else F.when(F.col("key_only"), None)
+            .when(deleted, F.col(f"before.{quoted(c.name)}"))
+            .otherwise(F.col(f"row.{quoted(c.name)}"))
+            for c in schema.columns
+        }
+        return self._lines(events, values, told)
+
+    def _truncates(self, marks: Sequence[LogMark]) -> DataFrame:
+        lines = [self._lines(self._spark.range(1), {}, self._told_by(mark, TRUNCATE, "log")) for mark in marks]
+        return reduce(DataFrame.unionByName, lines)
+
+    def _told_by(self, mark: LogMark, op: str, origin: str) -> dict[str, Column]:
+        return {
+            OP: F.lit(op),
+            OFFSET: F.lit(mark.offset),
+            POSITION: F.lit(mark.position),
+            COMMIT_TIME: F.timestamp_micros(F.lit(mark.commit_time)),
+            ORIGIN: F.lit(origin),
+            TRANSACTION: F.lit(mark.transaction if op == TRUNCATE else None),
+        }
+
+    def _lines(self, rows: DataFrame, values: dict[str, Column], told: dict[str, Column]) -> DataFrame:
+        """Rows in the table's shape; what neither says is NULL."""
+        have = {**values, **told}
+        shape = history_shape(self._schema)
+        return rows.select(*(have.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in shape))
