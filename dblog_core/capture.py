@@ -11,20 +11,24 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
-from dblog_core import wiring
+from dblog_core import reload, wiring
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config import Config
-from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused
-from dblog_core.interfaces import Clock, Source, Spawn
+from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused, SourceUnavailable
+from dblog_core.interfaces import Clock, Lease, Source, Spawn
 from dblog_core.leader import HOUSEKEEPING, LEASE, CaptureOutcome, CaptureStatus, Leader, Parts
+from dblog_core.reload import ConfigFile
 
 __all__ = ["LEASE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]
 
 log = logging.getLogger(__name__)
 
 BACKOFF = (0.5, 1.0, 2.0, 5.0)  # seconds between attempts after a fault that may pass
+CLOSING = 5.0  # seconds after a change of configuration in which the source may still be busy with the last term
 
 OnStatus = Callable[[CaptureStatus], None]
 
@@ -36,6 +40,7 @@ def run_capture(
     slice_seconds: float | None = None,
     until_current: bool = False,
     fresh_start: bool = False,
+    file: ConfigFile | None = None,
     on_status: OnStatus | None = None,
     clock: Clock | None = None,
     spawn: Spawn = spawn_thread,
@@ -43,7 +48,8 @@ def run_capture(
     """Captures until `stop` is set, the slice is over, or all that was committed at the start is staged.
 
     `fresh_start`: give up the log between the last manifest and the source's present end, and request a dump of all
-    tables, which brings what changed in between and removes what was deleted.
+    tables, which brings what changed in between and removes what was deleted. `file`: looked at about once a second;
+    what may change while a capture runs (`reload`) comes into force by a new term, under the same lease.
 
     Raises SourceRefused with every finding of the preflight, and whatever stops a capture for good (UnknownLogEvent,
     LogPositionLost, ValueOutOfRange, CorruptSegment). Faults that may pass are waited out.
@@ -53,7 +59,9 @@ def run_capture(
     state = wiring.open_state(config)
     try:
         parts = Parts(config, source, staging, state, clock or SystemClock(), spawn)
-        return _Capture(parts, stop, slice_seconds, on_status, fresh_start).run(until_current)
+        capture = _Capture(parts, stop, slice_seconds, on_status, fresh_start)
+        with capture.watching(file):
+            return capture.run(until_current)
     finally:
         state.close()
 
@@ -64,6 +72,13 @@ def refuse(source: Source) -> None:
     if problems:
         lines = [f"  - {p.what}\n    fix: {p.fix}" for p in problems]
         raise SourceRefused("\n".join([f"{len(problems)} problem(s) prevent a correct capture", *lines]))
+
+
+def _make_ready(config: Config) -> None:
+    """Raises DblogError unless the source can be captured with it; makes what is missing there."""
+    source = wiring.open_source(config.source)
+    refuse(source)
+    source.prepare()
 
 
 def holder_name() -> str:
@@ -87,6 +102,7 @@ class _Capture:
         self._target: str | None = None
         self._faults = 0
         self._holder = holder_name()
+        self._next: Parts | None = None
 
     def run(self, until_current: bool) -> CaptureOutcome:
         if until_current:
@@ -100,7 +116,7 @@ class _Capture:
                     self._stand_by()
                     continue
                 try:
-                    Leader(self, self._parts, lease).run()
+                    self._lead(lease)
                 finally:
                     lease.release()
             except (SegmentTaken, LeaseLost) as error:
@@ -122,6 +138,62 @@ class _Capture:
                 return CaptureOutcome.CURRENT
         return None
 
+    @contextmanager
+    def watching(self, file: ConfigFile | None) -> Iterator[None]:
+        """Looks at the file meanwhile."""
+        over = threading.Event()
+        if file is None:
+            yield
+            return
+        watch = reload.Watch(self._parts.config, file, self._parts.clock, ready=_make_ready)
+
+        def look() -> None:
+            while not self._parts.clock.wait(over, reload.LOOK):
+                if (config := watch.look()) is not None:
+                    self._next = self._with(config)
+
+        watcher = self._parts.spawn("configuration", look)
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join(timeout=self._parts.config.state.ttl)
+
+    def changed(self) -> bool:
+        """Whether another configuration is to come into force."""
+        return self._next is not None
+
+    def _lead(self, lease: Lease) -> None:
+        """Terms under one lease, each with the configuration that is newest then."""
+        clock, closing, first = self._parts.clock, float("-inf"), True
+        while self.outcome() is None:
+            self._take_next()
+            self._keep_to_the_old_inside_a_transaction()
+            try:
+                Leader(self, self._parts, lease, first=first).run()
+                first = False
+                closing = clock.monotonic() + CLOSING
+            except SourceUnavailable:
+                # The server may not have noticed yet that the term before this one has closed its log.
+                if clock.monotonic() >= closing or not lease.valid():
+                    raise
+                clock.wait(self._stop, 0.05)
+
+    def _take_next(self) -> None:
+        if (parts := self._next) is not None:
+            self._parts, self._next = parts, None
+
+    def _keep_to_the_old_inside_a_transaction(self) -> None:
+        """How many of its rows are staged was counted by the tables that were in force: so they stay until it ends."""
+        head, before = self._parts.staging.head(), reload.in_force(self._parts.state)
+        if head is None or not head.partial or before is None or self.fresh_start:
+            return
+        if before != reload.live(self._parts.config.source):
+            self._parts, self._next = self._with(reload.with_live(self._parts.config, before)), self._parts
+
+    def _with(self, config: Config) -> Parts:
+        return replace(self._parts, config=config, source=wiring.open_source(config.source))
+
     def healthy(self) -> None:
         """The leader has made progress: the next fault is a first one."""
         self._faults = 0
@@ -131,6 +203,7 @@ class _Capture:
             self._on_status(status)
 
     def _stand_by(self) -> None:
+        self._take_next()
         leader, head = self._parts.state.leader(LEASE), self._parts.staging.head()
         self.tell(
             CaptureStatus(

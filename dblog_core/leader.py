@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import control, dump, requests
+from dblog_core import control, dump, intake, requests
 from dblog_core.config import Config
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import DblogError, LeaseLost, LogPositionLost, RequestError, SegmentTaken, StateError
 from dblog_core.interfaces import Clock, Json, Lease, LogStream, Source, Spawn, StateStore
-from dblog_core.requests import DumpRequest
+from dblog_core.requests import WHOLE
 from dblog_core.rules import Rules
 from dblog_core.sealing import Sealing
 from dblog_core.sequencer import Sequencer
@@ -24,7 +24,6 @@ from dblog_core.window import LogOrder, Snapshots
 
 log = logging.getLogger(__name__)
 
-WHOLE = DumpRequest(tables=None, ranges=1)  # uncut: reading boundaries would keep the capture waiting at its start
 LEASE = "capture"
 CHUNK_AGE = 0.2  # seconds: a placed chunk is published this soon, since its worker waits for it
 IDLE_PUBLISH = 10.0  # seconds: a position that moved without rows is published this often: the source can drop log
@@ -33,6 +32,7 @@ SHORTEST_READ = 0.001  # seconds: no stream is asked to wait for less
 LINGER = {"normal": 0.02, "low": 0.002}  # seconds for which small transactions gather into one batch, by latency
 SHARE = {"normal": 0.25, "low": 0.5}  # of the time that sealing may take before segments get longer
 HOUSEKEEPING = 1.0  # seconds between two looks at the horizon, the state store and the status
+HAND_OVER = 0.2  # seconds that a change of configuration waits for each thread of the term that ends
 WINDOW_TIMEOUT = 900.0  # seconds after which a window without a high watermark is given up
 
 
@@ -80,6 +80,9 @@ class Reign(Protocol):
     def outcome(self, position: str | None = None) -> CaptureOutcome | None:
         """Why to end now; `position`: up to where all is published."""
 
+    def changed(self) -> bool:
+        """Whether another configuration is to come into force: the term ends at the next transaction boundary."""
+
     def healthy(self) -> None:
         """A segment is published: the next fault is a first one."""
 
@@ -89,8 +92,9 @@ class Reign(Protocol):
 class Leader:
     """One term of one leader."""
 
-    def __init__(self, capture: Reign, parts: Parts, lease: Lease) -> None:
-        self._capture, self._lease = capture, lease
+    def __init__(self, capture: Reign, parts: Parts, lease: Lease, *, first: bool = True) -> None:
+        """`first`: whether nobody has published under this lease yet."""
+        self._capture, self._parts, self._lease, self._first = capture, parts, lease, first
         self._config, self._source, self._staging = parts.config, parts.source, parts.staging
         self._state, self._clock, self._spawn = parts.state, parts.clock, parts.spawn
         self._rows, self._rate, self._measured = 0, 0.0, self._clock.monotonic()
@@ -104,12 +108,16 @@ class Leader:
         self._quit = threading.Event()
 
     def run(self) -> None:
-        """Until the capture is to end. Raises LeaseLost, SegmentTaken, and what the log, source or storage raise."""
+        """Until the capture is to end, or to go on with another configuration.
+
+        Raises LeaseLost, SegmentTaken, and what the log, source or storage raise.
+        """
         self._source.prepare()
         head = self._staging.head() or self._first_manifest()
         self._check_epoch(head)
         if self._capture.fresh_start:
             head = self._start_afresh(head)
+        head = intake.put_in_force(self._parts, self._lease, head)
         self._published = head
         self._sequencer = Sequencer(
             self._staging,
@@ -140,8 +148,10 @@ class Leader:
         finally:
             self._quit.set()
             stream.close()
+            # Where the next term follows at once, the log must not wait for a worker's long SELECT.
+            patience = HAND_OVER if self._capture.changed() else self._config.state.ttl
             for running in beside:
-                running.join(timeout=self._config.state.ttl)
+                running.join(timeout=patience)
 
     def _visibility(self, head: Manifest) -> LogOrder | Snapshots:
         now = self._source.horizon()
@@ -212,7 +222,7 @@ class Leader:
         return broken
 
     def _check_epoch(self, head: Manifest) -> None:
-        if self._lease.epoch <= head.epoch and head.segment > 1:
+        if self._lease.epoch < head.epoch + self._first and head.segment > 1:
             if not self._lease.valid():
                 raise LeaseLost(
                     "another capture has led since", where=self._config.state.url, fix="none: this one stands by"
@@ -244,6 +254,8 @@ class Leader:
                 self._look(now)
             if self._capture.outcome(self._published.position if not self._published.partial else None) is not None:
                 return self._finish(stream)
+            if self._capture.changed() and not self._sequencer.partial:
+                return self._hand_over(stream)
 
     def _patience(self) -> float:
         """Seconds to wait for the log: a segment that is due by age must not wait for a quiet log."""
@@ -300,6 +312,12 @@ class Leader:
         """A clean handover: what is whole is published; the rest is read again by the next leader."""
         if self._sequencer.dirty and not self._sequencer.partial and self._lease.valid():
             self._publish(stream)
+
+    def _hand_over(self, stream: LogStream) -> None:
+        """Ends the term between two transactions: how far one was staged depends on the tables that are read."""
+        if self._published.partial and not self._sequencer.dirty:
+            self._publish(stream)
+        self._finish(stream)
 
     def _mirror(self) -> None:
         """Progress of dump tasks, as manifests have it, to the state store."""

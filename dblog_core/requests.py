@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -18,14 +17,14 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from dblog_core import control, filters, ranges, wiring
+from dblog_core import control, filters, patterns, ranges, wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config import Config
 from dblog_core.errors import RequestError
 from dblog_core.filters import Filter
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore
 from dblog_core.ranges import MOST_RANGES, Range
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.schema import Column, TableSchema
 from dblog_core.values import key_from_json, key_to_json
 
 KEYS_PER_TASK = 5_000
@@ -60,6 +59,10 @@ class DumpRequest:
     rate: int | None = None
     adaptive: bool | None = None
     max_retained: int | None = None
+
+
+WHOLE = DumpRequest(tables=None, ranges=1)
+"""What a capture asks for: uncut, since reading boundaries would keep its log waiting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,22 +200,14 @@ def _tables(known: dict[str, TableSchema], names: tuple[str, ...] | None) -> tup
 
 def _matching(known: dict[str, TableSchema], pattern: str) -> dict[str, TableSchema]:
     """By the configuration's rules: `*` and `?` are special, within the schema and within the table."""
-    parts = [re.compile(_expression(part), re.DOTALL) for part in pattern.partition(".")[::2]]
     found = {}
     if "*" in pattern or "?" in pattern:
-        for name, schema in known.items():
-            table: TableName = schema.table
-            if parts[0].fullmatch(table.schema) and parts[1].fullmatch(table.name):
-                found[name] = schema
+        found = {name: schema for name, schema in known.items() if patterns.matches(schema.table, [pattern])}
     if not found:
         captured = ", ".join(sorted(known)[:20]) or "none"
         what = "matches no captured table" if "*" in pattern or "?" in pattern else "is not a captured table"
         raise RequestError(f"{pattern!r} {what}", fix=f"captured tables are: {captured}")
     return found
-
-
-def _expression(pattern: str) -> str:
-    return "".join({"*": ".*", "?": "."}.get(c, re.escape(c)) for c in pattern)
 
 
 def _no_key(name: str) -> Refusal:

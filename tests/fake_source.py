@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,8 +106,10 @@ class FakeSource:
 
     kind = "mysql"
 
-    def __init__(self, database: FakeDatabase, *, batch: int = 1000) -> None:
-        self.database, self._batch = database, batch
+    def __init__(
+        self, database: FakeDatabase, *, batch: int = 1000, wants: Callable[[TableName], bool] = lambda table: True
+    ) -> None:
+        self.database, self._batch, self.wants = database, batch, wants
         self.acknowledged = 0
         self.load = Strain(replication_lag=None, running=0, retained_bytes=0)
 
@@ -118,7 +120,7 @@ class FakeSource:
         return None
 
     def tables(self) -> tuple[TableSchema, ...]:
-        return tuple(self.database.schemas.values())
+        return tuple(s for s in self.database.schemas.values() if self.wants(s.table))
 
     def current_position(self) -> str:
         return str(len(self.database.log))
@@ -158,7 +160,7 @@ class FakeStream:
         log = self._source.database.log
         if self._at >= len(log):
             return None
-        changes = log[self._at]
+        changes = [c for c in log[self._at] if c.op == "w" or self._source.wants(c.table)]
         part = changes[self._skip : self._skip + self._size]
         transaction = Transaction(f"tx{self._at}", f"fake:{self._at}", self._source.database.times[self._at])
         self._skip += len(part)

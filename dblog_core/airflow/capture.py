@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
 
-from dblog_core.airflow.engine import InProcess
+from dblog_core.airflow.engine import InProcess, configuration
 
 if TYPE_CHECKING:
     from dblog_core.capture import CaptureStatus
@@ -37,9 +38,11 @@ class CaptureSensor(InProcess, BaseSensorOperator):
 
     def _capture(self, config: Config, stop: threading.Event) -> str:
         from dblog_core.capture import run_capture
+        from dblog_core.reload import ConfigFile
 
         log.info("capture of %s, for %.0f s", config.source.name, self.slice_seconds)
-        outcome = run_capture(config, stop=stop, slice_seconds=self.slice_seconds, on_status=StatusLines())
+        file = ConfigFile(Path(self.config_file), lambda path: configuration(str(path)))
+        outcome = run_capture(config, stop=stop, slice_seconds=self.slice_seconds, file=file, on_status=StatusLines())
         log.info("the capture ends: %s", outcome.value)
         return outcome.value
 

@@ -31,7 +31,8 @@ def capture(
     """Capture the source's log into staging, until stopped.
 
     The first capture of a source begins at the log's present end, and records that place at once. A second one waits
-    as a standby, and takes over when the first ends or dies.
+    as a standby, and takes over when the first ends or dies. Changes of `tables`, `columns` and `keys` in the
+    configuration's file come into force meanwhile, and a table that is new by them is dumped.
 
     \b
     Examples:
@@ -41,9 +42,12 @@ def capture(
       dblog --config shop.toml capture --fresh-start     the server no longer has the log that comes next
     """
     from dblog_core.capture import CaptureOutcome, run_capture
+    from dblog_core.reload import ConfigFile
 
     session = session_of(context, json)
     config = session.config()
+    assert session.file is not None  # the configuration was read from it
+    file = ConfigFile(session.file, lambda _: session.config())
     last: list[CaptureStatus] = []
     with stopping() as stop, progress() as display:
 
@@ -57,6 +61,7 @@ def capture(
             slice_seconds=seconds,
             until_current=until_current,
             fresh_start=fresh_start,
+            file=file,
             on_status=tell,
         )
     note(f"{config.source.name}: the capture has ended: {outcome.value}")

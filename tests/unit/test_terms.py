@@ -39,6 +39,9 @@ class Reign:
     def outcome(self, position: str | None = None) -> CaptureOutcome | None:
         return CaptureOutcome.STOPPED if position is not None else None
 
+    def changed(self) -> bool:
+        return False
+
     def healthy(self) -> None:
         return None
 

@@ -1,0 +1,84 @@
+"""What a term does about tables that the one before did not read: each is dumped, whoever changed the configuration."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dblog_core import control, reload, requests
+from dblog_core.errors import LeaseLost, RequestError, VersionConflict
+from dblog_core.interfaces import Json, Lease
+from dblog_core.requests import WHOLE
+from dblog_core.staging.manifest import Manifest
+
+if TYPE_CHECKING:
+    from dblog_core.leader import Parts
+
+log = logging.getLogger(__name__)
+
+
+def put_in_force(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
+    """Requests dumps of the tables whose log the last term did not read as this one does, and remembers what this one
+    reads; returns the manifest to go on after.
+
+    Raises LeaseLost where another capture does so too, and what source, staging and state store raise.
+    """
+    before, now = reload.in_force(parts.state), reload.live(parts.config.source)
+    if before == now:
+        return head
+    if before is not None:
+        head = _take_in(parts, lease, head, before)
+        _give_up(parts, before, now)
+    try:
+        reload.put_in_force(parts.state, now)
+    except VersionConflict as error:
+        raise LeaseLost(
+            "another capture leads", where=parts.config.state.url, fix="none: this one stands by"
+        ) from error
+    return head
+
+
+def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json) -> Manifest:
+    tables = reload.taken_in(before, parts.config.source, parts.source.tables())
+    if dumped := tuple(str(table.table) for table in tables if table.key):
+        log.warning("captured from here on, and dumped: %s", ", ".join(dumped))
+        _request(parts, dumped)
+    now = parts.source.horizon()
+    if not tables or now is None:
+        return head
+    # What their transactions have logged before this place is nowhere remembered: a chunk must see all of that.
+    manifest = replace(
+        head,
+        segment=head.segment + 1,
+        epoch=lease.epoch,
+        first_offset=head.last_offset + 1,
+        sealed_at=int(parts.clock.time() * 1e6),
+        files=(),
+        chunks=(),
+        marks=(),
+        start=now,
+    )
+    parts.staging.publish(manifest)
+    return manifest
+
+
+def _request(parts: Parts, tables: tuple[str, ...]) -> None:
+    """Requests a dump; where the source has lost one of the tables meanwhile, of each of the others."""
+    try:
+        wanted = replace(WHOLE, tables=tables)
+        requests.submit(parts.config, wanted, requested_by=control.SYSTEM, state=parts.state)
+    except RequestError as error:
+        if len(tables) == 1:
+            log.warning("%s cannot be dumped: %s", tables[0], error)
+            return
+        for table in tables:
+            _request(parts, (table,))
+
+
+def _give_up(parts: Parts, before: Json, now: Json) -> None:
+    """Ends dumps of tables whose log is no longer read: what a chunk of theirs does not see, nobody would tell."""
+    for status in control.unfinished(parts.state):
+        for task in status.tasks:
+            if reload.is_captured(task.table, before) and not reload.is_captured(task.table, now):
+                control.fail(parts.state, status.id, task.number, f"{task.table} is no longer captured")

@@ -1,0 +1,142 @@
+"""A configuration that changes while its capture runs: what may change, and what the tables in force were before.
+
+    the file changes -> `Watch.look`: read, compared, checked -> the capture begins a term with it, under its lease
+    a term begins    -> `taken_in`: which tables the one before did not read -> a dump of each -> `put_in_force`
+
+The state store keeps what was in force last (node `tables`). So it makes no difference whether the file has changed
+under a running capture, while none ran, or whether a standby with another file takes over. The dump is filed before
+the node: a crash between the two at worst dumps twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from dblog_core import patterns
+from dblog_core.config import Config, SourceConfig
+from dblog_core.errors import ConfigError, DblogError
+from dblog_core.interfaces import Clock, Json, StateStore
+from dblog_core.schema import TableName, TableSchema
+
+log = logging.getLogger(__name__)
+
+LOOK = 1.0  # seconds between two looks at the file
+AGAIN = 10.0  # seconds after which a change that the source did not allow is tried again: it may be mended there
+_NODE = "tables"
+_LIVE = ("tables", "columns", "keys")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """Where the configuration comes from; `load` reads it whole, and raises ConfigError."""
+
+    path: Path
+    load: Callable[[Path], Config]
+
+
+# What is in force -----------------------------------------------------------------------------------------------------
+
+
+def live(source: SourceConfig) -> Json:
+    """What of the source may change while a capture runs, as JSON."""
+    return source.model_dump(mode="json", include=set(_LIVE))
+
+
+def with_live(config: Config, settings: Json) -> Config:
+    """The configuration with these settings of `live`. Raises pydantic's ValidationError where they are none."""
+    read = SourceConfig.model_validate({"name": "x", "kind": config.source.kind, "database": "x", **settings})
+    source = config.source.model_copy(update={name: getattr(read, name) for name in _LIVE})
+    return config.model_copy(update={"source": source})
+
+
+def in_force(state: StateStore) -> Json | None:
+    """The settings that the last term began with; None where there was none."""
+    entry = state.get(_NODE)
+    return None if entry is None else orjson.loads(entry.data)
+
+
+def put_in_force(state: StateStore, settings: Json) -> None:
+    """Remembers the settings that a term begins with. Raises VersionConflict where another capture does so too."""
+    data, entry = orjson.dumps(settings), state.get(_NODE)
+    if entry is None:
+        state.create(_NODE, data)
+    else:
+        state.update(_NODE, data, entry.version)
+
+
+def taken_in(before: Json, source: SourceConfig, tables: Iterable[TableSchema]) -> list[TableSchema]:
+    """Those of the source's `tables` of which the log was not read as it is now: new ones, and those whose key or
+    column rules have changed."""
+    now = live(source)
+
+    def changed(name: str) -> bool:
+        return any(before[section].get(name) != now[section].get(name) for section in ("columns", "keys"))
+
+    return [t for t in tables if not patterns.matches(t.table, before["tables"]) or changed(str(t.table))]
+
+
+def is_captured(table: str, settings: Json) -> bool:
+    """Whether the log of a table is read under these settings."""
+    return patterns.matches(TableName.parse(table), settings["tables"])
+
+
+# Changes of the file --------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """Looks at the file, and says what to go on with; what it cannot go on with is warned about once."""
+
+    def __init__(self, config: Config, file: ConfigFile, clock: Clock, *, ready: Callable[[Config], None]) -> None:
+        """`ready`: raises DblogError where the source cannot be captured with a configuration, and prepares it."""
+        self._config, self._file, self._clock, self._ready = config, file, clock, ready
+        self._seen: bytes | None = None
+        self._warned = ""
+        self._again = float("-inf")
+
+    def look(self) -> Config | None:
+        """The configuration to go on with; None while nothing is to change."""
+        try:
+            seen = self._content()
+            if seen == self._seen and self._clock.monotonic() < self._again:
+                return None
+            self._seen, self._again = seen, float("inf")
+            changed = self._changed()
+            if changed is not None:
+                self._ready(changed)
+        except DblogError as error:
+            self._again = self._clock.monotonic() + AGAIN
+            self._warn(str(error))
+            return None
+        self._warned = ""
+        if changed is not None:
+            self._config = changed
+        return changed
+
+    def _content(self) -> bytes:
+        try:
+            return self._file.path.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot be read: {error.strerror}", where=str(self._file.path), fix="put it back"
+            ) from error
+
+    def _changed(self) -> Config | None:
+        """What the file says now, where that may come into force. Raises ConfigError."""
+        found = self._file.load(self._file.path)
+        if with_live(found, live(self._config.source)) != self._config:
+            raise ConfigError(
+                "more has changed than tables, columns and keys of [source]",
+                where=str(self._file.path),
+                fix="start the capture again, or take the other changes back",
+            )
+        return None if found == self._config else found
+
+    def _warn(self, text: str) -> None:
+        if text != self._warned:
+            log.warning("the changed configuration is not in force: %s", text)
+        self._warned = text

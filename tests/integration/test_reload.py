@@ -1,0 +1,198 @@
+"""A table comes, goes and comes back on real servers under a workload, without a restart of the capture."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import control, reload, wiring
+from dblog_core.capture import run_capture
+from dblog_core.config import Config
+from dblog_core.local.postgres import PostgresServer
+from dblog_core.reload import ConfigFile
+from dblog_core.staging.reader import lines
+from tests.fix_servers import Database
+
+DEADLINE = 120.0
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never came about"
+        pause.wait(0.1)
+    return found
+
+
+class Watched:
+    """A running capture whose file lists the tables to capture, one a line."""
+
+    def __init__(self, database: Database, path: Path) -> None:
+        self.database, self.base, self.file = database, database.config(path), path / "tables"
+        self.write("a")
+
+    def write(self, *names: str) -> None:
+        self.file.write_text("\n".join(f"{self.database.schema}.{name}" for name in names))
+
+    def load(self, file: Path) -> Config:
+        source = self.base.source.model_copy(update={"tables": tuple(file.read_text().split())})
+        return self.base.model_copy(update={"source": source})
+
+    @property
+    def config(self) -> Config:
+        return self.load(self.file)
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        stop, file = threading.Event(), ConfigFile(self.file, self.load)
+        thread = threading.Thread(target=run_capture, args=(self.config,), kwargs={"stop": stop, "file": file})
+        thread.start()
+        try:
+            yield
+        finally:  # a thread that goes on would keep the whole run from ending
+            stop.set()
+            thread.join(timeout=30)
+        assert not thread.is_alive()
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        return [x for x in lines(wiring.open_staging(self.base)) if x["table"] == f"{self.database.schema}.{name}"]
+
+    def replayed(self, name: str) -> list[tuple[int, str]]:
+        """What a keyed consumer ends with."""
+        rows: dict[int, str] = {}
+        seen: dict[int, int] = {}
+        for line in self.lines(name):
+            if line["op"] in "cudr":
+                key = line["key"]["id"]
+                seen[key] = line["offset"]
+                rows.pop(key, None)
+                if line["op"] != "d":
+                    rows[key] = line["after"]["v"]
+            if line["op"] == "f":
+                rows = {k: v for k, v in rows.items() if seen[k] > line["since"]}
+        return sorted(rows.items())
+
+    def held(self, name: str) -> list[tuple[int, str]]:
+        return sorted((int(k), str(v)) for k, v in self.database.query(f"SELECT id, v FROM {name}"))
+
+    def in_force(self, *names: str) -> bool:
+        with contextlib.closing(wiring.open_state(self.base)) as state:
+            found = reload.in_force(state)
+        return found is not None and found["tables"] == [f"{self.database.schema}.{name}" for name in names]
+
+    def dumped(self, count: int) -> bool:
+        with contextlib.closing(wiring.open_state(self.base)) as state:
+            return [d.state for d in control.dumps(state)] == ["done"] * count
+
+    def leader(self) -> Any:
+        with contextlib.closing(wiring.open_state(self.base)) as state:
+            return state.leader("capture")
+
+
+@contextmanager
+def workload(database: Database) -> Iterator[None]:
+    """Inserts, updates and deletes in both tables, some in one transaction, some rolled back."""
+    over, chance = threading.Event(), random.Random(7)
+
+    def write() -> None:
+        connection = database.connect()
+        connection.autocommit(False) if database.kind != "postgres" else setattr(connection, "autocommit", False)
+        with contextlib.closing(connection), connection.cursor() as cursor:
+            number = 1000
+            while not over.wait(0.01):
+                for name in chance.choice((["a"], ["b"], ["a", "b"])):
+                    number += 1
+                    cursor.execute(f"INSERT INTO {name} VALUES (%s, %s)", (number, f"n{number}"))
+                    key = chance.randrange(1, 200)
+                    cursor.execute(f"UPDATE {name} SET v = %s WHERE id = %s", (f"u{number}", key))
+                    cursor.execute(f"DELETE FROM {name} WHERE id = %s", (chance.randrange(1, number),))
+                connection.rollback() if chance.random() < 0.1 else connection.commit()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=30)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def tables(database: Database) -> Database:
+    for name in ("a", "b"):
+        database.execute(
+            f"CREATE TABLE {name} (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))",
+            f"INSERT INTO {name} VALUES " + ", ".join(f"({n}, 'old {n}')" for n in range(1, 200)),
+        )
+    return database
+
+
+def test_every_row_is_right_of_a_table_that_comes_goes_and_comes_back(tables: Database, tmp_path: Path) -> None:
+    watched = Watched(tables, tmp_path)
+    with watched.capturing():
+        until(lambda: watched.in_force("a"))
+        with workload(tables):
+            until(lambda: len(watched.lines("a")) > 20)
+            leader = watched.leader()
+            watched.write("a", "b*")
+            until(lambda: watched.dumped(1) and any(x["op"] == "u" for x in watched.lines("b")))
+            watched.write("a")
+            until(lambda: watched.in_force("a"))
+            ended, count = len(watched.lines("b")), len(watched.lines("a"))
+            until(lambda: len(watched.lines("a")) > count + 20)
+            assert len(watched.lines("b")) == ended, "its log goes on"
+            watched.write("a", "b")
+            until(lambda: watched.dumped(2))
+        for name in ("a", "b"):
+            tables.execute(f"INSERT INTO {name} VALUES (0, 'last')")
+            until(lambda name=name: [x for x in watched.lines(name) if x["key"] == {"id": 0}])  # type: ignore[misc]
+        assert watched.leader() == leader, "the lease was given up"
+    assert watched.replayed("b") == watched.held("b")
+    changed = dict(watched.replayed("a"))
+    rows = dict(watched.held("a"))
+    assert {key: rows.get(key) for key in changed} == changed, "the first capture began at the log's end"
+    deleted = {x["key"]["id"] for x in watched.lines("a") if x["op"] == "d"}
+    created = {x["key"]["id"] for x in watched.lines("a") if x["op"] == "c"}
+    assert {key for key in rows if key >= 1000} == {key for key in created - deleted if key >= 1000}
+
+
+def test_a_publication_that_may_not_be_changed_is_waited_for(
+    postgres: PostgresServer,
+    new_database: Callable[[PostgresServer], Database],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(reload, "AGAIN", 0.5)
+    database = new_database(postgres)
+    publication = f"dblog_{database.name}"
+    database.execute(
+        "CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))",
+        "CREATE TABLE b (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))",
+        "INSERT INTO b VALUES (1, 'old')",
+        "CREATE TABLE IF NOT EXISTS dblog_watermark (worker text PRIMARY KEY, payload text NOT NULL)",
+        f"GRANT SELECT, INSERT, UPDATE ON dblog_watermark TO {database.account.user}",
+        f"DROP PUBLICATION {publication}",
+        f"CREATE PUBLICATION {publication} FOR TABLE a, dblog_watermark",
+    )
+    watched = Watched(database, tmp_path)
+    with watched.capturing():
+        until(lambda: watched.in_force("a"))
+        watched.write("a", "b")
+        (told,) = until(lambda: [r.getMessage() for r in caplog.records if "not in force" in r.getMessage()])
+        statement = told[told.index("ALTER PUBLICATION") :].splitlines()[0]
+        database.execute("INSERT INTO a VALUES (1, 'goes on')")
+        until(lambda: watched.lines("a"))
+        database.execute(statement)
+        until(lambda: watched.dumped(1))
+        database.execute("INSERT INTO b VALUES (2, 'live')")
+        until(lambda: watched.replayed("b") == [(1, "old"), (2, "live")])

@@ -1,0 +1,470 @@
+"""Tables, column rules and keys that change while a capture runs, or between two captures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dblog_core import config as configuration
+from dblog_core import control, intake, patterns, reload, requests, wiring
+from dblog_core.capture import run_capture
+from dblog_core.clock import SystemClock, spawn_thread
+from dblog_core.config import Config, SourceConfig
+from dblog_core.dumps import TaskProgress
+from dblog_core.errors import LeaseLost, SourceRefused
+from dblog_core.events import LogBatch
+from dblog_core.leader import Parts
+from dblog_core.reload import ConfigFile, Watch
+from dblog_core.requests import DumpRequest
+from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.staging.reader import lines
+from dblog_core.state.memory import MemoryState
+from tests.fake_source import FakeDatabase, FakeSource, FakeStream
+
+DEADLINE = 60.0
+
+
+def table(name: str) -> TableSchema:
+    return TableSchema(
+        TableName("shop", name), (Column("id", "bigint", pa.int64()), Column("v", "text", pa.string())), ("id",)
+    )
+
+
+A, B = table("a"), table("b")
+
+
+class Crash(BaseException):
+    """The process died here."""
+
+
+class World:
+    """A database with two tables, and the file of a configuration that captures some of them."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path, self.database, self.state = path, FakeDatabase({t.table: t for t in (A, B)}), MemoryState()
+        self.batch = 1000
+        self.on_read: Callable[[], None] = lambda: None
+        self.file = path / "shop.toml"
+        self.write("shop.a")
+        monkeypatch.setattr(wiring, "open_source", self.source)
+        monkeypatch.setattr(wiring, "open_state", lambda config: MemoryState(shared=self.state))
+
+    def write(self, *tables: str, more: str = "", staging: str = "") -> None:
+        names = ", ".join(f'"{name}"' for name in tables)
+        text = f"""
+            [source]
+            name = "shop"
+            kind = "mysql"
+            database = "shop"
+            tables = [{names}]
+            {more}
+            [staging]
+            path = "staging"
+            max_age = 0.05
+            max_bytes = 65536
+            {staging}
+            [state]
+            url = "sqlite:////unused"
+            [lake]
+            path = "lake"
+        """
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        new.rename(self.file)  # as editors do
+
+    def source(self, config: SourceConfig) -> FakeSource:
+        world = self
+
+        class Stream(FakeStream):
+            def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
+                world.on_read()
+                return super().read(timeout, linger=linger)
+
+        class Source(FakeSource):
+            def open_log(self, position: str, *, skip: int = 0) -> FakeStream:
+                return Stream(self, int(position), skip, world.batch)
+
+        return Source(self.database, wants=lambda t: patterns.matches(t, config.tables))
+
+    @property
+    def config(self) -> Config:
+        return configuration.load(self.file)
+
+    @property
+    def watched(self) -> ConfigFile:
+        return ConfigFile(self.file, configuration.load)
+
+    def put(self, schema: TableSchema, *keys: int, v: str = "v") -> None:
+        self.database.commit(*(self.database.put({"id": k, "v": v}, schema.table) for k in keys))
+
+    def remove(self, schema: TableSchema, key: int) -> None:
+        self.database.commit(self.database.remove((key,), schema.table))
+
+    def capture(self) -> None:
+        """Stages all that is committed now, by a term of its own: there is always something new."""
+        self.database.commit()
+        run_capture(self.config, stop=threading.Event(), until_current=True)
+
+    @contextmanager
+    def capturing(self, **options: Any) -> Iterator[threading.Thread]:
+        stop = threading.Event()
+        settings = {"stop": stop, "file": self.watched, **options}
+        thread = threading.Thread(target=run_capture, args=(self.config,), kwargs=settings)
+        thread.start()
+        try:
+            yield thread
+        finally:  # a thread that goes on would keep the whole run from ending
+            stop.set()
+            thread.join(timeout=20)
+        assert not thread.is_alive()
+
+    def lines(self, schema: TableSchema) -> list[dict[str, Any]]:
+        return [line for line in lines(wiring.open_staging(self.config)) if line["table"] == str(schema.table)]
+
+    def replayed(self, schema: TableSchema) -> dict[Any, Any]:
+        """What a keyed consumer ends with."""
+        rows: dict[int, Any] = {}
+        seen: dict[int, int] = {}
+        for line in self.lines(schema):
+            if line["op"] in "cudr":
+                key = line["key"]["id"]
+                seen[key] = line["offset"]
+                rows.pop(key, None)
+                if line["op"] != "d":
+                    rows[key] = line["after"]
+            if line["op"] == "f":
+                rows = {k: v for k, v in rows.items() if seen[k] > line["since"]}
+        return {(k,): v for k, v in rows.items()}
+
+    def held(self, schema: TableSchema) -> dict[Any, Any]:
+        return dict(self.database.rows.get(schema.table, {}))
+
+    def dumps(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [(d.state, d.tables) for d in control.dumps(self.state)]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it never came about"
+        pause.wait(0.05)
+    return found
+
+
+def finished(world: World, count: int) -> bool:
+    return [state for state, _ in world.dumps()] == ["done"] * count
+
+
+def test_a_table_comes_goes_and_comes_back_while_the_capture_runs(world: World) -> None:
+    world.put(B, *range(20))
+    over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not over.wait(0.01):
+            number += 1
+            world.put(A, number, v=f"a{number}")
+            world.put(B, number % 30, v=f"b{number}")
+
+    def in_force(*tables: str) -> bool:
+        return (reload.in_force(world.state) or {}).get("tables") == list(tables)
+
+    world.capture()
+    writer = threading.Thread(target=write)
+    with world.capturing():
+        writer.start()
+        try:
+            leader = until(lambda: world.state.leader("capture"))
+            until(lambda: len(world.lines(A)) > 50)
+            assert world.lines(B) == []
+            world.write("shop.a", "shop.b*")
+            until(lambda: finished(world, 1) and any(line["op"] == "u" for line in world.lines(B)))
+            world.write("shop.a")
+            until(lambda: in_force("shop.a"))
+            ended, count = len(world.lines(B)), len(world.lines(A))
+            until(lambda: len(world.lines(A)) > count + 50)
+            assert len(world.lines(B)) == ended, "its log goes on"
+            world.write("shop.?")
+            until(lambda: finished(world, 2))
+        finally:
+            over.set()
+            writer.join()
+        world.put(A, 0, v="last")
+        until(lambda: world.lines(A)[-1]["after"]["v"] == "last")
+        assert world.state.leader("capture") == leader, "the lease was given up"
+    assert world.replayed(A) == world.held(A) and world.replayed(B) == world.held(B)
+    staged = [line["after"]["v"] for line in world.lines(A) if line["op"] == "c"]
+    assert staged == [*(f"a{n}" for n in range(1, len(staged))), "last"], "each row of the other table, once, in order"
+    assert [names for _, names in world.dumps()] == [("shop.b",)] * 2
+
+
+def test_rows_deleted_while_a_table_was_not_captured_are_gone_when_it_is_back(world: World) -> None:
+    world.write("shop.*")
+    world.capture()
+    world.put(B, 1, 2, 3)
+    world.capture()
+    world.write("shop.a")
+    world.capture()
+    world.remove(B, 2)
+    world.write("shop.*")
+    with world.capturing():
+        until(lambda: finished(world, 1))
+    assert world.replayed(B) == world.held(B) and (2,) not in world.held(B)
+
+
+def test_a_change_between_two_captures_is_seen_by_the_next(world: World) -> None:
+    world.put(B, 1)
+    world.capture()
+    world.write("shop.?")
+    world.capture()
+    assert world.dumps() == [("requested", ("shop.b",))]
+    world.capture()
+    assert len(world.dumps()) == 1, "once"
+
+
+def test_a_first_capture_dumps_nothing(world: World) -> None:
+    world.put(A, 1)
+    world.capture()
+    assert world.dumps() == [] and reload.in_force(world.state) == reload.live(world.config.source)
+
+
+def test_a_table_made_under_an_old_pattern_needs_no_dump(world: World) -> None:
+    del world.database.schemas[B.table]
+    world.write("shop.*")
+    world.capture()
+    world.database.schemas[B.table] = B
+    world.put(B, 1)
+    world.write("shop.*", "shop.b")
+    world.capture()
+    assert world.dumps() == [] and world.replayed(B) == world.held(B)
+
+
+def test_a_crash_between_the_request_and_the_record_dumps_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.put(B, 1)
+    world.capture()
+    world.write("shop.?")
+
+    def die(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reload, "put_in_force", die)
+        with pytest.raises(Crash):
+            world.capture()
+    world.capture()
+    assert [names for _, names in world.dumps()] == [("shop.b",)] * 2
+    world.capture()
+    assert len(world.dumps()) == 2
+
+
+def test_a_changed_rule_or_key_has_the_table_dumped(world: World) -> None:
+    world.write("shop.?")
+    world.capture()
+    world.write("shop.?", more='columns."shop.a".mask = ["v"]')
+    world.capture()
+    assert [names for _, names in world.dumps()] == [("shop.a",)]
+    world.write("shop.?", more='columns."shop.a".mask = ["v"]\nkeys."shop.b" = ["id"]')
+    world.capture()
+    assert [names for _, names in world.dumps()] == [("shop.a",), ("shop.b",)]
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_transaction_that_is_staged_in_part_is_read_by_the_tables_of_its_beginning(world: World, live: bool) -> None:
+    """How much of it is staged was counted without the new table."""
+    world.batch = 20
+    world.capture()
+    rows = [world.database.put({"id": n, "v": "x" * 2_000}, s.table) for n in range(150) for s in (A, B)]
+    world.database.commit(*rows)
+    world.put(A, 1000)
+    partial, pause = threading.Event(), threading.Event()
+
+    def reading() -> None:
+        head = wiring.open_staging(world.config).head()
+        if not partial.is_set() and head is not None and head.partial:
+            partial.set()
+            world.write("shop.?")
+            if not live:
+                raise Crash
+        if live and partial.is_set():
+            pause.wait(0.3)  # the file is looked at once a second: the transaction must last for longer
+
+    world.on_read = reading
+    if not live:
+        with pytest.raises(Crash):
+            world.capture()
+    with world.capturing():
+        until(lambda: finished(world, 1))
+    assert partial.is_set()
+    staged = [line["key"]["id"] for line in world.lines(A) if line["op"] == "c"]
+    assert staged == [*range(150), 1000]
+    assert world.replayed(B) == world.held(B)
+
+
+def test_dumps_of_a_table_that_is_no_longer_captured_end(world: World) -> None:
+    world.put(A, 1)
+    world.put(B, 1)
+    world.write("shop.?")
+    world.capture()
+    requests.submit(world.config, DumpRequest(("shop.a", "shop.b"), ranges=1))
+    world.write("shop.a")
+    world.capture()
+    (found,) = control.dumps(world.state)
+    assert [(t.table, t.error) for t in found.tasks] == [
+        ("shop.a", None), ("shop.b", "shop.b is no longer captured"),
+    ]  # fmt: skip
+
+
+def test_a_standby_takes_the_change_over(world: World) -> None:
+    world.put(B, 1)
+    lease = world.state.acquire("capture", "another", ttl=10)
+    assert lease is not None
+    told: list[Any] = []
+    with world.capturing(on_status=told.append):
+        until(lambda: told)
+        world.write("shop.?")
+        seen = len(told)
+        until(lambda: len(told) > seen + 2)
+        lease.release()
+        until(lambda: (reload.in_force(world.state) or {}).get("tables") == ["shop.?"])
+
+
+def test_a_new_table_of_postgres_waits_for_what_its_log_has_not_told(world: World) -> None:
+    """A manifest says so before the tables are in force: a crash in between must not lose it."""
+    world.capture()
+    world.put(B, 1)
+    world.write("shop.?")
+
+    class Source(FakeSource):
+        def horizon(self) -> str | None:
+            return "100:120:"
+
+    lease = world.state.acquire("capture", "us", ttl=10)
+    staging, head = wiring.open_staging(world.config), wiring.open_staging(world.config).head()
+    assert lease is not None and head is not None and head.start is None
+    parts = Parts(world.config, Source(world.database), staging, world.state, SystemClock(), spawn_thread)
+    after = intake.put_in_force(parts, lease, head)
+    assert after == staging.head()
+    assert after == replace(
+        head, segment=head.segment + 1, epoch=lease.epoch, first_offset=head.last_offset + 1,
+        sealed_at=after.sealed_at, files=(), chunks=(), marks=(), start="100:120:",
+    )  # fmt: skip
+    assert intake.put_in_force(parts, lease, after) == after
+
+
+def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.capture()
+    world.write("shop.?")
+    lease = world.state.acquire("capture", "us", ttl=10)
+    staging, head = wiring.open_staging(world.config), wiring.open_staging(world.config).head()
+    assert lease is not None and head is not None
+    source = world.source(world.config.source)
+    parts = Parts(world.config, source, staging, world.state, SystemClock(), spawn_thread)
+
+    def meanwhile(*_: Any) -> None:
+        entry = world.state.get("tables")
+        assert entry is not None
+        real(world.state, {**reload.live(world.config.source), "tables": ["shop.c"]})
+        world.state.update("tables", b"{}", entry.version)
+
+    real = reload.put_in_force
+    monkeypatch.setattr(reload, "put_in_force", meanwhile)
+    with pytest.raises(LeaseLost):
+        intake.put_in_force(parts, lease, head)
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+class Clock(SystemClock):
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def watch(world: World, *, ready: Callable[[Config], None] = lambda config: None) -> tuple[Watch, Clock]:
+    clock = Clock()
+    return Watch(world.config, world.watched, clock, ready=ready), clock
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_file_that_does_not_change_changes_nothing(world: World) -> None:
+    looking, _ = watch(world)
+    assert [looking.look() for _ in range(3)] == [None] * 3
+
+
+def test_a_broken_file_is_told_of_once_and_ignored_until_it_is_right(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    looking, clock = watch(world)
+    world.file.write_text("[source")
+    for _ in range(40):
+        clock.now += reload.LOOK
+        assert looking.look() is None
+    assert len(warnings(caplog)) == 1 and "is not TOML" in warnings(caplog)[0]
+    world.file.unlink()
+    assert looking.look() is None and looking.look() is None
+    assert len(warnings(caplog)) == 2 and "cannot be read" in warnings(caplog)[1]
+    world.write("shop.?")
+    assert looking.look() == world.config
+    assert looking.look() is None
+
+
+def test_a_change_elsewhere_is_told_of_once_and_keeps_the_rest_from_coming_into_force(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    looking, clock = watch(world)
+    world.write("shop.?", staging="min_age = 0.04")
+    for _ in range(40):
+        clock.now += reload.LOOK
+        assert looking.look() is None
+    (told,) = warnings(caplog)
+    assert "more has changed than tables, columns and keys of [source]" in told
+    world.write("shop.?")
+    assert looking.look() == world.config
+
+
+def test_what_the_source_refuses_is_tried_again_without_another_change(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = [True]
+
+    def ready(config: Config) -> None:
+        if refused[0]:
+            raise SourceRefused("may not change the publication", fix="ALTER PUBLICATION …")
+
+    looking, clock = watch(world, ready=ready)
+    world.write("shop.?")
+    assert looking.look() is None and looking.look() is None
+    assert len(warnings(caplog)) == 1 and "ALTER PUBLICATION" in warnings(caplog)[0]
+    refused[0] = False
+    assert looking.look() is None
+    clock.now += reload.AGAIN
+    assert looking.look() == world.config
+
+
+def test_task_progress_is_kept_over_a_change(world: World) -> None:
+    """What is placed of a dump of a table that stays is not read again."""
+    world.put(A, *range(30))
+    world.capture()
+    dump_id = requests.submit(world.config, DumpRequest(("shop.a",), ranges=1, chunk_size=10))
+    control.put_progress(world.state, f"{dump_id}/0", TaskProgress("shop.a", attempt=1, ordinal=2))
+    world.write("shop.?")
+    world.capture()
+    assert control.progress(world.state, dump_id, 0, "shop.a").ordinal == 2
