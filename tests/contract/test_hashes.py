@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import SecretStr
 
 from dblog_core.config import ColumnRules, Config
 from dblog_core.errors import RequestError, ValueOutOfRange
@@ -204,3 +205,25 @@ def test_hashes_tell_the_snapshot_that_they_were_read_in(
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT pg_current_snapshot()::text")
         assert found == [cursor.fetchone()[0]] * 2
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_text_is_hashed_as_utf8_whatever_the_databases_encoding(
+    database: Database, source_config: Config, encoding: str
+) -> None:
+    name, admin = f"{database.name}_other", database.server.admin
+    database.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    try:
+        with closing(database.server.connect(name)) as connection, connection.cursor() as cursor:
+            connection.set_client_encoding("UTF8")
+            cursor.execute("CREATE TABLE a (id int PRIMARY KEY, t text, c char(9), x xml)")
+            values = ("né", "ü", "<é/>", "é" * 600)
+            cursor.execute("INSERT INTO a VALUES (1, %s, %s, %s), (2, %s, NULL, NULL)", values)
+        account = {"database": name, "user": admin.user, "password": SecretStr(admin.password)}
+        with closing(open_source(source_config.source.model_copy(update=account)).open_reader()) as reader:
+            schema = shape(database, reader)
+            assert reader.read(schema, **WHOLE).rows.column("t").to_pylist() == ["né", "é" * 600]
+            agree(reader, schema)
+    finally:
+        database.execute(f"DROP DATABASE {name} WITH (FORCE)")
