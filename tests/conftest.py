@@ -11,7 +11,7 @@ import time
 import hypothesis
 import pytest
 
-pytest_plugins = ("tests.fix_servers", "tests.fix_s3", "tests.fix_spark")
+pytest_plugins = ("tests.fix_servers", "tests.fix_s3", "tests.fix_spark", "tests.fix_verify")
 
 hypothesis.settings.register_profile("dblog", deadline=None, print_blob=True)  # a busy machine is no failure
 hypothesis.settings.load_profile("dblog")

@@ -198,18 +198,21 @@ class Readers:
 
     def _each(self, parts: Sequence[Any], read: Callable[[Prober, Any], Result]) -> list[Result]:
         """The parts by all workers at the same time, their results in the parts' order."""
-        queue, lock = iter(enumerate(parts)), threading.Lock()
+        queue, lock, failed = iter(enumerate(parts)), threading.Lock(), threading.Event()
         results: dict[int, Result] = {}
 
         def work() -> None:
             prober: Prober | None = None
             try:
-                while not self._stop.is_set():
+                while not (self._stop.is_set() or failed.is_set()):
                     with lock:
                         number, part = next(queue, (None, None))
                     if number is None:
                         return
                     prober, results[number] = self._tried(prober, part, read)
+            except BaseException:
+                failed.set()  # nothing comes of the other parts
+                raise
             finally:
                 if prober is not None:
                     prober.close()

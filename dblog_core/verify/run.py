@@ -150,21 +150,26 @@ def _certified(tools: Tools, check: TableCheck, found: TableReport) -> Json:
 
 def _mended(tools: Tools, report: Report, *, stop: threading.Event, clock: Clock) -> Report:
     """Dumps what differs, has it merged, and compares it again; the report of that second comparison."""
-    broken = [table for table in report.tables if table.found]
-    dumps = {}
-    for table in broken:
+    dumps: dict[str, str] = {}
+    for table in (t for t in report.tables if t.found):
         tools.say(f"{table.table}: {table.found:,} keys are dumped")
-        dumps[table.table] = repair.mend(tools.config, table, stop=stop, clock=clock)
-    if broken:
+        try:
+            dumps[table.table] = repair.mend(tools.config, table, stop=stop, clock=clock)
+        except DblogError as error:  # it keeps this table from being mended, not the others
+            report = report.with_table(replace(table, error=str(error)))
+    if dumps:
         tools.say("the dumps are merged")
         repair.merge(tools.config, tools.lake, tools.staging, stop=stop, clock=clock, on_line=tools.say)
-    for table in broken:
-        check = TableCheck(tools, TableName.parse(table.table))
-        again = check.whole() if table.more else check.listed([*table.keys, *table.undecided])
-        repaired = {"dump": dumps[table.table], **table.differences()}
-        again = replace(again, rows=table.rows, lake_rows=table.lake_rows, sample=table.sample, repaired=repaired)
-        report = report.with_table(again)
+    for table in (t for t in report.tables if t.table in dumps):
+        report = report.with_table(_compared_again(tools, table, dumps[table.table]))
     return report
+
+
+def _compared_again(tools: Tools, table: TableReport, dump_id: str) -> TableReport:
+    check = TableCheck(tools, TableName.parse(table.table))
+    again = check.whole() if table.more else check.listed([*table.keys, *table.undecided])
+    repaired = {"dump": dump_id, **table.differences()}
+    return replace(again, rows=table.rows, lake_rows=table.lake_rows, sample=table.sample, repaired=repaired)
 
 
 __all__ = ["Checked", "Interrupted", "VerifyRequest", "check", "verify"]

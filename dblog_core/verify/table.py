@@ -34,6 +34,9 @@ ROUNDS = 8
 MOST_COLUMNS = 1_000
 """Keys whose differing columns are looked for: both sides' rows are read for that."""
 
+_COLUMN_ROUNDS = 3
+"""Readings of the rows for that, of keys that change meanwhile."""
+
 _SCANS = 3
 """Readings of a whole table that is altered meanwhile."""
 
@@ -170,7 +173,7 @@ class TableCheck:
         """The columns in which keys differ that differ for certain: of the first MOST_COLUMNS of them."""
         wanted = self._suspects.told(Kind.DIFFERENT)[:MOST_COLUMNS]
         named: dict[str, tuple[str, ...]] = {}
-        for _ in range(ROUNDS):
+        for _ in range(_COLUMN_ROUNDS):
             open_keys = [key for key in wanted if repr(key) not in named]
             if not open_keys:
                 break

@@ -1,0 +1,194 @@
+"""What the lake is to hold at a place of the log: one Delta version of a table, with the staged events after it on top.
+
+It is the merge's own fold, and nothing is written. So a comparison needs no merge to keep pace with it, and what it
+finds equal says as much of the staged log as of the lake.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core.errors import LakeError
+from dblog_core.events import DELETE, TRUNCATE
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging, parquet
+from dblog_core.staging.manifest import DataFile, Manifest
+from dblog_core.staging.segment import log_schema
+from dblog_core.storage.location import Location
+from dblog_core.verify.exchange import Pin
+from spark_jobs import changes, fold, moves, plan
+from spark_jobs.plan import Work
+from spark_jobs.shapes import OFFSET, quoted, row_shape
+
+NEVER = -1
+"""The offset of a row whose own is missing or impossible: anything that is staged is newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Events of one table in a stretch of the log (None: none), and the offsets of its TRUNCATEs there."""
+
+    work: Work
+    events: DataFrame | None
+    truncates: tuple[int, ...] = ()
+
+    def above(self, offset: int) -> Staged:
+        """What of it lies above an offset."""
+        return self._part(F.col("offset") > offset, tuple(t for t in self.truncates if t > offset))
+
+    def upto(self, offset: int) -> Staged:
+        """What of it lies at an offset or below."""
+        return self._part(F.col("offset") <= offset, tuple(t for t in self.truncates if t <= offset))
+
+    def _part(self, condition: Column, truncates: tuple[int, ...]) -> Staged:
+        return Staged(self.work, None if self.events is None else self.events.where(condition), truncates)
+
+    @property
+    def rows(self) -> int:
+        return self.work.rows
+
+
+def lake_rows(spark: SparkSession, table: Location, pin: Pin, schema: TableSchema) -> DataFrame:
+    """The rows of the pinned version: `key` and `row` (structs in the shape `schema`), `offset`.
+
+    A column that the lake does not have yet is NULL. Raises LakeError where it lacks a column of the key.
+    """
+    frame = spark.read.format("delta").option("versionAsOf", pin.version).load(str(table))
+    have = {f.name: f.dataType for f in frame.schema}
+    if lacking := [name for name in schema.key if name not in have]:
+        raise LakeError(
+            f"the lake table lacks the key column {', '.join(lacking)}",
+            where=str(table),
+            fix=f"rebuild the table: it is not a copy of {schema.table}",
+        )
+    columns = []
+    for wanted in row_shape(schema):
+        own = F.lit(None).cast(wanted.dataType)
+        if wanted.name in have:
+            own = F.col(quoted(wanted.name))
+            own = own if have[wanted.name] == wanted.dataType else own.try_cast(wanted.dataType)
+        columns.append(own.alias(wanted.name))
+    offset = F.col(OFFSET) if OFFSET in have else F.lit(None)
+    possible = offset.cast("bigint").between(0, pin.newest)
+    return frame.select(
+        F.struct(*columns).alias("row"), F.when(possible, offset.cast("bigint")).otherwise(NEVER).alias("offset")
+    ).select(_key_of("row", schema), "row", "offset")
+
+
+def _key_of(row: str, schema: TableSchema) -> Column:
+    return F.struct(*(F.col(f"{row}.{quoted(name)}").alias(name) for name in schema.key)).alias("key")
+
+
+def staged(
+    spark: SparkSession, staging: Staging, schema: TableSchema, directory: str, *, after: int, upto: int
+) -> Staged:
+    """All that is staged of the table with after < offset <= upto. What lies in manifests is written to `directory`
+    first, since Spark reads files alone."""
+    manifests = _manifests(staging, after, upto)
+    name = str(schema.table)
+    first = manifests[0].first if manifests else 1
+    work = plan.works(manifests, lambda _: first - 1).get(name, Work(name, schema.fingerprint))
+    marks = [m for found in manifests for m in found.marks if m.table == name and after < m.offset <= upto]
+    truncates = tuple(m.offset for m in marks if m.op == TRUNCATE)
+    files = tuple(f.cut(after + 1, upto) for f in work.files if f.last_offset > after and f.first_offset <= upto)
+    chunks = tuple(c for c in work.chunks if c.first_offset + c.rows > after + 1 and c.first_offset <= upto)
+    work = Work(name, work.schema, _on_storage(staging, files, directory), chunks)
+    if not (work.files or work.chunks):
+        return Staged(work, None, truncates)
+    events = changes.events(spark, staging, work, schema)
+    return Staged(work, events.where(F.col("offset").between(after + 1, upto)), truncates)
+
+
+def _manifests(staging: Staging, after: int, upto: int) -> list[Manifest]:
+    head = staging.head()
+    if head is None or after >= upto or after >= head.last_offset:
+        return []
+    first, last = staging.segment_of(after + 1, head), staging.segment_of(upto, head)
+    return list(staging.manifests(first - 1, last))
+
+
+def _on_storage(staging: Staging, files: tuple[DataFile, ...], directory: str) -> tuple[DataFile, ...]:
+    """The files, those that lie in manifests as one for each table version."""
+    inside: dict[str, list[DataFile]] = {}
+    for file in files:
+        if not file.path:
+            inside.setdefault(file.schema, []).append(file)
+    written = []
+    for number, (fingerprint, group) in enumerate(inside.items()):
+        rows = [batch for file in group for batch in staging.log_batches(file)]
+        path = f"{directory}/staged-{number}.parquet"
+        staging.storage.replace(path, parquet.encode(log_schema(staging.schema(fingerprint)), rows))
+        written.append(
+            replace(
+                group[0],
+                path=path,
+                inline=b"",
+                part=False,
+                last_offset=group[-1].last_offset,
+                has_unchanged=any(f.has_unchanged for f in group),
+                has_moves=any(f.has_moves for f in group),
+            )
+        )
+    return (*(f for f in files if f.path), *written)
+
+
+def rows_at(spark: SparkSession, lake: DataFrame, found: Staged, schema: TableSchema) -> DataFrame:
+    """The rows of `lake` (`lake_rows`) with the staged events on top: `key` and `row`."""
+    if found.truncates:
+        emptied = max(found.truncates)
+        lake, found = lake.where(F.col("offset") >= emptied), found.above(emptied)
+    if found.events is None:
+        return lake.select("key", "row")
+    touched = found.events.select("key").distinct()
+    touched = F.broadcast(touched) if found.rows <= plan.MAX_ROWS else touched
+    rest = lake.join(touched, "key", "left_anti").select("key", "row")
+    own = lake.join(touched, "key", "left_semi")
+    return rest.unionByName(_applied(own, _folded(spark, found, lake, schema), schema))
+
+
+def _folded(spark: SparkSession, found: Staged, lake: DataFrame, schema: TableSchema) -> DataFrame:
+    assert found.events is not None
+    events = found.events
+    if not any(f.has_unchanged for f in found.work.files):
+        return fold.last_rows(events)
+    if any(f.has_moves for f in found.work.files):
+        events = moves.resolve(spark, events, lake.select("row.*"), schema)
+    return fold.column_by_column(events, schema)
+
+
+def _applied(lake: DataFrame, folded: DataFrame, schema: TableSchema) -> DataFrame:
+    """What a merge makes of these rows: a newer one replaces or removes, and columns that it lacks stay."""
+    both = lake.alias("l").join(folded.alias("f"), F.col("l.key") == F.col("f.key"), "full_outer")
+    here, newer = F.col("l.key").isNotNull(), F.col("f.offset") > F.col("l.offset")
+    kept = [
+        F.when(F.array_contains("f.missing", c.name), F.col(f"l.row.{quoted(c.name)}"))
+        .otherwise(F.col(f"f.row.{quoted(c.name)}"))
+        .alias(c.name)
+        for c in schema.columns
+    ]
+    put = F.col("f.op") == fold.PUT
+    row = (
+        F.when(F.col("f.key").isNull() | (here & ~newer), F.col("l.row"))
+        .when(put & F.col("f.missing").isNull(), F.col("f.row"))
+        .when(put & here, F.struct(*kept))
+    )
+    rows = both.select(F.coalesce("l.key", "f.key").alias("key"), row.alias("row"))
+    return rows.where(F.col("row").isNotNull())
+
+
+def states(found: Staged, keys: DataFrame, schema: TableSchema) -> DataFrame | None:
+    """Each change that the log knows of one of `keys`: its `key`, whether the row lives after it (`lives`), and its
+    `row`; `whole` is false where the log left columns of that out. A TRUNCATE changes all of them. None: no change."""
+    parts = []
+    if found.events is not None:
+        changed = found.events.where(F.col("origin") == "log").join(keys, "key", "left_semi")
+        whole = F.coalesce(F.size("unchanged"), F.lit(0)) <= 0
+        parts.append(changed.select("key", (F.col("op") != DELETE).alias("lives"), "row", whole.alias("whole")))
+    if found.truncates:
+        gone = F.lit(None).cast(row_shape(schema))
+        parts.append(keys.select("key", F.lit(False).alias("lives"), gone.alias("row"), F.lit(True).alias("whole")))
+    return reduce(DataFrame.unionByName, parts) if parts else None

@@ -1,0 +1,228 @@
+"""The source's hashes beside those of the lake: which keys are equal, missing, extra, different, or undecided.
+
+A source's hash counts for every place of the log from `since` to `upto`, unless its key has changed in between. Such a
+key is equal if its hash is that of any state which the log has led it through there; otherwise it is undecided: it was
+read between two watermarks, and another reading, in a shorter window, will tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from dblog_core.hashes import HASH
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
+from dblog_core.values import key_from_json, key_to_json
+from dblog_core.verify.exchange import MOST_KEYS, Answer, Desk, Sum, Task
+from spark_jobs import expected
+from spark_jobs.expected import Staged
+from spark_jobs.hashes import row_hash
+from spark_jobs.ranges import literal
+from spark_jobs.shapes import key_shape, quoted, row_shape
+
+
+class Judge:
+    """Answers tasks about tables of one lake; read-only."""
+
+    def __init__(self, spark: SparkSession, staging: Staging, desk: Desk) -> None:
+        self._spark, self._staging, self._desk = spark, staging, desk
+        self._numbers = itertools.count()
+
+    def compare(self, task: Task, table: Location, *, most: int = MOST_KEYS) -> Answer:
+        """Every key of either side, or the asked ones."""
+        schema = task.shape
+        source = self._source(task, schema)
+        found, lake = self._expected(task, table, schema)
+        asked = source.select("key") if task.asked else None
+        rows = self._within(self._rows(task, lake, found, schema), asked)
+        seen = Observation()
+        odd = _odd(source, _hashed(rows, schema), seen, schema).localCheckpoint(eager=True)
+        counts = seen.get
+        answer = Answer(rows=int(counts["rows"] or 0), lake_rows=int(counts["lake"] or 0), staged=found.rows)
+        if odd.isEmpty():
+            return answer
+        judged = self._judged(task, odd, lake, found, schema)
+        return _answered(answer, judged.orderBy("key").limit(most + 1).toArrow().to_pylist(), schema, most)
+
+    def columns(self, task: Task, table: Location) -> Answer:
+        """The columns in which rows differ, for those of the asked keys that both sides have and that do not change."""
+        schema = task.shape
+        source = self._spark.read.schema(row_shape(schema)).parquet(*map(self._desk.url, task.files))
+        image = F.struct(*(F.col(quoted(c.name)) for c in schema.columns)).alias("row")
+        source = source.select(F.struct(*(F.col(quoted(n)) for n in schema.key)).alias("key"), image)
+        found, lake = self._expected(task, table, schema)
+        rows = self._within(self._rows(task, lake, found, schema), source.select("key"))
+        both = source.alias("s").join(rows.alias("l"), F.col("s.key") == F.col("l.key"))
+        differs = [
+            F.when(~F.col(f"s.row.{quoted(c.name)}").eqNullSafe(F.col(f"l.row.{quoted(c.name)}")), F.lit(c.name))
+            for c in schema.columns
+        ]
+        named = both.select(F.col("s.key").alias("key"), F.array_compact(F.array(*differs)).alias("columns"))
+        changed = expected.states(found.above(task.since), named.select("key"), schema)
+        if changed is not None:
+            named = named.join(changed.select("key").distinct(), "key", "left_anti")
+        answers = named.toArrow().to_pylist()
+        return Answer(
+            rows=len(answers),
+            different=tuple((_json(row["key"], schema), tuple(row["columns"])) for row in answers),
+        )
+
+    def sums(self, task: Task, table: Location) -> Answer:
+        """Rows and hashes of the pinned version alone, between the bounds and beyond them."""
+        assert task.pin is not None
+        schema = task.shape
+        lake = expected.lake_rows(self._spark, table, task.pin, schema)
+        keys = lake.select("key", row_hash(schema, lambda n: F.col(f"row.{quoted(n)}")).alias("hash"))
+        beyond = [(~_upto(schema, bound)).cast("int") for bound in task.bounds]
+        place = reduce(Column.__add__, beyond, F.lit(0))
+        total = F.sum(F.col("hash").cast("decimal(20,0)")).alias("hash")
+        counted = keys.groupBy(place.alias("place")).agg(F.count(F.lit(1)).alias("rows"), total).collect()
+        by_place = {int(row["place"]): Sum(int(row["rows"]), int(row["hash"])) for row in counted}
+        return Answer(sums=tuple(by_place.get(i, Sum(0, 0)) for i in range(len(task.bounds) + 1)))
+
+    def sample(self, task: Task, table: Location) -> Answer:
+        """At most `rows` keys of the pinned version, drawn at random; `lake_rows`: of how many."""
+        assert task.pin is not None
+        schema = task.shape
+        keys = expected.lake_rows(self._spark, table, task.pin, schema).select("key")
+        rows = keys.count()
+        drawn = keys.orderBy(F.rand(task.seed)).limit(task.rows).toArrow().to_pylist() if rows else []
+        return Answer(lake_rows=rows, keys=tuple(_json(row["key"], schema) for row in drawn))
+
+    # The two sides --------------------------------------------------------------------------------------------------
+
+    def _source(self, task: Task, schema: TableSchema) -> DataFrame:
+        """`key` and `hash`; NULL for an asked key that the source does not have."""
+        shape = t.StructType([*key_shape(schema), t.StructField(HASH, t.LongType())])
+        if not task.files:
+            found = self._spark.createDataFrame([], shape)
+        else:
+            found = self._spark.read.schema(shape).parquet(*map(self._desk.url, task.files))
+        key = F.struct(*(F.col(quoted(n)) for n in schema.key)).alias("key")
+        return found.select(key, F.col(HASH).alias("hash"))
+
+    def _expected(self, task: Task, table: Location, schema: TableSchema) -> tuple[Staged, DataFrame]:
+        """What is staged since the pinned version, and that version. What a stopped table has staged never comes in."""
+        if task.pin is None:
+            after, lake = task.since, _nothing(self._spark, schema)
+        else:
+            after = min(task.pin.offset, task.since)
+            lake = expected.lake_rows(self._spark, table, task.pin, schema)
+        directory = f"{self._desk.directory}/staged/{next(self._numbers)}"
+        return expected.staged(self._spark, self._staging, schema, directory, after=after, upto=task.upto), lake
+
+    def _rows(self, task: Task, lake: DataFrame, found: Staged, schema: TableSchema) -> DataFrame:
+        if task.pin is None or task.pin.stopped:
+            return lake.select("key", "row")
+        return expected.rows_at(self._spark, lake, found.above(task.pin.offset), schema)
+
+    def _within(self, rows: DataFrame, keys: DataFrame | None) -> DataFrame:
+        return rows if keys is None else rows.join(F.broadcast(keys), "key", "left_semi")
+
+    # Keys that changed meanwhile --------------------------------------------------------------------------------------
+
+    def _judged(self, task: Task, odd: DataFrame, lake: DataFrame, found: Staged, schema: TableSchema) -> DataFrame:
+        """Of the odd keys those that are not equal after all, with their `kind`."""
+        kind = (
+            F.when(F.col("twice"), "twice")
+            .when(~F.col("there"), "extra")
+            .when(~F.col("expected"), "missing")
+            .otherwise("different")
+        )
+        changed = expected.states(found.above(task.since), F.broadcast(odd.select("key")), schema)
+        if changed is None or task.pin is None or task.pin.stopped:
+            return odd.select("key", kind.alias("kind"))
+        changed = changed.withColumn("hash", _row_hash(schema))
+        agrees = (F.col("there") == F.col("lives")) & (~F.col("there") | F.col("hash").eqNullSafe(F.col("own")))
+        own = odd.select("key", "there", F.col("hash").alias("own"))
+        equal = own.join(changed, "key").where(F.col("whole") & agrees).select("key")
+        if task.pin.offset <= task.since:
+            equal = equal.union(self._equal_before(task, own, lake, found, schema))
+        touched = changed.select("key").distinct().withColumn("touched", F.lit(True))
+        left = odd.join(equal.distinct().join(touched, "key", "left_semi"), "key", "left_anti")
+        decided = F.when(F.col("touched"), "undecided").otherwise(kind)
+        return left.join(touched, "key", "left").select("key", decided.alias("kind"))
+
+    def _equal_before(
+        self, task: Task, own: DataFrame, lake: DataFrame, found: Staged, schema: TableSchema
+    ) -> DataFrame:
+        """Keys that the source has as they were before any change that it may not have seen."""
+        before = self._rows(task, lake, found.upto(task.since), schema)
+        rows = before.join(F.broadcast(own.select("key")), "key", "left_semi")
+        then = rows.select("key", _row_hash(schema).alias("hash"))
+        joined = own.join(then, "key", "left")
+        return joined.where(F.col("own").eqNullSafe(F.col("hash"))).select("key")
+
+
+def _nothing(spark: SparkSession, schema: TableSchema) -> DataFrame:
+    """A table that the lake does not have."""
+    fields = [
+        t.StructField("key", key_shape(schema)),
+        t.StructField("row", row_shape(schema)),
+        t.StructField("offset", t.LongType()),
+    ]
+    return spark.createDataFrame([], t.StructType(fields))
+
+
+def _row_hash(schema: TableSchema) -> Column:
+    return F.when(F.col("row").isNotNull(), row_hash(schema, lambda name: F.col(f"row.{quoted(name)}")))
+
+
+def _hashed(rows: DataFrame, schema: TableSchema) -> DataFrame:
+    return rows.select("key", _row_hash(schema).alias("hash"))
+
+
+def _odd(source: DataFrame, lake: DataFrame, seen: Observation, schema: TableSchema) -> DataFrame:
+    """Keys that are not alike on both sides: `key`, `hash` of the source, whether it is `there`, whether it was
+    `expected`, and whether the lake has it `twice`. One shuffle of keys and hashes; no row moves."""
+    parts = [F.col(f"key.{quoted(name)}").alias(f"k{i}") for i, name in enumerate(schema.key)]
+    none, there = F.lit(None).cast("bigint"), F.col("hash").isNotNull().cast("int")
+    ours = [F.col("hash").alias("s"), there.alias("sn"), none.alias("l"), F.lit(0).alias("ln")]
+    theirs = [none.alias("s"), F.lit(0).alias("sn"), F.col("hash").alias("l"), F.lit(1).alias("ln")]
+    both = source.select(*parts, *ours).unionAll(lake.select(*parts, *theirs))
+    totals = [f(name).alias(name) for f, name in ((F.max, "s"), (F.sum, "sn"), (F.max, "l"), (F.sum, "ln"))]
+    by_key = both.groupBy(*(f"k{i}" for i in range(len(parts)))).agg(*totals)
+    counted = by_key.observe(seen, F.sum((F.col("sn") > 0).cast("long")).alias("rows"), F.sum("ln").alias("lake"))
+    alike = (F.col("sn") > 0).eqNullSafe(F.col("ln") > 0) & F.col("s").eqNullSafe(F.col("l")) & (F.col("ln") <= 1)
+    key = F.struct(*(F.col(f"k{i}").alias(name) for i, name in enumerate(schema.key)))
+    return counted.where(~alike).select(
+        key.alias("key"),
+        F.col("s").alias("hash"),
+        (F.col("sn") > 0).alias("there"),
+        (F.col("ln") > 0).alias("expected"),
+        (F.col("ln") > 1).alias("twice"),
+    )
+
+
+def _answered(answer: Answer, found: list[dict[str, Any]], schema: TableSchema, most: int) -> Answer:
+    keys: dict[str, list[Any]] = {}
+    for row in found[:most]:
+        keys.setdefault(row["kind"], []).append(_json(row["key"], schema))
+    named = {kind: tuple(keys.get(kind, ())) for kind in ("missing", "extra", "undecided", "twice")}
+    return replace(
+        answer,
+        missing=named["missing"],
+        extra=named["extra"],
+        undecided=named["undecided"],
+        twice=named["twice"],
+        different=tuple((key, ()) for key in keys.get("different", ())),
+        more=len(found) > most,
+    )
+
+
+def _json(key: dict[str, Any], schema: TableSchema) -> Any:
+    return key_to_json(tuple(key[name] for name in schema.key))
+
+
+def _upto(schema: TableSchema, bound: Any) -> Column:
+    """Keys up to `bound`; the key is one column, which Spark orders as the source does."""
+    (column,), (value,) = schema.key_columns, key_from_json(bound, schema)
+    return F.col(f"key.{quoted(column.name)}") <= literal(value, column)

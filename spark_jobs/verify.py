@@ -1,0 +1,87 @@
+"""The spark-submit entry point: compares what the source has said with the lake, task after task, in one warm session.
+
+spark-submit … spark_jobs/verify.py --config FILE --desk DIRECTORY
+
+Tasks and answers lie in the staging (`dblog_core.verify.exchange`); each answer is announced on stdout. It only reads
+the lake, and takes no lock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from dblog_core.errors import DblogError, LakeError, SegmentReplaced
+from dblog_core.lake import table_location
+from dblog_core.storage.location import Location
+from dblog_core.verify.exchange import Answer, Ask, Desk, Task
+from dblog_core.wiring import open_lake, open_staging
+from spark_jobs import entry
+from spark_jobs.verdict import Judge
+
+_POLL = 0.05  # seconds between two looks for a task
+_TRIES = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0 told to end, 1 failed or interrupted."""
+    parser = entry.options("Compare what the source has said with the lake.")
+    parser.add_argument("--desk", required=True, help="the directory of the tasks, below the staging")
+    given = parser.parse_args(arguments)
+    return entry.run(lambda: _run(given), "verify")
+
+
+def _run(given: argparse.Namespace) -> int:
+    config, directory = entry.configured(given), given.desk
+    stop, starters = entry.stopping(), entry.Starters()
+    staging, lake = open_staging(config), open_lake(config)
+    desk = Desk(staging.storage, directory)
+    with entry.session(f"dblog verify {config.source.name}", stop, s3=config.s3) as spark:
+        judge, number = Judge(spark, staging, desk), 1
+        while not stop.is_set() and starters.live():
+            if (task := desk.asked(number)) is None:
+                stop.wait(_POLL)
+                continue
+            if task.ask is Ask.END:
+                return 0
+            _answer(desk, judge, lake, number, task)
+            entry.tell({"answered": number})
+            number += 1
+    return 1
+
+
+def _answer(desk: Desk, judge: Judge, lake: Location, number: int, task: Task) -> None:
+    try:
+        desk.answer(number, answered(judge, task, table_location(lake, task.shape.table)))
+    except DblogError as error:
+        desk.fail(number, {"message": error.message, "where": error.where, "fix": error.fix})
+
+
+def answered(judge: Judge, task: Task, table: Location) -> Answer:
+    """The answer to a task. Raises LakeError, or what staging raises."""
+    asks: dict[Ask, Callable[[Task, Location], Answer]] = {
+        Ask.COMPARE: judge.compare,
+        Ask.COLUMNS: judge.columns,
+        Ask.SUMS: judge.sums,
+        Ask.SAMPLE: judge.sample,
+    }
+    for _ in range(_TRIES):
+        try:
+            return asks[task.ask](task, table)
+        except SegmentReplaced:
+            continue  # its rows were joined with others meanwhile: they are found in their new place
+        except (PySparkException, Py4JError) as error:
+            raise LakeError(
+                f"Spark cannot read it: {str(error).strip().splitlines()[0][:500]}",
+                where=str(table),
+                fix="if VACUUM has removed the version meanwhile, verify again; otherwise restore or rebuild the table",
+            ) from error
+    return asks[task.ask](task, table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

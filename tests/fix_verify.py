@@ -1,0 +1,79 @@
+"""Verifications in this process: the warm Spark session answers in place of a job of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dblog_core.config import Config
+from dblog_core.lake import table_location
+from dblog_core.verify import run
+from dblog_core.verify import table as table_module
+from dblog_core.verify.exchange import Answer, Desk, Task
+from dblog_core.verify.report import Report
+from dblog_core.verify.run import VerifyRequest
+from dblog_core.verify.table import Wish
+from dblog_core.wiring import open_lake, open_staging
+from spark_jobs.verdict import Judge
+from spark_jobs.verify import answered
+from tests.plain_judge import PlainLake
+
+Verify = Callable[..., Report]
+
+
+@pytest.fixture
+def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here: Callable[[Config], None]) -> Verify:
+    """`verify(config, *tables, **wishes)`; what a repair dumps is merged here too."""
+
+    class LakeHere:
+        def __init__(self, config: Config, desk: Desk, *_: Any) -> None:
+            staging = open_staging(config)
+            self._desk, self._lake = Desk(staging.storage, desk.directory), open_lake(config)
+            self._judge = Judge(spark, staging, self._desk)
+            self._number = 0
+
+        def __enter__(self) -> LakeHere:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+        def ask(self, task: Task) -> Answer:
+            """Through the files, as the job is asked."""
+            self._number += 1
+            self._desk.ask(self._number, task)
+            given = self._desk.asked(self._number)
+            assert given is not None
+            location = table_location(self._lake, given.shape.table)
+            self._desk.answer(self._number, answered(self._judge, given, location))
+            answer = self._desk.answered(self._number)
+            assert answer is not None
+            return answer
+
+    monkeypatch.setattr(run, "LakeSide", LakeHere)
+    monkeypatch.setattr(run.repair, "merge", lambda config, *_, **__: merge_here(config))
+    return _verify
+
+
+@pytest.fixture
+def verify_plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config], tuple[Verify, PlainLake]]:
+    """The same over a lake that is the replayed log: no Spark."""
+
+    def over(config: Config) -> tuple[Verify, PlainLake]:
+        lake = PlainLake(config)
+        monkeypatch.setattr(run, "LakeSide", lake.open)
+        monkeypatch.setattr(table_module, "pin", lake.pin)
+        monkeypatch.setattr(run.repair, "merge", lambda *_, **__: None)
+        return _verify, lake
+
+    return over
+
+
+def _verify(config: Config, *tables: str, **wishes: Any) -> Report:
+    wish = Wish(**wishes.pop("sample", {}))
+    request = VerifyRequest(tables=tables or None, wish=wish, **wishes)
+    return run.verify(config, request, stop=threading.Event(), say=lambda _: None)

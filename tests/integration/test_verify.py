@@ -1,0 +1,282 @@
+"""Verification on real servers, under writes: no false alarm, every corrupted row found, and mended."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dblog_core import control, dump, requests
+from dblog_core.capture import run_capture
+from dblog_core.config import Config
+from dblog_core.errors import DblogError
+from dblog_core.lake import table_location
+from dblog_core.requests import DumpRequest
+from dblog_core.schema import TableName
+from dblog_core.verify import reading, run
+from dblog_core.wiring import open_lake, open_staging, open_state
+from tests.fix_servers import Database
+from tests.fix_verify import Verify
+from tests.plain_judge import PlainLake
+
+ROWS = 600  # those that nobody writes; the workload has keys of its own
+HOT = 100_000
+DEADLINE = 120.0
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    end, pause = time.monotonic() + DEADLINE, threading.Event()
+    while not condition():
+        assert time.monotonic() < end, f"not within {DEADLINE} s: {what}"
+        pause.wait(0.05)
+
+
+Merge = Callable[[Config], None]
+Plainly = Callable[[Config], tuple[Verify, PlainLake]]
+
+
+class Shop:
+    """A source with a capture that runs, a lake that holds it, and a workload to switch on."""
+
+    def __init__(self, database: Database, config: Config) -> None:
+        self.database, self.config = database, config
+        self.a, self.b = (f"{database.schema}.{name}" for name in ("a", "b"))
+
+    def fill(self) -> None:
+        """An integer key and a wide row; a text key, in whose order Spark has no part."""
+        text = "varchar(40)" if self.database.kind == "postgres" else "varchar(40) COLLATE utf8mb4_general_ci"
+        self.database.execute(
+            f"CREATE TABLE a (id bigint PRIMARY KEY, v {text}, n decimal(12,2), d double precision, t timestamp NULL)",
+            f"CREATE TABLE b (code {text} PRIMARY KEY, n int)",
+            "INSERT INTO a VALUES " + ", ".join(f"({i}, 'v{i}', {i}.25, {i}.125, NULL)" for i in range(1, ROWS + 1)),
+            "INSERT INTO b VALUES " + ", ".join(f"('Code {i}', {i})" for i in range(1, 101)),
+        )
+
+    def dump(self) -> None:
+        dump_id = requests.submit(self.config, DumpRequest(tables=None))
+        dump.work(self.config, stop=threading.Event(), dump_id=dump_id)
+        assert dump.wait(self.config, dump_id, stop=threading.Event()).state == "done"
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        stop = threading.Event()
+        thread = threading.Thread(target=run_capture, args=(self.config,), kwargs={"stop": stop})
+        thread.start()
+        try:
+            until(self._led, "a capture that leads")
+            yield
+        finally:
+            stop.set()
+            thread.join(30)
+
+    def _led(self) -> bool:
+        state = open_state(self.config)
+        try:
+            return state.leader("capture") is not None and open_staging(self.config).head_number() > 0
+        finally:
+            state.close()
+
+    @contextmanager
+    def workload(self) -> Iterator[None]:
+        """Hot keys, new and deleted rows, changed keys, rollbacks, and a TRUNCATE of b every few seconds."""
+        stop, faults = threading.Event(), list[BaseException]()
+
+        def write() -> None:
+            chance, connection = random.Random(1), self.database.connect()
+            try:
+                with connection.cursor() as cursor:
+                    for number in range(1 << 40):
+                        if stop.is_set():
+                            return
+                        for statement in self._step(chance, number):
+                            cursor.execute(statement)
+            except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+                faults.append(error)
+            finally:
+                connection.close()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(30)
+        assert not faults, faults
+
+    def _step(self, chance: random.Random, number: int) -> list[str]:
+        key, new, far = HOT + chance.randrange(3), HOT + 1000 + number, HOT + 5_001_000
+        again = "ON CONFLICT (id) DO UPDATE SET" if self.database.kind == "postgres" else "ON DUPLICATE KEY UPDATE"
+        upsert = f"INSERT INTO a VALUES ({key}, 'n{number}', {number}, 0.5, NULL) {again} v = 'x{number}'"
+        if number % 2000 == 1999:
+            return ["TRUNCATE TABLE b", "INSERT INTO b VALUES ('Code 1', 1)"]
+        return chance.choice(
+            [
+                [upsert],
+                [upsert, f"UPDATE a SET d = {chance.random()} WHERE id = {key}"],
+                [f"INSERT INTO a (id, v) VALUES ({new}, 'new')", f"UPDATE a SET id = {far + number} WHERE id = {new}"],
+                [f"DELETE FROM a WHERE id = {far + chance.randrange(number + 1)}", f"DELETE FROM a WHERE id = {key}"],
+                ["BEGIN", upsert, "ROLLBACK"],
+                [f"INSERT INTO b VALUES ('hot {number}', 1)", f"DELETE FROM b WHERE code = 'hot {number - 20}'"],
+            ]
+        )  # fmt: skip
+
+
+@pytest.fixture
+def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """Windows are small, so that there are many of them."""
+    monkeypatch.setattr(reading, "WINDOW_ROWS", 100)
+    monkeypatch.setattr(reading, "WINDOW_KEYS", 20)
+    found = Shop(database, database.config(tmp_path, dump={"chunk_size": 100}))
+    found.fill()
+    with found.capturing():
+        found.dump()
+        yield found
+
+
+def _dumped(shop: Shop, dump_id: str) -> int:
+    """Rows of a dump, those that it found to be gone included."""
+    state = open_state(shop.config)
+    try:
+        return control.dump(state, dump_id).rows
+    finally:
+        state.close()
+
+
+def row(key: int, **changes: Any) -> dict[str, Any]:
+    """A row of table a as `fill` has made it."""
+    return {"id": key, "v": f"v{key}", "n": Decimal(f"{key}.25"), "d": key + 0.125, "t": None, **changes}
+
+
+@pytest.mark.timeout(600)
+def test_every_damaged_row_is_found_and_mended_while_rows_are_written(shop: Shop, verify_plainly: Plainly) -> None:
+    verify, lake = verify_plainly(shop.config)
+    with shop.workload():
+        for _ in range(3):
+            clean = verify(shop.config)
+            assert clean.equal, clean.to_json()
+        assert {t.table for t in clean.tables} == {shop.a, shop.b}
+        assert len(lake.asked[0].files) >= ROWS // 100
+
+        for key in (7, 300):
+            lake.do(shop.a, (key,), row(key, v="other", n=None))
+        lake.do(shop.a, (8,), row(8, d=8.125 + 1e-9))
+        lake.do(shop.a, (9,), None)
+        lake.do(shop.a, (600,), None)
+        lake.do(shop.a, (-10,), row(-10))
+        found = verify(shop.config)
+        assert not found.equal
+        (table,) = [t for t in found.to_json()["tables"] if t["missing"] or t["extra"] or t["different"] or t["error"]]
+        assert (table["table"], table["error"], table["undecided"]) == (shop.a, None, [])
+        assert (sorted(table["missing"]), table["extra"]) == ([9, 600], [-10])
+        differ = {d["key"]: d["columns"] for d in table["different"]}
+        assert differ == {7: ["v", "n"], 8: ["d"], 300: ["v", "n"]}
+
+        mended = verify(shop.config, shop.a, mend=True)
+        assert mended.equal, mended.to_json()
+        (repaired,) = mended.tables
+        assert repaired.repaired is not None and sorted(repaired.repaired["missing"]) == [9, 600]
+        assert _dumped(shop, repaired.repaired["dump"]) == 6, "exactly those keys"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
+def test_who_takes_every_event_for_seen_raises_a_false_alarm(shop: Shop, verify_plainly: Plainly) -> None:
+    verify, lake = verify_plainly(shop.config)
+    lake.blind = True
+
+    def alarmed() -> bool:
+        return any(t.found for t in verify(shop.config, shop.a).tables)
+
+    with shop.workload():
+        until(alarmed, "a false alarm")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_a_row_that_is_committed_and_hidden_is_no_difference(
+    shop: Shop, verify_plainly: Plainly, database: Database
+) -> None:
+    """A synchronous standby that does not exist: the log shows the commit, and no SELECT does."""
+    verify, _ = verify_plainly(shop.config)
+    standby = "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()"
+    hidden = database.connect()
+    thread = threading.Thread(target=lambda: hidden.cursor().execute("UPDATE a SET v = 'hidden' WHERE id = 5"))
+    staging = open_staging(shop.config)
+    offset = max(m.last_offset for m in staging.manifests())
+    try:
+        database.execute(*standby)
+        until(lambda: database.query("SHOW synchronous_standby_names") == [("nobody",)], "the setting")
+        thread.start()
+        waits = f"SELECT wait_event FROM pg_stat_activity WHERE pid = {hidden.get_backend_pid()}"
+        until(lambda: database.query(waits) == [("SyncRep",)], "a COMMIT that hangs")
+        until(lambda: max(m.last_offset for m in staging.manifests()) > offset, "the log to show it")
+        assert database.query("SELECT v FROM a WHERE id = 5") == [("v5",)]
+        found = verify(shop.config, shop.a)
+        assert found.equal, found.to_json()
+    finally:
+        database.execute("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        thread.join(30)
+        hidden.close()
+    assert database.query("SELECT v FROM a WHERE id = 5") == [("hidden",)]
+    assert verify(shop.config, shop.a).equal
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
+def test_the_delta_table_itself(
+    shop: Shop, verify_here: Verify, merge_here: Merge, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Corrupted through Delta, certified, sampled, and mended by dump and merge."""
+    merge_here(shop.config)
+    location = table_location(open_lake(shop.config), TableName.parse(shop.a))
+
+    def lake(statement: str) -> None:
+        spark.sql(statement.replace("{}", f"delta.`{location}`"))
+
+    file = tmp_path / "certificate.json"
+    assert verify_here(shop.config, shop.a, certificate=file).equal
+    (written,) = json.loads(file.read_text())["tables"]
+    assert (written["table"], written["rows"], sum(r["rows"] for r in written["ranges"])) == (shop.a, ROWS, ROWS)
+    sides = [[(part["rows"], part["hash"]) for part in of] for of in (written["ranges"], written["lake"]["sums"])]
+    assert sides[0] == sides[1]
+
+    lake("UPDATE {} SET v = 'other', n = NULL WHERE id = 7")
+    lake("DELETE FROM {} WHERE id = 9")
+    lake("INSERT INTO {} SELECT -id, v, n, d, t, NULL, NULL, NULL, NULL FROM {} WHERE id = 10")
+    assert [one.equal for one in run.check(shop.config, file, stop=threading.Event())] == [True], "of its own version"
+    data = json.loads(file.read_text())
+    data["tables"][0]["lake"]["version"] += 1
+    file.write_text(json.dumps(data))
+    assert [one.equal for one in run.check(shop.config, file, stop=threading.Event())] == [False]
+
+    (drawn,) = verify_here(shop.config, shop.a, sample={"share": 1.0, "confidence": 0.9}).tables
+    assert drawn.sample is not None and drawn.sample.source_rows >= ROWS // 2
+    assert 0.001 < drawn.sample.source_at_most < 0.03
+
+    with shop.workload():
+        mended = verify_here(shop.config, shop.a, mend=True)
+    assert mended.equal, mended.to_json()
+    found = mended.tables[0].repaired
+    assert found is not None
+    assert (found["missing"], found["extra"]) == ([9], [-10])
+    assert found["different"] == [{"key": 7, "columns": ["v", "n"]}]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_without_a_capture_nothing_is_compared(database: Database, tmp_path: Path, verify_plainly: Plainly) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    config = database.config(tmp_path)
+    verify, _ = verify_plainly(config)
+    with pytest.raises(DblogError, match="no capture is running"):
+        verify(config)

@@ -1,0 +1,172 @@
+"""The lake beside what the source has said: every key as it is, with staged changes on top and some under way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from dblog_core.hashes import HASH, row_hash
+from dblog_core.lake import read_status
+from dblog_core.schema import TableSchema
+from dblog_core.staging import parquet
+from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
+from spark_jobs import delta_log
+from spark_jobs.verdict import Judge
+from spark_jobs.verify import answered
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row, table
+
+T = table("t", id=pa.int64(), v=pa.string(), big=pa.string())
+
+
+def row(key: int, v: str = "old", big: str | None = "big") -> Row:
+    return {"id": key, "v": v, "big": big}
+
+
+class World:
+    """A lake, and a verification that says what the source has."""
+
+    def __init__(self, lake: TestLake, schema: TableSchema = T) -> None:
+        self.lake, self.schema, self.build = lake, schema, lake.build
+        self.desk = Desk(lake.staging.storage, "tmp/verify-test")
+        self.judge = Judge(lake.spark, lake.staging, self.desk)
+
+    def pin(self) -> Pin:
+        status, version = read_status(self.lake.location), delta_log.version(self.lake.table(self.schema))
+        assert status is not None and version is not None
+        known = status.tables[str(self.schema.table)]
+        return Pin(version, known.offset, known.segment, self.build.offset)
+
+    def sql(self, statement: str) -> None:
+        """Somebody else changes the lake table."""
+        self.lake.spark.sql(statement.replace("{}", f"delta.`{self.lake.table(self.schema)}`"))
+
+    def task(self, rows: Sequence[Row], *, since: int, pin: Pin | None, absent: Sequence[int] | None = None) -> Task:
+        """The source has these rows; with `absent` they were asked for by key, and it lacks those."""
+        hashes = [row_hash(self.schema, r) for r in rows] + [None] * len(absent or ())
+        keys = [r["id"] for r in rows] + list(absent or ())
+        batch = pa.record_batch({"id": pa.array(keys, pa.int64()), HASH: pa.array(hashes, pa.int64())})
+        file = self.desk.put(f"h{len(rows)}-{since}", parquet.encode(batch.schema, [batch]))
+        upto = self.build.offset
+        return Task(Ask.COMPARE, self.schema.to_json(), pin, (file,), since, upto, asked=absent is not None)
+
+    def ask(self, task: Task) -> Answer:
+        return answered(self.judge, task, self.lake.table(self.schema))
+
+
+@pytest.fixture
+def world(lake: TestLake) -> World:
+    return World(lake)
+
+
+def test_a_lake_that_somebody_changed_is_found_key_by_key(world: World) -> None:
+    build = world.build
+    for key in range(1, 10):
+        build.create(T, row(key))
+    build.seal()
+    world.lake.merge_well()
+    world.sql("UPDATE {} SET v = 'other' WHERE id = 4")
+    world.sql("DELETE FROM {} WHERE id = 5")
+    world.sql("INSERT INTO {} SELECT 99L, v, big, NULL, _dblog_position, _dblog_commit_time, 'log' FROM {} WHERE id=1")
+    world.sql("INSERT INTO {} SELECT * FROM {} WHERE id = 6")
+    # Staged, and not merged yet.
+    build.update(T, row(2, "new", None), unchanged=["big"])
+    build.delete(T, {"id": 3})
+    build.create(T, row(10))
+    build.move(T, {"id": 7}, row(70, "moved", None), unchanged=["big"])
+    build.chunk(T, [row(8)])
+    build.seal()
+    source = [row(1), row(2, "new"), *(row(k) for k in (4, 5, 6, 8, 9, 10)), row(70, "moved")]
+    found = world.ask(world.task(source, since=build.offset, pin=world.pin()))
+    assert (found.missing, found.extra, found.different, found.twice) == ((5,), (99,), ((4, ()),), (6,))
+    assert (found.undecided, found.rows, found.lake_rows) == ((), 9, 10)
+
+    some = world.ask(world.task([row(4), row(1)], since=build.offset, pin=world.pin(), absent=[99, 3]))
+    assert (some.missing, some.extra, some.different, some.twice) == ((), (99,), ((4, ()),), ())
+
+    forged = world.pin()
+    world.sql("UPDATE {} SET _dblog_offset = 1000000, v = 'forged' WHERE id = 2")
+    pinned = replace(forged, version=forged.version + 1)
+    again = world.ask(world.task([row(2, "new")], since=build.offset, pin=pinned, absent=[]))
+    assert again.different == (), "what is staged is newer than an offset that cannot be"
+
+
+def test_keys_that_change_while_they_are_read(world: World) -> None:
+    build = world.build
+    for key in range(1, 8):
+        build.create(T, row(key))
+    build.seal()
+    world.lake.merge_well()
+    build.update(T, row(1, "before the window"))
+    since = build.offset
+    build.update(T, row(1, "a"))
+    build.update(T, row(2, "a"))
+    build.update(T, row(2, "b"))
+    build.delete(T, {"id": 3})
+    build.delete(T, {"id": 4})
+    build.create(T, row(4, "again"))
+    build.update(T, row(5, "a"))
+    build.update(T, row(6, "a", None), unchanged=["big"])
+    build.create(T, row(8))
+    build.seal()
+    # The source was read before, between and after the changes; 5 and 6 show a value that the log never told of.
+    source = [row(1, "before the window"), row(2, "a"), row(3), row(5, "never"), row(6, "a", "never"), row(7)]
+    task = world.task(source, since=since, pin=world.pin())
+    found = world.ask(task)
+    assert (set(found.undecided), found.missing, found.extra, found.different) == ({5, 6}, (), (), ())
+
+    mutant = world.ask(replace(task, since=task.upto))
+    assert mutant.different and mutant.missing, "who takes every event for seen raises a false alarm"
+    build.truncate(T)
+    build.create(T, row(1, "anew"))
+    build.seal()
+    emptied = world.task([row(1, "anew"), row(2, "b"), row(4, "never")], since=since, pin=world.pin())
+    after = world.ask(emptied)
+    assert (after.undecided, after.missing, after.extra, after.different) == ((4,), (), (), ()), (
+        "some before, some after"
+    )
+
+
+def test_a_table_that_is_stopped_or_missing_is_taken_as_it_is(world: World) -> None:
+    build = world.build
+    build.create(T, row(1))
+    build.seal()
+    world.lake.merge_well()
+    build.create(T, row(2))
+    build.seal()
+    task = world.task([row(1), row(2)], since=build.offset, pin=replace(world.pin(), stopped=True))
+    assert world.ask(task).missing == (2,)
+    assert world.ask(replace(task, pin=None)).missing == (1, 2)
+
+
+def test_sums_and_samples_are_the_lakes_own(world: World) -> None:
+    for key in range(1, 10):
+        world.build.create(T, row(key))
+    world.build.seal()
+    world.lake.merge_well()
+    pin = world.pin()
+    sums = world.ask(Task(Ask.SUMS, T.to_json(), pin, bounds=(3, 8))).sums
+    parts = [range(1, 4), range(4, 9), range(9, 10)]
+    assert [(s.rows, s.hash) for s in sums] == [(len(p), sum(row_hash(T, row(k)) for k in p)) for p in parts]
+    drawn = world.ask(Task(Ask.SAMPLE, T.to_json(), pin, rows=5, seed=7))
+    assert len(set(drawn.keys)) == 5 and set(drawn.keys) <= set(range(1, 10)) and drawn.lake_rows == 9
+
+
+def test_the_columns_that_differ_are_named(world: World, spark: SparkSession) -> None:
+    for key in (1, 2, 3):
+        world.build.create(T, row(key))
+    world.build.seal()
+    world.lake.merge_well()
+    since = world.build.offset
+    world.build.update(T, row(3, "new"))
+    world.build.seal()
+    rows: list[Any] = [row(1, "other", None), row(2), row(3, "other")]
+    batch = pa.RecordBatch.from_pylist(rows, schema=T.arrow)
+    file = world.desk.put("rows", parquet.encode(T.arrow, [batch]))
+    task = Task(Ask.COLUMNS, T.to_json(), world.pin(), (file,), since, world.build.offset, asked=True)
+    assert world.ask(task).different == ((1, ("v", "big")), (2, ()))
