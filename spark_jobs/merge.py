@@ -16,6 +16,7 @@ from functools import partial
 from dblog_core.errors import LakeError
 from dblog_core.maintenance import Timetable, ask_when_due
 from spark_jobs import entry
+from spark_jobs.apply import Applied
 from spark_jobs.entry import Starters, say
 from spark_jobs.rounds import Merged, Merger
 from spark_jobs.withheld import ControlDumps, Withheld
@@ -146,8 +147,7 @@ class Job:
         rows, tables = sum(t.rows for t in merged.tables), len(merged.tables)
         say(f"merge {merged.number}: {rows} rows of {tables} tables up to offset {merged.offset} in {merged.seconds} s")
         for table in merged.tables:
-            if table.error is not None:
-                say(f"{table.table} is stopped: {table.error}")
+            say(f"{table.table} is stopped: {table.error}" if table.error is not None else _counts(table))
         if self._json:
             entry.tell(asdict(merged))
 
@@ -156,6 +156,16 @@ class Job:
         if stopped:
             say(f"stopped tables: {', '.join(sorted(stopped))}; `dblog status` tells why")
         return bool(stopped)
+
+
+def _counts(table: Applied) -> str:
+    """What a merge did to a table, in one line."""
+    history = f", {table.history:,} lines of history" if table.history else ""
+    return (
+        f"{table.table}: {table.rows:,} rows, {table.inserted:,} inserted, {table.updated:,} updated, "
+        f"{table.unchanged:,} unchanged, {table.deleted:,} deleted, {table.withheld:,} withheld{history}; "
+        f"files +{table.files_added:,} -{table.files_removed:,}, {table.bytes:,} bytes, {table.seconds} s"
+    )
 
 
 if __name__ == "__main__":
