@@ -7,6 +7,7 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -44,6 +45,7 @@ class Story:
                 self._capture()
                 self._dump_all()
                 self._dump_keys()
+                self._verify()
                 self._settle()
             finally:
                 self._state = None
@@ -140,9 +142,31 @@ class Story:
         status = self._newest()
         self._summary["dump of a few keys"] = f"{status.rows} keys in {status.chunks} chunk, {status.evicted} evicted"
 
-    def _settle(self) -> None:
+    def _verify(self) -> None:
+        """`dblog verify`, as a user runs it, while the writers go on."""
         self._board.stage("the first merges into Delta, rung for by sealed segments")
         self._until(lambda: self._lake_offset() > 0, 900, "the first merge")
+        self._board.stage("dblog verify: source and lake compared by hashes, while both change")
+        began, messages = time.monotonic(), self._parts.root / "verify.log"
+        command = [str(Path(sys.executable).with_name("dblog")), "--config", str(self._parts.config_file)]
+        with (
+            messages.open("w") as log,
+            subprocess.Popen(
+                [*command, "verify", "--all", "--json"], stdout=subprocess.PIPE, stderr=log, text=True
+            ) as process,
+        ):
+            self._until(lambda: process.poll() is not None, 600, "the verification")
+            told = process.stdout.read() if process.stdout else ""
+        if process.returncode:
+            raise LocalError(f"the verification found a difference, or failed: {told[-2000:]}", where=str(messages))
+        tables = json.loads(told)["tables"]
+        rows, transactions = sum(table["rows"] for table in tables), self._rate()
+        self._summary["dblog verify"] = (
+            f"{rows:,} rows of {len(tables)} tables equal, at {transactions:.0f} transactions a second; "
+            f"{time.monotonic() - began:.0f} s"
+        )
+
+    def _settle(self) -> None:
         report = self._parts.workload.report if self._parts.workload else {}
         self._board.stage("the writers stop; capture and lake catch up")
         if self._parts.workload is not None:
