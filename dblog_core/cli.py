@@ -16,7 +16,7 @@ import typer
 import typer.core
 
 from dblog_core import __version__
-from dblog_core.commands import capture, check, config, cut, dumps, log, merge, request, status, verify
+from dblog_core.commands import capture, check, config, cut, dumps, lake, log, maintain, merge, request, status, verify
 from dblog_core.commands.session import FAILED, WRONG_USE, JsonFlag, Session, note, set_up_logging
 from dblog_core.errors import ConfigError, DblogError, RequestError
 
@@ -98,6 +98,10 @@ app.command()(dumps.resume)
 app.command()(dumps.cancel)
 app.command(name="set")(dumps.set_options)
 app.command()(merge.merge)
+app.command()(lake.replay)
+app.command()(lake.rebuild)
+app.command()(lake.reset)
+app.command()(maintain.maintain)
 app.command()(verify.verify)
 app.command()(log.log)
 app.command()(status.status)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from dblog_core.errors import LakeError, SegmentReplaced
 from dblog_core.interfaces import Json
+from spark_jobs import maintain, rebuild, replay, reset
 from spark_jobs.tools import Done, Tools
 
 _READ_AGAIN = 3
@@ -24,7 +25,12 @@ class Kind:
     plan: Callable[[Tools, Json], Json] = lambda _, arguments: arguments
 
 
-KINDS: Mapping[str, Kind] = {}
+KINDS: Mapping[str, Kind] = {
+    "replay": Kind(replay.carry_out, replay.plan),
+    "rebuild": Kind(rebuild.carry_out, rebuild.plan),
+    "reset": Kind(reset.carry_out, reset.plan),
+    "maintain": Kind(maintain.carry_out, maintain.plan),
+}
 
 
 def plan(tools: Tools, kind: str, arguments: Json) -> Json:

@@ -148,7 +148,7 @@ class SegmentBuilder:
         )
         return first
 
-    def seal(self, *, partial: int = 0) -> Manifest:
+    def seal(self, *, partial: int = 0, unseen_after: int | None = None) -> Manifest:
         """Publishes what was gathered."""
         self.segment += 1
         writer = self.staging.open_segment(self.segment, 1)
@@ -173,6 +173,7 @@ class SegmentBuilder:
             chunks=tuple(self._chunks),
             marks=tuple(self._marks),
             schemas=dict(self._newest),
+            unseen_after=unseen_after,
         )
         self.staging.publish(manifest)
         self._batches = {}

@@ -1,0 +1,137 @@
+"""`dblog replay`, `rebuild` and `reset`: lake tasks, carried out by the merge that runs, or by one of their own."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
+from dblog_core.commands.tables import aligned
+from dblog_core.errors import RequestError
+
+if TYPE_CHECKING:
+    from dblog_core.config import Config
+    from dblog_core.cuts import At
+
+_HOUR = dt.timedelta(hours=1)
+_COUNTS = ("keys", "inserted", "updated", "deleted", "withheld")
+
+_Table = Annotated[str, typer.Argument(metavar="TABLE", help="SCHEMA.TABLE, as `dblog status` names it.")]
+
+
+def replay(
+    context: typer.Context,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME|OFFSET", help="The interval's begin; default: an hour before its end."),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME|OFFSET", help="The interval's end; default: now.")
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option("--table", metavar="T", help="This table alone; may be repeated.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Apply the last change of every key that changed in an interval again.
+
+    What somebody has damaged in the lake since then comes back as the source has it. Older rows never return, and
+    deleted ones stay deleted: of each key that the interval's lines name, the last change up to what the lake has
+    merged is what counts. Rows that are right are not written.
+
+    Times are commit times (ISO 8601; UTC where they have no zone), offsets those of the super-changelog; both ends are
+    included.
+
+    \b
+    Examples:
+      dblog --config shop.toml replay
+      dblog --config shop.toml replay --from 2026-11-21T14:00:00Z --to 2026-11-21T15:00:00Z
+      dblog --config shop.toml replay --from 17500 --table shop.orders
+    """
+    session = session_of(context, json)
+    low, high = interval(start, end, dt.datetime.now(dt.UTC))
+    config = session.config()
+    tables = [_known(config, name) for name in table or ()]
+    result = _carry_out(session, config, "replay", {"from": _end(low), "to": _end(high), "tables": tables})
+    failed = [t for t in result["tables"] if t["error"] is not None]
+    rows = [[t["table"], *(str(t[name]) for name in _COUNTS)] for t in result["tables"] if t["error"] is None]
+    session.result(result, aligned(["TABLE", *(name.upper() for name in _COUNTS)], rows) if rows else "")
+    for one in failed:
+        note(f"{one['table']}: {one['error']}")
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def rebuild(context: typer.Context, table: _Table, json: JsonFlag = False) -> None:
+    """Make a table's lake copy anew from staging alone, in one commit.
+
+    It begins with the newest full dump of the table that staging holds, or with the first segment if none was removed.
+    The source is not read. Cuts from before stay readable. Where staging does not hold enough, nothing is changed, and
+    `dblog reset` is the way.
+    """
+    session = session_of(context, json)
+    config = session.config()
+    result = _carry_out(session, config, "rebuild", {"table": _known(config, table)})
+    withheld = f"; {result['withheld']} rows wait for a dump" if result["withheld"] else ""
+    session.result(result, f"{table}: {result['rows']} rows, made anew from {result['from']}{withheld}")
+
+
+def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None:
+    """Empty a table's lake copy, in its newest shape, and have it dumped anew; no other table is touched.
+
+    This also mends a table that has stopped because its shape changed. Its log flows on meanwhile, and `dblog status`
+    shows it as incomplete until the dump is merged. Cuts from before stay readable.
+    """
+    session = session_of(context, json)
+    config = session.config()
+    result = _carry_out(session, config, "reset", {"table": _known(config, table)})
+    session.result(result, f"{table}: emptied; dump {result['dump']} brings its rows")
+
+
+def interval(start: str | None, end: str | None, now: dt.datetime) -> tuple[At, At]:
+    """The two ends. Raises RequestError for an interval that ends before it begins, or begins nowhere."""
+    from dblog_core.cuts import parse_at
+
+    high = now if end is None else parse_at(end)
+    if start is not None:
+        low = parse_at(start)
+    elif isinstance(high, dt.datetime):
+        low = high - _HOUR
+    else:
+        raise RequestError("an interval that ends at an offset needs its begin", fix="give --from as well")
+    offsets = isinstance(low, int) and isinstance(high, int) and low > high
+    times = isinstance(low, dt.datetime) and isinstance(high, dt.datetime) and low > high
+    if offsets or times:
+        raise RequestError(f"the interval ends ({end or 'now'}) before it begins ({start})", fix="swap --from and --to")
+    return low, high
+
+
+def _end(at: At) -> dict[str, int]:
+    """An end of the interval as the task has it: times in microseconds since 1970, UTC."""
+    if isinstance(at, int):
+        return {"offset": at}
+    return {"time": (at - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)}
+
+
+def _known(config: Config, name: str) -> str:
+    """The table's name, if the lake has merged it. Raises RequestError."""
+    from dblog_core.lake import read_status
+    from dblog_core.wiring import open_lake
+
+    status = read_status(open_lake(config))
+    tables = status.tables if status else {}
+    if name not in tables:
+        known = f"it has {', '.join(sorted(tables))}" if tables else "it has none yet: run `dblog merge`"
+        raise RequestError(f"the lake has no table {name}", fix=known)
+    return name
+
+
+def _carry_out(session: Session, config: Config, kind: str, arguments: dict[str, Any]) -> Any:
+    from dblog_core import lake_tasks
+
+    with stopping() as stop:
+        return lake_tasks.carry_out(
+            config, kind, arguments, stop=stop, on_line=lambda line: note(session.redacted(line))
+        )

@@ -1,0 +1,88 @@
+"""The rebuild: a table's lake copy made anew from staging alone, whatever stands in the lake.
+
+It begins with the newest full dump that is staged whole, or with the first segment if none was ever removed, and
+replaces the table's rows in one commit. Versions go on, so that cuts before it stay readable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from dblog_core.errors import LakeError
+from dblog_core.events import DELETE
+from dblog_core.interfaces import Json
+from dblog_core.lake import State, TableStatus
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark
+from spark_jobs import refold
+from spark_jobs.fold import PUT
+from spark_jobs.refold import Told
+from spark_jobs.tools import Done, Tools
+
+
+def plan(tools: Tools, arguments: Json) -> Json:
+    """The segment to begin after. Raises LakeError where staging does not hold enough for the whole table."""
+    name = arguments["table"]
+    known = refold.table_of(tools, name)
+    staging, first = tools.staging, tools.staging.first_number()
+    dump = _newest_dump(staging, name, known, first)
+    if dump is not None and dump.since_segment is not None:
+        return {"table": name, "after": dump.since_segment - 1, "from": f"dump {dump.dump}"}
+    if first == 1 and known.reset_at is None:
+        return {"table": name, "after": 0, "from": "the first segment"}
+    raise LakeError(
+        f"staging holds neither a full dump of it that has finished nor its whole life: it begins with segment {first}",
+        where=name,
+        fix=f"run `dblog reset {name}`, which dumps it anew; or `dblog dump --table {name} --wait`, a merge, and this",
+    )
+
+
+def _newest_dump(staging: Staging, name: str, known: TableStatus, first: int) -> LogMark | None:
+    """The newest full dump of the table that the lake has merged and whose segments are all there."""
+    found = None
+    for manifest in staging.manifests(after=max(0, first - 1), upto=known.segment):
+        for mark in manifest.marks:
+            full = mark.op == "f" and mark.table == name and mark.key_from is None and mark.key_to is None
+            if full and mark.since is not None and mark.since_segment is not None:
+                whole = mark.since_segment >= first and mark.since >= (known.reset_at or 0)
+                found = mark if whole else found
+    return found
+
+
+def carry_out(tools: Tools, planned: Json) -> Done:
+    """Replaces all rows in one commit."""
+    name = planned["table"]
+    known, spark = refold.table_of(tools, name), tools.session(name)
+    fingerprint = known.schema
+    assert fingerprint is not None  # `table_of` has looked
+    lake = tools.lake.table(spark, tools.staging.schema(fingerprint))
+    if not lake.exists():
+        lake.prepare()
+    if lake.committed() != tools.number:
+        with refold.told(tools, name, after=planned["after"]) as told:
+            whole = None if told is None else _whole(tools, name, told)
+            tools.check()
+            lake.replace(whole, tools.number)
+    incomplete = known.awaits is not None or tools.withheld.waits(name)
+    tools.step(f"rebuilt {name}")
+    now = replace(known, state=State.INCOMPLETE if incomplete else State.OK, version=lake.version())
+    result = {
+        "table": name,
+        "from": planned["from"],
+        "rows": lake.rows().count(),
+        "withheld": tools.withheld.count(name),
+    }
+    return Done(result, {name: now})
+
+
+def _whole(tools: Tools, name: str, told: Told) -> DataFrame:
+    """The rows that are known whole; the keys of others are withheld before they are left out."""
+    rows = refold.folded(tools.session(name), told).localCheckpoint(eager=False)
+    living = rows.where(F.col("op") != DELETE)
+    partial = F.col("missing").isNotNull() | (F.col("op") != PUT)
+    refold.withhold(tools.withheld, name, living.where(partial))
+    tools.step(f"read {name}")
+    return living.where(~partial)

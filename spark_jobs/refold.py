@@ -1,0 +1,148 @@
+"""What staging tells by now of a table that was merged long ago: its events folded anew, up to what the lake has.
+
+A row lives if its key has an event after everything that ends rows at once (a TRUNCATE, a full dump, whose living keys
+all have an event after its `since`, a reset) and none of those events says that it is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core.errors import LakeError
+from dblog_core.events import CREATE, DELETE
+from dblog_core.lake import State, TableStatus
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from spark_jobs import changes, fold, ghosts, moves, plan
+from spark_jobs.plan import Work
+from spark_jobs.shapes import check_follows, quoted
+from spark_jobs.tools import Tools
+from spark_jobs.withheld import Withheld
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Events of one table, `lower` being the last offset that ends rows; `schema`: the shape of its lake table."""
+
+    work: Work
+    schema: TableSchema
+    events: DataFrame
+    lower: int
+
+    @property
+    def living(self) -> DataFrame:
+        return self.events.where(F.col("offset") > self.lower) if self.lower else self.events
+
+
+@contextmanager
+def told(tools: Tools, table: str, *, after: int) -> Iterator[Told | None]:
+    """The table's events after segment `after`, for the time of the block; None where there are none."""
+    known = table_of(tools, table)
+    work = work_of(tools.staging, table, known, after=after)
+    if work is None or not (work.files or work.chunks):
+        yield None
+        return
+    schema = tools.staging.schema(work.schema)
+    lower = lower_of(work, known)
+    work = _followable(tools.staging, work, schema, lower)
+    changes.check_files(tools.session(table), tools.staging, work)
+    try:
+        events = changes.events(tools.session(table), tools.staging, replace(work, truncates=(), floor=None), schema)
+        yield Told(work, schema, events, lower)
+    finally:
+        tools.staging.remove_spilled(work.files)
+
+
+def table_of(tools: Tools, table: str) -> TableStatus:
+    """The table as the lake has it. Raises LakeError where it has none that may be worked on."""
+    known = tools.status.tables.get(table)
+    if known is None or known.version is None or known.schema is None:
+        raise LakeError("the lake has no such table", where=table, fix="`dblog status` names those that it has")
+    if known.state is State.STOPPED:
+        raise LakeError(
+            f"the table is stopped: {known.error}", where=table, fix=f"mend that first, or run `dblog reset {table}`"
+        )
+    return known
+
+
+def work_of(staging: Staging, table: str, known: TableStatus, *, after: int) -> Work | None:
+    """All that segments from `after` on have of the table, up to what the lake has of it, in the lake's shape."""
+    manifests = staging.manifests(after=after, upto=known.segment)
+    found = plan.works(manifests, lambda name: after if name == table else known.segment).get(table)
+    return found and replace(found, schema=known.schema or found.schema)
+
+
+def lower_of(work: Work, known: TableStatus) -> int:
+    """The last offset that ends rows, whichever way; 0: none does."""
+    full = [m.since for m in work.finished if m.since is not None and m.key_from is None and m.key_to is None]
+    return max([work.truncated or 0, known.reset_at or 0, *full])
+
+
+def _followable(staging: Staging, work: Work, schema: TableSchema, lower: int) -> Work:
+    """Without the files whose shape led to another table, all of which lie before what ended its rows.
+
+    Raises LakeError where rows that count have such a shape.
+    """
+
+    def counts(fingerprint: str, last: int) -> bool:
+        try:
+            check_follows(staging.schema(fingerprint), schema)
+        except LakeError:
+            if last > lower:
+                raise
+            return False
+        return True
+
+    return replace(
+        work,
+        files=tuple(f for f in work.files if counts(f.schema, f.last_offset)),
+        chunks=tuple(c for c in work.chunks if counts(c.schema, c.first_offset + c.rows - 1)),
+    )
+
+
+def folded(spark: SparkSession, of: Told, keys: DataFrame | None = None) -> DataFrame:
+    """One row a key (`fold`), of these keys alone where given; a DELETE where a dump of a range has shown a ghost."""
+    events = of.living
+    if any(f.has_unchanged for f in of.work.files):
+        if any(f.has_moves for f in of.work.files):
+            events = moves.resolve(spark, events, None, of.schema)  # the lake's old row is of a later time
+        rows = fold.column_by_column(_only(events, keys), of.schema)
+    else:
+        rows = fold.last_rows(_only(events, keys))
+    return _without_ghosts(rows, of)
+
+
+def _only(events: DataFrame, keys: DataFrame | None) -> DataFrame:
+    return events if keys is None else events.join(keys, "key", "left_semi")
+
+
+def _without_ghosts(rows: DataFrame, of: Told) -> DataFrame:
+    for mark in of.work.finished:
+        if mark.since is None or (mark.key_from is None and mark.key_to is None):
+            continue
+        parts = rows.where((F.col("op") != DELETE) & (F.col("offset") <= mark.since)).select("key.*")
+        gone = ghosts.within(parts, mark, of.schema)
+        key = F.struct(*(F.col(quoted(name)).alias(name) for name in of.schema.key))
+        marked = gone.select(key.alias("key"), F.lit(True).alias("_gone"))
+        ghost = F.coalesce(F.col("_gone"), F.lit(False))
+        op = F.when(ghost, F.lit(DELETE)).otherwise(F.col("op"))
+        missing = F.when(~ghost, F.col("missing"))
+        rows = rows.join(marked, "key", "left").withColumn("op", op).withColumn("missing", missing).drop("_gone")
+    return rows
+
+
+def births(of: Told) -> DataFrame:
+    """Where each key's present life begins, as far as these events tell: `key` and `born`."""
+    return of.living.where(F.col("op") == CREATE).groupBy("key").agg(F.max("offset").alias("born"))
+
+
+def withhold(withheld: Withheld, table: str, lost: DataFrame) -> int:
+    """Records the keys of rows with a value that nobody has, so that a dump is requested for them; how many."""
+    keys = [moves.as_key(row.key) for row in lost.select("key").collect()]
+    withheld.add(table, keys)
+    return len(keys)

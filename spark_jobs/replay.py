@@ -1,0 +1,195 @@
+"""The replay: keys that changed in an interval get their last change again, so that damage in the lake is undone.
+
+A change of the interval is never applied itself: what counts is the last one of its key up to what the lake has
+merged. So older rows never return, and deleted ones stay deleted. Rows that are as they should be are not written.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced
+from dblog_core.events import DELETE
+from dblog_core.interfaces import Json
+from dblog_core.lake import State, TableStatus
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark, Manifest
+from spark_jobs import refold
+from spark_jobs.fold import PUT, WITHHOLD
+from spark_jobs.lake import LakeTable, measured
+from spark_jobs.refold import Told
+from spark_jobs.shapes import OFFSET, quoted
+from spark_jobs.tools import Done, Tools
+
+
+def plan(tools: Tools, arguments: Json) -> Json:
+    """The tables, and the segment to read after. Raises LakeError where staging does not reach back so far."""
+    known = tools.status.tables
+    names = arguments["tables"] or [
+        n for n, t in known.items() if t.version is not None and t.state is not State.STOPPED
+    ]
+    for name in names:
+        refold.table_of(tools, name)
+    if not names:
+        raise LakeError("the lake has no table yet", where=str(tools.lake.location), fix="run `dblog merge`")
+    return {**arguments, "tables": names, "after": _after(tools.staging, arguments["from"])}
+
+
+def carry_out(tools: Tools, planned: Json) -> Done:
+    """Replays table after table. One that fails leaves the others as they are, and the task says so."""
+    results: list[Json] = []
+    tables: dict[str, TableStatus] = {}
+    for name in planned["tables"]:
+        tools.check()
+        try:
+            counts, tables[name] = _replay(tools, name, planned)
+            results.append({"table": name, **counts, "error": None})
+        except (LeaseLost, SegmentReplaced):
+            raise
+        except DblogError as error:
+            results.append({"table": name, "error": str(error)})
+        except PySparkException as error:
+            results.append({"table": name, "error": str(error).split("JVM stacktrace")[0].strip()})
+        tools.step(f"replayed {name}")
+    return Done({"from": planned["from"], "to": planned["to"], "tables": results}, tables)
+
+
+def _replay(tools: Tools, name: str, planned: Json) -> tuple[Json, TableStatus]:
+    known, spark = refold.table_of(tools, name), tools.session(name)
+    _truncate(tools, name, known, planned)
+    counts = {"keys": 0, "inserted": 0, "updated": 0, "deleted": 0, "withheld": 0}
+    with refold.told(tools, name, after=planned["after"]) as told:
+        if told is None:
+            return counts, known
+        lake = tools.lake.table(spark, told.schema)
+        if lake.committed() == tools.number:  # before a crash
+            return counts, _status(tools, name, known, lake)
+        rows = _rows(told, planned, lake).localCheckpoint(eager=False)
+        lost = rows.where(F.col("op") == WITHHOLD)
+        counts["withheld"] = refold.withhold(tools.withheld, name, lost)
+        batch = measured(rows, told.schema)
+        tools.step(f"read {name}")
+        if batch.count:
+            written = lake.apply(batch, tools.number, broadcast=False, mending=True)
+            counts |= {"keys": batch.count, **{kind: int(written[kind]) for kind in ("inserted", "updated", "deleted")}}
+    return counts, _status(tools, name, known, lake)
+
+
+def _truncate(tools: Tools, name: str, known: TableStatus, planned: Json) -> None:
+    """A TRUNCATE of the interval has changed every row that there was."""
+    work = refold.work_of(tools.staging, name, known, after=planned["after"])
+    inside = [m.offset for m in (work.truncates if work else ()) if _holds(planned, m)]
+    if work and inside:
+        tools.lake.table(tools.session(name), tools.staging.schema(work.schema)).remove_older(max(inside))
+
+
+def _holds(planned: Json, mark: LogMark) -> bool:
+    ends = (_end(planned["from"]), _end(planned["to"]))
+    low, high = (value - (mark.offset if name == "offset" else mark.commit_time) for name, value in ends)
+    return low <= 0 <= high
+
+
+def _status(tools: Tools, name: str, known: TableStatus, lake: LakeTable) -> TableStatus:
+    incomplete = known.awaits is not None or tools.withheld.waits(name)
+    return replace(known, state=State.INCOMPLETE if incomplete else State.OK, version=lake.version())
+
+
+def _rows(told: Told, planned: Json, lake: LakeTable) -> DataFrame:
+    """The last change of each key of the interval, as it is to be in the lake; none of them counts as a birth, so that
+    what equals the lake's row is left alone."""
+    keys = told.events.where(_inside(planned)).select("key").distinct().localCheckpoint(eager=False)
+    rows = refold.folded(keys.sparkSession, told, keys)
+    if any(f.has_unchanged for f in told.work.files):
+        rows = _completed(rows, told, lake)
+    if told.lower:
+        ended = keys.join(rows, "key", "left_anti").select(
+            "key", F.lit(DELETE).alias("op"), F.lit(told.lower).cast("long").alias("offset")
+        )
+        rows = rows.unionByName(ended, allowMissingColumns=True)
+    return rows.withColumn("inserted", F.lit(False))
+
+
+def _completed(rows: DataFrame, told: Told, lake: LakeTable) -> DataFrame:
+    """Values that the log left out are the lake's, if its row is of the same life. Otherwise nobody has them."""
+    key = F.struct(*(F.col(quoted(name)).alias(name) for name in told.schema.key))
+    have = lake.rows().select(key.alias("key"), F.col(OFFSET).alias("_lake"))
+    joined = rows.join(refold.births(told), "key", "left").join(have, "key", "left")
+    same_life = F.col("_lake").isNotNull() & (F.col("_lake") >= F.coalesce(F.col("born"), F.lit(0)))
+    partial = (F.col("op") != DELETE) & F.col("missing").isNotNull()
+    op = F.when(partial & same_life, F.lit(PUT)).when(partial, F.lit(WITHHOLD)).otherwise(F.col("op"))
+    return joined.withColumn("op", op).drop("born", "_lake")
+
+
+def _inside(planned: Json) -> Column:
+    """Events of the interval, both ends included: by offset, or by commit time."""
+    condition = F.lit(True)
+    for end, beyond in (("from", Column.__ge__), ("to", Column.__le__)):
+        name, value = _end(planned[end])
+        column = F.col("offset") if name == "offset" else F.unix_micros("commit_time")
+        condition &= beyond(column, F.lit(value).cast("long"))
+    return condition
+
+
+def _end(end: Json) -> tuple[str, int]:
+    """What an end of the interval counts (`offset`, or `time` in microseconds), and its value."""
+    ((name, value),) = end.items()
+    return name, int(value)
+
+
+# From where on ------------------------------------------------------------------------------------------------------
+
+
+def _after(staging: Staging, start: Json) -> int:
+    """The segment after which all of the interval lies. Raises LakeError where retention has removed some of it."""
+    name, value = _end(start)
+    first, head = staging.first_number(), staging.head()
+    if head is None:
+        raise LakeError("nothing is staged", where=staging.storage.url(""), fix="run `dblog capture`")
+    if first > 1:
+        _check_reach(staging, staging.manifest(first).cut(after=first - 1), name, value)
+    if name == "offset":
+        return staging.segment_of(max(value, 1), head) - 1
+    return max(first - 1, _segment_before(staging, value, first, head.segment))
+
+
+def _check_reach(staging: Staging, oldest: Manifest, name: str, value: int) -> None:
+    """All that was removed lies before the oldest segment that is left."""
+    begins = _first_commit(staging, oldest)
+    reach = oldest.first_offset if name == "offset" else begins
+    if reach is None or value < reach:
+        since = "" if begins is None else f", or at the time {_text(begins)}"
+        raise LakeError(
+            "the interval begins before what staging has kept",
+            where=staging.storage.url(""),
+            fix=f"begin at offset {oldest.first_offset}{since}; `dblog verify --repair` mends older damage",
+        )
+
+
+def _first_commit(staging: Staging, oldest: Manifest) -> int | None:
+    """The commit time (microseconds) with which the manifest begins; None where it has no rows."""
+    found = [(x.offset, x.commit_time) for x in oldest.marks]
+    found += [(c.first_offset, c.commit_time) for c in oldest.chunks]
+    for file in oldest.files:
+        first = next(staging.log_batches(file, columns=["offset", "commit_time"]), None)
+        if first is not None:
+            found.append((first["offset"][0].as_py(), first["commit_time"][0].value))
+    return min(found, default=(0, oldest.commit_time))[1]
+
+
+def _segment_before(staging: Staging, time: int, low: int, high: int) -> int:
+    """A segment before the first that ends at `time` or later, and one more: a clock may have been set back."""
+    low -= 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        ends = staging.manifest(middle).cut(upto=middle).commit_time
+        low, high = (middle, high) if ends is not None and ends < time else (low, middle)
+    return low - 1
+
+
+def _text(micros: int) -> str:
+    return f"{dt.datetime.fromtimestamp(micros / 1e6, dt.UTC):%Y-%m-%dT%H:%M:%S.%fZ}"

@@ -1,0 +1,86 @@
+"""The reset: a table emptied, in its newest shape, and dumped anew, without touching the others.
+
+Log lines that are staged by now count no more, but for those that the dump's SELECTs may not see: a row that such a
+line has touched is left out of the dump, since the log has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
+from dblog_core.lake import State
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from spark_jobs import shapes
+from spark_jobs.tools import Done, Tools
+
+
+def plan(tools: Tools, arguments: Json) -> Json:
+    """Where the table's log begins to count again, fixed before the dump is requested, and its shape there.
+
+    Raises LakeError for a table that the lake cannot have.
+    """
+    name, head = arguments["table"], tools.staging.head()
+    fingerprint = head.schemas.get(name) if head is not None else None
+    if head is None or fingerprint is None or name not in tools.status.tables:
+        raise LakeError(
+            "the lake has no such table, or staging does not know its shape",
+            where=name,
+            fix="`dblog status` names the tables; one that is new is dumped with `dblog dump` and merged",
+        )
+    schema = tools.staging.schema(fingerprint)
+    shapes.check_names(schema)
+    if not schema.key:
+        raise LakeError("a table without a key has no place in the lake", where=name, fix="name it in [source.keys]")
+    segment, offset = head.segment, head.last_offset
+    if head.unseen_after is not None and head.unseen_after < head.last_offset:
+        segment = tools.staging.segment_of(head.unseen_after + 1, head) - 1
+        offset = head.unseen_after
+    _check_shapes(tools.staging, schema, after=segment, upto=head.segment)
+    return {"table": name, "schema": fingerprint, "segment": segment, "offset": offset}
+
+
+def _check_shapes(staging: Staging, schema: TableSchema, *, after: int, upto: int) -> None:
+    """Lines that still count must fit the shape: those of a moment ago, so that waiting helps."""
+    for manifest in staging.manifests(after=after, upto=upto):
+        for file in manifest.files:
+            if file.table == str(schema.table):
+                try:
+                    shapes.check_follows(staging.schema(file.schema), schema)
+                except LakeError as error:
+                    raise LakeError(
+                        "its shape has changed this very moment, and lines before that count still",
+                        where=file.table,
+                        fix="reset it again in a few seconds, when the capture has gone on",
+                    ) from error
+
+
+def carry_out(tools: Tools, planned: Json) -> Done:
+    """Requests the dump, then empties the table in one commit: a dump too many harms nobody, one too few would."""
+    name = planned["table"]
+    known, schema = tools.status.tables[name], tools.staging.schema(planned["schema"])
+    assert tools.dumps is not None
+    dump = tools.dumps.submit(name, [])
+    tools.step(f"requested {name}")
+    tools.check()
+    lake = tools.lake.table(tools.session(name), schema)
+    if not lake.exists():
+        lake.prepare()
+    if lake.committed() != tools.number:
+        lake.replace(None, tools.number)
+    tools.withheld.forget(name, tools.withheld.keys(name, schema))
+    tools.step(f"emptied {name}")
+    now = replace(
+        known,
+        state=State.INCOMPLETE,
+        error=None,
+        segment=planned["segment"],
+        offset=planned["offset"],
+        version=lake.version(),
+        schema=planned["schema"],
+        reset_at=planned["offset"],
+        awaits=dump,
+    )
+    return Done({"table": name, "dump": dump, "offset": planned["offset"]}, {name: now})

@@ -1,0 +1,70 @@
+"""Lake tasks under test: asked for, carried out as a merge does it, and damage to a lake that they undo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delta.tables import DeltaTable
+
+from dblog_core import lake_tasks
+from dblog_core.lake_tasks import Outcome
+from dblog_core.schema import TableSchema
+from tests.spark.lakes import Crash, TestLake
+
+
+class Dumps:
+    """Takes requests for dumps, and never ends one."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, list[Any]]] = []
+
+    def submit(self, table: str, keys: list[Any]) -> str:
+        self.asked.append((table, keys))
+        return f"dump{len(self.asked)}"
+
+    def over(self, dump: str) -> bool:
+        return False
+
+
+def ask(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | None = None) -> Outcome:
+    """Has the task done, and returns what came of it."""
+    task = lake_tasks.file(lake.location, kind, arguments).id
+    lake.merger(dumps=dumps).task()
+    came = lake_tasks.outcome(lake.location, task)
+    assert came is not None
+    return came
+
+
+def done(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | None = None) -> dict[str, Any]:
+    """As `ask`, and it must succeed."""
+    came = ask(lake, kind, arguments, dumps=dumps)
+    assert came.error is None and came.result is not None, came
+    return came.result
+
+
+def dies(lake: TestLake, kind: str, arguments: dict[str, Any], step: str, *, dumps: Dumps | None = None) -> str:
+    """The task dies right after the step; returns its id."""
+    task = lake_tasks.file(lake.location, kind, arguments).id
+
+    def die(name: str) -> None:
+        if name == step:
+            raise Crash
+
+    try:
+        lake.merger(dumps=dumps, step=die).task()
+    except Crash:
+        return task
+    raise AssertionError(f"no step was named {step}")
+
+
+def replay(lake: TestLake, start: int, end: int, *tables: str) -> dict[str, Any]:
+    """A replay by offsets: counts by table."""
+    arguments = {"from": {"offset": start}, "to": {"offset": end}, "tables": list(tables)}
+    result = done(lake, "replay", arguments)
+    assert [t["error"] for t in result["tables"]] == [None] * len(result["tables"])
+    return {t["table"]: {k: v for k, v in t.items() if k not in ("table", "error")} for t in result["tables"]}
+
+
+def damage(lake: TestLake, schema: TableSchema) -> DeltaTable:
+    """The table, for somebody who writes to it behind our back."""
+    return DeltaTable.forPath(lake.spark, str(lake.table(schema)))

@@ -1,0 +1,179 @@
+"""A replay brings back what was damaged since, and changes nothing that is right."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from dblog_core import lake_tasks
+from dblog_core.lake import read_status
+from spark_jobs import delta_log
+from tests.spark.asked import ask, damage, dies, replay
+from tests.spark.lakes import TestLake
+from tests.spark.segments import table
+from tests.spark.worlds import SHAPE, Oracle, Source
+
+T = table("t", id=pa.int64(), v=pa.string(), big=pa.string())
+U = table("u", id=pa.int64(), v=pa.string())
+NOTHING = {"keys": 0, "inserted": 0, "updated": 0, "deleted": 0, "withheld": 0}
+STEPS = ("recorded", "read shop.t", "replayed shop.t", "replayed shop.u", "done", "cut")
+"""Of which a run takes one, by its seed."""
+
+
+def _lived(lake: TestLake) -> int:
+    """Five keys with a past, merged; returns the first offset of the second half of it."""
+    build = lake.build
+    for i in range(1, 6):
+        build.create(T, {"id": i, "v": "old", "big": f"b{i}"})
+    build.create(U, {"id": 1, "v": "u"})
+    build.seal()
+    half = build.update(T, {"id": 1, "v": "new", "big": None}, unchanged=["big"])
+    build.delete(T, {"id": 2})
+    build.move(T, {"id": 3}, {"id": 30, "v": "moved", "big": None}, unchanged=["big"])
+    build.seal()
+    build.update(T, {"id": 1, "v": "newest", "big": None}, unchanged=["big"])
+    build.seal()
+    lake.merge_well(max_rows=1)
+    return half
+
+
+RIGHT = [
+    {"id": 1, "v": "newest", "big": "b1"}, {"id": 30, "v": "moved", "big": "b3"},
+    {"id": 4, "v": "old", "big": "b4"}, {"id": 5, "v": "old", "big": "b5"},
+]  # fmt: skip
+
+
+def test_damage_to_keys_of_the_interval_is_undone_and_nothing_else_is_touched(lake: TestLake) -> None:
+    half = _lived(lake)
+    assert lake.rows(T) == RIGHT
+    harmed = damage(lake, T)
+    harmed.update(F.col("id").isin(1, 30), {"v": F.lit("harmed")})
+    harmed.update("id = 5", {"v": F.lit("not of this interval")})
+    ghost = (
+        lake.spark.read.format("delta").load(str(lake.table(T))).where("id = 4").withColumn("id", F.lit(2).cast("long"))
+    )
+    ghost.write.format("delta").mode("append").save(str(lake.table(T)))
+    # The lines of the interval end before the last change of key 1: that change comes back all the same.
+    counts = replay(lake, half, half + 3)
+    assert counts == {
+        "shop.t": {"keys": 4, "inserted": 0, "updated": 2, "deleted": 1, "withheld": 0},
+        "shop.u": NOTHING,
+    }
+    assert lake.rows(T) == [*RIGHT[:3], {"id": 5, "v": "not of this interval", "big": "b5"}]
+    status = read_status(lake.location)
+    assert status is not None and status.tables["shop.t"].version == delta_log.version(lake.table(T))
+    assert lake.cuts()[-1]["tables"]["shop.t"] == delta_log.version(lake.table(T))
+    assert lake.merge_well() == []
+
+
+def test_a_removed_row_comes_back_or_waits_for_a_dump_where_a_value_of_it_is_nowhere(lake: TestLake) -> None:
+    half = _lived(lake)
+    damage(lake, T).delete(F.col("id").isin(1, 4))
+    assert replay(lake, half, lake.build.offset, "shop.t")["shop.t"]["withheld"] == 1
+    assert [row["id"] for row in lake.rows(T)] == [30, 5]
+    assert lake.withheld is not None and lake.withheld.keys("shop.t", T) == [(1,)]
+    status = read_status(lake.location)
+    assert status is not None and status.tables["shop.t"].state == "incomplete"
+    # From the beginning all of it is known, also of the other.
+    assert replay(lake, 1, lake.build.offset, "shop.t")["shop.t"]["inserted"] == 2
+    assert lake.rows(T) == RIGHT
+
+
+def test_a_replay_by_time_takes_commit_times_both_ends_included(lake: TestLake) -> None:
+    half = _lived(lake)
+    damage(lake, T).update("id < 6", {"v": F.lit("harmed")})
+    # The builder commits offset n in second n.
+    ends = {"from": {"time": half * 1_000_000}, "to": {"time": half * 1_000_000}, "tables": ["shop.t"]}
+    assert ask(lake, "replay", ends).error is None
+    assert {row["id"]: row["v"] for row in lake.rows(T)} == {1: "newest", 30: "moved", 4: "harmed", 5: "harmed"}
+
+
+def test_what_a_truncate_or_a_full_dump_has_ended_stays_away(lake: TestLake) -> None:
+    _lived(lake)
+    since = lake.build.offset
+    lake.build.chunk(T, [{"id": 4, "v": "dumped", "big": "b4"}], dump="d9")
+    lake.build.finished(T, "d9", since=since, since_segment=4)
+    lake.build.truncate(U)
+    lake.build.seal()
+    lake.merge_well()
+    assert [row["id"] for row in lake.rows(T)] == [4] and lake.rows(U) == []
+    ghost = lake.spark.createDataFrame([(5, "x", "x", 5)], "id long, v string, big string, _dblog_offset long")
+    ghost.write.format("delta").mode("append").save(str(lake.table(T)))
+    old = lake.spark.createDataFrame([(1, "x", 6)], "id long, v string, _dblog_offset long")
+    old.write.format("delta").mode("append").save(str(lake.table(U)))
+    counts = replay(lake, 1, since)
+    assert [row["id"] for row in lake.rows(T)] == [4] and lake.rows(U) == []
+    assert (counts["shop.t"]["inserted"], counts["shop.t"]["deleted"]) == (0, 1)
+    assert counts["shop.u"]["deleted"] == 1
+
+
+def test_a_replay_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_seed: int) -> None:
+    step = STEPS[soak_seed % len(STEPS)]
+    half = _lived(lake)
+    for schema in (T, U):
+        damage(lake, schema).update("id = 1", {"v": F.lit("harmed")})
+    arguments = {"from": {"offset": half - 1}, "to": {"offset": lake.build.offset}, "tables": []}
+    task = dies(lake, "replay", arguments, step)
+    assert lake_tasks.outcome(lake.location, task) is None
+    lake.merge_well()
+    assert lake.rows(T) == RIGHT and lake.rows(U) == [{"id": 1, "v": "u"}]
+    came = lake_tasks.outcome(lake.location, task)
+    assert came is not None and came.error is None
+    assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3, 4]
+    # Two commits were made by the damage and its mending, whatever died.
+    assert delta_log.version(lake.table(U)) == 3
+
+
+def test_an_interval_that_retention_has_cut_is_refused_with_the_first_offset_that_is_left(lake: TestLake) -> None:
+    half = _lived(lake)
+    for name in ("00000000000000000001.json",):
+        (lake.path.parent / "staging" / "manifests" / name).unlink()
+    came = ask(lake, "replay", {"from": {"offset": half - 1}, "to": {"offset": 99}, "tables": []})
+    assert came.merge == 0 and f"begin at offset {half}, or at the time" in came.fix
+    early = ask(lake, "replay", {"from": {"time": (half - 1) * 1_000_000}, "to": {"offset": 99}, "tables": []})
+    assert early.error is not None and early.fix == came.fix
+    assert replay(lake, half, 99, "shop.t")["shop.t"]["updated"] == 0
+
+
+def test_tables_that_the_lake_has_not_or_that_stopped_are_refused_by_name(lake: TestLake) -> None:
+    _lived(lake)
+    came = ask(lake, "replay", {"from": {"offset": 1}, "to": {"offset": 9}, "tables": ["shop.none"]})
+    assert (came.error, came.where) == ("the lake has no such table", "shop.none")
+    lake.build.schema(table("t", id=pa.int64(), v=pa.int64()))
+    lake.build.create(table("t", id=pa.int64(), v=pa.int64()), {"id": 7, "v": 7})
+    lake.build.seal()
+    lake.merge()
+    came = ask(lake, "replay", {"from": {"offset": 1}, "to": {"offset": 9}, "tables": ["shop.t"]})
+    assert "is stopped" in (came.error or "") and "dblog reset shop.t" in came.fix
+    assert replay(lake, 1, 9).keys() == {"shop.u"}
+
+
+def test_a_replay_of_any_interval_leaves_a_lake_that_is_right_as_it_is(lake: TestLake, soak_seed: int) -> None:
+    dice = random.Random(soak_seed)
+    source, oracle = Source(lake.build, dice, 60), Oracle()
+    source.unseen(0.3)
+    for number in range(6):
+        for world in range(source.worlds):
+            source.change(world)
+        if dice.random() < 0.5:
+            source.dump_chunk()
+        if number == 2:
+            source.truncate()
+        lake.build.seal()
+    for merged in lake.merge_well(max_rows=dice.choice((60, 200))):
+        oracle.read(source.lines, merged.offset)
+    before, withheld = lake.rows(SHAPE, provenance=True), oracle.withheld
+    for _ in range(2):
+        ends = sorted(dice.choices(range(1, lake.build.offset + 1), k=2))
+        counts = replay(lake, *ends)["shop.worlds"]
+        assert (counts["inserted"], counts["updated"], counts["deleted"]) == (0, 0, 0), (ends, counts)
+        assert lake.rows(SHAPE, provenance=True) == before, ends
+        assert lake.withheld is not None and set(lake.withheld.keys("shop.worlds", SHAPE)) == withheld, ends
+    # And one of all of it brings back whatever somebody has done to rows whose values the log has.
+    damage(lake, SHAPE).update(F.col("world") % 3 == 0, {"a": F.lit(77)})
+    damage(lake, SHAPE).delete(F.col("world") % 3 == 1)
+    replay(lake, 1, lake.build.offset)
+    have = {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in lake.rows(SHAPE)}
+    assert have == oracle.rows

@@ -1,0 +1,138 @@
+"""`replay`, `rebuild` and `reset` on the command line: what is wrong use, and what is asked of the merge."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from dblog_core import lake_tasks
+from dblog_core.cli import app
+from dblog_core.commands.lake import interval
+from dblog_core.errors import LakeError, RequestError
+from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory
+from spark_jobs.record import Records
+
+NOW = dt.datetime(2026, 11, 21, 15, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Any]:
+    """The command line on a lake with the table shop.orders, without a server, Spark or staging."""
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        f"""
+        [source]
+        name = "shop"
+        kind = "mysql"
+        port = 9
+        database = "shop"
+        tables = ["shop.*"]
+        [staging]
+        path = "{tmp_path}/staging"
+        [state]
+        url = "sqlite://{tmp_path}/state.db"
+        [lake]
+        path = "{tmp_path}/lake"
+        """
+    )
+    status = LakeStatus(merge=1, tables={"shop.orders": TableStatus(State.OK, None, 1, 9, 1)})
+    Records(own_directory(lake_at(str(tmp_path / "lake")))).finish(status)
+
+    def run(*arguments: str) -> Any:
+        result = CliRunner().invoke(app, ["--config", str(file), *arguments])
+        assert "Traceback" not in result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """What the commands ask of the merge, which answers that all went well."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    row = {"table": "shop.orders", "keys": 3, "inserted": 0, "updated": 1, "deleted": 0, "withheld": 0, "error": None}
+    answers = {
+        "replay": {"tables": [row]},
+        "rebuild": {"table": "shop.orders", "rows": 5, "from": "dump d1", "withheld": 2},
+        "reset": {"table": "shop.orders", "dump": "d7", "offset": 9},
+    }
+
+    def carry_out(_config: Any, kind: str, arguments: dict[str, Any], **_: Any) -> Any:
+        found.append((kind, arguments))
+        return answers[kind]
+
+    monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
+    return found
+
+
+def test_the_interval_is_the_last_hour_unless_it_is_given() -> None:
+    assert interval(None, None, NOW) == (NOW - dt.timedelta(hours=1), NOW)
+    assert interval(None, "2026-11-21T12:00:00", NOW) == (NOW.replace(hour=11), NOW.replace(hour=12))
+    assert interval("17", "18", NOW) == (17, 18)
+    assert interval("17", None, NOW) == (17, NOW)
+
+
+@pytest.mark.parametrize(("start", "end"), [("18", "17"), ("2026-11-21T16:00:00Z", None), (None, "17"), ("noon", None)])
+def test_an_interval_that_is_none_is_refused(start: str | None, end: str | None) -> None:
+    with pytest.raises(RequestError):
+        interval(start, end, NOW)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("replay", "--from", "9", "--to", "3"),
+        ("replay", "--from", "yesterday"),
+        ("replay", "--table", "shop.none"),
+        ("rebuild", "shop.none"),
+        ("reset", "shop.none"),
+        ("reset",),
+    ],
+)
+def test_wrong_use_is_told_before_anything_is_asked(
+    run: Callable[..., Any], asked: list[Any], arguments: tuple[str, ...]
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert asked == []
+    if "shop.none" in arguments:
+        assert "it has shop.orders" in result.stderr
+
+
+def test_the_commands_ask_for_what_they_were_told(run: Callable[..., Any], asked: list[Any]) -> None:
+    assert run("replay", "--from", "3", "--to", "1970-01-01T00:00:01Z", "--table", "shop.orders").exit_code == 0
+    assert "2 rows wait for a dump" in run("rebuild", "shop.orders").stdout
+    assert "dump d7" in run("reset", "shop.orders").stdout
+    assert asked == [
+        ("replay", {"from": {"offset": 3}, "to": {"time": 1_000_000}, "tables": ["shop.orders"]}),
+        ("rebuild", {"table": "shop.orders"}),
+        ("reset", {"table": "shop.orders"}),
+    ]
+
+
+def test_the_answer_is_json_where_it_is_wanted(run: Callable[..., Any], asked: list[Any]) -> None:
+    assert json.loads(run("replay", "--json").stdout)["tables"][0]["updated"] == 1
+
+
+def test_a_table_that_could_not_be_replayed_is_a_failure(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = {"tables": [{"table": "shop.orders", "error": "its files are gone"}]}
+    monkeypatch.setattr(lake_tasks, "carry_out", lambda *_, **__: answer)
+    result = run("replay")
+    assert result.exit_code == 1 and "shop.orders: its files are gone" in result.stderr
+
+
+def test_a_refusal_comes_with_its_fix(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise LakeError("not enough is staged", where="shop.orders", fix="run `dblog reset shop.orders`")
+
+    monkeypatch.setattr(lake_tasks, "carry_out", refuse)
+    result = run("rebuild", "shop.orders")
+    assert result.exit_code == 1 and "fix: run `dblog reset shop.orders`" in result.stderr
