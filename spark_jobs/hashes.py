@@ -6,20 +6,24 @@ import math
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core import schema as shape
+from dblog_core.errors import LakeError
 from dblog_core.hashes import LONGEST, LOWEST, UNIT, WINDOW, is_compared, is_json, window_bounds, window_exponent
 from spark_jobs.shapes import spark_type
+
+_SETTINGS = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"}
 
 
 def row_hash(schema: shape.TableSchema, row: Callable[[str], Column]) -> Column:
     """The hash (bigint) of a row of a staged schema; `row` gives its columns by name.
 
-    The session's time zone is UTC and ANSI mode is on, as our sessions have it: both decide how values are printed.
+    Raises LakeError in a session that would print values in another way.
     """
+    _check_session()
     fields = [
         F.coalesce(field.cast("string"), F.lit(""))
         for c in schema.columns
@@ -28,6 +32,16 @@ def row_hash(schema: shape.TableSchema, row: Callable[[str], Column]) -> Column:
     ]
     digest = F.sha2(F.concat_ws(",", *fields), 256)
     return F.conv(F.substring(digest, 1, 16), 16, -10).cast("bigint")
+
+
+def _check_session() -> None:
+    """Times are printed in the session's zone, decimals without an exponent in ANSI mode alone."""
+    conf = SparkSession.active().conf
+    if changed := [name for name, value in _SETTINGS.items() if str(conf.get(name)).lower() != value.lower()]:
+        raise LakeError(
+            f"no row can be hashed in a session with another {' and '.join(changed)}",
+            fix="take it out of [spark] conf",
+        )
 
 
 def _fields(value: Column, column: shape.Column) -> Iterable[Column]:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.config import Config
+from dblog_core.errors import LakeError
 from dblog_core.hashes import HASH
 from dblog_core.hashes import row_hash as defined
 from dblog_core.schema import TableName, TableSchema
@@ -64,3 +66,15 @@ def test_floats_of_every_order_have_one_hash(spark: SparkSession, tmp_path: Path
     pq.write_table(held, tmp_path / "floats.parquet")
     found = in_spark(spark, FLOATS, str(tmp_path / "floats.parquet"))
     assert found == [defined(FLOATS, row) for row in held.to_pylist()]
+
+
+def test_a_session_that_prints_values_in_another_way_makes_no_hash(spark: SparkSession) -> None:
+    for name, other in (("spark.sql.ansi.enabled", "false"), ("spark.sql.session.timeZone", "Asia/Tokyo")):
+        before = spark.conf.get(name)
+        try:
+            spark.conf.set(name, other)
+            with pytest.raises(LakeError, match=name):
+                row_hash(FLOATS, F.col)
+        finally:
+            spark.conf.set(name, str(before))
+    row_hash(FLOATS, F.col)
