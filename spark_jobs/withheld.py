@@ -75,7 +75,8 @@ class Withheld:
         """Goes on from the newest file, as merger `epoch`; `check` raises LeaseLost once there is another one."""
         self._check, self._file = check, _name(epoch)
         earlier = sorted(name for name in (self._records.directory / _DIRECTORY).names() if name < f"{epoch:012d}")
-        self._keys = self._records.read(f"{_DIRECTORY}/{earlier[-1]}") if earlier else {}
+        newest = f"{_DIRECTORY}/{earlier[-1]}" if earlier else "withheld.json"  # the name before there were epochs
+        self._keys = self._records.read(newest) or {}
         self._records.write(self._file, self._keys)  # even if empty: what an older merger still writes is out of date
         for name in earlier:
             (self._records.directory / _DIRECTORY / name).remove()

@@ -1,0 +1,172 @@
+"""What mergers leave for each other in the lake's own directory, and read in Delta's log: without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from dblog_core.errors import LakeError, LeaseLost
+from dblog_core.lake import LakeStatus, lake_at, own_directory, read_status
+from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.spark import COMMIT_MARK
+from dblog_core.storage.location import Location
+from spark_jobs import delta_log, record
+from spark_jobs.fence import Fence
+from spark_jobs.plan import Span
+from spark_jobs.record import Intent, Records
+from spark_jobs.withheld import Withheld
+
+T = TableSchema(TableName("s", "t"), (Column("id", "int", pa.int64()),), ("id",))
+SPAN = Span(1, 1, 1, 1, "p", None)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Location:
+    return lake_at(str(tmp_path))
+
+
+def _claimed(lake: Location) -> Fence:
+    fence = Fence(own_directory(lake))
+    fence.claim()
+    return fence
+
+
+def _withheld(lake: Location, fence: Fence, check: Callable[[], None] | None = None) -> Withheld:
+    withheld = Withheld(Records(own_directory(lake)))
+    withheld.load(fence.epoch, check or fence.check)
+    return withheld
+
+
+def test_the_newest_claim_shuts_out_all_before_it(lake: Location) -> None:
+    first, second = _claimed(lake), _claimed(lake)
+    second.check()
+    for number in range(40):  # however many came since
+        with pytest.raises(LeaseLost, match="has taken the lake over"):
+            first.check()
+        newest = _claimed(lake)
+        assert newest.epoch == number + 3
+    newest.check()
+    assert len(list((own_directory(lake) / "mergers").names())) < 25
+
+
+def test_a_merge_has_one_record_and_one_outcome(lake: Location) -> None:
+    ours, theirs = Records(own_directory(lake)), Records(own_directory(lake))
+    assert ours.begin(Intent(1, SPAN, {}, epoch=1))
+    assert not theirs.begin(Intent(1, SPAN, {"s.t": 7}, epoch=2))
+    newest = ours.newest()
+    assert newest is not None and (newest.epoch, newest.behind) == (1, {})
+    assert ours.finish(LakeStatus(1, offset=5)) == LakeStatus(1, offset=5)
+    assert theirs.finish(LakeStatus(1, offset=9)).offset == 5
+    assert read_status(lake) == LakeStatus(1, offset=5)
+
+
+def test_the_status_is_the_newest_outcome_whatever_status_json_says(lake: Location) -> None:
+    records = Records(own_directory(lake))
+    for number in (1, 2, 3, 4):
+        records.begin(Intent(number, SPAN, {}))
+        records.finish(LakeStatus(number, offset=number))
+        if number == 2:
+            old = (own_directory(lake) / "status.json").read()
+    assert old is not None
+    (own_directory(lake) / "status.json").replace(old)  # by a merger that woke up
+    assert read_status(lake) == LakeStatus(4, offset=4)
+    (own_directory(lake) / "status.json").remove()
+    assert read_status(lake) == LakeStatus(4, offset=4)
+
+
+def test_old_records_go_with_their_outcomes(lake: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "KEEP", 3)
+    records = Records(own_directory(lake))
+    for number in range(1, 8):
+        records.begin(Intent(number, SPAN, {}))
+        records.finish(LakeStatus(number))
+    assert len(list((own_directory(lake) / "merges").names())) == 2 * 3
+    assert read_status(lake) == LakeStatus(7)
+
+
+def test_a_merger_that_wakes_up_overwrites_no_withheld_key(lake: Location) -> None:
+    first = _claimed(lake)
+    sleeper = _withheld(lake, first, check=lambda: None)  # it has looked, and writes a moment later
+    sleeper.add("s.t", [(1,)])
+    second = _withheld(lake, _claimed(lake))
+    second.add("s.t", [(2,)])
+    sleeper.add("s.t", [(3,)])
+    sleeper.forget("s.t", [(1,)])
+    third = _withheld(lake, _claimed(lake))
+    assert sorted(third.keys("s.t", T)) == [(1,), (2,)]
+
+
+def test_a_merger_that_looks_writes_no_withheld_key_after_the_takeover(lake: Location) -> None:
+    first = _claimed(lake)
+    sleeper = _withheld(lake, first)
+    _claimed(lake)
+    with pytest.raises(LeaseLost):
+        sleeper.add("s.t", [(1,)])
+
+
+def test_an_empty_file_of_a_successor_counts_as_well(lake: Location) -> None:
+    sleeper = _withheld(lake, _claimed(lake), check=lambda: None)
+    _withheld(lake, _claimed(lake))
+    sleeper.add("s.t", [(1,)])
+    assert not _withheld(lake, _claimed(lake)).waits("s.t")
+
+
+def _commit(table: Location, number: int, *actions: dict[str, Any]) -> None:
+    (table / "_delta_log" / f"{number:020d}.json").create(b"\n".join(orjson.dumps(a) for a in actions))
+
+
+def _info(mark: str | None) -> dict[str, Any]:
+    return {"commitInfo": {"operation": "WRITE", **({"userMetadata": mark} if mark else {})}}
+
+
+ROWS, KEPT = {"add": {"path": "a", "dataChange": True}}, {"remove": {"path": "a", "dataChange": False}}
+
+
+@pytest.mark.parametrize(
+    ("actions", "theirs"),
+    [
+        ((_info(COMMIT_MARK), ROWS), False),
+        ((_info("dblogs"), ROWS), True),
+        ((_info(None), ROWS), True),
+        ((ROWS,), True),
+        ((_info(None), {"remove": {"path": "a"}}), True),
+        ((_info(None), {"metaData": {}}), True),
+        ((_info(None), KEPT), False),  # OPTIMIZE
+        ((_info(None),), False),  # VACUUM
+    ],
+)
+def test_commits_of_others_are_told_from_ours(
+    lake: Location, actions: tuple[dict[str, Any], ...], theirs: bool
+) -> None:
+    table = lake / "t"
+    _commit(table, 0, _info(COMMIT_MARK), ROWS)
+    _commit(table, 1, *actions)
+    _commit(table, 2, _info(COMMIT_MARK), ROWS)
+    assert delta_log.others_wrote(table, 0, 2) is theirs
+    assert delta_log.others_wrote(table, 1, 2) is False
+    assert delta_log.others_wrote(table, 0, 3) is True  # a commit that nobody can be asked about
+
+
+def test_a_version_is_followed_while_its_rows_stay(lake: Location) -> None:
+    table = lake / "t"
+    _commit(table, 0, _info(COMMIT_MARK), ROWS)
+    _commit(table, 1, _info(None), KEPT)
+    _commit(table, 2, _info(COMMIT_MARK))
+    _commit(table, 3, _info(COMMIT_MARK), ROWS)
+    _commit(table, 4, _info(COMMIT_MARK), KEPT)
+    assert [delta_log.same_rows(table, number) for number in range(5)] == [2, 2, 2, 4, 4]
+
+
+def test_a_number_that_was_used_is_not_used_again(lake: Location) -> None:
+    table = lake / "t"
+    _commit(table, 0, {"txn": {"appId": "us", "version": 7}})
+    delta_log.check_unused(table, "us", 8)
+    delta_log.check_unused(table, "them", 1)
+    for number in (6, 7):
+        with pytest.raises(LakeError, match="merge 7 has committed here already"):
+            delta_log.check_unused(table, "us", number)
