@@ -1,0 +1,128 @@
+"""Somebody else wrote to a lake table: what the merge can set right it does, and what it cannot it refuses by name."""
+
+from __future__ import annotations
+
+import shutil
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from dblog_core.lake import State, read_status
+from tests.spark.lakes import TestLake
+from tests.spark.segments import table
+
+ITEMS = table("items", id=pa.int64(), v=pa.string())
+OTHER = table("other", id=pa.int64())
+_MARK = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+@pytest.fixture
+def stranger(spark: SparkSession) -> SparkSession:
+    """A session that is not ours: its commits carry no mark."""
+    session = spark.newSession()
+    session.conf.unset(_MARK)
+    session.conf.set(_MARK, "somebody")
+    return session
+
+
+def _items(lake: TestLake, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        lake.build.create(ITEMS, {"id": number, "v": "a"})
+    lake.build.seal()
+    lake.merge_well()
+
+
+def _name(lake: TestLake) -> str:
+    return f"delta.`{lake.table(ITEMS)}`"
+
+
+def _refused(lake: TestLake) -> str:
+    """The error of the table's next merge, which leaves the other table well."""
+    lake.build.update(ITEMS, {"id": 1, "v": "next"})
+    lake.build.create(OTHER, {"id": lake.build.offset})
+    lake.build.seal()
+    lake.merge()
+    status = read_status(lake.location)
+    assert status is not None and status.tables[str(OTHER.table)].state is State.OK
+    assert status.tables[str(ITEMS.table)].state is State.STOPPED
+    return str(status.tables[str(ITEMS.table)].error)
+
+
+def test_rows_without_an_offset_or_with_one_that_cannot_be_give_way_to_ours(
+    lake: TestLake, stranger: SparkSession
+) -> None:
+    _items(lake, 1, 6)
+    # 8 lies within the next merge, above the row's own line in it.
+    offsets = "CASE id WHEN 3 THEN 999999 WHEN 5 THEN 8 END"
+    stranger.sql(f"UPDATE {_name(lake)} SET v = 'theirs', _dblog_offset = {offsets} WHERE id BETWEEN 2 AND 5")
+    stranger.sql(f"INSERT INTO {_name(lake)} VALUES (50, 'theirs', NULL, NULL, NULL, NULL)")
+    lake.build.update(ITEMS, {"id": 5, "v": "ours"})
+    lake.build.update(ITEMS, {"id": 2, "v": "ours"})
+    lake.build.update(ITEMS, {"id": 3, "v": "ours"})
+    lake.build.delete(ITEMS, {"id": 4})
+    lake.build.delete(ITEMS, {"id": 50})
+    lake.build.seal()
+    lake.merge_well()
+    assert {r["id"]: r["v"] for r in lake.rows(ITEMS)} == {1: "a", 2: "ours", 3: "ours", 5: "ours", 6: "a"}
+
+
+def test_a_truncate_and_a_full_dump_take_their_rows_along(lake: TestLake, stranger: SparkSession) -> None:
+    build = lake.build
+    _items(lake, 1, 2)
+    stranger.sql(f"INSERT INTO {_name(lake)} VALUES (50, 'x', NULL, NULL, NULL, NULL), (51, 'x', 999999, '', NULL, '')")
+    since = build.offset
+    build.chunk(ITEMS, [{"id": 1, "v": "a"}, {"id": 2, "v": "a"}], dump="full")
+    build.finished(ITEMS, "full", since=since, since_segment=build.segment + 1)
+    build.seal()
+    lake.merge_well()
+    assert [r["id"] for r in lake.rows(ITEMS)] == [1, 2]
+    stranger.sql(f"INSERT INTO {_name(lake)} VALUES (50, 'x', NULL, NULL, NULL, NULL), (51, 'x', 999999, '', NULL, '')")
+    build.truncate(ITEMS)
+    build.create(ITEMS, {"id": 7, "v": "a"})
+    build.seal()
+    lake.merge_well()
+    assert [r["id"] for r in lake.rows(ITEMS)] == [7]
+
+
+def test_their_optimize_and_vacuum_stop_nothing(lake: TestLake, stranger: SparkSession) -> None:
+    _items(lake, 1, 3)
+    _items(lake, 4, 6)
+    stranger.sql(f"OPTIMIZE {_name(lake)}")
+    lake.build.update(ITEMS, {"id": 1, "v": "b"})
+    lake.build.seal()
+    lake.merge_well()
+    assert [r["v"] for r in lake.rows(ITEMS)] == ["b", "a", "a", "a", "a", "a"]
+    # A merge knows of no commit that was not its own, so nothing was rewritten but the one row.
+    assert [r["_dblog_offset"] for r in lake.rows(ITEMS, provenance=True)] == [7, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("ALTER TABLE {} ADD COLUMNS (extra INT)", "extra"),
+        ("ALTER TABLE {} SET TBLPROPERTIES ('dblog.key' = '[\"v\"]')", "key"),
+        ("ALTER TABLE {} UNSET TBLPROPERTIES ('dblog.key')", "has not made"),
+        ("ALTER TABLE {} RENAME COLUMN _dblog_offset TO renamed", "_dblog_offset"),
+    ],
+)
+def test_a_shape_or_key_that_they_changed_stops_the_table_by_name(
+    lake: TestLake, stranger: SparkSession, change: str, error: str
+) -> None:
+    _items(lake, 1, 2)
+    if "RENAME" in change:
+        stranger.sql(f"ALTER TABLE {_name(lake)} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    stranger.sql(change.format(_name(lake)))
+    assert error in _refused(lake)
+
+
+def test_a_table_that_was_replaced_or_removed_is_refused(lake: TestLake) -> None:
+    _items(lake, 1, 2)
+    path = lake.table(ITEMS).local
+    assert path is not None
+    shutil.copytree(path, backup := path.with_name("backup"))
+    _items(lake, 3, 4)
+    shutil.rmtree(path)
+    assert "is gone" in _refused(lake) and not path.exists()
+    backup.rename(path)
+    assert "was replaced: it ends at version 1" in _refused(lake)
