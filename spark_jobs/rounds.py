@@ -122,7 +122,7 @@ class Merger:
                 where=str(own_directory(self._lake.location)),
                 fix="restore it from a backup, or begin a new lake and dump all tables",
             )
-        self.status = self._followed(status or LakeStatus())
+        self.status = self._followed(status or self._before_the_first())
         if self.status.segment > self._staging.head_number():
             raise LakeError(
                 f"the lake has segment {self.status.segment}, the staging ends before it",
@@ -147,6 +147,11 @@ class Merger:
 
     def _path(self, table: str) -> Location:
         return table_location(self._lake.location, TableName.parse(table))
+
+    def _before_the_first(self) -> LakeStatus:
+        """A new lake begins where the staging does: what retention has removed before comes by a dump of all tables."""
+        begins = self._staging.beginning()
+        return LakeStatus(segment=begins.segment - 1, offset=begins.offset - 1)
 
     def stopped(self) -> list[str]:
         return [name for name, table in self.status.tables.items() if table.state is State.STOPPED]
@@ -377,9 +382,11 @@ class Merger:
         for _ in range(_TRIED_AGAIN):
             try:
                 return self._apply(work, intent, known, again)
-            except (PySparkException, Py4JJavaError) as error:
+            except (LakeError, PySparkException, Py4JJavaError) as error:
                 self._check()  # the other commit may be our successor's
-                if not isinstance(error, _OVERTAKEN) and delta_log.committed(path, app) != intent.number:
+                # A number that is taken is no fault where an older merger may have committed it a moment ago.
+                landed = delta_log.committed(path, app) == intent.number and (again or not isinstance(error, LakeError))
+                if not landed and not isinstance(error, _OVERTAKEN):
                     raise
                 again = True
         return self._apply(work, intent, known, again)
