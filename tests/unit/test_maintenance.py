@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from typer.testing import CliRunner
 
 from dblog_core import config as configuration
 from dblog_core import durations, footprint, lake_tasks, maintenance, sizes, wiring
+from dblog_core.cli import app
 from dblog_core.commands.maintain import shown
 from dblog_core.commands.status import text
 from dblog_core.config import Config, LakeConfig
@@ -256,6 +259,43 @@ def test_people_read_it_in_lines(config: Config, staging: Staging, lake: LakeSta
     assert "held      from segment 1 on: shop.orders is stopped at segment 0" in told
     assert "size      shop.orders: 10 rows, 20M in 2 files, 5,000 on disk" in told
     assert "from segment 1 on, sealed 2026-11-21T09:30:01Z" in told
+
+
+def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        f"""
+        source = {{ name = "shop", kind = "mysql", database = "shop", tables = ["shop.*"] }}
+        staging = {{ path = "{tmp_path}/staging" }}
+        state = {{ url = "sqlite:///{tmp_path}/state.db" }}
+        lake = {{ path = "{tmp_path}/lake" }}
+        """
+    )
+    asked: list[Any] = []
+    came = {
+        "tables": [],
+        "cuts": {"oldest": None, "removed": 0},
+        "staging": {"segment": 1, "offset": 1, "removed_files": 0, "held": []},
+    }
+
+    def carry_out(config: Config, kind: str, arguments: Any, **rest: Any) -> Any:
+        asked.append((kind, arguments))
+        if arguments["tables"] == ["shop.none"]:
+            raise LakeError("is not in the lake", where="shop.none", fix="`dblog status` lists the lake's tables")
+        return came
+
+    monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["--config", str(file), "maintain", *arguments])
+
+    assert json.loads(run("--json", "--table", "shop.a", "--table", "shop.a").stdout) == came
+    assert "the oldest is none yet" in run().stdout
+    assert asked == [("maintain", {"tables": ["shop.a"]}), ("maintain", {"tables": []})]
+    failed = run("--table", "shop.none")
+    assert failed.exit_code == 1 and "is not in the lake" in failed.output and "fix:" in failed.output
 
 
 def test_the_commands_result_is_shown_to_people() -> None:
