@@ -57,13 +57,15 @@ def _told(look: Callable[[], Iterator[Problem]]) -> Iterator[Problem]:
 
 def readable_secret(file: Path) -> Iterator[Problem]:
     """A password in clear text in a file that others may read."""
-    password = tomllib.loads(file.read_text(encoding="utf-8")).get("source", {}).get("password", "")
-    if password and "${" not in password and file.stat().st_mode & 0o077:
-        yield Problem(
-            f"{file} holds a password, and other users may read it",
-            f'chmod 600 {file}, or write password = "${{ENV}}" and set the variable',
-            fatal=False,
-        )
+    data = tomllib.loads(file.read_text(encoding="utf-8"))
+    for section, key in (("source", "password"), ("s3", "secret_key")):
+        secret = data.get(section, {}).get(key, "")
+        if secret and "${" not in secret and file.stat().st_mode & 0o077:
+            yield Problem(
+                f"{file} holds a password, and other users may read it",
+                f'chmod 600 {file}, or write {key} = "${{ENV}}" and set the variable',
+                fatal=False,
+            )
 
 
 def _source(config: Config) -> Iterator[Problem]:

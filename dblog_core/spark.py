@@ -100,7 +100,7 @@ def delta_jars(config: Config) -> list[Path]:
 
 
 def s3_jars(config: Config) -> list[Path]:
-    """The jars for s3a:// paths: from the configuration's directory, or fetched. Raises LakeError where they are
+    """The jars for s3:// paths: from the configuration's directory, or fetched. Raises LakeError where they are
     missing."""
     if not config.spark.jars:
         from dblog_core.local.jars import s3_jars

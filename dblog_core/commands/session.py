@@ -35,7 +35,7 @@ class Session:
     file: Path | None = None
     json: bool = False
     debug: bool = False
-    secret: str = ""
+    secrets: tuple[str, ...] = ()
 
     def config(self) -> Config:
         """Raises ConfigError."""
@@ -44,7 +44,7 @@ class Session:
         config = load(self.file)
         if config.source.airflow_connection is not None:
             config = _with_airflow(config)
-        self.secret = config.source.password.get_secret_value()
+        self.secrets = tuple(s.get_secret_value() for s in (config.source.password, config.s3.secret_key))
         return config
 
     def result(self, data: Any, text: str) -> None:
@@ -53,8 +53,10 @@ class Session:
         sys.stdout.flush()
 
     def redacted(self, text: str) -> str:
-        """The text without the source's password, whatever a driver may have put into it."""
-        return text.replace(self.secret, "*****") if len(self.secret) > 3 else text
+        """The text without the configuration's secrets, whatever a driver may have put into it."""
+        for secret in self.secrets:
+            text = text.replace(secret, "*****") if len(secret) > 3 else text
+        return text
 
 
 def session_of(context: typer.Context, json: bool = False) -> Session:
