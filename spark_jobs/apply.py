@@ -80,7 +80,8 @@ class Lake:
         if not self.history:
             return None
         location = history_location(self.location, schema.table)
-        return History(spark, location, schema, app=f"{self.app}:{schema.table}:history")
+        app = f"{self.app}:{schema.table}:history"
+        return History(spark, location, schema, app=app, check=self.check)
 
 
 class TableMerge:

@@ -8,7 +8,7 @@ stopped, is known by its offset.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -52,8 +52,17 @@ class Before:
 class History:
     """The history of one table. `app` names our transactions in its Delta log."""
 
-    def __init__(self, spark: SparkSession, path: Location, schema: TableSchema, *, app: str) -> None:
-        self._spark, self.path, self._schema, self._app = spark, path, schema, app
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: Location,
+        schema: TableSchema,
+        *,
+        app: str,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` raises LeaseLost once another may merge: it is asked right before every statement."""
+        self._spark, self.path, self._schema, self._app, self._check = spark, path, schema, app, check
 
     def version(self) -> int | None:
         return delta_log.version(self.path)
@@ -87,12 +96,14 @@ class History:
         self._append(self._lines(keys, {n: F.col(quoted(n)) for n in self._schema.key}, told), app, mark.offset)
 
     def _append(self, lines: DataFrame, app: str, version: int) -> None:
+        self._check()
         options = {"txnAppId": app, "txnVersion": str(version)}
         lines.write.format("delta").mode("append").options(**options).save(str(self.path))
         delta_log.check_committed(self.path, app, version)
 
     def _prepare(self) -> None:
         """Makes the table, or adds the columns that are new. Raises LakeError for a shape that it can not take."""
+        self._check()
         if delta_log.version(self.path) is None:
             self._create()
             return
