@@ -14,7 +14,7 @@ from dblog_core.config import S3Config
 from dblog_core.errors import StagingError, StagingUnavailable
 from dblog_core.local import ports
 from dblog_core.local.s3 import S3Server
-from dblog_core.preflight import findings
+from dblog_core.preflight import findings, readable_secret
 from dblog_core.staging import Staging, blocks, segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.reader import lines
@@ -134,3 +134,13 @@ def test_the_server_for_machines_without_go_keeps_to_conditions_too(tmp_path: Pa
         assert storage.read("x") == b"one"
     finally:
         server.kill()
+
+
+def test_a_key_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text('[s3]\nsecret_key = "in the open"\n')
+    file.chmod(0o644)
+    (problem,) = readable_secret(file)
+    assert "secret_key" in problem.fix and not problem.fatal and "in the open" not in str(problem)
+    file.chmod(0o600)
+    assert list(readable_secret(file)) == []
