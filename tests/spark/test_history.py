@@ -1,0 +1,145 @@
+"""The history: every change once, in order, and nothing for a dump's row that did not change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.lake import history_location, read_status
+from dblog_core.schema import TableSchema
+from spark_jobs import delta_log
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row, table
+
+ITEMS = table("items", id=pa.int64(), v=pa.string(), big=pa.string())
+EVENTS = table("events", key=(), what=pa.string(), n=pa.int64())
+
+
+@pytest.fixture
+def kept(lake: TestLake) -> TestLake:
+    """A lake that keeps the history."""
+    lake.history = True
+    return lake
+
+
+def lines(lake: TestLake, schema: TableSchema) -> list[Row]:
+    path = history_location(lake.location, schema.table)
+    return [row.asDict(recursive=True) for row in lake.spark.read.format("delta").load(str(path)).collect()]
+
+
+def told(lake: TestLake, schema: TableSchema) -> list[tuple[Any, ...]]:
+    """Offset, op and the row, in order."""
+    names = [c.name for c in schema.columns]
+    rows = sorted(lines(lake, schema), key=lambda row: row["_dblog_offset"])
+    return [(row["_dblog_offset"], row["_dblog_op"], *(row[n] for n in names)) for row in rows]
+
+
+def item(key: int, v: str | None = "v", big: str | None = "b") -> Row:
+    return {"id": key, "v": v, "big": big}
+
+
+def test_every_change_is_told_with_where_it_comes_from(kept: TestLake) -> None:
+    build = kept.build
+    build.create(ITEMS, item(1))
+    build.line(ITEMS, "u", before=item(1), after=item(1, "w"))
+    build.line(ITEMS, "d", before=item(1, "w"))
+    build.create(ITEMS, item(2))
+    build.move(ITEMS, {"id": 2}, item(3))
+    build.seal()
+    (merged,) = kept.merge_well()
+    assert merged.tables[0].history == 6
+    first, *_, deleted, born = sorted(lines(kept, ITEMS), key=lambda row: row["_dblog_offset"])
+    when = first.pop("_dblog_commit_time")
+    assert when.timestamp() == 1
+    assert first == {
+        **item(1), "_dblog_op": "c", "_dblog_offset": 1, "_dblog_position": "p1", "_dblog_origin": "log",
+        "_dblog_transaction": "t1", "_dblog_unchanged": None, "_dblog_moved_from": None,
+    }  # fmt: skip
+    assert (deleted["_dblog_op"], deleted["id"], deleted["_dblog_unchanged"]) == ("d", 2, ["v", "big"])
+    assert (born["_dblog_op"], born["id"], born["_dblog_moved_from"]) == ("c", 3, {"id": 2})
+    # Staged with the key alone, whatever stands beside it.
+    assert told(kept, ITEMS)[2] == (3, "d", 1, None, None)
+    assert kept.merge_well() == []
+
+
+def test_a_row_of_a_dump_is_told_only_where_it_changes_something(kept: TestLake) -> None:
+    build = kept.build
+    build.chunk(ITEMS, [item(1), item(2), item(3)])
+    build.seal()
+    kept.merge_well()
+    build.update(ITEMS, item(2, "later"))
+    build.delete(ITEMS, {"id": 3})
+    changed = build.chunk(ITEMS, [item(1), item(2, "later"), item(3), item(4, None), item(1, "new")], evicted=[3])
+    build.delete(ITEMS, {"id": 3}, origin="dump")
+    build.delete(ITEMS, {"id": 3}, origin="dump")
+    build.seal()
+    kept.merge_well()
+    assert told(kept, ITEMS) == [
+        (1, "r", 1, "v", "b"), (2, "r", 2, "v", "b"), (3, "r", 3, "v", "b"),
+        (4, "u", 2, "later", "b"), (5, "d", 3, None, None),
+        (changed + 2, "r", 3, "v", "b"), (changed + 4, "r", 1, "new", "b"), (changed + 5, "d", 3, None, None),
+    ]  # fmt: skip
+    refreshed = [row for row in lines(kept, ITEMS) if row["_dblog_op"] == "r"]
+    assert {row["_dblog_origin"] for row in refreshed} == {"dump"}
+    assert {row["_dblog_transaction"] for row in refreshed} == {None}
+
+
+def test_values_that_the_log_left_out_are_filled_in_where_they_are_known(kept: TestLake) -> None:
+    build = kept.build
+    build.create(ITEMS, item(1, big="one"))
+    build.seal()
+    kept.merge_well()
+    build.update(ITEMS, item(1, "lake", None), unchanged=["big"])
+    build.create(ITEMS, item(2, big="two"))
+    build.update(ITEMS, item(2, "span", None), unchanged=["big"])
+    build.update(ITEMS, item(7, "nobody", None), unchanged=["big"])
+    build.move(ITEMS, {"id": 1}, item(5, "moved", None), unchanged=["big"])
+    build.seal()
+    kept.merge_well()
+    by_value = {row["v"]: (row["big"], row["_dblog_unchanged"]) for row in lines(kept, ITEMS)}
+    assert by_value["lake"] == ("one", None) and by_value["span"] == ("two", None)
+    assert by_value["nobody"] == (None, ["big"]) and by_value["moved"] == ("one", None)
+    # Its row waits for a dump: it lives, so a dump that says that it is gone tells something.
+    build.delete(ITEMS, {"id": 7}, origin="dump")
+    build.seal()
+    kept.merge_well()
+    assert told(kept, ITEMS)[-1][:3] == (build.offset, "d", 7)
+
+
+def test_a_truncate_is_one_line_and_what_follows_is_new(kept: TestLake) -> None:
+    build = kept.build
+    build.chunk(ITEMS, [item(1), item(2)])
+    build.seal()
+    kept.merge_well()
+    build.update(ITEMS, item(1, "w"))
+    build.truncate(ITEMS)
+    build.chunk(ITEMS, [item(2)], dump="d2")
+    build.truncate(ITEMS)
+    build.create(ITEMS, item(1, "x"))
+    build.seal()
+    kept.merge_well()
+    assert told(kept, ITEMS)[2:] == [
+        (3, "u", 1, "w", "b"), (4, "t", None, None, None), (5, "r", 2, "v", "b"), (6, "t", None, None, None),
+        (7, "c", 1, "x", "b"),
+    ]  # fmt: skip
+    assert kept.rows(ITEMS) == [item(1, "x")]
+
+
+def test_a_table_without_a_key_has_its_history_alone(kept: TestLake) -> None:
+    build = kept.build
+    build.create(EVENTS, {"what": "a", "n": 1})
+    build.create(ITEMS, item(1))
+    build.create(EVENTS, {"what": "a", "n": 1})
+    build.line(EVENTS, "u", before={"what": "a", "n": 1}, after={"what": "b", "n": 1})
+    build.seal()
+    kept.merge_well()
+    build.truncate(EVENTS)
+    build.seal()
+    kept.merge_well()
+    assert told(kept, EVENTS) == [(1, "c", "a", 1), (3, "c", "a", 1), (4, "u", "b", 1), (5, "t", None, None)]
+    assert delta_log.version(kept.table(EVENTS)) is None
+    status = read_status(kept.location)
+    assert status is not None and status.tables["shop.events"].state == "ok"
+    assert set(kept.cuts()[-1]["tables"]) == {"shop.items"}
