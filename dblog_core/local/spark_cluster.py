@@ -129,4 +129,5 @@ def _env(directory: Path) -> dict[str, str]:
         "appender.stderr.layout.type = PatternLayout\nappender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex\n"
     )
     home = str(Path(java()).resolve().parent.parent)
-    return {**_ENV, "SPARK_CONF_DIR": str(logging), "JAVA_HOME": os.environ.get("JAVA_HOME", home)}
+    found = {"JAVA_HOME": os.environ.get("JAVA_HOME", home), "PYSPARK_PYTHON": sys.executable}
+    return {**_ENV, **found, "SPARK_CONF_DIR": str(logging)}
