@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 
-from dblog_core import control, lake, wiring
+from dblog_core import control, lake, reload, wiring
 from dblog_core.config import Config
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.meter import Meter
@@ -26,6 +26,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
         leader = state.leader("capture")
         told = _told(state) if leader is not None else {}
         dumps = control.dumps(state)
+        in_force = reload.in_force(state) or reload.live(config.source)
         return {
             "source": config.source.name,
             "leader": None if leader is None else {"id": leader.holder, "epoch": leader.epoch},
@@ -33,7 +34,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
             "offset": head.last_offset if head else None,
             "lag_seconds": told.get("lag_seconds"),
             "rows_per_second": told.get("rows_per_second"),
-            "tables": merged.tables_json(),
+            "tables": [{**t, "captured": reload.is_captured(t["table"], in_force)} for t in merged.tables_json()],
             "windows": [_window(w) for w in told.get("windows", [])],
             "dumps": [d.to_json() for d in dumps],
             "merge": {"offset": merged.offset, "lag_seconds": _merge_lag(head, merged.offset, merged.commit_time)},

@@ -58,7 +58,7 @@ def text(found: dict[str, Any]) -> str:
         f"lag       {_seconds(found['lag_seconds'])}",
         f"lake      offset {_known(merge['offset'])}, {_seconds(merge['lag_seconds'])} behind",
     ]
-    lines += [f"table     {t['table']}: {t['state']}{_because(t)}" for t in found["tables"]]
+    lines += [f"table     {t['table']}: {t['state']}{_uncaptured(t)}{_because(t)}" for t in found["tables"]]
     lines += [f"window    {w['table']}, dump {w['dump']}, open for {w['age_seconds']:.1f} s" for w in found["windows"]]
     lines += [_dump(d) for d in found["dumps"]]
     lines += _storage(found["storage"])
@@ -96,6 +96,10 @@ def _dump(dump: dict[str, Any]) -> str:
 
 def _because(record: dict[str, Any]) -> str:
     return f": {record['error']}" if record.get("error") else ""
+
+
+def _uncaptured(table: dict[str, Any]) -> str:
+    return "" if table["captured"] else ", no longer captured"
 
 
 def _known(value: object) -> str:

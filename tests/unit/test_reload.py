@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
@@ -17,16 +18,19 @@ from dblog_core import config as configuration
 from dblog_core import control, intake, patterns, reload, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
+from dblog_core.commands.status import text
 from dblog_core.config import Config, SourceConfig
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import LeaseLost, SourceRefused
 from dblog_core.events import LogBatch
+from dblog_core.lake import LakeStatus, State, TableStatus, own_directory
 from dblog_core.leader import Parts
 from dblog_core.reload import ConfigFile, Watch
 from dblog_core.requests import DumpRequest
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.staging.reader import lines
 from dblog_core.state.memory import MemoryState
+from dblog_core.status import status
 from tests.fake_source import FakeDatabase, FakeSource, FakeStream
 
 DEADLINE = 60.0
@@ -325,6 +329,18 @@ def test_dumps_of_a_table_that_is_no_longer_captured_end(world: World) -> None:
     assert [(t.table, t.error) for t in found.tasks] == [
         ("shop.a", None), ("shop.b", "shop.b is no longer captured"),
     ]  # fmt: skip
+
+
+def test_the_status_tells_of_tables_in_the_lake_that_are_no_longer_captured(world: World) -> None:
+    world.write("shop.a")
+    world.capture()
+    known = TableStatus(State.OK, None, 1, 1)
+    lake = LakeStatus(merge=1, tables={"shop.a": known, "shop.b": known})
+    (own_directory(wiring.open_lake(world.config)) / "status.json").replace(orjson.dumps(lake.to_json()))
+    found = status(world.config)
+    assert [(t["table"], t["captured"]) for t in found["tables"]] == [("shop.a", True), ("shop.b", False)]
+    shown = text(found)
+    assert "table     shop.a: ok\n" in shown and "table     shop.b: ok, no longer captured\n" in shown
 
 
 def test_a_standby_takes_the_change_over(world: World) -> None:
