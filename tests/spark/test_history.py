@@ -7,9 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dblog_core.errors import LakeError
 from dblog_core.lake import history_location, read_status
 from dblog_core.schema import TableSchema
 from spark_jobs import delta_log
+from spark_jobs.lake import LakeTable
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -127,6 +129,24 @@ def test_a_truncate_is_one_line_and_what_follows_is_new(kept: TestLake) -> None:
     assert kept.rows(ITEMS) == [item(1, "x")]
 
 
+def test_a_ghost_is_a_delete_of_the_dump_that_shows_it(kept: TestLake) -> None:
+    build = kept.build
+    build.chunk(ITEMS, [item(i) for i in range(4)], dump="first")
+    build.seal()
+    kept.merge_well()
+    since = build.offset
+    build.create(ITEMS, item(9))
+    build.chunk(ITEMS, [item(0), item(2)], dump="full")
+    build.finished(ITEMS, "full", since=since, since_segment=2)
+    ended = build.offset
+    build.seal()
+    kept.merge_well()
+    assert [r["id"] for r in kept.rows(ITEMS)] == [0, 2, 9]
+    assert told(kept, ITEMS)[4:] == [
+        (since + 1, "c", 9, "v", "b"), (ended, "d", 1, None, None), (ended, "d", 3, None, None),
+    ]  # fmt: skip
+
+
 def test_a_table_without_a_key_has_its_history_alone(kept: TestLake) -> None:
     build = kept.build
     build.create(EVENTS, {"what": "a", "n": 1})
@@ -143,3 +163,24 @@ def test_a_table_without_a_key_has_its_history_alone(kept: TestLake) -> None:
     status = read_status(kept.location)
     assert status is not None and status.tables["shop.events"].state == "ok"
     assert set(kept.cuts()[-1]["tables"]) == {"shop.items"}
+
+
+def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
+    kept: TestLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = kept.build
+    build.create(ITEMS, item(1))
+    build.seal()
+    with monkeypatch.context() as patched:
+
+        def fails(*_given: Any, **_more: Any) -> None:
+            raise LakeError("the disk is full")
+
+        patched.setattr(LakeTable, "apply", fails)
+        (merged,) = kept.merge()
+        assert merged.tables[0].error is not None
+    build.chunk(ITEMS, [item(1), item(2)])
+    build.seal()
+    kept.merge_well()
+    assert kept.rows(ITEMS) == [item(1), item(2)]
+    assert told(kept, ITEMS) == [(1, "c", 1, "v", "b"), (3, "r", 2, "v", "b")]
