@@ -37,7 +37,8 @@ lint: .venv/.complete
 	@$(PYTHON) -m pytest --quiet --no-summary tests/unit/test_imports.py
 
 soak: setup
-	@exec $(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
+	@exec $(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds \
+	  tests/integration/test_verify.py::test_seeded_writes_raise_no_false_alarm --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
 
 bench: setup .venv-bench/.complete
 	@exec $(PYTHON) -m pytest tests/benchmarks -p no:randomly --capture=no --bench=$(if $(FULL),full,$(if $(QUICK),quick,usual))
