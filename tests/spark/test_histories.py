@@ -3,37 +3,71 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 
+from dblog_core.staging import Staging
+from tests.simulation.lake import SimLake
 from tests.spark.lakes import TestLake
-from tests.spark.worlds import SHAPE, Oracle, Source
+from tests.spark.segments import SegmentBuilder
+from tests.spark.worlds import KINDS, SHAPE, Oracle, Source
 
 WORLDS = 150
 
 
-def _burst(source: Source, dice: random.Random, *, truncate: bool) -> None:
-    """A few segments of changes all over the worlds; the last one ends between transactions."""
-    for number in range(3):
+def _burst(source: Source, dice: random.Random, number: int, *, dump: bool) -> None:
+    """A few segments of changes all over the worlds; the last one ends between transactions. `dump`: of all rows."""
+    for segment in range(3):
         for world in range(source.worlds):
             for _ in range(dice.randrange(3)):
                 source.change(world)
         if dice.random() < 0.5:
             source.dump_chunk()
-        if truncate and number == 1:
+        if (number, segment) == (1, 1):
             source.truncate()
-        source.build.seal(partial=dice.choice((0, 1)) if number < 2 else 0)
+            for world in range(source.worlds):
+                source.change(world)
+        if dump and segment == 1:
+            source.full_dump()
+        partial = int(number == 0) if segment == 0 else dice.choice((0, 1)) if segment == 1 else 0
+        source.build.seal(partial=partial)
+        source.sealed(partial)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_the_lake_is_what_the_lines_say_after_every_merge(lake: TestLake, seed: int) -> None:
-    dice = random.Random(seed)
+@pytest.mark.parametrize("number", range(2))
+def test_two_readers_of_the_lines_that_share_no_code_agree(tmp_path: Path, number: int, soak_seed: int) -> None:
+    """The oracle of these tests and the simulation's lake: no Spark, so it is quick."""
+    staging, dice = Staging(str(tmp_path), source="shop"), random.Random(f"{soak_seed}/{number}")
+    source, oracle, simulated = Source(SegmentBuilder(staging), dice, WORLDS), Oracle(), SimLake()
+    source.unseen(0.3)
+    for burst in range(3):
+        _burst(source, dice, burst, dump=burst == 2 or (burst, number) == (0, 1))
+        simulated.merge(staging)
+        oracle.read(source.lines, simulated.offset)
+        source.merged()
+        whole = simulated.tables[str(SHAPE.table)].whole().values()
+        assert {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in whole} == oracle.rows
+    _everything_happened(source, oracle, number)
+
+
+def _everything_happened(source: Source, oracle: Oracle, number: int) -> None:
+    # Where a full dump comes first, every row is known.
+    wanted = (*KINDS, "ghost removed") if number else (*KINDS, "ghost removed", "withheld row")
+    happened = source.seen + oracle.seen
+    assert [kind for kind in wanted if not happened[kind]] == []
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_the_lake_is_what_the_lines_say_after_every_merge(lake: TestLake, number: int, soak_seed: int) -> None:
+    dice = random.Random(f"{soak_seed}/{number}")
     source, oracle = Source(lake.build, dice, WORLDS), Oracle()
     source.unseen(0.3)
     for burst in range(3):
-        _burst(source, dice, truncate=burst == 1)
+        _burst(source, dice, burst, dump=burst == 2 or (burst, number) == (0, 1))
         for merged in lake.merge_well(max_rows=dice.choice((100, 10_000))):
             oracle.read(source.lines, merged.offset)
+        source.merged()
         have = {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in lake.rows(SHAPE)}
         assert have == oracle.rows
         assert all(source.rows[key] == row for key, row in have.items()), "a row of the lake is not the source's"
@@ -41,3 +75,4 @@ def test_the_lake_is_what_the_lines_say_after_every_merge(lake: TestLake, seed: 
         assert set(lake.withheld.keys(str(SHAPE.table), SHAPE)) == oracle.withheld
         touched = {line.key for line in source.lines}
         assert (source.rows.keys() & touched) - have.keys() <= oracle.withheld, "a row is lost"
+    _everything_happened(source, oracle, number)

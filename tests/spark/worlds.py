@@ -1,16 +1,19 @@
 """Random histories of a source, and a consumer that reads the super-changelog line by line: the merge's oracle.
 
-A world is a few keys of one table; many worlds share it, so that one merge tries many histories.
+A world is a few keys of one table; many worlds share it, so that one merge tries many histories. `Source.seen` counts
+what has happened, so that a test can say that all of it did.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from dblog_core.schema import TableSchema
 from tests.spark.segments import Row, SegmentBuilder, table
 
 SHAPE = table(
@@ -19,6 +22,13 @@ SHAPE = table(
 Key = tuple[int, str]
 UNKNOWN = object()
 _VALUES = ("a", "f", "big")
+KINDS = (
+    "insert", "update", "delete", "insert, delete, insert", "key change", "chain of key changes", "swap of keys",
+    "refresh", "refresh before a log row", "refresh after a log row", "row as it was", "truncate", "chunk",
+    "evicted row", "ghost", "unchanged value", "unchanged value in a key change",
+    "unchanged value over updates, a key change and a batch boundary", "transaction over segments",
+)  # fmt: skip
+"""All that `Source.seen` may count; `withheld row` and `ghost removed` are the oracle's."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +41,9 @@ class Line:
     after: Row
     unchanged: frozenset[str] = frozenset()
     moved_from: Key | None = None
+    since: int = 0
+    dumped: frozenset[Key] = frozenset()
+    """On f: the keys in the dump's chunks."""
 
 
 def columns(key: Key) -> Row:
@@ -44,8 +57,12 @@ class Source:
     build: SegmentBuilder
     dice: random.Random
     worlds: int
+    shape: TableSchema = SHAPE
     rows: dict[Key, Row] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+    _batch: int = 0  # where in `lines` the present batch begins
+    _dumps: int = 0
 
     def unseen(self, share: float) -> None:
         """Rows that were there before the log began."""
@@ -58,12 +75,24 @@ class Source:
         key = (world, self.dice.choice("abcd"))
         other = (world, self.dice.choice("abcd"))
         if key not in self.rows:
-            self.rows[key] = self._values()
-            self._note(self.build.create(SHAPE, self._row(key)), "c", key)
+            self._create(key)
             return
-        kind = self.dice.choice(("update", "update", "delete", "move", "move", "refresh", "swap"))
+        kind = self.dice.choice(
+            ("update", "update", "delete", "move", "move", "refresh", "swap", "reborn", "chain", "same", "carry")
+        )
         if kind == "delete":
             self._delete(key)
+        elif kind == "reborn":
+            self._delete(key)
+            self._create(key)
+        elif kind == "chain" and other not in self.rows:
+            self._chain(key, other)
+        elif kind == "carry" and other not in self.rows:
+            self._update(key, frozenset({"big"}))
+            self._move(key, other, frozenset({"big"}))
+        elif kind == "same":
+            self.seen["row as it was"] += 1
+            self._set(key, "u", frozenset())
         elif kind == "move" and other not in self.rows:
             self._move(key, other)
         elif kind == "swap" and other in self.rows and other != key:
@@ -73,8 +102,28 @@ class Source:
         else:
             self._update(key)
 
-    def _update(self, key: Key) -> None:
-        unchanged = self._some_unchanged()
+    def sealed(self, partial: int) -> None:
+        """A segment has ended, in the midst of a transaction if `partial`."""
+        self.seen["transaction over segments"] += partial
+
+    def merged(self) -> None:
+        """What comes next is of another merge."""
+        self._batch = len(self.lines)
+
+    def _create(self, key: Key) -> None:
+        before = [line.op for line in self.lines[self._batch :] if line.key == key]
+        self.seen["insert, delete, insert"] += before[-2:] == ["c", "d"]
+        self.rows[key] = self._values()
+        self._note(self.build.create(self.shape, self._row(key)), "c", key)
+
+    def _chain(self, first: Key, last: Key) -> None:
+        self.seen["chain of key changes"] += 1
+        middle = (first[0], "tmp")
+        self._move(first, middle)
+        self._move(middle, last)
+
+    def _update(self, key: Key, unchanged: frozenset[str] | None = None) -> None:
+        unchanged = self._some_unchanged() if unchanged is None else unchanged
         new = self._values()
         self.rows[key] = {c: self.rows[key][c] if c in unchanged else new[c] for c in _VALUES}
         self._set(key, "u", unchanged)
@@ -83,48 +132,96 @@ class Source:
         origin = "dump" if op == "r" else "log"
         after = self._row(key, without=unchanged)
         self._note(
-            self.build.line(SHAPE, op, after=after, unchanged=sorted(unchanged), origin=origin), op, key, unchanged
+            self.build.line(self.shape, op, after=after, unchanged=sorted(unchanged), origin=origin), op, key, unchanged
         )
 
     def _delete(self, key: Key) -> None:
+        self.seen["delete"] += 1
         del self.rows[key]
-        self.lines.append(Line(self.build.delete(SHAPE, columns(key)), "d", key, {}))
+        self.lines.append(Line(self.build.delete(self.shape, columns(key)), "d", key, {}))
 
-    def _move(self, old: Key, new: Key) -> None:
-        unchanged = self._some_unchanged()
+    def _move(self, old: Key, new: Key, unchanged: frozenset[str] | None = None) -> None:
+        unchanged = self._some_unchanged() if unchanged is None else unchanged
+        self._count_move(old, unchanged)
         fresh, before = self._values(), self.rows.pop(old)
         self.rows[new] = {c: before[c] if c in unchanged else fresh[c] for c in _VALUES}
-        offset = self.build.move(SHAPE, columns(old), self._row(new, without=unchanged), unchanged=sorted(unchanged))
+        offset = self.build.move(
+            self.shape, columns(old), self._row(new, without=unchanged), unchanged=sorted(unchanged)
+        )
         self.lines.append(Line(offset - 1, "d", old, {}))
         self._note(offset, "c", new, unchanged, old)
 
+    def _count_move(self, old: Key, unchanged: frozenset[str]) -> None:
+        self.seen["key change"] += 1
+        self.seen["unchanged value in a key change"] += bool(unchanged)
+        life = [line for line in self.lines[self._batch :] if line.key == old]
+        updated = bool(life) and all(line.op == "u" and "big" in line.unchanged for line in life)
+        kept = updated and "big" in unchanged and any(line.key == old for line in self.lines[: self._batch])
+        self.seen["unchanged value over updates, a key change and a batch boundary"] += kept
+
     def _swap(self, one: Key, two: Key) -> None:
         """By way of a third key: no database lets two rows have one key for a moment."""
+        self.seen["swap of keys"] += 1
         third = (one[0], "tmp")
         self._move(one, third)
         self._move(two, one)
         self._move(third, two)
 
     def truncate(self) -> None:
+        self.seen["truncate"] += 1
         self.rows.clear()
-        self.build.truncate(SHAPE)
+        self.build.truncate(self.shape)
         self.lines.append(Line(self.build.offset, "t", None, {}))
 
     def dump_chunk(self) -> None:
         """All rows of some worlds, placed by reference; a few were evicted."""
         worlds = set(self.dice.sample(range(self.worlds), max(1, self.worlds // 4)))
         keys = [key for key in self.rows if key[0] in worlds]
-        evicted = sorted(self.dice.sample(range(len(keys)), len(keys) // 5))
-        if keys:
-            first = self.build.chunk(SHAPE, [self._row(key) for key in keys], evicted=evicted)
-            for i, key in enumerate(keys):
-                if i not in evicted:
-                    self._note(first + i, "r", key)
+        self._place(keys, set(self.dice.sample(keys, len(keys) // 5)), "some")
+
+    def full_dump(self) -> None:
+        """A dump of the whole table, that finishes; some rows are gone by then of which no delete was ever logged."""
+        self._lose()
+        self._dumps += 1
+        since, segment, begun = self.build.offset, self.build.segment + 1, len(self.lines)
+        for world in self.dice.sample(range(self.worlds), max(1, self.worlds // 4)):
+            self.change(world)
+        told = {line.key: line for line in self.lines[begun:]}
+        whole = [key for key, line in told.items() if key in self.rows and line.op in "cu" and not line.unchanged]
+        keys = [key for key in self.rows if key not in whole or self.dice.random() < 0.7]  # a SELECT may not see it
+        self._place(keys, {key for key in keys if key in whole and self.dice.random() < 0.7}, f"full{self._dumps}")
+        self.build.finished(self.shape, f"full{self._dumps}", since=since, since_segment=segment)
+        self.lines.append(Line(self.build.offset, "f", None, {}, since=since, dumped=frozenset(keys)))
+
+    def _lose(self) -> None:
+        """Deletes that no log will ever tell."""
+        for key in self.dice.sample(sorted(self.rows), -(-len(self.rows) // 10)):
+            self.seen["ghost"] += any(line.key == key for line in self.lines)
+            del self.rows[key]
+
+    def _place(self, keys: list[Key], evicted: set[Key], dump: str) -> None:
+        if not keys:
+            return
+        self.seen["chunk"] += 1
+        self.seen["evicted row"] += len(evicted)
+        gone = [i for i, key in enumerate(keys) if key in evicted]
+        first = self.build.chunk(self.shape, [self._row(key) for key in keys], evicted=gone, dump=dump)
+        for i, key in enumerate(keys):
+            if key not in evicted:
+                self._note(first + i, "r", key)
 
     def _note(
         self, offset: int, op: str, key: Key, unchanged: frozenset[str] = frozenset(), old: Key | None = None
     ) -> None:
+        self._count(op, key, unchanged)
         self.lines.append(Line(offset, op, key, dict(self.rows[key]), unchanged, old))
+
+    def _count(self, op: str, key: Key, unchanged: frozenset[str]) -> None:
+        self.seen[{"c": "insert", "u": "update", "r": "refresh"}[op]] += 1
+        self.seen["unchanged value"] += bool(unchanged)
+        before = next((line.op for line in reversed(self.lines[self._batch :]) if line.key == key), "")
+        self.seen["refresh before a log row"] += before == "r" and op != "r"
+        self.seen["refresh after a log row"] += before in ("c", "u") and op == "r"
 
     def _row(self, key: Key, *, without: frozenset[str] = frozenset()) -> Row:
         return {**columns(key), **{c: None if c in without else v for c, v in self.rows[key].items()}}
@@ -147,6 +244,8 @@ class Oracle:
 
     rows: dict[Key, dict[str, Any]] = field(default_factory=dict)
     withheld: set[Key] = field(default_factory=set)
+    seen: Counter[str] = field(default_factory=Counter)
+    _offsets: dict[Key, int] = field(default_factory=dict)
     _at: int = 0
 
     def read(self, lines: list[Line], upto: int) -> None:
@@ -157,6 +256,7 @@ class Oracle:
             self._at += 1
             self._line(line, last)
         lost = {key for key, row in self.rows.items() if UNKNOWN in row.values()}
+        self.seen["withheld row"] += len(lost)
         self.withheld = (self.withheld | lost) - (self.rows.keys() - lost)
         self.rows = {key: row for key, row in self.rows.items() if key not in lost}
 
@@ -165,7 +265,14 @@ class Oracle:
             self.rows.clear()
             self.withheld.clear()
             return
+        if line.op == "f":
+            ghosts = [k for k in self.rows if self._offsets[k] <= line.since and k not in line.dumped]
+            self.seen["ghost removed"] += len(ghosts)
+            for key in ghosts:
+                del self.rows[key]
+            return
         assert line.key is not None
+        self._offsets[line.key] = line.offset
         nothing = dict.fromkeys(_VALUES, UNKNOWN)
         if line.op == "d":
             last[line.key] = self.rows.pop(line.key, nothing)
