@@ -38,7 +38,8 @@ lint: .venv/.complete
 
 soak: setup
 	@exec $(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds \
-	  tests/integration/test_verify.py::test_seeded_writes_raise_no_false_alarm --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
+	  tests/integration/test_verify.py::test_seeded_writes_raise_no_false_alarm \
+	  tests/spark/test_merge_faults.py tests/spark/test_histories.py --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
 
 bench: setup .venv-bench/.complete
 	@exec $(PYTHON) -m pytest tests/benchmarks -p no:randomly --capture=no --bench=$(if $(FULL),full,$(if $(QUICK),quick,usual))
