@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import history_location, read_status
 from dblog_core.schema import TableSchema
 from spark_jobs import delta_log
 from spark_jobs.lake import LakeTable
+from spark_jobs.views import scd2
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -163,6 +166,42 @@ def test_a_table_without_a_key_has_its_history_alone(kept: TestLake) -> None:
     status = read_status(kept.location)
     assert status is not None and status.tables["shop.events"].state == "ok"
     assert set(kept.cuts()[-1]["tables"]) == {"shop.items"}
+
+
+def test_versions_end_with_the_next_change_a_delete_a_new_key_or_a_truncate(kept: TestLake) -> None:
+    build = kept.build
+    build.create(ITEMS, item(1))  # 1
+    build.create(ITEMS, item(2))  # 2
+    build.update(ITEMS, item(1, "w"))  # 3
+    build.move(ITEMS, {"id": 2}, item(3))  # 4, 5
+    build.delete(ITEMS, {"id": 1})  # 6
+    build.create(ITEMS, item(1, "again"))  # 7
+    build.seal()
+    kept.merge_well()
+    build.truncate(ITEMS)  # 8
+    build.create(ITEMS, item(3, "after"))  # 9
+    build.truncate(ITEMS)  # 10
+    build.create(ITEMS, item(1, "last"))  # 11
+    build.seal()
+    kept.merge_well()
+    expected = [
+        (1, "v", 1, 3, False), (1, "w", 3, 6, False), (1, "again", 7, 8, False), (1, "last", 11, None, True),
+        (2, "v", 2, 4, False), (3, "v", 5, 8, False), (3, "after", 9, 10, False),
+    ]  # fmt: skip
+    assert versions(scd2(kept.spark, kept.location, "shop.items")) == expected
+    lines = kept.spark.read.format("delta").load(str(history_location(kept.location, ITEMS.table)))
+    lines.createOrReplaceTempView("items__history")
+    manual = Path(__file__).parents[2] / "docs" / "lake.md"
+    statement = manual.read_text().partition("<!-- scd2 -->\n```sql\n")[2].partition("```")[0]
+    named = statement.replace("delta.`/lake/shop/items__history`", "items__history")
+    assert versions(kept.spark.sql(named)) == expected
+
+
+def versions(found: DataFrame) -> list[tuple[Any, ...]]:
+    """Key, value, the seconds between which it was valid, and whether it still is."""
+    rows = found.orderBy("id", "valid_from").collect()
+    ends = [(r.valid_from.timestamp(), r.valid_to and r.valid_to.timestamp()) for r in rows]
+    return [(r.id, r.v, begin, end, r.is_current) for r, (begin, end) in zip(rows, ends, strict=True)]
 
 
 def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
