@@ -1,0 +1,115 @@
+"""Staging and lake on an object store: the whole way of a row, by real processes up to the merge."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dblog_core.config import Config
+from dblog_core.lake import read_status, table_location
+from dblog_core.schema import TableName
+from dblog_core.spark import job_command, whole
+from dblog_core.wiring import open_lake
+from spark_jobs.session import reach_s3
+from tests.fix_s3 import Bucket
+from tests.fix_servers import Database
+from tests.integration import test_cli
+from tests.integration.test_cli import Commands
+
+
+def write(config: Config, file: Path) -> None:
+    """The configuration as TOML; the secret key comes from the environment."""
+    source = config.source.model_dump(
+        mode="json", include={"name", "kind", "host", "port", "user", "database", "tables"}
+    )
+    s3 = config.s3.model_dump(mode="json", include={"endpoint", "region", "access_key"})
+    sections: dict[str, dict[str, Any]] = {
+        "source": {**source, "password": config.source.password.get_secret_value()},
+        "staging": {"path": config.staging.path},
+        "state": {"url": config.state.url},
+        "lake": {"path": config.lake.path},
+        "spark": {"master": "local[2]"},
+        "s3": {**s3, "secret_key": "${S3_TEST_SECRET}"},
+    }
+    lines = [
+        f"[{name}]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in keys.items()) for name, keys in sections.items()
+    ]
+    file.touch(mode=0o600)
+    file.write_text("\n".join(lines))
+
+
+@pytest.fixture
+def config(database: Database, bucket: Bucket, tmp_path: Path) -> Config:
+    return database.config(tmp_path, **bucket.sections())
+
+
+@pytest.fixture
+def dblog(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
+    monkeypatch.setattr(test_cli, "DEADLINE", 300.0)
+    monkeypatch.setenv("S3_TEST_SECRET", config.s3.secret_key.get_secret_value())
+    write(config, tmp_path / "source.toml")
+    commands = Commands(tmp_path / "source.toml", config.s3.secret_key.get_secret_value())
+    yield commands
+    commands.kill()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_rows_reach_a_lake_on_an_object_store(
+    database: Database,
+    dblog: Commands,
+    config: Config,
+    bucket: Bucket,
+    spark: SparkSession,
+    merge_here: Callable[[Config], None],
+) -> None:
+    database.execute(
+        "CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, note VARCHAR(50))",
+        "INSERT INTO a SELECT n, 'note ' || n FROM generate_series(1, 500) n",
+        'CREATE TABLE "50% b" (code VARCHAR(50) NOT NULL PRIMARY KEY, amount DECIMAL(10,2))',
+        "INSERT INTO \"50% b\" VALUES ('x', 1.10), ('y', 2.20)",
+    )
+    capture = dblog.start("capture")
+    assert dblog("dump", "--all", "--chunk-size", "100", "--wait").returncode == 0
+    database.execute(
+        "UPDATE a SET note = 'new' WHERE id BETWEEN 10 AND 20",
+        "DELETE FROM a WHERE id = 7",
+        "INSERT INTO a VALUES (501, NULL)",
+    )
+    assert dblog("capture", "--until-current").returncode == 0
+    capture.send_signal(signal.SIGINT)
+    assert dblog.end(capture).returncode == 0
+    offsets = [json.loads(line)["offset"] for line in dblog("log").stdout.splitlines()]
+    assert len(offsets) > 500 and offsets == sorted(set(offsets))
+
+    reach_s3(spark, config.s3)
+    merge_here(config)
+    status = read_status(open_lake(config))
+    assert status is not None and status.offset == offsets[-1]
+    for name in ("a", "50% b"):
+        rows = spark.read.format("delta").load(str(table_location(open_lake(config), TableName("public", name))))
+        columns = [f"`{c}`" for c in rows.columns if not c.startswith("_dblog_")]
+        assert {tuple(row) for row in rows.select(*columns).collect()} == set(database.query(f'SELECT * FROM "{name}"'))
+    secret = config.s3.secret_key.get_secret_value().encode()
+    objects = [bucket.storage().read(file.path) for file in bucket.storage().files("")]
+    assert len(objects) > 10 and not any(secret in (data or b"") for data in objects)
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_a_job_gets_jars_and_settings_and_no_secret_in_an_argument(config: Config, tmp_path: Path) -> None:
+    """On this machine Spark reads the large jars where they lie; a cluster's executors get them from the driver."""
+    here = job_command("merge", config, config_path=tmp_path / "source.toml")
+    names = [Path(jar).name.rpartition("-")[0] for jar in here.conf["spark.driver.extraClassPath"].split(":")]
+    assert names == ["hadoop-aws", "analyticsaccelerator-s3", "bundle"] and len(here.jars) == 2
+    cluster = config.model_copy(update={"spark": config.spark.model_copy(update={"master": "spark://m:7077"})})
+    there = job_command("merge", cluster, config_path=tmp_path / "source.toml")
+    assert len(there.jars) == 5 and "spark.driver.extraClassPath" not in there.conf
+    secret = config.s3.secret_key.get_secret_value()
+    assert not [part for command in (here, there) for part in (*command.argv, *command.env.values()) if secret in part]
+    assert Config.model_validate_json(whole(config)) == config
