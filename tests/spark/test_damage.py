@@ -1,0 +1,169 @@
+"""Staged files that are cut short, changed, missing or too new: the merge stops before them, with the file's name.
+
+Rounds, records, cuts and the reading of files are the real ones. In place of Spark's part, which comes after reading,
+the ids of the rows are put into a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from dblog_core.clock import SystemClock
+from dblog_core.errors import CorruptSegment
+from dblog_core.lake import State, read_status
+from dblog_core.staging import Staging, manifest, segment
+from dblog_core.staging.compaction import Compactor
+from spark_jobs import small
+from spark_jobs.apply import Applied, TableMerge
+from spark_jobs.plan import Work
+from tests.spark.lakes import TestLake
+from tests.spark.segments import table
+
+ONE = table("one", id=pa.int64(), v=pa.string())
+OTHER = table("other", id=pa.int64())
+
+
+@pytest.fixture
+def merged(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+    """The ids that were merged, by table."""
+    rows: dict[str, list[int]] = {str(ONE.table): [], str(OTHER.table): []}
+
+    def apply(self: TableMerge, work: Work, number: int, **options: Any) -> Applied:
+        schema = self._staging.schema(work.schema)
+        folded = small.folded(self._staging, work, schema)
+        assert folded is not None
+        rows[work.table] += [key["id"] for key in folded["key"].to_pylist()]
+        return Applied(work.table, work.rows)
+
+    monkeypatch.setattr(TableMerge, "apply", apply)
+    return rows
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> TestLake:
+    return TestLake(mock.Mock(spec=SparkSession), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
+
+
+def _cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def _flipped(path: Path) -> None:
+    data = path.read_bytes()
+    middle = len(data) // 2
+    path.write_bytes(data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :])
+
+
+def _flipped_at_its_end(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+
+
+def _missing(path: Path) -> None:
+    path.unlink()
+
+
+DAMAGES: tuple[Callable[[Path], None], ...] = (_cut_short, _flipped, _flipped_at_its_end, _missing)
+
+
+@contextmanager
+def _damaged(path: Path, damage: Callable[[Path], None]) -> Iterator[None]:
+    good = path.read_bytes()
+    damage(path)
+    yield
+    path.write_bytes(good)
+
+
+def _anew(lake: TestLake) -> TestLake:
+    """The same lake and staging, as another process sees them: nothing is remembered."""
+    return TestLake(lake.spark, Staging(str(lake.staging.storage.root.parent), source="shop"), lake.path)
+
+
+def _stops_before(lake: TestLake, path: Path, segment_number: int) -> None:
+    """Twice: what comes before the damage is merged, and nothing after it."""
+    for _ in range(2):
+        with pytest.raises(CorruptSegment) as error:
+            _anew(lake).merge()
+        assert str(path) in str(error.value)
+        status = read_status(lake.location)
+        assert status is not None and status.segment == segment_number
+        assert all(t.state is State.OK for t in status.tables.values())
+
+
+@pytest.fixture
+def segments(lake: TestLake) -> list[Path]:
+    """Five segments with rows of their own in their manifests, and the files of these."""
+    for number in range(1, 6):
+        lake.build.create(ONE, {"id": number, "v": f"v{number}"})
+        lake.build.seal()
+    root = lake.staging.storage.root / "manifests"
+    return [root / f"{number:020d}.json" for number in range(1, 6)]
+
+
+def test_a_manifest_or_the_rows_in_it_that_are_damaged_stop_the_merge_before_them(
+    lake: TestLake, merged: dict[str, list[int]], segments: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for damage in DAMAGES:
+        with _damaged(segments[2], damage):
+            _stops_before(lake, segments[2], 2)
+    assert merged[str(ONE.table)] == [1, 2]
+    with monkeypatch.context() as older:
+        older.setattr(manifest, "_READABLE", {manifest.FORMAT - 1})
+        with pytest.raises(CorruptSegment, match=r"00003\.json: .*newer(.|\n)*upgrade dblog"):
+            _anew(lake).merge()
+    _anew(lake).merge_well()
+    assert merged[str(ONE.table)] == [1, 2, 3, 4, 5]
+
+
+def test_a_damaged_block_stops_the_merge_before_it(lake: TestLake, merged: dict[str, list[int]]) -> None:
+    for number in range(1, 19):
+        lake.build.create(ONE, {"id": number, "v": "v"})
+        lake.build.seal()
+    for grace in (600.0, 0.0):
+        for _ in Compactor(lake.staging.handle(), SystemClock(), grace=grace).steps():
+            pass
+    (block,) = (lake.staging.storage.root / "compacted").iterdir()
+    for damage in DAMAGES[:3]:  # a block that is missing is a first segment that is missing
+        with _damaged(block, damage), pytest.raises(CorruptSegment) as error:
+            _anew(lake).merge()
+        assert str(block) in str(error.value) and read_status(lake.location) is None
+    _anew(lake).merge_well()
+    assert merged[str(ONE.table)] == list(range(1, 19))
+
+
+@pytest.mark.parametrize("kind", ["log", "chunks", "schemas"])
+def test_a_damaged_file_of_a_table_stops_that_table_alone(
+    lake: TestLake, merged: dict[str, list[int]], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment, "INLINE_BYTES", 0)
+    if kind == "chunks":
+        lake.build.chunk(ONE, [{"id": 1, "v": "a"}])
+    else:
+        lake.build.create(ONE, {"id": 1, "v": "a"})
+    lake.build.create(OTHER, {"id": 1})
+    sealed = lake.build.seal()
+    named = {
+        "log": next((f.path for f in sealed.files if f.table == str(ONE.table)), ""),
+        "chunks": sealed.chunks[0].path if sealed.chunks else "",
+        "schemas": f"schemas/{ONE.fingerprint}.json",
+    }
+    path = lake.staging.storage.root / named[kind]
+    for damage in DAMAGES:
+        with _damaged(path, damage):
+            _anew(lake).merge()
+        status = read_status(lake.location)
+        assert status is not None
+        assert status.tables[str(ONE.table)].state is State.STOPPED
+        assert str(path) in str(status.tables[str(ONE.table)].error), damage
+        assert status.tables[str(OTHER.table)].state is State.OK
+        assert merged == {str(ONE.table): [], str(OTHER.table): [1]}
+    _anew(lake).merge_well()
+    assert merged == {str(ONE.table): [1], str(OTHER.table): [1]}
