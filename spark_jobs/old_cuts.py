@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
@@ -44,7 +45,7 @@ def drop(path: Location, *, before: float) -> Kept:
         table.optimize.compact()
         table.vacuum(retention_hours=_READ_HOURS, enforce_retention_duration=False, dry_run=False)
         return kept
-    except (DeltaError, OSError) as error:
+    except (DeltaError, OSError, pa.ArrowException) as error:
         raise LakeError(
             f"old cuts cannot be removed: {' '.join(str(error).split())}",
             where=str(path),
