@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame
 from dblog_core.errors import LakeError
 from dblog_core.lake import history_location, read_status
 from dblog_core.schema import TableSchema
-from spark_jobs import delta_log
+from spark_jobs import delta_log, ghosts
 from spark_jobs.lake import LakeTable
 from spark_jobs.views import scd2
-from tests.spark.lakes import TestLake
+from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
 
 ITEMS = table("items", id=pa.int64(), v=pa.string(), big=pa.string())
@@ -202,6 +202,32 @@ def versions(found: DataFrame) -> list[tuple[Any, ...]]:
     rows = found.orderBy("id", "valid_from").collect()
     ends = [(r.valid_from.timestamp(), r.valid_to and r.valid_to.timestamp()) for r in rows]
     return [(r.id, r.v, begin, end, r.is_current) for r, (begin, end) in zip(rows, ends, strict=True)]
+
+
+def test_a_crash_between_a_ghosts_line_and_its_delete_tells_it_once(
+    kept: TestLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = kept.build
+    build.chunk(ITEMS, [item(0), item(1)], dump="first")
+    build.seal()
+    kept.merge_well()
+    build.chunk(ITEMS, [item(0)], dump="full")
+    build.finished(ITEMS, "full", since=2, since_segment=2)
+    build.seal()
+    with monkeypatch.context() as patched:
+        take = ghosts.History.take_ghosts
+
+        def die(*given: Any) -> None:
+            take(*given)
+            raise Crash
+
+        patched.setattr(ghosts.History, "take_ghosts", die)
+        with pytest.raises(Crash):
+            kept.merge()
+    assert len(kept.rows(ITEMS)) == 2
+    kept.merge_well()
+    assert kept.rows(ITEMS) == [item(0)]
+    assert told(kept, ITEMS)[2:] == [(build.offset, "d", 1, None, None)]
 
 
 def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
