@@ -10,6 +10,7 @@ Keys travel as JSON, as in watermarks.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -20,6 +21,7 @@ import orjson
 from dblog_core.errors import LakeError
 from dblog_core.schema import TableSchema
 from dblog_core.storage import Storage
+from dblog_core.storage.location import Location
 
 MOST_KEYS = 200_000
 """Keys of one table that an answer names at most."""
@@ -165,6 +167,9 @@ class Desk:
         """Removes all files."""
         for file in list(self._storage.files(self.directory)):
             self._storage.remove(file.path)
+        local = Location(self._storage, self.directory).local
+        if local is not None and local.exists():
+            shutil.rmtree(local)  # an object store has no empty directories
 
     def _write(self, kind: str, number: int, data: Mapping[str, Any]) -> None:
         self._storage.replace(f"{self.directory}/{kind}/{number:06d}.json", orjson.dumps(data))
