@@ -194,12 +194,14 @@ class LakeTable:
         """Commits these folded rows, all of them whole (None: no row), in this shape, as merge `number` in place of all
         that the table has. Its versions go on."""
         check_names(self._schema)
+        self._check()
         self._own_properties()
         options = {"overwriteSchema": "true", "txnAppId": self._app, "txnVersion": str(number)}
         if rows is None:
             new = self._spark.createDataFrame([], lake_shape(self._schema))
         else:
             new = rows.select(*(value.alias(name) for name, value in self._values("").items()))
+        self._check()
         new.write.format("delta").mode("overwrite").options(**options).save(str(self.path))
         delta_log.check_committed(self.path, self._app, number)
 

@@ -20,6 +20,7 @@ from dblog_core.staging.manifest import LogMark
 from spark_jobs import refold
 from spark_jobs.fold import PUT
 from spark_jobs.refold import Told
+from spark_jobs.session import computed_once
 from spark_jobs.tools import Done, Tools
 
 
@@ -80,7 +81,7 @@ def carry_out(tools: Tools, planned: Json) -> Done:
 
 def _whole(tools: Tools, name: str, told: Told) -> DataFrame:
     """The rows that are known whole; the keys of others are withheld before they are left out."""
-    rows = refold.folded(tools.session(name), told).localCheckpoint(eager=False)
+    rows = computed_once(refold.folded(tools.session(name), told))
     living = rows.where(F.col("op") != DELETE)
     partial = F.col("missing").isNotNull() | (F.col("op") != PUT)
     refold.withhold(tools.withheld, name, living.where(partial))

@@ -23,6 +23,7 @@ from spark_jobs import refold
 from spark_jobs.fold import PUT, WITHHOLD
 from spark_jobs.lake import LakeTable, measured
 from spark_jobs.refold import Told
+from spark_jobs.session import computed_once
 from spark_jobs.shapes import OFFSET, quoted
 from spark_jobs.tools import Done, Tools
 
@@ -69,7 +70,8 @@ def _replay(tools: Tools, name: str, planned: Json) -> tuple[Json, TableStatus]:
         lake = tools.lake.table(spark, told.schema)
         if lake.committed() == tools.number:  # before a crash
             return counts, _status(tools, name, known, lake)
-        rows = _rows(told, planned, lake).localCheckpoint(eager=False)
+        lake.answer_others(after=known.version or 0, merged=known.offset)
+        rows = computed_once(_rows(told, planned, lake))
         lost = rows.where(F.col("op") == WITHHOLD)
         counts["withheld"] = refold.withhold(tools.withheld, name, lost)
         batch = measured(rows, told.schema)
@@ -102,7 +104,7 @@ def _status(tools: Tools, name: str, known: TableStatus, lake: LakeTable) -> Tab
 def _rows(told: Told, planned: Json, lake: LakeTable) -> DataFrame:
     """The last change of each key of the interval, as it is to be in the lake; none of them counts as a birth, so that
     what equals the lake's row is left alone."""
-    keys = told.events.where(_inside(planned)).select("key").distinct().localCheckpoint(eager=False)
+    keys = computed_once(told.events.where(_inside(planned)).select("key").distinct())
     rows = refold.folded(keys.sparkSession, told, keys)
     if any(f.has_unchanged for f in told.work.files):
         rows = _completed(rows, told, lake)

@@ -81,6 +81,16 @@ def test_a_removed_row_comes_back_or_waits_for_a_dump_where_a_value_of_it_is_now
     assert lake.rows(T) == RIGHT
 
 
+def test_rows_that_somebody_else_wrote_give_way_whatever_offset_they_claim(lake: TestLake) -> None:
+    half = _lived(lake)
+    damage(lake, T).delete("id = 1")
+    shape = "id long, v string, big string, _dblog_offset long"
+    others = lake.spark.createDataFrame([(1, "theirs", "x", None), (2, "theirs", "x", 10_000)], shape)
+    others.write.format("delta").mode("append").option("userMetadata", "theirs").save(str(lake.table(T)))
+    replay(lake, 1, half + 3, "shop.t")
+    assert lake.rows(T) == RIGHT
+
+
 def test_a_replay_by_time_takes_commit_times_both_ends_included(lake: TestLake) -> None:
     half = _lived(lake)
     damage(lake, T).update("id < 6", {"v": F.lit("harmed")})

@@ -1,0 +1,90 @@
+"""Replay, rebuild and reset as a person runs them: beside a merge that goes on, and alone."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core import lake_tasks
+from dblog_core.lake import lake_at
+from dblog_core.staging import Staging
+from tests.integration.test_cli import Commands
+from tests.spark.segments import SegmentBuilder, table
+
+T = table("t", id=pa.int64(), v=pa.string())
+
+
+@pytest.fixture
+def dblog(tmp_path: Path) -> Iterator[Commands]:
+    """Commands on a source that nothing listens at: only a reset wants to reach it."""
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        f"""
+        [source]
+        name = "shop"
+        kind = "mysql"
+        port = 9
+        password = "hunter2secret"
+        database = "shop"
+        tables = ["shop.*"]
+        [staging]
+        path = "{tmp_path}/staging"
+        [state]
+        url = "sqlite://{tmp_path}/state.db"
+        [lake]
+        path = "{tmp_path}/lake"
+        [spark]
+        driver_memory = "512m"
+        """
+    )
+    commands = Commands(file, "hunter2secret")
+    yield commands
+    commands.kill()
+
+
+def test_lake_tasks_are_carried_out_by_the_merge_that_runs_or_by_one_of_their_own(
+    dblog: Commands, spark: SparkSession, tmp_path: Path
+) -> None:
+    build = SegmentBuilder(Staging(str(tmp_path / "staging"), source="shop"))
+    for i in range(4):
+        build.create(T, {"id": i, "v": "right"})
+    build.seal()
+    merging = dblog.start("merge", "--continuous")
+    dblog.until(lambda status: status["merge"]["offset"] == 4)
+    place = str(tmp_path / "lake" / "shop" / "t")
+
+    def rows() -> list[tuple[int, str]]:
+        found = spark.read.format("delta").load(place).select("id", "v").orderBy("id").collect()
+        return [(row.id, row.v) for row in found]
+
+    right = rows()
+    harmed = DeltaTable.forPath(spark, place)
+    harmed.update("id = 1", {"v": F.lit("harmed")})
+    replayed = dblog("replay", "--from", "1", "--json")
+    assert replayed.returncode == 0 and "to carry it out" in replayed.stderr
+    assert rows() == right
+    harmed.delete("id = 2")
+    rebuilt = dblog("rebuild", "shop.t")
+    assert rebuilt.returncode == 0 and "shop.t: 4 rows" in rebuilt.stdout
+    assert rows() == right
+    refused = dblog("reset", "shop.t")
+    assert refused.returncode == 1 and "fix:" in refused.stderr
+    assert rows() == right
+    # The merge has gone on all the time, and goes on.
+    build.create(T, {"id": 9, "v": "later"})
+    build.seal()
+    dblog.until(lambda status: status["merge"]["offset"] == 5)
+    merging.send_signal(signal.SIGTERM)
+    assert dblog.end(merging).returncode == 0
+    harmed.update("id = 1", {"v": F.lit("harmed")})
+    alone = dblog("replay", "--from", "1")
+    assert alone.returncode == 0 and "starting Spark" in alone.stderr
+    assert rows() == [*right, (9, "later")]
+    assert lake_tasks.waiting(lake_at(str(tmp_path / "lake"))) == []
