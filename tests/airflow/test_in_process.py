@@ -22,8 +22,9 @@ from dblog_core import capture
 from dblog_core.airflow.capture import CaptureSensor
 from dblog_core.errors import SourceRefused
 
-def stand_in(config, *, stop, slice_seconds, on_status):
+def stand_in(config, *, stop, slice_seconds, file, on_status):
     assert threading.current_thread() is not threading.main_thread()
+    assert str(file.path) == sys.argv[1] and file.load(file.path) == config
     on_status(capture.CaptureStatus(True, 3, 7, 70, "here", 0.2, 10.0, 0, "me"))
     print("running", os.getpid(), flush=True)
     if {refuse}:
