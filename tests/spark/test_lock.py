@@ -1,0 +1,73 @@
+"""One merger at a time, in processes of their own: a second one waits, or says who has the lake."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from dblog_core.errors import LakeBusy
+from dblog_core.lake import lake_at
+from dblog_core.state.sqlite import SqliteState
+from spark_jobs.lock import lake_lock
+
+SECONDS = 300  # a deadline, for a machine that is busy
+
+_HOLD = """
+import sys
+from contextlib import closing
+from dblog_core.lake import lake_at
+from dblog_core.state.sqlite import SqliteState
+from spark_jobs.lock import lake_lock
+with closing(SqliteState(sys.argv[2], prefix="t")) as state, lake_lock(lake_at(sys.argv[1]), state, ttl=2):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def _holder(lake: Path, state: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has the lake until its stdin is closed."""
+    command = [sys.executable, "-c", _HOLD, str(lake), str(state)]
+    with subprocess.Popen(
+        command, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("shared", ["file", "lease"])
+def test_a_second_process_says_who_has_the_lake_or_waits_for_it(tmp_path: Path, shared: str) -> None:
+    """`file`: another state store, and the same directory; `lease`: the same state store alone, as on two machines."""
+    lake, state = tmp_path / "lake", tmp_path / "state.db"
+    mine = (lake, tmp_path / "mine.db") if shared == "file" else (tmp_path / "elsewhere", state)
+    with _holder(lake, state) as other, closing(SqliteState(str(mine[1]), prefix="t")) as store:
+        with (
+            pytest.raises(LakeBusy, match=f"{socket.gethostname()}:{other.pid} merges into this lake"),
+            lake_lock(lake_at(str(mine[0])), store, ttl=2),
+        ):
+            pass
+        assert other.stdin is not None
+        threading.Timer(0.3, other.stdin.close).start()
+        with lake_lock(lake_at(str(mine[0])), store, ttl=2, wait=SECONDS) as check:
+            check()
+            assert store.leader("merge") is not None
+
+
+def test_the_lake_of_a_process_that_was_killed_is_free_when_its_lease_ends(tmp_path: Path) -> None:
+    lake, state = tmp_path / "lake", tmp_path / "state.db"
+    with _holder(lake, state) as other, closing(SqliteState(str(state), prefix="t")) as store:
+        other.kill()
+        with lake_lock(lake_at(str(lake)), store, ttl=2, wait=SECONDS):
+            told = store.leader("merge")
+            assert told is not None and told.holder == f"{socket.gethostname()}:{os.getpid()}"
