@@ -1,0 +1,157 @@
+"""A merger that was paused, and wakes up after another took the lake over, changes nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.errors import LeaseLost
+from dblog_core.lake import own_directory, read_status
+from dblog_core.storage.location import Location
+from spark_jobs import delta_log
+from spark_jobs.lake import LakeTable
+from tests.spark.lakes import TestLake
+from tests.spark.segments import table
+
+ONE = table("one", id=pa.int64(), v=pa.string(), big=pa.string())
+TWO = table("two", id=pa.int64(), v=pa.string(), big=pa.string())
+SECONDS = 300  # a deadline, for a machine that is busy
+
+
+class Pause:
+    """Stands still at one named point, once, until it is let go."""
+
+    def __init__(self, point: str) -> None:
+        self.point, self._reached, self._go = point, threading.Event(), threading.Event()
+        self.armed = False
+
+    def at(self, name: str) -> None:
+        if self.armed and name == self.point and not self._reached.is_set():
+            self._reached.set()
+            assert self._go.wait(SECONDS), "it was never let go"
+
+    def reached(self, sleeper: Future[None]) -> bool:
+        """Waits until the sleeper stands at the point, or has ended."""
+        _until(lambda: self._reached.is_set() or sleeper.done())
+        return self._reached.is_set()
+
+    def go(self) -> None:
+        self._go.set()
+
+
+@contextmanager
+def _points(pause: Pause, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Points within the writes themselves: after the last look at the fence, before the write."""
+
+    def before(target: Any, name: str, point: Callable[..., str]) -> None:
+        real = getattr(target, name)
+
+        def paused(*args: Any, **kwargs: Any) -> Any:
+            pause.at(point(*args))
+            return real(*args, **kwargs)
+
+        patch.setattr(target, name, paused)
+
+    with monkeypatch.context() as patch:
+        before(LakeTable, "_merge", lambda table, *_: f"merge {table.path.path}")
+        before(LakeTable, "_append", lambda table, *_: f"append {table.path.path}")
+        for verb in ("create", "replace"):
+            before(Location, verb, lambda path, *_, verb=verb: f"{verb} {path.path}")
+        before(delta_log, "check_unused", lambda path, *_: f"look {path.path}")
+        yield
+
+
+def _left(lake: TestLake) -> dict[str, Any]:
+    """All that a merger writes: tables, cuts, records, the status as it is read, withheld keys."""
+    own = lake.path / "_dblog"
+    tables = [lake.table(ONE), lake.table(TWO), own_directory(lake.location) / "cuts"]
+    records = sorted(p for p in own.glob("merges/*"))
+    withheld = max((own / "withheld").iterdir())
+    return {
+        "versions": [delta_log.version(table) for table in tables],
+        "rows": [lake.rows(ONE, provenance=True), lake.rows(TWO, provenance=True)],
+        "cuts": lake.cuts(),
+        "records": {p.name: p.read_bytes() for p in records},
+        "status": read_status(lake.location),
+        "withheld": (withheld.name, withheld.read_bytes()),
+    }
+
+
+def _segment(lake: TestLake, number: int) -> None:
+    """A change of each kind, and a row that has to be withheld."""
+    build = lake.build
+    for schema in (ONE, TWO):
+        build.create(schema, {"id": number, "v": "new", "big": "b"})
+        build.update(schema, {"id": 1, "v": f"v{number}", "big": "b"})
+    build.update(TWO, {"id": 1000 + number, "v": "x", "big": None}, unchanged=["big"])
+    build.seal()
+
+
+ENDS = ("create _dblog/merges/{next}.done.json", "replace _dblog/status.json")
+POINTS = (
+    "create _dblog/merges/{next}.json",
+    "merge shop/one",
+    "replace _dblog/withheld/{epoch}.json",
+    *ENDS,
+)
+
+
+@contextmanager
+def _asleep(lake: TestLake, pause: Pause) -> Iterator[Future[None]]:
+    """A merger in a thread of its own, whose clock tells it for ever that it has the lake."""
+    with ThreadPoolExecutor(1) as thread:
+        merger = lake.merger(step=pause.at)
+        pause.armed = True
+
+        def run() -> None:
+            while merger.round(retry_stopped=False) is not None:
+                pass
+
+        yield thread.submit(run)
+
+
+def _take_over(lake: TestLake) -> dict[str, Any]:
+    """Another merger merges all that there is; what it leaves."""
+    successor = lake.merger()
+    while successor.round(retry_stopped=True) is not None:
+        pass
+    return _left(lake)
+
+
+def test_a_merger_that_wakes_up_after_another_took_over_changes_nothing(
+    lake: TestLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _segment(lake, 1)
+    lake.merge_well()
+    for number, point in enumerate(POINTS, 2):
+        status = read_status(lake.location)
+        assert status is not None
+        epoch = len(list((lake.path / "_dblog" / "mergers").iterdir())) + 1
+        pause = Pause(point.format(next=f"{status.merge + 1:012d}", epoch=f"{epoch:012d}"))
+        _segment(lake, number)
+        with _points(pause, monkeypatch), _asleep(lake, pause) as sleeper:
+            assert pause.reached(sleeper), (pause.point, sleeper)
+            left = _take_over(lake)
+            pause.go()
+            error = sleeper.exception(SECONDS)
+        # Where the merge has been finished meanwhile, it has no more to do, and ends.
+        assert isinstance(error, LeaseLost) or (error is None and point in ENDS), (point, error)
+        after = _left(lake)
+        assert after == left, point
+        states = {name: str(t.state) for name, t in after["status"].tables.items()}
+        assert states == {"shop.one": "ok", "shop.two": "incomplete"}, point
+        assert [r["v"] for r in lake.rows(ONE)] == [f"v{number}", *["new"] * (number - 1)]
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
