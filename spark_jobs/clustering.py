@@ -2,8 +2,8 @@
 
 A merge carries literal ranges of its keys, and Delta leaves out the files whose smallest and largest keys lie outside.
 That works while files hold keys that are near each other; rows that are changed at random come to lie in new files
-with keys from everywhere. How many files a key may lie in is read from the Delta log. Where that is too many, all files
-are written anew by Z-order of the key's columns.
+with keys from everywhere. With how many others a file shares its keys is read from the Delta log. Where that is too
+many, all files are written anew by Z-order of the key's columns.
 
 Z-order, and not liquid clustering: it works on the tables as they are, with no feature that a reader or the next writer
 has to know, and for any key that Delta keeps statistics of; and it happens when this rule says so. Liquid clustering
@@ -25,20 +25,21 @@ from dblog_core.storage.location import Location
 from spark_jobs import compaction
 
 FILES = 4
-"""So many files for one key cost little."""
+"""So many files with the same keys cost little."""
 
 SHARE = 0.1
-"""Of all files: a larger share for one key is too many."""
+"""Of all files: a larger share is too many."""
 
 
 def is_mixed(path: Location, key: Sequence[str]) -> bool:
-    """Whether a key is looked for in too many of the table's files."""
-    deep, files = depth(path, key[0])
-    return deep > FILES and deep > SHARE * files
+    """Whether the table's files share their keys with too many others."""
+    shared, files = overlap(path, key[0])
+    return shared > FILES and shared > SHARE * files
 
 
-def depth(path: Location, column: str) -> tuple[float, int]:
-    """In how many files a value of the column may lie, on average, and how many there are; 0 without statistics."""
+def overlap(path: Location, column: str) -> tuple[float, int]:
+    """How many files may hold values of the column that lie within those of one file, itself included, on average over
+    all files; and how many files there are. 0 where there are no statistics of the column."""
     table = open_table(path)
     found = list(actions(table)) if table is not None else []
     ends: list[tuple[Any, Any]] = [(a.get(f"min.{column}"), a.get(f"max.{column}")) for a in found]
@@ -46,11 +47,8 @@ def depth(path: Location, column: str) -> tuple[float, int]:
         return 0.0, len(found)
     lows: list[Any] = sorted(low for low, _ in ends)
     highs: list[Any] = sorted(high for _, high in ends)
-
-    def holding(value: Any) -> int:
-        return bisect_right(lows, value) - bisect_left(highs, value)
-
-    return sum(holding(low) for low, _ in ends) / len(ends), len(ends)
+    shared = sum(bisect_right(lows, high) - bisect_left(highs, low) for low, high in ends)
+    return shared / len(ends), len(ends)
 
 
 def cluster(spark: SparkSession, path: Location, key: Sequence[str]) -> None:

@@ -43,6 +43,7 @@ PURGE = 0.05
 _DELTA_HOURS = 168.0  # below this VACUUM refuses, unless it is told that somebody has thought about it
 _DELTA_LOG_DAYS = 30  # for so long Delta keeps its log, and so versions, by itself
 _DELTA_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+_LISTING = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LOG_PROPERTY = "delta.logRetentionDuration"
 
 
@@ -110,15 +111,14 @@ def _improve(spark: SparkSession, place: Place, tools: Tools) -> list[str]:
     """Joins, clusters or purges the table's files, as they need it; what it did. Raises LakeError."""
     before, did = delta_log.version(place.path), list[str]()
     with _named(place):
+        compaction.compact(spark, place.path)
+        if delta_log.version(place.path) != before:
+            did.append("joined")
         key = [] if place.history else clustering.ordered(place.path, _key(tools, place))
-        if key and clustering.is_mixed(place.path, key[0]):
+        if key and clustering.is_mixed(place.path, key):  # small files, which always are, are joined by now
             tools.check()
             clustering.cluster(spark, place.path, key)
             did.append("clustered")
-        else:
-            compaction.compact(spark, place.path)
-        if delta_log.version(place.path) != before and not did:
-            did.append("joined")
         size = _size(spark, place)
         if size.deleted and size.rows is not None and size.deleted > PURGE * (size.rows + size.deleted):
             tools.check()
@@ -153,6 +153,8 @@ def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> 
         _keep_log(spark, place, hours)
         # Our own rule is the stricter one: what a cut needs that is kept, and `keep`, which is an hour at least.
         spark.conf.set(_DELTA_CHECK, str(hours >= _DELTA_HOURS).lower())
+        # VACUUM lists directories in that many tasks, 10,000 otherwise.
+        spark.conf.set(_LISTING, str(spark.sparkContext.defaultParallelism))
         before = _count(place)
         DeltaTable.forPath(spark, str(place.path)).vacuum(hours)
         return before - _count(place)

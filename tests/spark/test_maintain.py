@@ -1,0 +1,172 @@
+"""Maintenance changes no row and no cut that is kept; what is older is gone, and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from dblog_core import cuts, lake_tasks, maintenance
+from dblog_core.config import Config
+from dblog_core.errors import LakeError, RequestError
+from dblog_core.interfaces import Json
+from dblog_core.lake import LakeStatus, lake_at
+from spark_jobs import clustering, compaction, delta_log, maintain, tasks
+from spark_jobs.tasks import Kind
+from tests.spark.lakes import Crash, TestLake
+from tests.spark.segments import Row, table
+
+ONE = table("one", id=pa.int64(), v=pa.string())
+HOUR = 3600.0
+
+
+class Days:
+    """A lake that is merged once in a while, at times that the test draws; its segments are sealed in 1970."""
+
+    def __init__(self, lake: TestLake, config: Config) -> None:
+        self.lake, self.config, self.now = lake, config, 1_800_000_000.0
+
+    def options(self, **more: Any) -> Any:
+        return {"config": self.config, "now": lambda: self.now, **more}
+
+    def merge(self) -> int:
+        """A merge of what was gathered; its cut."""
+        self.lake.build.seal()
+        return self.lake.merge_well(**self.options())[-1].number
+
+    def maintain(self) -> Json:
+        task = lake_tasks.file(self.lake.location, maintenance.KIND, {"tables": []})
+        self.lake.merger(**self.options()).task()
+        came = lake_tasks.outcome(self.lake.location, task.id)
+        assert came is not None and came.error is None, came
+        assert came.result is not None
+        return came.result
+
+    def rows(self, cut: int) -> list[Row]:
+        version = cuts.cut_of(self.lake.location, cut).tables[str(ONE.table)]
+        frame = self.lake.spark.read.format("delta").option("versionAsOf", version).load(str(self.lake.table(ONE)))
+        return sorted((row.asDict() for row in frame.collect()), key=lambda row: row["id"])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config.model_validate(
+        {
+            "source": {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]},
+            "staging": {"path": str(tmp_path / "staging"), "keep": "7d"},
+            "state": {"url": f"sqlite:///{tmp_path / 'state.db'}"},
+            "lake": {"path": str(tmp_path / "lake"), "keep": "1h"},
+        }
+    )
+
+
+@pytest.fixture
+def days(lake: TestLake, config: Config, monkeypatch: pytest.MonkeyPatch) -> Days:
+    days = Days(lake, config)
+
+    def carry_out(tools: Any, arguments: Json) -> Any:
+        return maintain.carry_out(tools, arguments, now=lambda: days.now)
+
+    monkeypatch.setattr(tasks, "KINDS", {maintenance.KIND: Kind(carry_out, maintain.plan)})
+    return days
+
+
+def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
+    build, path = days.lake.build, days.lake.table(ONE)
+    for n in range(40):
+        build.create(ONE, {"id": n, "v": "first"})
+    made = [days.merge()]
+    for n in range(2):
+        days.now += HOUR
+        build.update(ONE, {"id": n, "v": "changed"})
+        for gone in range(10 + 5 * n, 15 + 5 * n):
+            build.delete(ONE, {"id": gone})
+        made.append(days.merge())
+    before = {cut: days.rows(cut) for cut in made}
+    monkeypatch.setattr(clustering, "FILES", 0)  # all files count as mixed
+
+    result = days.maintain()
+    (one,) = result["tables"]
+    assert one["table"] == "shop.one" and "clustered" in one["done"] and (one["rows"], one["deleted"]) == (30, 0)
+    # An hour back is the second merge: it, and those after it, are read as they were.
+    assert result["cuts"] == {"oldest": made[1], "removed": 1}
+    status = days.lake.merger().status
+    assert {cut: days.rows(cut) for cut in (made[1], made[2])} == {cut: before[cut] for cut in (made[1], made[2])}
+    assert days.rows(status.merge) == before[made[2]]
+    with pytest.raises(LakeError, match="no cut 1"):
+        cuts.cut_of(days.lake.location, made[0])
+    with pytest.raises(LakeError):
+        cuts.find(days.lake.location, 40)
+    assert status.tables["shop.one"].version == delta_log.version(path) and status.offset == build.offset
+    # Staging has what the lake has merged removed, but for the newest segment.
+    assert result["staging"]["segment"] == 3 and result["staging"]["held"] == []
+
+    days.now += 24 * HOUR
+    with mock.patch.object(maintain, "_hours", return_value=0.0):  # Delta looks at the real clock
+        result = days.maintain()
+    assert result["tables"][0]["removed_files"] > 0 and result["cuts"]["oldest"] == status.merge
+    assert sorted(days.lake.rows(ONE, provenance=True), key=lambda row: row["id"]) == before[made[2]]
+    found = maintenance.read(days.lake.location)
+    assert found is not None and found.at == days.now and found.sizes[0].rows == 30
+
+    build.update(ONE, {"id": 1, "v": "again"})
+    days.merge()
+    assert [row["v"] for row in days.lake.rows(ONE)][:3] == ["changed", "again", "first"]
+    other = TestLake(days.lake.spark, days.lake.staging, days.lake.path.parent / "other")
+    other.merge_well()
+    assert [row["id"] for row in other.rows(ONE)] == [1], "a new lake begins where staging does"
+
+
+def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None:
+    for n in range(10):
+        days.lake.build.create(ONE, {"id": n, "v": "first"})
+    days.merge()
+    rows = days.lake.rows(ONE, provenance=True)
+    task = lake_tasks.file(days.lake.location, maintenance.KIND, {"tables": []})
+
+    def die(name: str) -> None:
+        if name == "maintained shop.one":
+            raise Crash
+
+    with pytest.raises(Crash):
+        days.lake.merger(**days.options(step=die)).task()
+    days.lake.merge_well(**days.options())
+    came = lake_tasks.outcome(days.lake.location, task.id)
+    assert came is not None and came.error is None
+    assert days.lake.rows(ONE, provenance=True) == rows and len(days.lake.cuts()) == 2
+
+
+def test_a_key_lies_in_few_files_after_clustering(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured by the Delta log: with how many files a file shares its keys, before and after."""
+    path = lake_at(str(tmp_path)) / "one"
+    mixed = spark.range(8000).select("id", F.md5(F.col("id").cast("string")).alias("v")).repartition(8)
+    mixed.write.format("delta").save(str(path))
+    assert clustering.overlap(path, "id") == (8.0, 8) and clustering.is_mixed(path, ["id"])
+    small = {name: str(40_000) for name in compaction._SETTINGS if "FileSize" in name}
+    monkeypatch.setattr(compaction, "_SETTINGS", {**compaction._SETTINGS, **small})
+    clustering.cluster(spark, path, ["id"])
+    shared, files = clustering.overlap(path, "id")
+    assert files >= 4 and shared <= 3 and not clustering.is_mixed(path, ["id"])
+    assert spark.read.format("delta").load(str(path)).agg(F.sum("id"), F.count("*")).first() == (8000 * 7999 / 2, 8000)
+
+
+def test_a_table_that_is_not_in_the_lake_is_refused() -> None:
+    tools: Any = mock.Mock(status=LakeStatus(merge=1))
+    with pytest.raises(RequestError, match="not in the lake"):
+        maintain.plan(tools, {"tables": ["shop.none"]})
+
+
+def test_what_delta_says_of_a_table_comes_with_its_name() -> None:
+    place = maintain.Place("shop.one", lake_at("/nowhere"), history=True)
+    damaged = mock.Mock(side_effect=AnalysisException("the log is damaged\tat org.apache"))
+    with pytest.raises(LakeError, match="cannot be maintained") as caught, maintain._named(place):
+        damaged()
+    assert caught.value.where == "shop.one__history" and "org.apache" not in caught.value.message
