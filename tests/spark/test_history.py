@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from spark_jobs.lake import LakeTable
 from spark_jobs.views import scd2
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
+from tests.spark.worlds import SHAPE, Source
+from tests.spark.worlds_history import Expected
 
 ITEMS = table("items", id=pa.int64(), v=pa.string(), big=pa.string())
 EVENTS = table("events", key=(), what=pa.string(), n=pa.int64())
+WORLDS = 60
 
 
 @pytest.fixture
@@ -168,6 +172,27 @@ def test_a_table_without_a_key_has_its_history_alone(kept: TestLake) -> None:
     assert set(kept.cuts()[-1]["tables"]) == {"shop.items"}
 
 
+def test_added_columns_are_followed_and_a_history_may_begin_late(kept: TestLake) -> None:
+    build = kept.build
+    wider = table("items", id=pa.int64(), v=pa.string(), big=pa.string(), n=pa.decimal128(5, 2))
+    kept.history = False
+    build.create(ITEMS, item(1))
+    build.seal()
+    kept.merge_well()
+    kept.history = True
+    build.update(ITEMS, item(1, "kept"))
+    build.seal()
+    kept.merge_well()
+    build.update(ITEMS, item(1, "old"))
+    build.schema(wider)
+    build.chunk(wider, [{**item(1, "old"), "n": None}, {**item(2), "n": None}])
+    build.seal()
+    kept.merge_well()
+    assert told(kept, wider) == [
+        (2, "u", 1, "kept", "b", None), (3, "u", 1, "old", "b", None), (6, "r", 2, "v", "b", None),
+    ]  # fmt: skip
+
+
 def test_versions_end_with_the_next_change_a_delete_a_new_key_or_a_truncate(kept: TestLake) -> None:
     build = kept.build
     build.create(ITEMS, item(1))  # 1
@@ -202,6 +227,36 @@ def versions(found: DataFrame) -> list[tuple[Any, ...]]:
     rows = found.orderBy("id", "valid_from").collect()
     ends = [(r.valid_from.timestamp(), r.valid_to and r.valid_to.timestamp()) for r in rows]
     return [(r.id, r.v, begin, end, r.is_current) for r, (begin, end) in zip(rows, ends, strict=True)]
+
+
+STEPS = ("recorded", "history shop.items", "truncated shop.items", "merged shop.items", "applied shop.items", "cut")
+
+
+def test_a_crash_at_any_step_neither_loses_nor_repeats_a_line(kept: TestLake) -> None:
+    build = kept.build
+    build.chunk(ITEMS, [item(i) for i in range(3)], dump="first")
+    build.seal()
+    kept.merge_well()
+    expected = [(i + 1, "r", i, "v", "b") for i in range(3)]
+    for step in STEPS:
+        since, segment = build.offset, build.segment + 1
+        if step.startswith("truncated"):
+            build.truncate(ITEMS)
+            expected.append((build.offset, "t", None, None, None))
+        expected.append((build.create(ITEMS, item(100 + since, step)), "c", 100 + since, step, "b"))
+        first = build.chunk(ITEMS, [item(0), item(1, step), item(100 + since, step)], dump=step)
+        if step.startswith("truncated"):
+            expected.append((first, "r", 0, "v", "b"))
+        expected.append((first + 1, "r", 1, step, "b"))
+        build.seal()
+        kept.merge_until(step)
+        build.update(ITEMS, item(0, "later"))  # what comes after the crash is compared with what came before
+        build.update(ITEMS, item(0))
+        expected += [(build.offset - 1, "u", 0, "later", "b"), (build.offset, "u", 0, "v", "b")]
+        build.seal()
+        kept.merge_well()
+        assert segment < build.segment
+        assert told(kept, ITEMS) == expected, step
 
 
 def test_a_crash_between_a_ghosts_line_and_its_delete_tells_it_once(
@@ -249,3 +304,25 @@ def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
     kept.merge_well()
     assert kept.rows(ITEMS) == [item(1), item(2)]
     assert told(kept, ITEMS) == [(1, "c", 1, "v", "b"), (3, "r", 2, "v", "b")]
+
+
+@pytest.mark.parametrize("seed", range(1))
+def test_the_history_is_what_a_reader_of_the_lines_would_have_kept(kept: TestLake, seed: int) -> None:
+    dice = random.Random(seed)
+    source, expected = Source(kept.build, dice, WORLDS), Expected()
+    source.unseen(0.3)
+    for burst in range(3):
+        for number in range(3):
+            for world in range(WORLDS):
+                for _ in range(dice.randrange(3)):
+                    source.change(world)
+            if dice.random() < 0.7:
+                source.dump_chunk()
+            if burst == 1 and number == 1:
+                source.truncate()
+            kept.build.seal(partial=dice.choice((0, 1)) if number < 2 else 0)
+        for merged in kept.merge_well(max_rows=dice.choice((100, 10_000))):
+            expected.read(source.lines, merged.offset)
+    found = sorted(lines(kept, SHAPE), key=lambda row: row["_dblog_offset"])
+    assert [expected.as_told(row) for row in found] == expected.lines
+    assert expected.left_out, "no refresh was equal to what was there: the test shows nothing"

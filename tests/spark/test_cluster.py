@@ -1,0 +1,104 @@
+"""A merge whose work executors of a cluster do, one of which dies."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from dblog_core.config import Config
+from dblog_core.errors import CorruptSegment
+from dblog_core.lake import own_directory, read_status, table_location
+from dblog_core.local.spark_cluster import SparkCluster
+from dblog_core.spark import run_job
+from dblog_core.staging import Staging
+from dblog_core.wiring import open_lake, open_staging
+from spark_jobs import changes, plan
+from tests.spark.lakes import TestLake
+from tests.spark.segments import SegmentBuilder, table
+
+DOCUMENTS = table("documents", id=pa.int64(), data=pa.binary())
+COUNT, SIZE = 225_000, 320
+"""So many that neither the driver folds them, nor compares their files itself."""
+
+
+@pytest.fixture
+def cluster(server_root: Path) -> Iterator[SparkCluster]:
+    running = SparkCluster(server_root / "spark")
+    running.start()
+    yield running
+    running.kill()
+
+
+def config(cluster: SparkCluster, directory: Path) -> Config:
+    loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return Config.model_validate(
+        {
+            "source": {"name": "shop", "kind": "postgres", "database": "shop", "tables": ["shop.*"]},
+            "staging": {"path": str(directory / "staging")},
+            "state": {"url": f"sqlite:///{directory / 'state.db'}"},
+            "lake": {"path": str(directory / "lake")},
+            "spark": {"master": cluster.url(), "conf": {**loopback, "spark.executor.memory": "768m"}},
+        }
+    )
+
+
+@pytest.mark.timeout(900)
+def test_a_merge_on_a_cluster_outlives_an_executor(cluster: SparkCluster, tmp_path: Path) -> None:
+    given, chance = config(cluster, tmp_path), random.Random(1)
+    build = SegmentBuilder(open_staging(given))
+    rows: dict[int, bytes] = {}
+    for first in range(0, COUNT, 25_000):
+        part = {n: chance.randbytes(SIZE) for n in range(first, first + 25_000)}
+        build.chunk(DOCUMENTS, [{"id": n, "data": data} for n, data in part.items()])
+        rows |= part
+    build.seal()
+    said: list[str] = []
+    codes: list[int] = []
+    stop = threading.Event()
+    merging = threading.Thread(target=lambda: codes.append(run_job("merge", given, stop=stop, on_line=said.append)))
+    merging.start()
+    lake, victim = open_lake(given), cluster.workers[0]
+    begun, deadline = own_directory(lake) / "merges" / f"{1:012d}.json", time.monotonic() + 600
+    while not (begun.exists() and victim.executors()):
+        assert merging.is_alive() and time.monotonic() < deadline, said
+        merging.join(0.05)
+    victim.kill()
+    assert read_status(lake) is None, "it died while there was work to do"
+    merging.join(600)
+    assert codes == [0], said
+    assert cluster.workers[1].executors()
+    held = DeltaTable(str(table_location(lake, DOCUMENTS.table))).to_pyarrow_table(columns=["id", "data"])
+    assert dict(zip(held["id"].to_pylist(), held["data"].to_pylist(), strict=True)) == rows
+    assert list((own_directory(lake) / "checkpoints").names()) == []
+
+
+@pytest.mark.parametrize("directory", ["staging", "a [b] {c} * d"])
+def test_executors_compare_the_files_of_large_works(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
+) -> None:
+
+    monkeypatch.setattr(changes, "CHECKED_HERE", 0)
+    lake = TestLake(spark, Staging(str(tmp_path / directory), source="shop"), tmp_path / "lake")
+    for first in (1, 11, 21):
+        lake.build.chunk(DOCUMENTS, [{"id": n, "data": b"x"} for n in range(first, first + 10)])
+    lake.build.seal()
+    work = plan.works(lake.staging.manifests(), lambda table: 0)["shop.documents"]
+    changes.check_files(spark, lake.staging, work)
+    assert changes.events(spark, lake.staging, work, DOCUMENTS).count() == 30
+    path = lake.staging.storage.path(work.chunks[1].path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    with pytest.raises(CorruptSegment, match="was changed") as caught:
+        changes.check_files(spark, lake.staging, work)
+    assert caught.value.where == str(path)
+    path.unlink()
+    with pytest.raises(CorruptSegment, match="missing"):
+        changes.check_files(spark, lake.staging, work)

@@ -1,0 +1,66 @@
+"""The history's oracle: a reader of the super-changelog who notes every line, but for refreshes that change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.spark.segments import Row
+from tests.spark.worlds import UNKNOWN, Key, Line
+
+_VALUES = ("a", "f", "big")
+Told = tuple[int, str, Key | None, tuple[Any, ...], frozenset[str]]
+
+
+@dataclass
+class Expected:
+    """At the end of a merge it knows of rows that are not whole only that they live, as the lake does."""
+
+    lines: list[Told] = field(default_factory=list)
+    left_out: int = 0
+    """Refreshes of rows that stood like that."""
+    _rows: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    _at: int = 0
+
+    def read(self, lines: list[Line], upto: int) -> None:
+        """One merge: the lines up to an offset."""
+        last: dict[Key, dict[str, Any]] = {}
+        while self._at < len(lines) and lines[self._at].offset <= upto:
+            self._line(lines[self._at], last)
+            self._at += 1
+        for row in self._rows.values():
+            if UNKNOWN in row.values():
+                row.update(dict.fromkeys(_VALUES, UNKNOWN))
+
+    def _line(self, line: Line, last: dict[Key, dict[str, Any]]) -> None:
+        nothing = dict.fromkeys(_VALUES, UNKNOWN)
+        if line.op == "t":
+            self._rows.clear()
+            self._tell(line, dict.fromkeys(_VALUES))
+            return
+        assert line.key is not None
+        if line.op == "d":
+            last[line.key] = self._rows.pop(line.key, nothing)
+            self._tell(line, nothing)
+            return
+        base = self._rows.get(line.key, nothing)
+        if line.op == "c":
+            base = last[line.moved_from] if line.moved_from is not None else nothing
+        row = {c: base[c] if c in line.unchanged else line.after[c] for c in _VALUES}
+        if line.op == "r" and line.key in self._rows and row == base:
+            self.left_out += 1
+            return
+        self._rows[line.key] = row
+        self._tell(line, row)
+
+    def _tell(self, line: Line, row: dict[str, Any]) -> None:
+        unknown = frozenset(c for c in _VALUES if row[c] is UNKNOWN)
+        values = tuple(None if row[c] is UNKNOWN else row[c] for c in _VALUES)
+        self.lines.append((line.offset, line.op, line.key, values, unknown))
+
+    @staticmethod
+    def as_told(row: Row) -> Told:
+        """A row of the history table, as `lines` has it."""
+        key = None if row["_dblog_op"] == "t" else (row["world"], row["k"])
+        values = tuple(row[c] for c in _VALUES)
+        return row["_dblog_offset"], row["_dblog_op"], key, values, frozenset(row["_dblog_unchanged"] or ())
