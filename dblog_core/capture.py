@@ -140,17 +140,20 @@ class _Capture:
 
     @contextmanager
     def watching(self, file: ConfigFile | None) -> Iterator[None]:
-        """Looks at the file meanwhile."""
-        over = threading.Event()
+        """Looks at the file meanwhile, and for tables that are made."""
+        over, clock = threading.Event(), self._parts.clock
         if file is None:
             yield
             return
-        watch = reload.Watch(self._parts.config, file, self._parts.clock, ready=_make_ready)
+        watch = reload.Watch(self._parts.config, file, clock, ready=_make_ready)
+        newcomers = reload.Newcomers(self._parts.state, clock, ready=_make_ready)
 
         def look() -> None:
-            while not self._parts.clock.wait(over, reload.LOOK):
+            while not clock.wait(over, reload.LOOK):
                 if (config := watch.look()) is not None:
                     self._next = self._with(config)
+                elif self._next is None and newcomers.look(self._parts.config, self._parts.source.tables):
+                    self._next = self._with(self._parts.config)
 
         watcher = self._parts.spawn("configuration", look)
         try:

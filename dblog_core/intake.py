@@ -18,20 +18,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def put_in_force(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
+def shown(parts: Parts) -> frozenset[str] | None:
+    """The tables whose log the source will show for certain once it is prepared: those that are there before. None
+    where it shows that of every table from its beginning."""
+    if parts.source.kind != "postgres":
+        return None
+    return frozenset(str(table.table) for table in parts.source.tables())
+
+
+def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozenset[str] | None) -> Manifest:
     """Requests dumps of the tables whose log the last term did not read as this one does, and remembers what this one
-    reads; returns the manifest to go on after.
+    reads; returns the manifest to go on after. `showing`: what `shown` said before the source was prepared.
 
     Raises LeaseLost where another capture does so too, and what source, staging and state store raise.
     """
     before, now = reload.in_force(parts.state), reload.live(parts.config.source)
-    if before == now:
+    known = reload.shown(parts.state) if showing is not None else None
+    made = showing - known if showing is not None and known is not None else frozenset()
+    if before == now and not made and (showing is None or known is not None):
         return head
     if before is not None:
-        head = _take_in(parts, lease, head, before)
+        head = _take_in(parts, lease, head, before, made)
         _give_up(parts, before, now)
     try:
         reload.put_in_force(parts.state, now)
+        if showing is not None:
+            reload.put_shown(parts.state, showing)
     except VersionConflict as error:
         raise LeaseLost(
             "another capture leads", where=parts.config.state.url, fix="none: this one stands by"
@@ -39,15 +51,18 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest) -> Manifest:
     return head
 
 
-def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json) -> Manifest:
-    tables = reload.taken_in(before, parts.config.source, parts.source.tables())
+def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: frozenset[str]) -> Manifest:
+    there = parts.source.tables()
+    changed = {table.table for table in reload.taken_in(before, parts.config.source, there)}
+    tables = [table for table in there if table.table in changed or str(table.table) in made]
     if dumped := tuple(str(table.table) for table in tables if table.key):
         log.warning("captured from here on, and dumped: %s", ", ".join(dumped))
         _request(parts, dumped)
     now = parts.source.horizon()
     if not tables or now is None:
         return head
-    # What their transactions have logged before this place is nowhere remembered: a chunk must see all of that.
+    # What their transactions have logged before this place is nowhere remembered: a chunk must see all of that. And so
+    # it sees all that is staged: a dump that begins now heals what was lost while a table was not captured.
     manifest = replace(
         head,
         segment=head.segment + 1,
@@ -57,6 +72,7 @@ def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json) -> Manife
         files=(),
         chunks=(),
         marks=(),
+        unseen_after=head.last_offset,
         start=now,
     )
     parts.staging.publish(manifest)

@@ -112,12 +112,13 @@ class Leader:
 
         Raises LeaseLost, SegmentTaken, and what the log, source or storage raise.
         """
+        showing = intake.shown(self._parts)
         self._source.prepare()
         head = self._staging.head() or self._first_manifest()
         self._check_epoch(head)
         if self._capture.fresh_start:
             head = self._start_afresh(head)
-        head = intake.put_in_force(self._parts, self._lease, head)
+        head = intake.put_in_force(self._parts, self._lease, head, showing=showing)
         self._published = head
         self._sequencer = Sequencer(
             self._staging,
@@ -128,6 +129,7 @@ class Leader:
             rules=Rules(self._config.source.columns),
         )
         self._mirror()
+        self._advance_horizon()  # at once: a dump heals only what lies before all that its windows may not see
         try:
             self._read_on(head)
         except LogPositionLost as error:

@@ -1,9 +1,11 @@
 """A configuration that changes while its capture runs: what may change, and what the tables in force were before.
 
     the file changes -> `Watch.look`: read, compared, checked -> the capture begins a term with it, under its lease
+    a table is made  -> `Newcomers.look`: where the source shows its log only from now on, the capture begins a term
     a term begins    -> `taken_in`: which tables the one before did not read -> a dump of each -> `put_in_force`
 
-The state store keeps what was in force last (node `tables`). So it makes no difference whether the file has changed
+The state store keeps what was in force last (node `tables`), and of a source that shows the log of chosen tables alone
+(PostgreSQL's publication) which those were (node `shown`). So it makes no difference whether the file has changed
 under a running capture, while none ran, or whether a standby with another file takes over. The dump is filed before
 the node: a crash between the two at worst dumps twice.
 """
@@ -27,7 +29,9 @@ log = logging.getLogger(__name__)
 
 LOOK = 1.0  # seconds between two looks at the file
 AGAIN = 10.0  # seconds after which a change that the source did not allow is tried again: it may be mended there
+NEWCOMERS = 10.0  # seconds between two looks for tables that were made meanwhile
 _NODE = "tables"
+_SHOWN = "shown"
 _LIVE = ("tables", "columns", "keys")
 
 
@@ -62,11 +66,26 @@ def in_force(state: StateStore) -> Json | None:
 
 def put_in_force(state: StateStore, settings: Json) -> None:
     """Remembers the settings that a term begins with. Raises VersionConflict where another capture does so too."""
-    data, entry = orjson.dumps(settings), state.get(_NODE)
+    _put(state, _NODE, settings)
+
+
+def shown(state: StateStore) -> set[str] | None:
+    """The tables whose log the source showed to the last term; None where nothing is known of that."""
+    entry = state.get(_SHOWN)
+    return None if entry is None else set(orjson.loads(entry.data))
+
+
+def put_shown(state: StateStore, names: Iterable[str]) -> None:
+    """Remembers the tables whose log a term is shown. Raises VersionConflict where another capture does so too."""
+    _put(state, _SHOWN, sorted(names))
+
+
+def _put(state: StateStore, node: str, value: object) -> None:
+    data, entry = orjson.dumps(value), state.get(node)
     if entry is None:
-        state.create(_NODE, data)
-    else:
-        state.update(_NODE, data, entry.version)
+        state.create(node, data)
+    elif entry.data != data:
+        state.update(node, data, entry.version)
 
 
 def taken_in(before: Json, source: SourceConfig, tables: Iterable[TableSchema]) -> list[TableSchema]:
@@ -140,3 +159,31 @@ class Watch:
         if text != self._warned:
             log.warning("the changed configuration is not in force: %s", text)
         self._warned = text
+
+
+class Newcomers:
+    """Looks for tables that were made under a pattern in force, of which the source does not show the log yet."""
+
+    def __init__(self, state: StateStore, clock: Clock, *, ready: Callable[[Config], None]) -> None:
+        """`ready`: as that of `Watch`; it has the source show them."""
+        self._state, self._clock, self._ready = state, clock, ready
+        self._next = clock.monotonic() + NEWCOMERS
+        self._warned = ""
+
+    def look(self, config: Config, tables: Callable[[], Iterable[TableSchema]]) -> bool:
+        """Whether there are any: a new term takes them in. `tables`: the source's own, as they are now."""
+        if self._clock.monotonic() < self._next:
+            return False
+        self._next = self._clock.monotonic() + NEWCOMERS
+        try:
+            known = shown(self._state)
+            if known is None or not {str(table.table) for table in tables()} - known:
+                return False
+            self._ready(config)
+        except DblogError as error:
+            if str(error) != self._warned:
+                log.warning("a new table is not captured yet: %s", error)
+            self._warned = str(error)
+            return False
+        self._warned = ""
+        return True

@@ -196,3 +196,30 @@ def test_a_publication_that_may_not_be_changed_is_waited_for(
         until(lambda: watched.dumped(1))
         database.execute("INSERT INTO b VALUES (2, 'live')")
         until(lambda: watched.replayed("b") == [(1, "old"), (2, "live")])
+
+
+def test_a_table_that_is_made_under_a_pattern_is_captured_and_its_first_rows_are_dumped(
+    postgres: PostgresServer,
+    new_database: Callable[[PostgresServer], Database],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PostgreSQL's publication names tables: what is written before a new one is in it is in no log of ours."""
+    monkeypatch.setattr(reload, "NEWCOMERS", 0.5)
+    database = new_database(postgres)
+    database.execute("CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))")
+    watched = Watched(database, tmp_path)
+    watched.write("*")
+    with watched.capturing():
+        until(lambda: watched.in_force("*"))
+        leader = watched.leader()
+        database.execute(
+            "CREATE TABLE b (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))", "INSERT INTO b VALUES (1, 'unseen')"
+        )
+        until(lambda: watched.dumped(1))
+        database.execute("INSERT INTO b VALUES (2, 'live')")
+        until(lambda: watched.replayed("b") == [(1, "unseen"), (2, "live")])
+        assert watched.leader() == leader
+    database.execute("CREATE TABLE c (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))", "INSERT INTO c VALUES (1, 'x')")
+    with watched.capturing():
+        until(lambda: watched.replayed("c") == [(1, "x")])

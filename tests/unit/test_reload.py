@@ -371,13 +371,13 @@ def test_a_new_table_of_postgres_waits_for_what_its_log_has_not_told(world: Worl
     staging, head = wiring.open_staging(world.config), wiring.open_staging(world.config).head()
     assert lease is not None and head is not None and head.start is None
     parts = Parts(world.config, Source(world.database), staging, world.state, SystemClock(), spawn_thread)
-    after = intake.put_in_force(parts, lease, head)
+    after = intake.put_in_force(parts, lease, head, showing=None)
     assert after == staging.head()
     assert after == replace(
         head, segment=head.segment + 1, epoch=lease.epoch, first_offset=head.last_offset + 1,
-        sealed_at=after.sealed_at, files=(), chunks=(), marks=(), start="100:120:",
+        sealed_at=after.sealed_at, files=(), chunks=(), marks=(), unseen_after=head.last_offset, start="100:120:",
     )  # fmt: skip
-    assert intake.put_in_force(parts, lease, after) == after
+    assert intake.put_in_force(parts, lease, after, showing=None) == after
 
 
 def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,7 +398,7 @@ def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, mon
     real = reload.put_in_force
     monkeypatch.setattr(reload, "put_in_force", meanwhile)
     with pytest.raises(LeaseLost):
-        intake.put_in_force(parts, lease, head)
+        intake.put_in_force(parts, lease, head, showing=None)
 
 
 # The file -------------------------------------------------------------------------------------------------------------
