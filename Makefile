@@ -38,6 +38,7 @@ lint: .venv/.complete
 
 soak: setup
 	@exec $(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds \
+	  tests/unit/test_retention.py::test_soak_of_the_worlds \
 	  tests/integration/test_verify.py::test_seeded_writes_raise_no_false_alarm \
 	  tests/spark/test_merge_faults.py tests/spark/test_histories.py --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
 

@@ -113,7 +113,15 @@ class Starters:
         self._ids = {os.getppid(), int(os.environ.get(PARENT_VARIABLE, os.getppid()))}
 
     def live(self) -> bool:
-        return all(psutil.pid_exists(number) for number in self._ids)
+        return all(_lives(number) for number in self._ids)
+
+
+def _lives(number: int) -> bool:
+    """One that is dead stays in the list of processes until its own parent asks for it: it serves nobody."""
+    try:
+        return psutil.Process(number).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def say(text: str) -> None:

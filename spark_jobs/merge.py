@@ -84,9 +84,9 @@ class Job:
         self._starters = Starters()
 
     def once(self) -> int:
-        """Applies all that is sealed now."""
+        """Applies all that is sealed now, and not what a source that is written all the time adds meanwhile."""
         self._merger.load()
-        self._catch_up(retry_stopped=True)
+        self._catch_up(retry_stopped=True, upto=self._merger.sealed())
         self._do_tasks()
         while not self._stop.is_set() and self._compact():
             pass
@@ -117,9 +117,11 @@ class Job:
         while not self._stop.is_set() and (merged := self._merger.task()) is not None:
             self._tell(merged)
 
-    def _catch_up(self, *, retry_stopped: bool) -> None:
+    def _catch_up(self, *, retry_stopped: bool, upto: int | None = None) -> None:
         ended = self._withheld.ended(self._dumps)
-        while not self._stop.is_set() and (merged := self._merger.round(retry_stopped=retry_stopped)) is not None:
+        while not self._stop.is_set():
+            if (merged := self._merger.round(retry_stopped=retry_stopped, upto=upto)) is None:
+                break
             retry_stopped = False
             self._tell(merged)
             self._compact()

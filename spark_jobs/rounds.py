@@ -160,12 +160,19 @@ class Merger:
         """Tables that wait for a full dump after a reset."""
         return [name for name, table in self.status.tables.items() if table.awaits is not None]
 
-    def round(self, *, retry_stopped: bool) -> Merged | None:
-        """The next merge, or the one that was not finished; None if nothing is to do. Raises what stops all tables."""
+    def sealed(self) -> int:
+        """The newest segment."""
+        return self._staging.head_number()
+
+    def round(self, *, retry_stopped: bool, upto: int | None = None) -> Merged | None:
+        """The next merge, or the one that was not finished; None if nothing is to do up to segment `upto` (None: all).
+
+        Raises what stops all tables.
+        """
         if (begun := self._begun()) is not None:
             return self._finish(begun)
         behind = {name: self.status.tables[name].segment for name in self.stopped()} if retry_stopped else {}
-        span = self._next_span()
+        span = self._next_span(upto)
         if span is None and behind:
             span = self._nothing()
         if span is None:
@@ -173,13 +180,13 @@ class Merger:
         elsewhere = {**self._elsewhere(), **behind}
         return self._begin(Intent(self.status.merge + 1, span, elsewhere, epoch=self._fence.epoch))
 
-    def _next_span(self) -> plan.Span | None:
+    def _next_span(self, upto: int | None) -> plan.Span | None:
         """What is sealed and whole, up to a segment that is damaged; raises CorruptSegment where that is the next."""
         damage: list[CorruptSegment] = []
 
         def sound() -> Iterator[Manifest]:
             try:
-                yield from self._staging.manifests(after=self.status.segment)
+                yield from self._staging.manifests(after=self.status.segment, upto=upto)
             except CorruptSegment as error:
                 damage.append(error)
 

@@ -22,8 +22,8 @@ DEADLINE = 120.0  # seconds: for a machine that does much else at the same time
 class Commands:
     """Runs `dblog` on one configuration."""
 
-    def __init__(self, file: Path, password: str) -> None:
-        self.file, self._password = file, password
+    def __init__(self, file: Path, password: str, *, patience: float = DEADLINE) -> None:
+        self.file, self._password, self._patience = file, password, patience
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -34,7 +34,7 @@ class Commands:
 
     def end(self, process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
         """Waits for it; whatever it said, it was neither a traceback nor the password."""
-        stdout, stderr = process.communicate(timeout=DEADLINE)
+        stdout, stderr = process.communicate(timeout=self._patience)
         assert "Traceback" not in stdout + stderr
         assert self._password not in stdout + stderr
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
@@ -49,7 +49,7 @@ class Commands:
 
     def until(self, condition: Callable[[Any], bool]) -> Any:
         """The status once it is so."""
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + self._patience
         while not condition(status := self.json("status")):
             assert time.monotonic() < deadline, status
         return status
@@ -57,7 +57,10 @@ class Commands:
     def kill(self) -> None:
         for process in self._started:
             process.kill()
-            process.communicate()
+            process.wait()  # not for the end of its output: what it has started may hold that for longer
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
 
 @pytest.fixture

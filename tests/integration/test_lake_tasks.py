@@ -44,11 +44,12 @@ def dblog(tmp_path: Path) -> Iterator[Commands]:
         driver_memory = "512m"
         """
     )
-    commands = Commands(file, "hunter2secret")
+    commands = Commands(file, "hunter2secret", patience=300)
     yield commands
     commands.kill()
 
 
+@pytest.mark.timeout(1200)
 def test_lake_tasks_are_carried_out_by_the_merge_that_runs_or_by_one_of_their_own(
     dblog: Commands, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -10,6 +10,15 @@ from pyspark.sql import SparkSession
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
 
+PATIENCE = 900  # seconds for a test of Spark, on a machine that does other things too
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(PATIENCE))
+
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> TestLake:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dblog_core.lake import lake_at
 from spark_jobs.compare import compare
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
@@ -35,4 +36,4 @@ def test_every_difference_is_found_with_its_key(lake: TestLake, tmp_path: Path) 
         {"key": [1, "/wA="], "kind": "extra"},
         {"key": [9, "/wA="], "kind": "missing"},
     ]
-    assert compare(lake.spark, T, _source(tmp_path / "c.parquet", rows), tmp_path / "none").missing == 5
+    assert compare(lake.spark, T, _source(tmp_path / "c.parquet", rows), lake_at(str(tmp_path / "none"))).missing == 5

@@ -188,7 +188,9 @@ class Source:
             self.change(world)
         told = {line.key: line for line in self.lines[begun:]}
         whole = [key for key, line in told.items() if key in self.rows and line.op in "cu" and not line.unchanged]
-        keys = [key for key in self.rows if key not in whole or self.dice.random() < 0.7]  # a SELECT may not see it
+        # A SELECT may not see a row that was born meanwhile; one that was only updated it sees, before or after.
+        born = {line.key for line in self.lines[begun:] if line.op == "c"}
+        keys = [key for key in self.rows if key not in whole or key not in born or self.dice.random() < 0.7]
         self._place(keys, {key for key in keys if key in whole and self.dice.random() < 0.7}, f"full{self._dumps}")
         self.build.finished(self.shape, f"full{self._dumps}", since=since, since_segment=segment)
         self.lines.append(Line(self.build.offset, "f", None, {}, since=since, dumped=frozenset(keys)))
