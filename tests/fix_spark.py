@@ -38,6 +38,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         "spark.driver.memory": "1g",
         "spark.jars": ",".join(str(jar) for jar in jars()),
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        # Hundreds of small queries, each its own code: compiling that takes longer than to run it as it is.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     }
     if any("bucket" in getattr(item, "fixturenames", ()) for item in request.session.items):  # 659 MB, where asked for
         conf["spark.driver.extraClassPath"] = ":".join(str(jar) for jar in s3_jars())

@@ -159,7 +159,8 @@ def test_marking_the_run_as_failed_cancels_its_dump(live: Live) -> None:
 def test_sealed_segments_start_the_merge_and_the_lake_gets_the_rows(live: Live) -> None:
     capturing(live)
     live.database.execute("INSERT INTO orders VALUES (70001, 'for the lake')")
-    table = table_location(lake_at(live.config.lake.path), TableName(live.database.name, "orders"))
+    table = table_location(lake_at(live.config.lake.path), TableName(live.database.name, "orders")).local
+    assert table is not None
 
     def merged() -> bool:
         commits = sorted(table.glob("_delta_log/*.json"))

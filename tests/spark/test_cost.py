@@ -139,7 +139,7 @@ def test_a_merge_opens_no_file_without_a_key_of_its_own(
         build.chunk(T, [{"id": first + n, "v": "v"} for n in range(10)])
         build.seal()
         lake.merge_well()
-    files = {frozenset(_ids(path)): path for path in lake.table(T).glob("part-*.parquet")}
+    files = {frozenset(_ids(path)): path for path in (lake.path / lake.table(T).path).glob("part-*.parquet")}
     assert len(files) == 4
     build.update(T, {"id": 5, "v": "new"})
     build.update(T, {"id": 3004, "v": "new"})
@@ -264,5 +264,5 @@ def test_the_newest_version_is_found_with_and_without_a_checkpoint(lake: TestLak
         assert (delta_log.version(path), delta_log.committed(path, "a")) == (n, n)
     assert (path / "_delta_log" / "_last_checkpoint").exists()
     assert DeltaTable.forPath(lake.spark, str(path)).history(1).collect()[0].version == 11
-    (path / "_delta_log" / "_last_checkpoint").unlink()
+    (path / "_delta_log" / "_last_checkpoint").remove()
     assert delta_log.version(path) == 11
