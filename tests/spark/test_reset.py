@@ -107,7 +107,7 @@ def test_any_later_full_dump_completes_the_table(lake: TestLake) -> None:
     done(lake, "reset", {"table": "shop.t"}, dumps=Dumps())
     since = lake.build.offset
     lake.build.chunk(T, [{"id": 1, "v": "x"}], dump="part")
-    lake.build.finished(T, "part", since=since, since_segment=2, key_from=[0], key_to=[5])
+    lake.build.finished(T, "part", since=since, since_segment=2, key_from=0, key_to=5)
     lake.build.seal()
     lake.merge_well()
     assert _status(lake).state is State.INCOMPLETE
