@@ -268,8 +268,11 @@ def test_the_delta_table_itself(
     merge_here(shop.config)
     location = table_location(open_lake(shop.config), TableName.parse(shop.a))
 
+    theirs = spark.newSession()
+    theirs.conf.set("spark.databricks.delta.commitInfo.userMetadata", "theirs")
+
     def lake(statement: str) -> None:
-        spark.sql(statement.replace("{}", f"delta.`{location}`"))
+        theirs.sql(statement.replace("{}", f"delta.`{location}`"))
 
     file = tmp_path / "certificate.json"
     assert verify_here(shop.config, shop.a, certificate=file).equal

@@ -10,8 +10,8 @@ import pytest
 from dblog_core import lake_tasks
 from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.interfaces import Json
-from dblog_core.lake import State, read_status
-from spark_jobs import tasks
+from dblog_core.lake import State, read_status, table_location
+from spark_jobs import delta_log, tasks
 from spark_jobs.tasks import Kind
 from spark_jobs.tools import Done, Tools
 from tests.spark.lakes import TestLake
@@ -39,7 +39,10 @@ class Marks:
             raise self.error
         self.done.append(tools.number)
         table = tools.status.tables[arguments["table"]]
-        marked = replace(table, state=State.INCOMPLETE, version=7)
+        place = table_location(tools.lake.location, ONE.table)
+        change = f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('marked' = '{tools.number}')"
+        tools.session(arguments["table"]).sql(change)
+        marked = replace(table, state=State.INCOMPLETE, version=delta_log.version(place))
         return Done({"planned": arguments["planned"]}, {arguments["table"]: marked})
 
 
@@ -73,7 +76,7 @@ def test_a_task_is_a_merge_of_its_own(merged: TestLake, marks: Marks) -> None:
     assert merger.task() is None and marks.done == [2]
     assert _outcome(merged, task) == lake_tasks.Outcome(2, {"planned": 2})
     one, two = merged.cuts()
-    assert two["offset"] == one["offset"] and two["tables"] == {"shop.one": 7}
+    assert two["offset"] == one["offset"] and two["tables"] == {"shop.one": one["tables"]["shop.one"] + 1}
     status = read_status(merged.location)
     assert status is not None and status.tables["shop.one"].state is State.INCOMPLETE
     assert (status.segment, status.offset) == (1, one["offset"])
