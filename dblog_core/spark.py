@@ -200,6 +200,7 @@ def run_job(
         errors="replace",
         start_new_session=True,
     )
+    assert process.stdout is not None  # a pipe, as asked for
     reader = threading.Thread(target=_read, args=(process.stdout, on_line, on_result), daemon=True)
     reader.start()
     try:
@@ -237,14 +238,15 @@ def _wait(process: subprocess.Popen[str], stop: threading.Event) -> int:
     return process.returncode
 
 
-def _read(lines: IO[str] | None, on_line: Callable[[str], None], on_result: Callable[[str], None] | None) -> None:
+def _read(lines: IO[str], on_line: Callable[[str], None], on_result: Callable[[str], None] | None) -> None:
     """spark-submit joins the job's two streams in its stdout: results are the lines that are JSON objects."""
-    for line in lines or ():
-        text = line.rstrip("\n")
-        if on_result is not None and text.startswith("{"):
-            on_result(text)
-        elif text:
-            on_line(text)
+    with lines:
+        for line in lines:
+            text = line.rstrip("\n")
+            if on_result is not None and text.startswith("{"):
+                on_result(text)
+            elif text:
+                on_line(text)
 
 
 def check(config: Config) -> Iterator[Problem]:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from dblog_core.config import Config
@@ -51,7 +50,7 @@ def config(cluster: SparkCluster, directory: Path) -> Config:
 
 
 @pytest.mark.timeout(900)
-def test_a_merge_on_a_cluster_outlives_an_executor(cluster: SparkCluster, tmp_path: Path) -> None:
+def test_a_merge_on_a_cluster_outlives_an_executor(spark: SparkSession, cluster: SparkCluster, tmp_path: Path) -> None:
     given, chance = config(cluster, tmp_path), random.Random(1)
     build = SegmentBuilder(open_staging(given))
     rows: dict[int, bytes] = {}
@@ -75,7 +74,7 @@ def test_a_merge_on_a_cluster_outlives_an_executor(cluster: SparkCluster, tmp_pa
     merging.join(600)
     assert codes == [0], said
     assert cluster.workers[1].executors()
-    held = DeltaTable(str(table_location(lake, DOCUMENTS.table))).to_pyarrow_table(columns=["id", "data"])
+    held = spark.read.format("delta").load(str(table_location(lake, DOCUMENTS.table))).select("id", "data").toArrow()
     assert dict(zip(held["id"].to_pylist(), held["data"].to_pylist(), strict=True)) == rows
     assert list((own_directory(lake) / "checkpoints").names()) == []
 
@@ -84,7 +83,6 @@ def test_a_merge_on_a_cluster_outlives_an_executor(cluster: SparkCluster, tmp_pa
 def test_executors_compare_the_files_of_large_works(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
 ) -> None:
-
     monkeypatch.setattr(changes, "CHECKED_HERE", 0)
     lake = TestLake(spark, Staging(str(tmp_path / directory), source="shop"), tmp_path / "lake")
     for first in (1, 11, 21):
