@@ -79,7 +79,7 @@ WANTED = (
 )
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_thousands_of_seeds_come_to_rest_with_the_lake_as_the_source() -> None:
     counts = run_all(0, SEEDS)
     print(counts)
