@@ -305,6 +305,11 @@ class Config(_Section):
     s3: S3Config = S3Config()
 
 
+def uses_s3(config: Config) -> bool:
+    """Whether staging or lake lie on an object store."""
+    return any(path.startswith("s3://") for path in (config.staging.path, config.lake.path))
+
+
 def load(path: Path | str, *, secrets: bool = True) -> Config:
     """Reads and checks the file; paths in it that are not absolute are meant from its own directory.
 

@@ -21,7 +21,7 @@ from typing import IO
 import orjson
 from pydantic import SecretStr
 
-from dblog_core.config import Config
+from dblog_core.config import Config, uses_s3
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Problem
 
@@ -83,11 +83,6 @@ def _on_s3(config: Config) -> dict[str, str]:
     if uses_s3(config) and config.spark.master.startswith("local"):
         return {"spark.driver.extraClassPath": ":".join(str(jar) for jar in s3_jars(config))}
     return {}
-
-
-def uses_s3(config: Config) -> bool:
-    """Whether Spark has to read or write an object store."""
-    return any(path.startswith("s3://") for path in (config.staging.path, config.lake.path))
 
 
 def delta_jars(config: Config) -> list[Path]:

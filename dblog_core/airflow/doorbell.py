@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from dblog_core.config import uses_s3
 from dblog_core.errors import DblogError
-from dblog_core.spark import uses_s3
 
 if TYPE_CHECKING:
     from dblog_core.config import Config
