@@ -6,6 +6,7 @@ import multiprocessing
 
 import pytest
 
+from tests.protocol.capture import Capture, Rules, Staged
 from tests.protocol.checker import Found, search
 from tests.protocol.mutants import MUTANTS, Mutant
 from tests.protocol.scenarios import scenarios
@@ -34,3 +35,15 @@ def test_a_mistake_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> 
     found = search(mutant.scenario, mutant.rules)
     assert found.violation is not None
     print(found)
+
+
+def test_a_copy_of_a_capture_has_all_that_the_capture_has() -> None:
+    capture = Capture(Staged(), snapshots=True, rules=Rules())
+    copy = capture.copy()
+    for old, new in [
+        (capture.dumps, copy.dumps),
+        (capture.dumps._windows, copy.dumps._windows),
+        (capture.dumps._tasks, copy.dumps._tasks),
+        (capture.visibility, copy.visibility),
+    ]:
+        assert old is not new and vars(new).keys() == vars(old).keys()

@@ -173,7 +173,7 @@ def test_added_columns_are_followed_in_their_place(lake: TestLake) -> None:
     assert [(r["id"], r["v"], r["last"]) for r in lake.rows(wider)] == [(1, "a", None), (2, "b", None), (3, "c", None)]
 
 
-def test_a_shape_that_cannot_be_followed_stops_that_table_alone_until_a_dump_builds_it_anew(lake: TestLake) -> None:
+def test_a_shape_that_cannot_be_followed_stops_that_table_alone_until_it_is_built_anew(lake: TestLake) -> None:
     build = lake.build
     other = table("other", id=pa.int64())
     narrower = table("notes", id=pa.int64(), v=pa.int32())
@@ -187,7 +187,7 @@ def test_a_shape_that_cannot_be_followed_stops_that_table_alone_until_a_dump_bui
     build.seal()
     lake.merge()
     status = _status(lake, NOTES)
-    assert status.state == "stopped" and "big is gone" in str(status.error) and "dblog dump" in str(status.error)
+    assert status.state == "stopped" and "big is gone" in str(status.error) and "dblog reset" in str(status.error)
     assert (status.offset, _status(lake, other).offset) == (1, build.offset)
     assert lake.rows(other) == [{"id": 5}] and len(lake.rows(NOTES)) == 1
     (lake.path / lake.table(NOTES).path).rename(lake.path / "moved away")
