@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import UUID
 
 from dblog_core.interfaces import ChunkReader
 from dblog_core.schema import TableName, TableSchema
@@ -62,6 +63,17 @@ def mysql_cases() -> dict[str, Case]:
     }
 
 
+def mariadb_cases() -> dict[str, Case]:
+    """Of types that MySQL does not have; in the order of their text, of their bytes, and of neither."""
+    uuids = [UUID("6ccd780c-baba-1026-9564-5b8c656024db"), UUID("5ccd780c-baba-1126-9564-5b8c656024db")]
+    uuids += [UUID(int=number) for number in (0, 1, 2**64, 2**127, 2**128 - 1)]
+    return {
+        "inet4": ("inet4", ["'9.255.0.1'", "'10.0.0.0'", "'0.0.0.0'", "'255.255.255.255'", "'127.0.0.1'"]),
+        "inet6": ("inet6", ["'::'", "'::1'", "'::ffff:10.0.0.1'", "'2001:db8::'", "'fe80::27'", "'::5c:27'"]),
+        "native_uuid": ("uuid", [f"'{uuid}'" for uuid in uuids]),
+    }
+
+
 def postgres_cases() -> dict[str, Case]:
     hexed = [rf"'\x{h}'" for h in BYTES]
     texts = [*TEXT_VALUES, "'A'", "'b'", "'É2'"]
@@ -102,7 +114,9 @@ TYPES = (
 
 
 def cases(database: Database) -> dict[str, Case]:
-    return mysql_cases() if database.kind in MYSQL_KINDS else postgres_cases()
+    if database.kind == "postgres":
+        return postgres_cases()
+    return {**mysql_cases(), **(mariadb_cases() if database.kind == "mariadb" else {})}
 
 
 def composite(database: Database, name: str) -> tuple[list[str], list[tuple[str, ...]]]:

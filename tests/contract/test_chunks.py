@@ -18,6 +18,7 @@ from tests.contract.keyed import (
     composite,
     every_way,
     fill,
+    mariadb_cases,
     mysql_cases,
     postgres_cases,
     shape,
@@ -26,6 +27,7 @@ from tests.contract.test_source import run
 from tests.fix_servers import Database
 
 CASES = [(kind, case) for kind in MYSQL_KINDS for case in mysql_cases()]
+CASES += [("mariadb", case) for case in mariadb_cases()]
 CASES += [("postgres", case) for case in postgres_cases()]
 COMPOSITES = ["mixed", "enum_first", "enum_last", "binary_first"]
 

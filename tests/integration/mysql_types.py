@@ -72,6 +72,14 @@ COMMON = {
     "stored_": "int AS (i2 + 2) STORED",
 }
 MYSQL = {"vec": "vector(3)"}
+MARIADB = {"inet4_": "inet4", "inet6_": "inet6", "uuid_": "uuid", "uuid1_": "uuid"}
+MARIADB_ROWS: tuple[dict[str, object], ...] = (
+    {"inet4_": "255.255.255.255", "inet6_": "::", "uuid_": "ffffffff-ffff-ffff-ffff-ffffffffffff",
+     "uuid1_": "123e4567-e89b-12d3-a456-426655440000"},
+    {"inet4_": "0.0.0.0", "inet6_": "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "uuid_": "00000000-0000-0000-0000-000000000000",
+     "uuid1_": "6ccd780c-baba-1026-9564-5b8c656024db"},
+    {"inet4_": "10.0.0.0", "inet6_": "::ffff:10.0.0.0", "uuid_": "01020304-0506-4708-8900-000000000000"},
+)  # fmt: skip
 
 JSON = (
     '{"b": 1, "aa": [1, 2.5, -3, 1e100, true, false, null, "x\\"\\u0001\\n\\u007fé\\ud83d\\ude00/"], "max": 18446744073709551615,'
@@ -115,7 +123,7 @@ ROWS: tuple[dict[str, object], ...] = (
 
 
 def columns(kind: str) -> dict[str, str]:
-    return {**COMMON, **(MYSQL if kind == "mysql" else {})}
+    return {**COMMON, **(MYSQL if kind == "mysql" else MARIADB)}
 
 
 def create(kind: str, name: str) -> str:
@@ -125,7 +133,8 @@ def create(kind: str, name: str) -> str:
 def inserts(kind: str, name: str) -> list[tuple[str, tuple[object, ...]]]:
     """(statement, values) for each row; shapes and vectors, which are written by functions, in the first two."""
     found = []
-    for number, row in enumerate(ROWS):
+    for number, common in enumerate(ROWS):
+        row = {**common, **(MARIADB_ROWS[number] if kind == "mariadb" and number < len(MARIADB_ROWS) else {})}
         names, marks = ["id", *row], ["%s"] * (1 + len(row))
         if number < 2:
             names += ["ge", "po"]

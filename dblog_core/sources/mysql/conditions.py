@@ -22,6 +22,7 @@ from dblog_core.errors import RequestError
 from dblog_core.filters import Filter
 from dblog_core.schema import Column, TableSchema
 from dblog_core.sources.mysql.connection import quoted
+from dblog_core.sources.mysql.types import NATIVE
 from dblog_core.values import Key
 
 Condition = tuple[str, list[Any]]
@@ -208,8 +209,12 @@ def _decimal(text: str, column: Column) -> decimal.Decimal:
 
 
 def selected(column: Column) -> str:
-    # A FLOAT is printed with six digits; as a double it is printed exactly.
-    return f"CAST({quoted(column.name)} AS DOUBLE)" if pa.types.is_float32(column.type) else quoted(column.name)
+    name = quoted(column.name)
+    if pa.types.is_float32(column.type):
+        return f"CAST({name} AS DOUBLE)"  # a FLOAT is printed with six digits; as a double it is printed exactly
+    if size := NATIVE.get(_base(column)):
+        return f"CAST({name} AS BINARY({size}))"  # as the log has it
+    return name
 
 
 def _base(column: Column) -> str:

@@ -25,6 +25,7 @@ from dblog_core.rules import mask_of
 from dblog_core.schema import Column, TableSchema
 from dblog_core.sources.mysql.conditions import selected
 from dblog_core.sources.mysql.connection import quoted
+from dblog_core.sources.mysql.types import NATIVE
 
 _SIZED = re.compile(r"(\w+)(?:\((\d+))?")
 _DIGITS = 16
@@ -95,7 +96,7 @@ def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]
 
 def _present(column: Column, zero_dates: str) -> str:
     """The column, NULL where its date does not exist and is staged as none."""
-    name = quoted(column.name)
+    name = selected(column) if _base(column) in NATIVE else quoted(column.name)
     if zero_dates != "null" or not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
         return name
     exists = f"{name} >= '0001-01-01' AND DAYOFMONTH({name}) BETWEEN 1 AND DAYOFMONTH(LAST_DAY({name}))"

@@ -79,6 +79,9 @@ def decimal(precision: int, scale: int) -> ColumnType:
     return ColumnType(Kind.DECIMAL, pa.decimal128(precision, scale), text, precision=precision, scale=scale)
 
 
+NATIVE = {"inet4": 4, "inet6": 16, "uuid": 16}
+"""MariaDB's types that its log calls `binary`: bytes of each. A SELECT prints them as text, unless it casts them."""
+
 _BY_NAME: dict[str, pa.DataType] = {
     "float": pa.float32(),
     "double": pa.float64(),
@@ -98,6 +101,7 @@ _BY_NAME: dict[str, pa.DataType] = {
         ("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"), pa.binary()
     ),
     **dict.fromkeys(("geometrycollection", "geomcollection"), pa.binary()),
+    **dict.fromkeys(NATIVE, pa.binary()),
 }
 
 
