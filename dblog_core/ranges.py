@@ -58,11 +58,14 @@ def cut(
     options: Json,
     *,
     wanted: int | None = None,
+    sparing: bool = False,
 ) -> list[Range]:
     """The range `ends` of a table in one or more ranges without a gap, in key order. Raises RequestError.
 
     It is left whole where it is small, where `wanted` is 1, and where no index serves the order of the key: reading
-    boundaries would sort the table then, as every chunk does.
+    boundaries would sort the table then, as every chunk does. `sparing`, for a whole table: a range for each worker,
+    and the index is not read beyond the place where the last of them begins by the server's estimate, which may cost
+    balance.
     """
     read = reader.explain(schema, filters=filters)
     open_ended = ends.key_from is None and ends.key_to is None
@@ -73,6 +76,10 @@ def cut(
     if wanted is None and open_ended and not filters and (even := _even(reader, schema, rows_in_table, options)):
         return even
     stride = _stride(rows_in_table, options, wanted, whole=open_ended)
+    if sparing and (number := min(count(read.rows, options, wanted), int(options["workers"]))) > 1:
+        enough = -(-read.rows * (number - 1) // number)
+        sample, step = _sample(reader, schema, ends, every=stride, enough=enough)
+        return _balanced(sample, step, ends, max(read.rows, len(sample) * step), number)
     sample, step = _sample(reader, schema, ends, every=stride)
     rows = _rows(len(sample) * step, step, rows_in_table if open_ended else None)
     parts = _balanced(sample, step, ends, rows, count(rows, options, wanted))
@@ -110,8 +117,11 @@ def _stride(rows: int, options: Json, wanted: int | None, *, whole: bool) -> int
     return max(1, finest, -(-rows // SAMPLE) if whole else 0)
 
 
-def _sample(reader: ChunkReader, schema: TableSchema, ends: Range, *, every: int) -> tuple[list[Key], int]:
-    """Evenly spaced keys of the range, at most SAMPLE, and how many rows lie from one to the next."""
+def _sample(
+    reader: ChunkReader, schema: TableSchema, ends: Range, *, every: int, enough: int | None = None
+) -> tuple[list[Key], int]:
+    """Evenly spaced keys of the range, at most SAMPLE, of its first `enough` rows; and how many rows lie from one to
+    the next."""
     first = ends.key_from if ends.key_from is not None else ends.after
     after = None if first is None else key_from_json(first, schema)
     upto = None if ends.key_to is None else key_from_json(ends.key_to, schema)
@@ -119,6 +129,8 @@ def _sample(reader: ChunkReader, schema: TableSchema, ends: Range, *, every: int
     while True:
         for key in reader.boundaries(schema, after=keys[-1] if keys else after, upto=upto, every=every):
             keys.append(key)
+            if enough is not None and len(keys) * every >= enough:
+                return keys, every
             if len(keys) > SAMPLE:
                 break
         else:

@@ -128,7 +128,8 @@ class TableCheck:
 
     def _parts(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
         options = {"chunk_size": self._tools.config.dump.chunk_size, "workers": self._tools.workers}
-        return ranges.cut(reader, schema, (), Range(), options, wanted=1 if self._tools.workers == 1 else None)
+        wanted = 1 if self._tools.workers == 1 else None
+        return ranges.cut(reader, schema, (), Range(), options, wanted=wanted, sparing=True)
 
     def _counted(self) -> Callable[[int], None]:
         total = 0

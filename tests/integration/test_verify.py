@@ -25,6 +25,7 @@ from dblog_core.schema import TableName
 from dblog_core.verify import reading, run
 from dblog_core.window import Windows
 from dblog_core.wiring import open_lake, open_staging, open_state
+from tests.contract.test_source import numbers_of
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
 from tests.plain_judge import PlainLake
@@ -209,6 +210,43 @@ def test_the_source_is_read_once_and_what_differs_once_more(shop: Shop, verify_p
     windows = [probed for manifest in open_staging(shop.config).manifests() for probed in manifest.probes]
     assert len(windows) == ROWS // 100 + 1
     assert [(task.asked, len(task.files)) for task in lake.asked] == [(False, ROWS // 100), (True, 1)]
+
+
+MANY = 6_000  # rows: enough that the table is read in several ranges, whose ends have to be found
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("key", ["number", "text"])
+def test_the_source_reads_at_most_twice_what_a_full_scan_reads(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify_plainly: Plainly, key: str
+) -> None:
+    """Each row once for its hash; and of the index, whose entries are the rows themselves in InnoDB, what it takes to
+    cut the table: looks at a number that counts up, at a text the way to the last range. By the server's counters."""
+    monkeypatch.setattr(reading, "WINDOW_ROWS", 500)
+    kind, value = ("bigint", "n") if key == "number" else ("varchar(40)", "concat('Key ', n)")
+    database.execute(f"CREATE TABLE big (k {kind} PRIMARY KEY, v int)")
+    shop = Shop(database, database.config(tmp_path, dump={"chunk_size": 100, "workers": 4}))
+    verify, lake = verify_plainly(shop.config)
+    with shop.capturing():
+        database.execute(
+            f"INSERT INTO big SELECT {value}, n FROM ({numbers_of(database, MANY)}) s",
+            "ANALYZE big" if database.kind == "postgres" else "ANALYZE TABLE big",
+        )
+        before = _rows_read(database)
+        assert verify(shop.config).equal
+    if database.kind == "postgres":  # a session's counters are told at its end
+        until(lambda: _rows_read(database) - before >= MANY, "the counters")
+    assert len(lake.asked) == 1 and len(lake.asked[0].files) >= MANY // 500
+    assert MANY <= _rows_read(database) - before <= 2 * MANY
+
+
+def _rows_read(database: Database) -> int:
+    """Rows, or the entries of an index that stand for them, that the server has read; PostgreSQL: of `big`."""
+    if database.kind == "postgres":
+        read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'big'"
+        return int(database.query(read)[0][0])
+    names = "'Handler_read_first', 'Handler_read_key', 'Handler_read_last', 'Handler_read_next'"
+    return sum(int(n) for _, n in database.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})"))
 
 
 @pytest.mark.timeout(600)

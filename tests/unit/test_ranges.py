@@ -46,8 +46,8 @@ class Walked(FakeReader):
         return found
 
 
-def cut(reader: Walked) -> list[Range]:
-    return ranges.cut(reader, ORDERS, (), Range(), OPTIONS)
+def cut(reader: Walked, *, sparing: bool = False) -> list[Range]:
+    return ranges.cut(reader, ORDERS, (), Range(), OPTIONS, sparing=sparing)
 
 
 @pytest.mark.parametrize("step", [1, 3])
@@ -78,3 +78,12 @@ def test_an_estimate_that_is_far_off_costs_balance_at_most(estimate: int) -> Non
     reader = Walked(list(range(2_000)), estimate=estimate)
     shares = reader.shares(cut(reader))
     assert len(shares) >= 3 and max(shares) < 3 * min(shares)
+
+
+@pytest.mark.parametrize(("estimate", "most"), [(2_000, 1_000), (2_400, 1_200), (1_600, 1_200)])
+def test_who_is_sparing_walks_to_the_last_range_and_no_further(estimate: int, most: int) -> None:
+    """Two workers, two ranges: half of the keys are read for that, as far as the server knows how many there are."""
+    reader = Walked([i * i for i in range(2_000)], estimate=estimate)
+    shares = reader.shares(cut(reader, sparing=True))
+    assert len(shares) == 2 and max(shares) <= most + 2 * OPTIONS["chunk_size"]
+    assert reader.walked <= estimate * 3 // 4, "with the looks that show the key to be uneven"
