@@ -57,6 +57,7 @@ class MemoryStorage:
     def __init__(self, disk: Disk, simulation: Simulation | None = None) -> None:
         self.root = Path("/simulated")
         self.disk, self._simulation = disk, simulation
+        self._named = set[str]()  # relative paths that are known to lie below the root
 
     def path(self, relative: str) -> Path:
         pure = PurePosixPath(relative)
@@ -128,7 +129,9 @@ class MemoryStorage:
         self._after("remove", relative)
 
     def _before(self, what: str, relative: str) -> None:
-        self.path(relative)
+        if relative not in self._named:
+            self.path(relative)
+            self._named.add(relative)
         if self._simulation is not None:
             self._simulation.step(f"storage {what} {relative}", away)
 
