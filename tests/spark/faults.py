@@ -1,67 +1,102 @@
 """Faults for merges: every point at which a merger can die, stand still, or lose the answer to a commit.
 
-Points are counted over everything that a merge does to the lake: its own steps, each of its small files, and each
-statement that commits to a table or to the cuts, before it and after it.
+Points are of kinds, and counted by them: everything that a merge does to the lake, before it and after it. That is each
+of its small files, each statement that commits to a table, to its history or to the cuts, and its own steps.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
 from pyspark.errors import PySparkException
 
-from dblog_core.errors import DblogError, LeaseLost
+from dblog_core.errors import DblogError, LakeError, LeaseLost
 from dblog_core.storage.location import Location
-from spark_jobs import cuts
+from spark_jobs import cuts, ghosts
+from spark_jobs.history import History
 from spark_jobs.lake import LakeTable
 from spark_jobs.rounds import Merger
 from tests.spark.lakes import Crash, TestLake
 
 DEADLINE = 600.0
 
+_FILES = {
+    r"_dblog/mergers/\d+\.json": "claim",
+    r"_dblog/merges/\d+\.json": "record",
+    r"_dblog/merges/\d+\.done\.json": "outcome",
+    r"_dblog/status\.json": "status",
+    r"_dblog/withheld/\d+\.json": "withheld keys",
+}
+COMMITS = ("merge", "append", "truncate", "ghosts", "history", "history of ghosts")
+"""What Spark is asked to commit, and may commit without saying so."""
+
+_WRITES = (*COMMITS, "table", "history table", "cut", *_FILES.values())
+KINDS = (*(f"{when} {write}" for write in _WRITES for when in ("before", "after")), "step merged", "step applied")
+"""All kinds of points. The other steps of a merge follow a write at once."""
+
+BEGINNING = tuple(f"{when} {write}" for write in ("append", "table", "history table") for when in ("before", "after"))
+"""Kinds that only the first merge of a table is certain to come by."""
+
+OFTEN = (*COMMITS, "table", "history table", "withheld keys")
+"""What a merge of two tables may do twice and more."""
+
 
 class Points:
-    """Numbers the points that one merger passes; does `act` at number `at`, and not again."""
+    """Counts the points of some kinds that one merger passes; does `act` at number `at`, and not again."""
 
-    def __init__(self, at: int, act: Callable[[str], None], *, only: str = "") -> None:
-        """`only`: counts points of these beginnings alone."""
-        self._at, self._act, self._only = at, act, only
+    def __init__(self, kinds: tuple[str, ...], at: int, act: Callable[[str], None]) -> None:
+        self._kinds, self._at, self._act = kinds, at, act
         self._lock = threading.Lock()
         self._passed = 0
         self._dead = False
         self.happened: str | None = None
 
-    def reach(self, name: str) -> None:
+    def reach(self, kind: str) -> None:
         with self._lock:
             if self._dead:
                 raise Crash  # the other threads of a process that died go no further
-            if not name.startswith(self._only):
+            if kind not in self._kinds:
                 return
             self._passed += 1
             here = self._passed == self._at
             if here:
-                self.happened = name
+                self.happened = kind
         if here:
-            self._act(name)
+            self._act(kind)
+
+    def step(self, name: str) -> None:
+        self.reach(f"step {name.split()[0]}")
 
     def die(self) -> None:
         self._dead = True
         raise Crash
 
 
+def _file(path: Location) -> str:
+    found = [kind for pattern, kind in _FILES.items() if re.search(f"(^|/){pattern}$", path.path)]
+    assert found, f"a merge writes {path}, of which no kind of points knows"
+    return found[0]
+
+
+def _told(history: History, _lines: Any, app: str, _version: int) -> str:
+    return "history of ghosts" if app.endswith(":ghosts") else "history"
+
+
 @contextmanager
 def counted(points: Points) -> Iterator[None]:
     """Everything that mergers do within passes these points."""
 
-    def around(target: Any, name: str, kind: str) -> Any:
+    def around(target: Any, name: str, kind: Callable[..., str]) -> Any:
         real = getattr(target, name)
 
         def called(*args: Any, **kwargs: Any) -> Any:
-            what = f"{kind} {getattr(args[0], 'path', '')}"
+            what = kind(*args)
             points.reach(f"before {what}")
             result = real(*args, **kwargs)
             points.reach(f"after {what}")
@@ -69,14 +104,20 @@ def counted(points: Points) -> Iterator[None]:
 
         return mock.patch.object(target, name, called)
 
-    with (
-        around(LakeTable, "_merge", "commit"),
-        around(LakeTable, "_append", "commit"),
-        around(LakeTable, "remove_older", "commit"),
-        around(Location, "create", "create"),
-        around(Location, "replace", "replace"),
-        around(cuts, "append", "cut"),
-    ):
+    with ExitStack() as stack:
+        for target, name, kind in (
+            (LakeTable, "_create", lambda *_: "table"),
+            (LakeTable, "_merge", lambda *_: "merge"),
+            (LakeTable, "_append", lambda *_: "append"),
+            (LakeTable, "remove_older", lambda *_: "truncate"),
+            (History, "_create", lambda *_: "history table"),
+            (History, "_append", _told),
+            (ghosts, "remove", lambda *_: "ghosts"),
+            (cuts, "append", lambda *_: "cut"),
+            (Location, "create", lambda path, *_: _file(path)),
+            (Location, "replace", lambda path, *_: _file(path)),
+        ):
+            stack.enter_context(around(target, name, kind))
         yield
 
 
@@ -86,70 +127,101 @@ def rounds(merger: Merger) -> None:
         retry = False
 
 
-def killed(lake: TestLake, at: int) -> str:
-    """A merger that dies at point `at`, if it comes that far; where it died."""
-    points = Points(at, lambda name: points.die())
+@dataclass(frozen=True)
+class Fault:
+    """What befalls a merge at the `at`-th point of these kinds, if it comes that far."""
+
+    name: str
+    kinds: tuple[str, ...]
+    at: int = 1
+
+    def befall(self, lake: TestLake) -> Happened:
+        """A merge of all that there is, with the fault."""
+        return _BEFALL[self.name](lake, self.kinds, self.at)
+
+
+@dataclass(frozen=True)
+class Happened:
+    fault: str
+    point: str | None = None
+    """None: the merge did not come by."""
+    then: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.fault} {self.point}{self.then}" if self.point else f"not {self.fault}"
+
+
+def _killed(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
+    """A merger dies."""
+    points = Points(kinds, at, lambda kind: points.die())
     with counted(points):
         try:
-            rounds(lake.merger(step=points.reach))
+            rounds(lake.merger(step=points.step))
         except Crash:
             assert points.happened is not None
-    return f"killed {points.happened}" if points.happened else "merged"
+    return Happened("killed", points.happened)
 
 
-def unanswered(lake: TestLake, at: int) -> str:
-    """A merger whose `at`-th commit succeeds, while Spark says that it failed."""
+def _unanswered(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
+    """A commit succeeds, while Spark says that it failed."""
 
-    def lose(name: str) -> None:
-        raise PySparkException(f"the answer was lost {name}")
+    def lose(kind: str) -> None:
+        raise LakeError("the answer was lost") if kind == "after cut" else PySparkException("the answer was lost")
 
-    points = Points(at, lose, only="after commit")
+    points, then = Points(kinds, at, lose), ""
     with counted(points):
-        rounds(lake.merger(step=lambda name: None))
-    return f"answer lost {points.happened}" if points.happened else "merged"
+        try:
+            rounds(lake.merger(step=points.step))
+        except LakeError as error:
+            if points.happened is None:
+                raise
+            then = f", ended: {error.message}"
+    return Happened("unanswered", points.happened, then)
 
 
-def overtaken(lake: TestLake, at: int) -> str:
-    """A merger that stands still at point `at` while another takes the lake over and merges all; then it goes on."""
-    return _with_another(lake, at, wait=True)
+def _overtaken(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
+    """A merger stands still while another takes the lake over and merges all; then it goes on."""
+    return _with_another(lake, kinds, at, wait=True)
 
 
-def together(lake: TestLake, at: int) -> str:
-    """A merger that goes on while another takes the lake over from point `at` on."""
-    return _with_another(lake, at, wait=False)
+def _together(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
+    """A merger goes on while another takes the lake over."""
+    return _with_another(lake, kinds, at, wait=False)
 
 
-def _with_another(lake: TestLake, at: int, *, wait: bool) -> str:
-    failed, other = list[DblogError](), threading.Thread(target=lambda: _merge(lake, failed))
+def _with_another(lake: TestLake, kinds: tuple[str, ...], at: int, *, wait: bool) -> Happened:
+    failed, other = list[Exception](), threading.Thread(target=lambda: _merge(lake, failed))
 
-    def take_over(name: str) -> None:
+    def take_over(_kind: str) -> None:
         other.start()
         if wait:
             other.join(DEADLINE)
 
-    points, gave_up = Points(at, take_over), ""
+    points, gave_up, name = Points(kinds, at, take_over), "", "overtaken" if wait else "together"
     with counted(points):
         try:
-            rounds(lake.merger(step=points.reach))
+            rounds(lake.merger(step=points.step))
         except LeaseLost:
             gave_up = ", gave up"
         if points.happened is None:
-            return "merged"
+            return Happened(name)
         other.join(DEADLINE)
     assert not other.is_alive() and not failed, failed
-    return f"overtaken {'and waiting ' if wait else ''}{points.happened}{gave_up}"
+    return Happened(name, points.happened, gave_up)
 
 
-def _merge(lake: TestLake, failed: list[DblogError]) -> None:
+def _merge(lake: TestLake, failed: list[Exception]) -> None:
     try:
         rounds(lake.merger())
-    except DblogError as error:
+    except (DblogError, PySparkException) as error:
         failed.append(error)
 
 
-FAULTS: dict[str, Callable[[TestLake, int], str]] = {
-    "killed": killed,
-    "unanswered": unanswered,
-    "overtaken": overtaken,
-    "together": together,
+_BEFALL: dict[str, Callable[[TestLake, tuple[str, ...], int], Happened]] = {
+    "killed": _killed,
+    "unanswered": _unanswered,
+    "overtaken": _overtaken,
+    "together": _together,
 }
+LOST = tuple(f"after {write}" for write in (*COMMITS, "cut"))
+"""Where an answer can be lost."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from delta.exceptions import ConcurrentTransactionException
 
 from dblog_core.errors import LeaseLost
 from dblog_core.lake import own_directory, read_status
@@ -148,6 +149,61 @@ def test_a_merger_that_wakes_up_after_another_took_over_changes_nothing(
         states = {name: str(t.state) for name, t in after["status"].tables.items()}
         assert states == {"shop.one": "ok", "shop.two": "incomplete"}, point
         assert [r["v"] for r in lake.rows(ONE)] == [f"v{number}", *["new"] * (number - 1)]
+
+
+@contextmanager
+def _still_in_delta(lake: TestLake, statement: str) -> Iterator[Any]:
+    """The next such statement on `one` stands still when Delta has made its files and is about to commit them; yields
+    that phase of its transaction. This is Delta's own observer of transactions, which its tests lock phases with."""
+    jvm = lake.spark._jvm
+    assert jvm is not None
+    delta = jvm.org.apache.spark.sql.delta
+    phases = delta.fuzzer.OptimisticTransactionPhases.forName("a paused merger")
+    for phase in (phases.initialPhase(), phases.preparePhase(), phases.backfillPhase(), phases.postCommitPhase()):
+        phase.entryBarrier().unblock()
+    real, taken = getattr(LakeTable, statement), threading.Event()
+
+    def observed(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
+        if taken.is_set() or not table.path.path.endswith("shop/one"):
+            return real(table, *args, **kwargs)
+        taken.set()
+        before = delta.TransactionExecutionObserver.getObserver()
+        delta.TransactionExecutionObserver.setObserver(delta.fuzzer.PhaseLockingTransactionExecutionObserver(phases))
+        try:
+            return real(table, *args, **kwargs)
+        finally:
+            delta.TransactionExecutionObserver.setObserver(before)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LakeTable, statement, observed)
+        commit = phases.commitPhase()
+        try:
+            yield commit
+        finally:
+            if not commit.hasEntered():
+                commit.entryBarrier().unblock()
+
+
+@pytest.mark.parametrize("statement", ["_merge", "_append"])
+def test_a_merger_that_sleeps_before_deltas_own_commit_is_refused_by_delta(lake: TestLake, statement: str) -> None:
+    """It has looked at the claim and at the table, and its rows are written: only Delta can refuse it now."""
+    _segment(lake, 1)
+    lake.merge_well()
+    if statement == "_merge":
+        _segment(lake, 2)
+    else:  # nothing but new keys, above all others: no commit of another stands in the way of such an append
+        lake.build.create(ONE, {"id": 5000, "v": "new", "big": "b"})
+        lake.build.seal()
+    pause = Pause("nowhere")
+    with _still_in_delta(lake, statement) as commit, _asleep(lake, pause) as sleeper:
+        _until(lambda: commit.hasReached() or sleeper.done())
+        assert not sleeper.done(), sleeper.exception()
+        left = _take_over(lake)
+        commit.entryBarrier().unblock()
+        error = sleeper.exception(SECONDS)
+    assert isinstance(error, LeaseLost), error
+    assert isinstance(error.__context__, ConcurrentTransactionException), error.__context__
+    assert _left(lake) == left
 
 
 def _until(true: Callable[[], bool]) -> None:

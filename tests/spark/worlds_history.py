@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,14 +21,22 @@ class Expected:
     left_out: int = 0
     """Refreshes of rows that stood like that."""
     _rows: dict[Key, dict[str, Any]] = field(default_factory=dict)
+    _offsets: dict[Key, int] = field(default_factory=dict)
     _at: int = 0
 
     def read(self, lines: list[Line], upto: int) -> None:
         """One merge: the lines up to an offset."""
         last: dict[Key, dict[str, Any]] = {}
+        finished = []
         while self._at < len(lines) and lines[self._at].offset <= upto:
-            self._line(lines[self._at], last)
+            line = lines[self._at]
             self._at += 1
+            if line.op == "f":
+                finished.append(line)
+            else:
+                self._line(line, last)
+        for line in finished:
+            self._ghosts(line)
         for row in self._rows.values():
             if UNKNOWN in row.values():
                 row.update(dict.fromkeys(_VALUES, UNKNOWN))
@@ -39,6 +48,7 @@ class Expected:
             self._tell(line, dict.fromkeys(_VALUES))
             return
         assert line.key is not None
+        self._offsets[line.key] = line.offset
         if line.op == "d":
             last[line.key] = self._rows.pop(line.key, nothing)
             self._tell(line, nothing)
@@ -53,10 +63,22 @@ class Expected:
         self._rows[line.key] = row
         self._tell(line, row)
 
+    def _ghosts(self, line: Line) -> None:
+        """What the end of a dump shows to be gone, when the merge has done all else: whole rows alone are in the lake.
+        They go by one offset, in the order of their keys."""
+        whole = [key for key, row in self._rows.items() if UNKNOWN not in row.values()]
+        for key in sorted(k for k in whole if self._offsets[k] <= line.since and k not in line.dumped):
+            del self._rows[key]
+            self._tell(Line(line.offset, "d", key, {}), dict.fromkeys(_VALUES, UNKNOWN))
+
     def _tell(self, line: Line, row: dict[str, Any]) -> None:
         unknown = frozenset(c for c in _VALUES if row[c] is UNKNOWN)
         values = tuple(None if row[c] is UNKNOWN else row[c] for c in _VALUES)
         self.lines.append((line.offset, line.op, line.key, values, unknown))
+
+    def in_order(self) -> list[Told]:
+        """All lines, by offset and key."""
+        return sorted(self.lines, key=_place)
 
     @staticmethod
     def as_told(row: Row) -> Told:
@@ -64,3 +86,13 @@ class Expected:
         key = None if row["_dblog_op"] == "t" else (row["world"], row["k"])
         values = tuple(row[c] for c in _VALUES)
         return row["_dblog_offset"], row["_dblog_op"], key, values, frozenset(row["_dblog_unchanged"] or ())
+
+    @classmethod
+    def as_all_told(cls, rows: Iterable[Row]) -> list[Told]:
+        """The rows of the history table, by offset and key."""
+        return sorted(map(cls.as_told, rows), key=_place)
+
+
+def _place(told: Told) -> tuple[int, Key]:
+    offset, _, key, *_ = told
+    return offset, key or (-1, "")

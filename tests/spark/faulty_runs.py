@@ -1,0 +1,176 @@
+"""Runs of merges with faults: changes of two tables, a fault for each of some merges, and the judgement at the end.
+
+The lake is judged by another reader of Delta than the one that wrote it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from pyspark.sql import SparkSession
+
+from dblog_core.lake import history_location, read_status
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.storage.location import Location
+from tests.spark.faults import BEGINNING, KINDS, LOST, OFTEN, Fault, Happened
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row
+from tests.spark.worlds import SHAPE, Key, Oracle, Source
+from tests.spark.worlds_history import Expected
+
+WORLDS = 3
+NAMES = ("first", "second")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fault for each burst of changes but the last, whose merge is well; and how others keep house in between."""
+
+    faults: Sequence[Fault | None]
+    housekeeping: float = 0.0
+    """How likely a table is joined and vacuumed by somebody after a fault."""
+    then: bool = True
+    """Whether there are changes after the last fault."""
+    quiet: frozenset[int] = frozenset()
+    """Bursts in which the second table is left alone."""
+
+
+def in_turn(seed: str, number: int) -> Plan:
+    """Run `number` of many: a merger dies at each kind of step in turn; what else happens is drawn."""
+    dice = random.Random(f"plan {seed}")
+    kind = KINDS[number % len(KINDS)]
+    often = kind.split(maxsplit=1)[1] in OFTEN
+    death = Fault("killed", (kind,), dice.choice((1, 1, 2)) if often and number // len(KINDS) % 2 else 1)
+    other = dice.choice(
+        (
+            Fault("unanswered", LOST, dice.randrange(1, 7)),
+            Fault(dice.choice(("killed", "overtaken", "together")), KINDS, dice.randrange(1, 30)),
+        )
+    )
+    faults = (death, other) if kind in BEGINNING else (other, death)
+    return Plan(faults, housekeeping=dice.choice((0.0, 0.5)), then=dice.random() < 0.5)
+
+
+class Model:
+    """Two tables of a source, and what a reader of their lines has at any offset."""
+
+    def __init__(self, lake: TestLake, dice: random.Random) -> None:
+        self._lake, self._dice = lake, dice
+        self.sources = {name: Source(lake.build, dice, WORLDS, _shape(name)) for name in NAMES}
+        for source in self.sources.values():
+            source.unseen(0.3)
+
+    def change(self, fault: Fault | None, *, quiet: bool) -> None:
+        """A segment or two of changes; among them what it takes to come by the fault's point."""
+        wanted = fault.kinds[0] if fault is not None and len(fault.kinds) == 1 else ""
+        for _ in range(self._dice.choice((1, 2))):
+            for name, source in self.sources.items():
+                if quiet and name == NAMES[-1]:
+                    continue
+                for world in range(WORLDS):
+                    source.change(world)
+                what = self._dice.random()
+                if what < 0.1 or wanted.endswith("truncate"):
+                    source.truncate()
+                    source.change(0)
+                elif what < 0.2 or wanted.endswith("ghosts"):
+                    source.full_dump()
+                elif what < 0.4:
+                    source.dump_chunk()
+            self._lake.build.seal()
+
+    def at(self, name: str, ends: list[int]) -> list[Oracle]:
+        """What the table held at each of the merges' ends: a copy of the reader there."""
+        oracle, found = Oracle(), []
+        for end in ends:
+            oracle.read(self.sources[name].lines, end)
+            found.append(replace(oracle, rows=dict(oracle.rows), withheld=set(oracle.withheld)))
+        return found
+
+    def history(self, name: str, ends: list[int]) -> Expected:
+        expected = Expected()
+        for end in ends:
+            expected.read(self.sources[name].lines, end)
+        return expected
+
+
+def _shape(name: str) -> TableSchema:
+    return TableSchema(TableName("shop", name), SHAPE.columns, SHAPE.key)
+
+
+def run(lake: TestLake, seed: str, stranger: SparkSession, plan: Plan) -> list[Happened]:
+    """One run; what happened in it. Asserts that the lake is right at its end."""
+    dice = random.Random(seed)
+    model, happened, vacuumed = Model(lake, dice), list[Happened](), 0
+    for number, fault in enumerate(plan.faults):
+        model.change(fault, quiet=number in plan.quiet)
+        if fault is None:
+            lake.merge_well()
+        else:
+            happened.append(fault.befall(lake))
+        vacuumed = max(vacuumed, _housekeeping(lake, dice, stranger, plan.housekeeping))
+    if plan.then:
+        model.change(None, quiet=len(plan.faults) in plan.quiet)
+    lake.merge_well()
+    judge(lake, model, vacuumed)
+    return happened
+
+
+def _housekeeping(lake: TestLake, dice: random.Random, stranger: SparkSession, share: float) -> int:
+    """OPTIMIZE and VACUUM of somebody who does not ask; the newest cut whose versions may be gone by that."""
+    cuts = [row["cut"] for row in _cuts(lake)] if read_status(lake.location) is not None else []
+    gone = 0
+    for name in NAMES:
+        path = lake.table(_shape(name))
+        if dice.random() < share and (path / "_delta_log" / f"{1:020d}.json").exists():
+            stranger.sql(f"OPTIMIZE delta.`{path}`")
+            gone = max(cuts, default=0)  # a cut that names a version before this may lose its files by a VACUUM
+            stranger.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+    return gone
+
+
+def judge(lake: TestLake, model: Model, vacuumed: int) -> None:
+    """`vacuumed`: the newest cut that may have lost its files."""
+    cuts = _cuts(lake)
+    assert [c["cut"] for c in cuts] == list(range(1, len(cuts) + 1)), "a cut is missing, or is there twice"
+    assert [c["offset"] for c in cuts] == sorted(c["offset"] for c in cuts)
+    assert cuts[-1]["offset"] == lake.build.offset
+    assert not cuts[-1]["behind"]
+    for name in NAMES:
+        # A table that had stopped stands where it was.
+        ends = [dict(c["behind"]).get(f"shop.{name}", c["offset"]) for c in cuts]
+        expected = model.at(name, ends)
+        for cut, oracle in zip(cuts, expected, strict=True):
+            if cut["cut"] > vacuumed:
+                version = dict(cut["tables"]).get(f"shop.{name}")
+                found = {} if version is None else _by_key(_rows(lake.table(_shape(name)), version))
+                assert found == oracle.rows, f"cut {cut['cut']} of {name}"
+        newest, oracle = _by_key(_rows(lake.table(_shape(name)))), expected[-1]
+        assert newest == oracle.rows, name
+        assert all(model.sources[name].rows[key] == row for key, row in newest.items())
+        assert lake.withheld is not None
+        assert set(lake.withheld.keys(f"shop.{name}", SHAPE)) == oracle.withheld
+        if lake.history:
+            told = Expected.as_all_told(_rows(history_location(lake.location, TableName("shop", name))))
+            assert told == model.history(name, ends).in_order(), f"the history of {name}"
+
+
+def _cuts(lake: TestLake) -> list[Row]:
+    return sorted(_rows(lake.location / "_dblog" / "cuts"), key=lambda row: row["cut"])
+
+
+def _rows(path: Location, version: int | None = None) -> list[Row]:
+    """A Delta table as its files and their deletion vectors say."""
+    table = DeltaTable(str(path), version=version)
+    return pa.table(QueryBuilder().register("t", table).execute("SELECT * FROM t")).to_pylist()
+
+
+def _by_key(rows: list[Row]) -> Mapping[Key, dict[str, Any]]:
+    found = {(row["world"], row["k"]): {c: row[c] for c in ("a", "f", "big")} for row in rows}
+    assert len(found) == len(rows), "a key is there twice"
+    return found
