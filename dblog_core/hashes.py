@@ -48,7 +48,8 @@ WINDOWS = range(-15, 15)
 COUNTED, HASHED, SUM = "_dblog_rows", "_dblog_hashed", "_dblog_sum"
 """The columns of a range: its rows, how many of them the server could hash, and the sum."""
 
-_FLOATING = re.compile(r"(float|double|real)\b", re.IGNORECASE)
+_FLOATING = re.compile(r"(float|double|real)\b(?!.*\[\])", re.IGNORECASE)
+"""Not arrays of them: those are staged as the server's text."""
 
 
 def is_compared(column: Column) -> bool:

@@ -10,11 +10,22 @@ from tests.integration import mysql_types, postgres_types
 
 
 def make(database: Database) -> None:
+    create(database)
+    fill(database)
+
+
+def create(database: Database) -> None:
     if database.kind == "postgres":
         database.execute(*postgres_types.create("a"))
+    else:
+        database.execute(mysql_types.create(database.kind, "a"))
+
+
+def fill(database: Database) -> None:
+    if database.kind == "postgres":
+        database.execute(*postgres_types.inserts("a"))
         return
     with closing(database.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute(mysql_types.create(database.kind, "a"))
         for statement, values in mysql_types.inserts(database.kind, "a"):
             cursor.execute(statement, values)
 

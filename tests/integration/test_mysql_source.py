@@ -230,6 +230,26 @@ def test_what_cannot_be_followed_stops_the_log(
     assert "binlog." in raised.value.where and raised.value.fix
 
 
+def test_a_document_that_is_logged_in_part_stops_the_log(database: Database, source: MysqlSource) -> None:
+    if database.kind == "mariadb":
+        return  # it has no such form
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY, j json)")
+    execute(database, "INSERT INTO a VALUES (1, JSON_OBJECT('k', 1, 'long', REPEAT('x', 1000)))")
+    start = source.current_position()
+    execute(database, "SET SESSION binlog_row_value_options = 'PARTIAL_JSON'", "UPDATE a SET j = JSON_SET(j, '$.k', 2)")
+    with pytest.raises(UnknownLogEvent, match="only parts of JSON documents") as raised:
+        list(batches(source, start))
+    assert "binlog." in raised.value.where and "binlog_row_value_options = ''" in raised.value.fix
+
+
+def test_a_label_that_is_no_text_is_told_with_its_column(database: Database, source: MysqlSource) -> None:
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY, e enum(x'ff','b') CHARACTER SET binary)")
+    start = source.current_position()
+    execute(database, "INSERT INTO a VALUES (1, 1)")
+    with pytest.raises(UnknownLogEvent, match=r"\.a: column e: a label is no text"):
+        list(batches(source, start))
+
+
 def test_zero_dates_are_errors_or_null(database: Database, config: Any) -> None:
     execute(database, "CREATE TABLE a (id int PRIMARY KEY, d date, t datetime, s timestamp NULL)")
     strict, lenient = MysqlSource(config), MysqlSource(config.model_copy(update={"zero_dates": "null"}))
@@ -361,10 +381,11 @@ def test_check_finds_nothing_on_a_good_server(database: Database, source: MysqlS
         ("binlog_row_image", "MINIMAL"),
         ("binlog_row_metadata", "MINIMAL"),
         ("binlog_order_commits", "OFF"),
+        ("binlog_row_value_options", "PARTIAL_JSON"),
     ],
 )
 def test_check_finds_wrong_settings(database: Database, source: MysqlSource, name: str, value: str) -> None:
-    if name == "binlog_order_commits" and database.kind == "mariadb":
+    if name in ("binlog_order_commits", "binlog_row_value_options") and database.kind == "mariadb":
         assert name not in check(source)
         return
     good = database.query(f"SELECT @@GLOBAL.{name}")[0][0]
@@ -391,6 +412,16 @@ def test_check_finds_everything_wrong_with_tables_at_once(database: Database, co
     assert ".absent matches no table" in text and "character set sjis" in text
     assert "can be NULL" in text and "is not unique" in text
     assert [problem.fatal for problem in found if "nokey has no primary key" in problem.what] == [False]
+
+
+def test_check_refuses_a_table_that_keeps_all_versions_of_a_row(database: Database, source: MysqlSource) -> None:
+    if database.kind == "mysql":
+        return  # it has no such tables
+    execute(
+        database, "CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY) WITH SYSTEM VERSIONING"
+    )
+    (found,) = source.check()
+    assert found.fatal and f"{database.schema}.b is system-versioned" in found.what and "DROP SYSTEM" in found.fix
 
 
 @pytest.mark.parametrize("grant", ["REPLICATION SLAVE ON *.*", "CLIENT", "SELECT", "WATERMARK"])

@@ -222,7 +222,10 @@ def _set(column: ColumnType, values: Values) -> pa.Array:
     @lru_cache(maxsize=4096)
     def members(value: bytes) -> str:
         bits = int.from_bytes(value, "little")
-        return ",".join(label for i, label in enumerate(column.labels) if bits >> i & 1)
+        text = ""
+        for label in (label for i, label in enumerate(column.labels) if bits >> i & 1):
+            text = f"{text},{label}" if text else label  # as the server's Field_set does, empty labels included
+        return text
 
     return pa.array(_each(values, members), pa.string())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -261,10 +261,18 @@ def _enum(column: ColumnType, values: Values) -> pa.Array:
 def _set(column: ColumnType, values: Values) -> pa.Array:
     found = columnar.fixed(_numbers(values, column.width), values.present, pa.int64()).dictionary_encode()
     texts = [
-        ",".join(label for i, label in enumerate(column.labels) if bits >> i & 1)
+        members(label for i, label in enumerate(column.labels) if bits >> i & 1)
         for bits in found.dictionary.to_pylist()
     ]
     return _labels(texts, found.indices)
+
+
+def members(labels: Iterable[str]) -> str:
+    """A SET as the server prints it: no comma where nothing stands before it, so an empty label may leave no trace."""
+    shown = ""
+    for label in labels:
+        shown += f",{label}" if shown else label
+    return shown
 
 
 def _labels(texts: Sequence[str], numbers: pa.Array) -> pa.Array:

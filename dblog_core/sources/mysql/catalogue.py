@@ -12,6 +12,7 @@ from pymysql.connections import Connection
 from dblog_core.config import SourceConfig
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.mysql import types
+from dblog_core.sources.mysql.conditions import labels
 from dblog_core.sources.mysql.connection import rows
 
 
@@ -60,7 +61,7 @@ class Described:
 
 
 _TABLES = """SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
-WHERE TABLE_TYPE = 'BASE TABLE' AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema')
+WHERE TABLE_TYPE = %s AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema')
 ORDER BY TABLE_SCHEMA, TABLE_NAME"""
 _COLUMNS = """SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, NUMERIC_PRECISION, NUMERIC_SCALE,
   CHARACTER_SET_NAME, IS_NULLABLE
@@ -71,7 +72,16 @@ WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 ORDER BY INDEX_NA
 
 def wanted(connection: Connection[Any], tables: TableFilter) -> list[TableName]:
     """The existing tables that the patterns match."""
-    found = (TableName(str(schema), str(name)) for schema, name in rows(connection, _TABLES))
+    return _of_type(connection, tables, "BASE TABLE")
+
+
+def versioned(connection: Connection[Any], tables: TableFilter) -> list[TableName]:
+    """The tables among those that the patterns match of which MariaDB keeps every version of a row."""
+    return _of_type(connection, tables, "SYSTEM VERSIONED")
+
+
+def _of_type(connection: Connection[Any], tables: TableFilter, kind: str) -> list[TableName]:
+    found = (TableName(str(schema), str(name)) for schema, name in rows(connection, _TABLES, (kind,)))
     return [table for table in found if tables.wants(table)]
 
 
@@ -90,12 +100,17 @@ def describe(connection: Connection[Any], table: TableName, keys: Mapping[str, S
     indexes = _unique(connection, table)
     primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
     key = primary or tuple(keys.get(str(table), ()))
+    faults += [f"column {c.name}: {types.EMPTY_MEMBER}" for c in columns if c.name in key and _has_empty_member(c)]
     nullable = {str(row[0]) for row in found if row[6] == "YES"}
     unique = [whole for parts in indexes.values() if (whole := _whole(parts))]
     wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in found}, nullable, unique)
     schema = None if faults or wrong else TableSchema(table, tuple(columns), key)
     candidates = tuple(whole for whole in unique if not nullable & set(whole))
     return Described(table, schema, tuple(faults), tuple(wrong), candidates)
+
+
+def _has_empty_member(column: Column) -> bool:
+    return column.source_type.lower().startswith("set(") and "" in labels(column)
 
 
 Parts = list[tuple[str | None, int | None]]

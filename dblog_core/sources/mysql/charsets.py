@@ -19,9 +19,11 @@ from dblog_core.sources.mysql.connection import rows
 Decode = Callable[[bytes], str]
 
 BINARY = "binary"
-UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8", "ascii"})
+UTF8 = frozenset({"utf8mb4", "utf8mb3", "utf8"})
 """Character sets whose bytes are UTF-8 already."""
 _UNICODE = {"utf16": "utf_16_be", "utf16le": "utf_16_le", "utf32": "utf_32_be", "ucs2": "utf_16_be"}
+# MariaDB takes any byte for it; MySQL, which does not, would not say what the others become.
+_ASCII = "".join(map(chr, range(128))) + "?" * 128
 _SINGLE_BYTE = frozenset(
     {
         *("armscii8", "cp1250", "cp1251", "cp1256", "cp1257", "cp850", "cp852", "cp866", "dec8", "geostd8", "greek"),
@@ -32,7 +34,7 @@ _SINGLE_BYTE = frozenset(
 
 
 def supported(charset: str) -> bool:
-    return charset in UTF8 or charset in _UNICODE or charset in _SINGLE_BYTE
+    return charset in UTF8 or charset in _UNICODE or charset in _SINGLE_BYTE or charset == "ascii"
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,21 @@ class Charsets:
         """Decodes one value of a supported character set; None where the bytes are UTF-8 already."""
         if charset in UTF8 or charset == BINARY:
             return None
+        if charset == "ucs2":
+            return _ucs2
         if codec := _UNICODE.get(charset):
             decode = codecs.lookup(codec).decode
             return lambda value: decode(value, "strict")[0]
-        table = self.tables[charset]
+        table = _ASCII if charset == "ascii" else self.tables[charset]
         return lambda value: codecs.charmap_decode(value, "strict", table)[0]
+
+
+def _ucs2(value: bytes) -> str:
+    """UCS-2 has no pairs of surrogates: the server sees two characters there, neither of which any text can hold."""
+    text = codecs.utf_16_be_decode(value, "strict")[0]
+    if len(text) * 2 != len(value):
+        raise ValueError("surrogates stand for no character in ucs2")
+    return text
 
 
 def by_byte(decode: Decode) -> list[bytes] | None:

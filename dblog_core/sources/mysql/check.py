@@ -165,6 +165,12 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
             )
     for table in names:
         yield from _table(connection, config, table)
+    for kept in catalogue.versioned(connection, tables):
+        drop = f"ALTER TABLE {qualified(kept).replace('%%', '%')} DROP SYSTEM VERSIONING"
+        yield Problem(
+            f"{kept} is system-versioned: its log holds every version of a row, a SELECT the present one alone",
+            f"leave it out of source.tables, or {drop}",
+        )
 
 
 def _table(connection: Connection[Any], config: SourceConfig, name: TableName) -> Iterator[Problem]:

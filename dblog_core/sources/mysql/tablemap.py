@@ -93,7 +93,11 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
     names = tuple(text.decode() for text in _strings(fields[_NAMES]))
     columns = _columns(codes, metas, fields, server, mariadb, names)
     shape = tuple(Column(name, column.text, column.arrow) for name, column in zip(names, columns, strict=True))
-    return TableVersion(TableSchema(start.table, shape, _key(fields, names) or _existing(keys, names)), columns)
+    key = _key(fields, names) or _existing(keys, names)
+    for name, column in zip(names, columns, strict=True):
+        if name in key and column.kind is Kind.SET and "" in column.labels:
+            raise UnsupportedType(f"column {name}: {types.EMPTY_MEMBER}")
+    return TableVersion(TableSchema(start.table, shape, key), columns)
 
 
 def _metas(body: bytes, at: int, codes: list[int]) -> tuple[list[bytes], list[int]]:
@@ -205,7 +209,10 @@ def _decoder(ids: dict[int, int], i: int, server: Charsets) -> Decode | None:
 
 
 def _labelled(code: int, meta: bytes, labels: list[bytes], decode: Decode | None) -> ColumnType:
-    texts = tuple(decode(label) if decode else label.decode() for label in labels)
+    try:
+        texts = tuple(decode(label) if decode else label.decode() for label in labels)
+    except ValueError as error:
+        raise UnsupportedType(f"a label is no text of its character set: {error}") from error
     kind = Kind.ENUM if code == ENUM else Kind.SET
     return ColumnType(kind, pa.string(), kind.name.lower(), width=meta[1], labels=texts)
 

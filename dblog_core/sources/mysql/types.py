@@ -79,6 +79,7 @@ def decimal(precision: int, scale: int) -> ColumnType:
     return ColumnType(Kind.DECIMAL, pa.decimal128(precision, scale), text, precision=precision, scale=scale)
 
 
+EMPTY_MEMBER = "a SET with an empty label cannot be in a key: two of its values print alike"
 NATIVE = {"inet4": 4, "inet6": 16, "uuid": 16}
 """MariaDB's types that its log calls `binary`: bytes of each. A SELECT prints them as text, unless it casts them."""
 
