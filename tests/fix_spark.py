@@ -40,7 +40,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         # Hundreds of small queries, each its own code: compiling that takes longer than to run it as it is.
         "spark.sql.codegen.wholeStage": "false",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        # Java's room for compiled code would be full after ten minutes, and all be interpreted from then on.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
     if any("bucket" in getattr(item, "fixturenames", ()) for item in request.session.items):  # 659 MB, where asked for
         conf["spark.driver.extraClassPath"] = ":".join(str(jar) for jar in s3_jars())

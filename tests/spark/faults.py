@@ -207,6 +207,8 @@ def _with_another(lake: TestLake, kinds: tuple[str, ...], at: int, *, wait: bool
             return Happened(name)
         other.join(DEADLINE)
     assert not other.is_alive() and not failed, failed
+    ends = points.happened.split(maxsplit=1)[1] in _MAY_END
+    assert gave_up or ends or not wait, f"a merger went on that was overtaken {points.happened}"
     return Happened(name, points.happened, gave_up)
 
 
@@ -223,5 +225,8 @@ _BEFALL: dict[str, Callable[[TestLake, tuple[str, ...], int], Happened]] = {
     "overtaken": _overtaken,
     "together": _together,
 }
+_MAY_END = ("claim", "withheld keys", "outcome", "status")
+"""Writes at which another may take the lake over, and the merger has no more to do when it wakes up."""
+
 LOST = tuple(f"after {write}" for write in (*COMMITS, "cut"))
 """Where an answer can be lost."""

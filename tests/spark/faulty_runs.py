@@ -38,6 +38,8 @@ class Plan:
     """Whether there are changes after the last fault."""
     quiet: frozenset[int] = frozenset()
     """Bursts in which the second table is left alone."""
+    plain: bool = False
+    """Whether all changes are of whole rows, and without dumps: merges of those are quick."""
 
 
 def in_turn(seed: str, number: int) -> Plan:
@@ -56,14 +58,28 @@ def in_turn(seed: str, number: int) -> Plan:
     return Plan(faults, housekeeping=dice.choice((0.0, 0.5)), then=dice.random() < 0.5)
 
 
+class PlainSource(Source):
+    """One that never leaves a value out, and never changes a key."""
+
+    def change(self, world: int) -> None:
+        key = (world, self.dice.choice("abcd"))
+        if key not in self.rows:
+            self._create(key)
+        elif self.dice.random() < 0.2:
+            self._delete(key)
+        else:
+            self._update(key, frozenset())
+
+
 class Model:
     """Two tables of a source, and what a reader of their lines has at any offset."""
 
-    def __init__(self, lake: TestLake, dice: random.Random) -> None:
-        self._lake, self._dice = lake, dice
-        self.sources = {name: Source(lake.build, dice, WORLDS, _shape(name)) for name in NAMES}
+    def __init__(self, lake: TestLake, dice: random.Random, *, plain: bool) -> None:
+        self._lake, self._dice, self._plain = lake, dice, plain
+        kind = PlainSource if plain else Source
+        self.sources = {name: kind(lake.build, dice, WORLDS, _shape(name)) for name in NAMES}
         for source in self.sources.values():
-            source.unseen(0.3)
+            source.unseen(0.0 if plain else 0.3)
 
     def change(self, fault: Fault | None, *, quiet: bool) -> None:
         """A segment or two of changes; among them what it takes to come by the fault's point."""
@@ -74,7 +90,7 @@ class Model:
                     continue
                 for world in range(WORLDS):
                     source.change(world)
-                what = self._dice.random()
+                what = 1.0 if self._plain else self._dice.random()
                 if what < 0.1 or wanted.endswith("truncate"):
                     source.truncate()
                     source.change(0)
@@ -106,7 +122,7 @@ def _shape(name: str) -> TableSchema:
 def run(lake: TestLake, seed: str, stranger: SparkSession, plan: Plan) -> list[Happened]:
     """One run; what happened in it. Asserts that the lake is right at its end."""
     dice = random.Random(seed)
-    model, happened, vacuumed = Model(lake, dice), list[Happened](), 0
+    model, happened, vacuumed = Model(lake, dice, plain=plan.plain), list[Happened](), 0
     for number, fault in enumerate(plan.faults):
         model.change(fault, quiet=number in plan.quiet)
         if fault is None:
