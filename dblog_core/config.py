@@ -229,6 +229,9 @@ class LakeConfig(_Section):
 
     path: str = Field(description="a directory, or s3://BUCKET/PREFIX")
     history: Flag = Field(default=False, description="true: an append-only table of every change beside each table")
+    drop_columns: Flag = Field(
+        default=False, description="true: a column that the source drops is dropped; false: its old values stay"
+    )
     compact_after: Whole = Field(
         default=100, ge=0, description="commits of a table after which the merge joins its small files; 0: never"
     )

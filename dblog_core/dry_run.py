@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dblog_core import wiring
+from dblog_core import evolution, wiring
 from dblog_core.config import Config
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status
@@ -93,18 +93,19 @@ def _does(schema: TableSchema, change: Json, known: TableStatus | None, *, histo
     follow."""
     if not schema.key:
         return "history" if history else "nothing"
-    if any(change.get(name) for name in ("gone", "retyped", "rekeyed")):
+    if any(change.get(name) for name in ("retyped", "rekeyed")):
         return "stop"
     return "append" if known is None or known.version is None else "merge"
 
 
 def _change(before: TableSchema, after: TableSchema) -> Json:
     """How the shape changes: column names, and whether the key is another one; empty where nothing changes."""
-    old, new = ({c.name: c.type for c in schema.columns} for schema in (before, after))
-    found: Json = {
-        "added": [name for name in new if name not in old],
-        "gone": [name for name in old if name not in new],
-        "retyped": [name for name in old if name in new and old[name] != new[name]],
-        "rekeyed": before.key != after.key,
+    found = evolution.change(before, after)
+    told: Json = {
+        "added": list(found.added),
+        "gone": list(found.gone),
+        "widened": list(found.widened),
+        "retyped": [old.name for old, _ in found.retyped],
+        "rekeyed": found.rekeyed,
     }
-    return {name: what for name, what in found.items() if what}
+    return {name: what for name, what in told.items() if what}

@@ -9,21 +9,23 @@ from dataclasses import asdict, dataclass, field
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
 from dblog_core.lake import TableStatus, history_location, table_location
-from dblog_core.schema import TableSchema
+from dblog_core.schema import Column, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.values import Key
-from spark_jobs import changes, fold, ghosts, moves, small
+from spark_jobs import alters, changes, fold, ghosts, moves, small
+from spark_jobs.alters import Gone
 from spark_jobs.highest import Highest
 from spark_jobs.history import Before, History
 from spark_jobs.lake import Batch, LakeTable, measured, measured_here
 from spark_jobs.metrics import Counted
 from spark_jobs.plan import Span, Work, from_dump
-from spark_jobs.shapes import check_follows, key_shape, quoted
+from spark_jobs.shapes import arrow_type, check_follows, key_shape, quoted
 from spark_jobs.withheld import Withheld
 
 _BROADCAST_ROWS, _BROADCAST_BYTES = 200_000, 32 << 20
@@ -61,19 +63,32 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Where tables go, by what name our transactions are known there, and whether every change is kept."""
+    """Where tables go, by what name our transactions are known there, whether every change is kept, and whether a
+    column goes that the source drops."""
 
     location: Location
     app: str
     highest: Highest = field(default_factory=Highest)
     history: bool = False
+    drop_columns: bool = False
     check: Callable[[], None] = lambda: None
     """Raises LeaseLost once another may merge."""
 
-    def table(self, spark: SparkSession, schema: TableSchema) -> LakeTable:
+    def table(self, spark: SparkSession, schema: TableSchema, gone: Gone | None = None) -> LakeTable:
+        """`gone`: what is known of columns that the source has no more."""
         location = table_location(self.location, schema.table)
         app = f"{self.app}:{schema.table}"
-        return LakeTable(spark, location, schema, app=app, highest=self.highest, check=self.check)
+        gone = gone or Gone(drop=self.drop_columns)
+        return LakeTable(spark, location, schema, app=app, highest=self.highest, check=self.check, gone=gone)
+
+    def with_kept(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
+        """The shape with the columns that the source has dropped and the lake table has kept."""
+        table = self.table(spark, schema)
+        if self.drop_columns or not table.exists():
+            return schema
+        have, names = table.rows().schema, {c.name for c in schema.columns}
+        more = [Column(n, "", kind) for n in table.kept() if n not in names and (kind := _kind(have, n)) is not None]
+        return TableSchema(schema.table, (*schema.columns, *more), schema.key)
 
     def history_of(self, spark: SparkSession, schema: TableSchema) -> History | None:
         """The history of a table; None where none is wanted."""
@@ -82,6 +97,10 @@ class Lake:
         location = history_location(self.location, schema.table)
         app = f"{self.app}:{schema.table}:history"
         return History(spark, location, schema, app=app, check=self.check)
+
+
+def _kind(have: StructType, name: str) -> pa.DataType | None:
+    return arrow_type(have[name].dataType) if name in have.names else None
 
 
 class TableMerge:
@@ -112,11 +131,11 @@ class TableMerge:
         one; `again`: an earlier run may have committed it.
         """
         began = time.monotonic()
-        schema = self._staging.schema(work.schema)
+        schema, gone = self._shape(work, known)
         history = self._lake.history_of(self._spark, schema)
         if not schema.key:
             return None if history is None else self._keyless(work, schema, history, span, began)
-        lake = self._lake.table(self._spark, schema)
+        lake = self._lake.table(self._spark, schema, gone)
         since = seen = known.version if known else None
         committed = again and lake.exists() and lake.committed() == number
         if not committed and seen is not None and (lake.exists() or from_dump(work).floor is None):
@@ -149,6 +168,16 @@ class TableMerge:
             seconds=round(time.monotonic() - began, 3),
             version=version,
         )
+
+    def _shape(self, work: Work, known: TableStatus | None) -> tuple[TableSchema, Gone]:
+        """What the work's rows are folded into, and what is known of columns that the source has no more."""
+        newest, older = self._staging.schema(work.schema), [self._staging.schema(f) for f in work.schemas[:-1]]
+        before = [self._staging.schema(known.schema)] if known and known.schema else []
+        had = frozenset(c.name for schema in (*before, *older, newest) for c in schema.columns)
+        gone, lake = Gone(had, drop=self._lake.drop_columns), self._lake.table(self._spark, newest)
+        if not older or not newest.key or not lake.version():
+            return newest, gone
+        return alters.folded_into(newest, older, set(lake.rows().columns), gone)
 
     def _keyless(self, work: Work, schema: TableSchema, history: History, span: Span, began: float) -> Applied:
         """A table without a key has its history alone."""
@@ -230,7 +259,7 @@ class TableMerge:
         return work, rows
 
     def _prepare(self, work: Work, lake: LakeTable, known: str | None) -> None:
-        """Makes the lake table, or widens it, where its shape is not known to be the work's."""
+        """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
         if not lake.exists() or known != work.schema:
             lake.prepare()
 

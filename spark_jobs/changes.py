@@ -114,7 +114,10 @@ def _log_events(spark: SparkSession, staging: Staging, files: Sequence[DataFile]
     if any(f.part for f in files):  # the files of a work follow each other: one range is all of it
         first, last = min(f.first_offset for f in files), max(f.last_offset for f in files)
         lines = lines.where(F.col("offset").between(first, last))
-    key = F.struct(*(_key_part(name).alias(name) for name in schema.key)) if schema.key else F.lit(None)
+    key, moved_from = F.lit(None), F.lit(None)
+    if schema.key:
+        key = F.struct(*(_key_part(name).alias(name) for name in schema.key)).cast(key_shape(schema))
+        moved_from = F.col("moved_from").cast(key_shape(schema))
     deleted = F.col("op") == DELETE
     return lines.select(
         key.alias("key"),
@@ -124,8 +127,8 @@ def _log_events(spark: SparkSession, staging: Staging, files: Sequence[DataFile]
         "transaction",
         "position",
         "commit_time",
-        "unchanged",
-        (F.col("moved_from") if schema.key else F.lit(None)).alias("moved_from"),
+        _left_out(own, schema).alias("unchanged"),
+        moved_from.alias("moved_from"),
         F.when(~deleted, _image(F.col("after"), own, schema)).alias("row"),
         F.when(deleted, _image(F.col("before"), own, schema)).alias("before"),
         (deleted & F.col("key_only")).alias("key_only"),
@@ -140,16 +143,29 @@ def _key_part(name: str) -> Column:
     )
 
 
+def _left_out(own: TableSchema, schema: TableSchema) -> Column:
+    """The columns that the log left out, of those that the newest shape has."""
+    names = {c.name for c in schema.columns}
+    if not (gone := [c.name for c in own.columns if c.name not in names]):
+        return F.col("unchanged")
+    left = F.array_except("unchanged", F.array(*map(F.lit, gone)))
+    return F.when(F.size(left) > 0, left)
+
+
 def _image(image: Column, own: TableSchema, schema: TableSchema) -> Column:
-    """An image in the newest shape: columns that came later are NULL."""
+    """An image in the newest shape: columns that came later are NULL, those that are wider by now hold the same."""
     if own.columns == schema.columns:
         return image
     have = {c.name for c in own.columns}
-    return F.struct(
-        *(
-            (image.getField(f.name) if f.name in have else F.lit(None).cast(f.dataType)).alias(f.name)
-            for f in row_shape(schema)
-        )
+    # NULL where the image is: a struct of NULLs would be a row.
+    return F.when(
+        image.isNotNull(),
+        F.struct(
+            *(
+                (image.getField(f.name) if f.name in have else F.lit(None)).cast(f.dataType).alias(f.name)
+                for f in row_shape(schema)
+            )
+        ),
     )
 
 
@@ -160,7 +176,9 @@ def _chunk_events(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkR
         chunk_rows(spark, staging, chunks, own)
         .where(~F.array_contains("ref.evicted", F.col("index")))
         .select(
-            F.struct(*(F.col(f"row.{quoted(name)}").alias(name) for name in schema.key)).alias("key"),
+            F.struct(*(F.col(f"row.{quoted(name)}").alias(name) for name in schema.key))
+            .cast(key_shape(schema))
+            .alias("key"),
             offset.alias("offset"),
             F.lit(REFRESH).alias("op"),
             F.lit("dump").alias("origin"),

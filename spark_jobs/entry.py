@@ -73,7 +73,8 @@ def configured(given: argparse.Namespace) -> Config:
 def opened(given: argparse.Namespace, name: str) -> Iterator[Opened]:
     """Holds the lake's lock and a Spark session. Raises LakeBusy where another job has the lake."""
     config = configured(given)
-    lake = Lake(open_lake(config), f"dblog:{config.source.name}", history=config.lake.history)
+    app, kept = f"dblog:{config.source.name}", config.lake
+    lake = Lake(open_lake(config), app, history=kept.history, drop_columns=kept.drop_columns)
     records = Records(own_directory(lake.location))
     stop = stopping()
     with (

@@ -23,7 +23,7 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
 from dblog_core.values import Key
-from spark_jobs import changes, delta_log, former, moves, ranges, small
+from spark_jobs import alters, changes, delta_log, former, moves, ranges, small
 from spark_jobs.plan import Work
 from spark_jobs.shapes import (
     COMMIT_TIME,
@@ -102,28 +102,33 @@ class History:
         delta_log.check_committed(self.path, app, version)
 
     def _prepare(self) -> None:
-        """Makes the table, or adds the columns that are new. Raises LakeError for a shape that it can not take."""
+        """Makes the table, or widens it and adds the columns that are new. Raises LakeError for a shape that it can not
+        take."""
         self._check()
         if delta_log.version(self.path) is None:
             self._create()
             return
-        have = {f.name: f.dataType for f in self._spark.read.format("delta").load(str(self.path)).schema}
-        want = history_shape(self._schema)
-        if OP not in have:
+        have = self._spark.read.format("delta").load(str(self.path)).schema
+        want, table = history_shape(self._schema), f"delta.{quoted(str(self.path))}"
+        if OP not in have.names:
             raise self._unfit(
                 "holds a table that is no history", "give one of the two another place, or set history off"
             )
-        if changed := [f.name for f in want if f.name in have and have[f.name] != f.dataType]:
+        if (wider := alters.widened(table, have, want)) is None:
+            old = {f.name: f.dataType for f in have}
+            changed = [
+                f"column {f.name} was {old[f.name].simpleString()} and is {f.dataType.simpleString()}"
+                for f in want
+                if not alters.widens(old.get(f.name, f.dataType), f.dataType, or_equal=True)
+            ]
             raise self._unfit(
-                f"the history cannot follow: another type has {', '.join(changed)}",
+                f"the history cannot follow: {'; '.join(changed)}",
                 "move the history's directory away: the next merge begins a new one",
             )
-        for field in want:
-            if field.name not in have:
-                self._spark.sql(
-                    f"ALTER TABLE delta.{quoted(str(self.path))} "
-                    f"ADD COLUMNS ({quoted(field.name)} {field.dataType.simpleString()})"
-                )
+        added = [f for f in want if f.name not in have.names]
+        columns = [f"ADD COLUMNS ({quoted(f.name)} {f.dataType.simpleString()})" for f in added]
+        for statement in (*wider, *(f"ALTER TABLE {table} {column}" for column in columns)):
+            self._spark.sql(statement)
 
     def _unfit(self, what: str, fix: str) -> LakeError:
         return LakeError(what, where=str(self.path), fix=fix)

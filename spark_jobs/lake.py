@@ -22,7 +22,8 @@ from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
 from dblog_core.schema import TableSchema
 from dblog_core.storage.location import Location
-from spark_jobs import delta_log, ranges, small
+from spark_jobs import alters, delta_log, ranges, small
+from spark_jobs.alters import Gone
 from spark_jobs.fold import PUT, WITHHOLD
 from spark_jobs.highest import Highest
 from spark_jobs.ranges import Ranges
@@ -33,7 +34,6 @@ from spark_jobs.shapes import (
     ORIGIN,
     POSITION,
     PROVENANCE,
-    added_columns,
     check_names,
     lake_shape,
     needs_mapping,
@@ -119,9 +119,11 @@ class LakeTable:
         app: str,
         highest: Highest | None = None,
         check: Callable[[], None] = lambda: None,
+        gone: Gone | None = None,
     ) -> None:
         """`check` raises LeaseLost once another may merge: it is asked right before every statement."""
         self._check = check
+        self._gone = gone or Gone()
         self._spark = spark
         self.path = path
         self._schema = schema
@@ -135,22 +137,23 @@ class LakeTable:
         return delta_log.version(self.path)
 
     def prepare(self) -> None:
-        """Makes the table, or adds the columns that are new. Raises LakeError for a shape that it can not take."""
+        """Makes the table, or gives it the shape. Raises LakeError for a shape that it can not take."""
         check_names(self._schema)
         self._check()
         if not self.exists():
             self._create()
             return
         table = DeltaTable.forPath(self._spark, str(self.path))
-        key = table.detail().select("properties").collect()[0][0].get(_KEY)
-        if key is None:
+        properties = self._properties()
+        if (key := properties.get(_KEY)) is None:
             raise LakeError("holds a Delta table that dblog has not made", where=str(self.path), fix="move it away")
-        self._check_provenance(table.toDF().schema)
-        for new, after in added_columns(table.toDF().schema, json.loads(key), self._schema):
-            place = f"AFTER {quoted(after)}" if after else "FIRST"
-            self._spark.sql(
-                f"ALTER TABLE {self._sql} ADD COLUMNS ({quoted(new.name)} {new.dataType.simpleString()} {place})"
-            )
+        have = table.toDF().schema
+        self._check_provenance(have)
+        for statement in alters.statements(
+            self._sql, have, properties, key=json.loads(key), schema=self._schema, gone=self._gone
+        ):
+            self._check()
+            self._spark.sql(statement)
 
     def _check_provenance(self, shape: StructType) -> None:
         have = {f.name: f.dataType for f in shape}
@@ -210,10 +213,17 @@ class LakeTable:
         wanted = {_KEY: json.dumps(list(self._schema.key))}
         if needs_mapping(self._schema):
             wanted["delta.columnMapping.mode"] = "name"
-        have = DeltaTable.forPath(self._spark, str(self.path)).detail().select("properties").collect()[0][0]
+        have = self._properties()
         if other := {name: value for name, value in wanted.items() if have.get(name) != value}:
-            pairs = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in other.items())
-            self._spark.sql(f"ALTER TABLE {self._sql} SET TBLPROPERTIES ({pairs})")
+            self._spark.sql(alters.set_properties(self._sql, other))
+
+    def _properties(self) -> dict[str, str]:
+        table = DeltaTable.forPath(self._spark, str(self.path))
+        return dict(table.detail().select("properties").collect()[0][0])
+
+    def kept(self) -> list[str]:
+        """The columns that the table has and the source has no more."""
+        return alters.kept(self._properties())
 
     def _create(self) -> None:
         builder = (
@@ -288,9 +298,10 @@ class LakeTable:
         )
         if batch.deletes:
             merge = merge.whenMatchedDelete(F.col("s.op").isin(DELETE, WITHHOLD) & later)
+        emptied = {} if mending else dict.fromkeys(self._left(), F.lit(None))
         merge = merge.whenMatchedUpdate(
             (F.col("s.op") == PUT) & later & (F.col("s.inserted") | ~self._equal(batch.keeps)),
-            {quoted(name): value for name, value in self._values("s.", keeps=batch.keeps).items()},
+            {quoted(name): value for name, value in {**self._values("s.", keeps=batch.keeps), **emptied}.items()},
         )
         merge = merge.whenNotMatchedInsert(
             (F.col("s.op") == PUT) & F.col("s.missing").isNull(),
@@ -300,6 +311,11 @@ class LakeTable:
         if not metrics:
             return {"inserted": 0, "updated": 0, "deleted": 0}
         return {name: int(metrics[0][f"num_{name}_rows"]) for name in ("inserted", "updated", "deleted")}
+
+    def _left(self) -> list[str]:
+        """The columns of the table that no row of the batch has: the source has dropped them."""
+        names = {c.name for c in self._schema.columns}
+        return [n for n in self.rows().columns if n not in names and not n.startswith("_dblog_")]
 
     def _same_key(self, batch: Batch) -> Column:
         """Equal keys; the literal ranges of the batch's keys let Delta leave out files."""
@@ -331,12 +347,6 @@ class LakeTable:
             values[column.name] = value
         provenance = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
         return {**values, **{name: F.col(f"{source}{field}") for name, field in provenance.items()}}
-
-
-def _literal(text: str) -> str:
-    """A string as SQL has it."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def _kept(name: str) -> Column:

@@ -59,11 +59,12 @@ def carry_out(tools: Tools, planned: Json) -> Done:
     known, spark = refold.table_of(tools, name), tools.session(name)
     fingerprint = known.schema
     assert fingerprint is not None  # `table_of` has looked
-    lake = tools.lake.table(spark, tools.staging.schema(fingerprint))
+    schema = tools.lake.with_kept(spark, tools.staging.schema(fingerprint))
+    lake = tools.lake.table(spark, schema)
     if not lake.exists():
         lake.prepare()
     if lake.committed() != tools.number:
-        with refold.told(tools, name, after=planned["after"]) as told:
+        with refold.told(tools, name, after=planned["after"], shape=schema) as told:
             whole = None if told is None else _whole(tools, name, told)
             tools.check()
             lake.replace(whole, tools.number)

@@ -40,14 +40,15 @@ class Told:
 
 
 @contextmanager
-def told(tools: Tools, table: str, *, after: int) -> Iterator[Told | None]:
-    """The table's events after segment `after`, for the time of the block; None where there are none."""
+def told(tools: Tools, table: str, *, after: int, shape: TableSchema | None = None) -> Iterator[Told | None]:
+    """The table's events after segment `after`, for the time of the block; None where there are none. `shape`: what
+    they are read in, if not in that of the lake's last merge."""
     known = table_of(tools, table)
     work = work_of(tools.staging, table, known, after=after)
     if work is None or not (work.files or work.chunks):
         yield None
         return
-    schema = tools.staging.schema(work.schema)
+    schema = shape or tools.staging.schema(work.schema)
     lower = lower_of(work, known)
     work = _followable(tools.staging, work, schema, lower)
     changes.check_files(tools.session(table), tools.staging, work)

@@ -1,4 +1,4 @@
-"""Shapes: how a table's Arrow columns look in Spark and in the lake, and which change of shape the lake can follow."""
+"""Shapes: how a table's Arrow columns look in Spark and in the lake, and which rows can be read in another shape."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from dblog_core import evolution
 from dblog_core.errors import LakeError
 from dblog_core.schema import TableSchema
 
@@ -95,9 +96,21 @@ def log_shape(schema: TableSchema) -> t.StructType:
     )
 
 
+def arrow_type(kind: t.DataType) -> pa.DataType | None:
+    """The Arrow type with the same values as a column of the lake; None for a type that no staged column has."""
+    if isinstance(kind, t.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    return next((arrow for arrow, spark in _SIMPLE.items() if spark == kind), None)
+
+
 def needs_mapping(schema: TableSchema) -> bool:
     """Whether Delta takes these names only with column mapping."""
-    return any(_NEEDS_MAPPING.search(c.name) for c in schema.columns)
+    return any(is_odd(c.name) for c in schema.columns)
+
+
+def is_odd(name: str) -> bool:
+    """Whether Delta takes this name only with column mapping."""
+    return bool(_NEEDS_MAPPING.search(name))
 
 
 def check_names(schema: TableSchema) -> None:
@@ -117,32 +130,15 @@ def _unfit(schema: TableSchema, what: str) -> LakeError:
 
 
 def check_follows(older: TableSchema, newest: TableSchema) -> None:
-    """Raises LakeError unless `newest` is `older` with nothing but columns added."""
-    types = {c.name: c.type for c in newest.columns}
-    gone = [c.name for c in older.columns if c.name not in types]
-    changed = [c.name for c in older.columns if c.name in types and types[c.name] != c.type]
-    _refuse(newest, gone, changed, older.key != newest.key)
+    """Raises LakeError unless rows of `older` can be read as rows of `newest`: columns may be added, gone or wider."""
+    if faults := evolution.change(older, newest).faults:
+        raise not_followed(newest, faults)
 
 
-def added_columns(lake: t.StructType, key: list[str], schema: TableSchema) -> list[tuple[t.StructField, str | None]]:
-    """Columns that the lake table lacks, each with the one before it. Raises LakeError for any other difference."""
-    have = {f.name: f.dataType for f in lake if not f.name.startswith("_dblog_")}
-    want = {f.name: f.dataType for f in row_shape(schema)}
-    gone = [name for name in have if name not in want]
-    changed = [name for name in have if name in want and want[name] != have[name]]
-    _refuse(schema, gone, changed, key != list(schema.key))
-    names = [c.name for c in schema.columns]
-    shape = row_shape(schema)
-    return [(shape[n], names[i - 1] if i else None) for i, n in enumerate(names) if n not in have]
-
-
-def _refuse(schema: TableSchema, gone: list[str], changed: list[str], key: bool) -> None:
-    faults = [f"column {name} is gone" for name in gone] + [f"column {name} has another type" for name in changed]
-    if key:
-        faults.append("the key is another one")
-    if faults:
-        raise LakeError(
-            f"the table's shape changed in a way that the lake does not follow: {'; '.join(faults)}",
-            where=str(schema.table),
-            fix=f"run `dblog reset {schema.table}`: the table takes its new shape, and is dumped anew",
-        )
+def not_followed(schema: TableSchema, faults: list[str]) -> LakeError:
+    """The error of a table whose shape the lake cannot take as it stands."""
+    return LakeError(
+        f"the table's shape changed in a way that the lake does not follow: {'; '.join(faults)}",
+        where=str(schema.table),
+        fix=f"run `dblog reset {schema.table}`: the table takes its new shape, and is dumped anew",
+    )

@@ -128,7 +128,10 @@ def _log_events(lines: pa.Table, own: TableSchema, schema: TableSchema) -> pa.Ta
     meta = {name: _column(lines, name, kind) for name, kind in _META.items()}
     deleted = pc.equal(meta["op"], DELETE)
     before, after = _image(lines, "before", own), _image(lines, "after", own)
-    keys = {f"k{i}": pc.if_else(deleted, before[name], after[name]) for i, name in enumerate(schema.key)}
+    keys = {
+        f"k{i}": pc.if_else(deleted, before[c.name], after[c.name]).cast(c.type)
+        for i, c in enumerate(schema.key_columns)
+    }
     return pa.table({**meta, "created": pc.equal(meta["op"], CREATE), **keys, **_values(after, schema, len(lines))})
 
 
@@ -145,7 +148,7 @@ def _chunk_events(rows: pa.Table, chunk: ChunkRef, first: int, own: TableSchema,
         "created": pa.repeat(False, count),
     }
     image = {c.name: _column(rows, c.name, c.type) for c in own.columns}
-    keys = {f"k{i}": image[name] for i, name in enumerate(schema.key)}
+    keys = {f"k{i}": image[c.name].cast(c.type) for i, c in enumerate(schema.key_columns)}
     events = pa.table({**meta, **keys, **_values(image, schema, count)})
     if not chunk.evicted:
         return events
@@ -168,8 +171,8 @@ def _image(lines: pa.Table, side: str, own: TableSchema) -> dict[str, pa.Chunked
 
 
 def _values(image: dict[str, pa.ChunkedArray], schema: TableSchema, count: int) -> dict[str, pa.ChunkedArray]:
-    """The image in the newest shape: columns that came later are NULL."""
+    """The image in the newest shape: columns that came later are NULL, those that are wider by now hold the same."""
     return {
-        f"v{i}": image[c.name] if c.name in image else pa.chunked_array([pa.nulls(count, c.type)])
+        f"v{i}": image[c.name].cast(c.type) if c.name in image else pa.chunked_array([pa.nulls(count, c.type)])
         for i, c in enumerate(schema.columns)
     }

@@ -66,7 +66,8 @@ def merge_here(spark: SparkSession) -> Callable[[Config], None]:
 
     def merge(config: Config) -> None:
         staging = open_staging(config)
-        lake = Lake(open_lake(config), f"dblog:{config.source.name}", history=config.lake.history)
+        app, kept = f"dblog:{config.source.name}", config.lake
+        lake = Lake(open_lake(config), app, history=kept.history, drop_columns=kept.drop_columns)
         records = Records(own_directory(lake.location))
         with (
             closing(open_state(config)) as state,

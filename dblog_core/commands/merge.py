@@ -109,7 +109,9 @@ def _line(table: dict[str, Any]) -> tuple[str, ...]:
 def _beside(table: dict[str, Any]) -> Iterator[str]:
     """What happens to a table beside its rows."""
     change = table["change"]
-    yield from (f"columns {how}: {', '.join(change[how])}" for how in ("added", "gone", "retyped") if how in change)
+    yield from (
+        f"columns {how}: {', '.join(change[how])}" for how in ("added", "gone", "widened", "retyped") if how in change
+    )
     if change.get("rekeyed"):
         yield "another key"
     if table["truncates"]:

@@ -30,12 +30,13 @@ class TestLake:
         self.build = SegmentBuilder(staging)
         self.withheld: Withheld | None = None
         self.history = False
+        self.drop_columns = False
 
     def merger(self, **options: Any) -> Merger:
         """A merger as a new process would make it."""
         records = Records(own_directory(self.location))
         self.withheld = Withheld(records)
-        lake = Lake(self.location, "dblog:shop", history=self.history)
+        lake = Lake(self.location, "dblog:shop", history=self.history, drop_columns=self.drop_columns)
         merger = Merger(self.spark, self.staging, lake, records, self.withheld, **options)
         merger.load()
         return merger

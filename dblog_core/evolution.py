@@ -1,0 +1,70 @@
+"""What a change of a table's shape means for its lake copy, told from two shapes alone; no Spark.
+
+A column is known by its name. Its type may become a wider one, if every old value is a value of the new type too and
+Delta widens it in place, so that files which lie there need not be written again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from dblog_core.schema import Column, TableSchema
+
+_INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_DIGITS = {pa.int8(): 10, pa.int16(): 10, pa.int32(): 10, pa.int64(): 20}
+"""Digits before the point that Delta asks of a decimal which an integer becomes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From one shape to another. `retyped`: columns whose values the new type cannot hold, as they were and as they
+    are; `rekeyed`: the key has other columns."""
+
+    added: tuple[str, ...]
+    gone: tuple[str, ...]
+    widened: tuple[str, ...]
+    retyped: tuple[tuple[Column, Column], ...]
+    rekeyed: bool
+
+    @property
+    def faults(self) -> list[str]:
+        """What no lake table follows, in words."""
+        faults = [f"column {old.name} was {told(old)} and is {told(new)}" for old, new in self.retyped]
+        return [*faults, "the key is another one"] if self.rekeyed else faults
+
+
+def change(before: TableSchema, after: TableSchema) -> Change:
+    """How the shape changes."""
+    old, new = ({c.name: c for c in schema.columns} for schema in (before, after))
+    other = [(c, new[c.name]) for c in before.columns if c.name in new and new[c.name].type != c.type]
+    return Change(
+        added=tuple(name for name in new if name not in old),
+        gone=tuple(name for name in old if name not in new),
+        widened=tuple(a.name for a, b in other if widens(a.type, b.type)),
+        retyped=tuple((a, b) for a, b in other if not widens(a.type, b.type)),
+        rekeyed=before.key != after.key,
+    )
+
+
+def told(column: Column) -> str:
+    """The column's type as messages name it: the source's, and ours."""
+    return str(column.type) if column.source_type == str(column.type) else f"{column.source_type} ({column.type})"
+
+
+def widens(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether every value of type `old` is the same value of type `new`, and Delta widens a column so.
+
+    https://github.com/delta-io/delta/blob/master/PROTOCOL.md, "Type Widening".
+    """
+    if old in _INTEGERS and new in _INTEGERS:
+        return _INTEGERS.index(old) < _INTEGERS.index(new)
+    if pa.types.is_decimal(new):
+        if pa.types.is_decimal(old):
+            whole = new.precision - new.scale >= old.precision - old.scale
+            return bool(old != new and whole and new.scale >= old.scale)
+        return old in _DIGITS and bool(new.scale >= 0 and new.precision - new.scale >= _DIGITS[old])
+    if new == pa.float64():
+        return old in (pa.float32(), pa.int8(), pa.int16(), pa.int32())
+    return bool(old == pa.date32() and new == pa.timestamp("us"))

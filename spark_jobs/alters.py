@@ -1,0 +1,172 @@
+"""What gives a Delta table the shape of its source's table: statements, each of which a later run leaves out once done.
+
+A column that the source drops stays in the lake: rows that are not written again keep its values. The property
+`dblog.dropped` names such columns, so that they are told from those that somebody else has added. With
+`[lake] drop_columns` they go, by column mapping, which leaves files as they are. A type is widened in place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import types as t
+
+from dblog_core import evolution
+from dblog_core.schema import Column, TableSchema
+from spark_jobs.shapes import arrow_type, is_odd, not_followed, quoted, row_shape
+
+DROPPED = "dblog.dropped"
+_MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What is known of columns that the source does not have any more.
+
+    `had`: names of columns that it has had; `told`: columns of the shape in question that it has no more, but rows of
+    the batch have; `drop`: the lake drops what the source drops.
+    """
+
+    had: frozenset[str] = frozenset()
+    told: frozenset[str] = frozenset()
+    drop: bool = False
+
+
+def kept(properties: Mapping[str, str]) -> list[str]:
+    """The columns that the lake table has and the source has no more."""
+    return [str(name) for name in json.loads(properties.get(DROPPED, "[]"))]
+
+
+def statements(
+    table: str,
+    have: t.StructType,
+    properties: Mapping[str, str],
+    *,
+    key: list[str],
+    schema: TableSchema,
+    gone: Gone,
+) -> Iterator[str]:
+    """In their order. `table`: its name in SQL; `have`, `key`: what the lake table has.
+
+    Raises LakeError for a difference that the lake does not follow.
+    """
+    own = {f.name: f.dataType for f in have if not f.name.startswith("_dblog_")}
+    source = [c.name for c in schema.columns if c.name not in gone.told]
+    marked = set(kept(properties))
+    left = [name for name in own if name not in source]
+    back = [name for name in source if name in own and name in marked]
+    drop = [*left, *back] if gone.drop else []
+    faults = [f"the lake has a column {n} that the source never had" for n in left if n not in marked | gone.had]
+    faults += _retyped({n: kind for n, kind in own.items() if n not in drop}, schema, back)
+    faults += _unlike_in_case_alone([n for n in own if n not in drop], schema)
+    faults += ["the key is another one"] if key != list(schema.key) else []
+    if faults:
+        raise not_followed(schema, faults)
+    names = [c.name for c in schema.columns]
+    shape = row_shape(schema)
+    added = [n for n in names if n not in own or n in drop]
+    wider = [n for n in names if n not in added and own[n] != shape[n].dataType]
+    settings = {_MAPPING: "name"} if drop or any(map(is_odd, added)) else {}
+    settings |= {_WIDENING: "true"} if wider else {}
+    if settings := {n: v for n, v in settings.items() if properties.get(n) in (None, "none", "false")}:
+        yield set_properties(table, settings)
+    if drop:
+        yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quoted, drop))})"
+    # After the drop and before the same name is added: no column that lives is ever marked.
+    if marked != (marks := set() if gone.drop else set(left)):
+        yield set_properties(table, {DROPPED: json.dumps(sorted(marks))})
+    yield from (f"ALTER TABLE {table} ALTER COLUMN {quoted(n)} TYPE {shape[n].dataType.simpleString()}" for n in wider)
+    for name in added:
+        after = names[names.index(name) - 1] if name != names[0] else None
+        place = f"AFTER {quoted(after)}" if after else "FIRST"
+        yield f"ALTER TABLE {table} ADD COLUMNS ({quoted(name)} {shape[name].dataType.simpleString()} {place})"
+
+
+def _retyped(own: Mapping[str, t.DataType], schema: TableSchema, back: list[str]) -> list[str]:
+    """Columns whose type in the lake cannot become the one that they have now, in words."""
+    faults = []
+    for column, wanted in zip(schema.columns, row_shape(schema), strict=True):
+        if column.name not in own or widens(own[column.name], wanted.dataType, or_equal=True):
+            continue
+        was, now = own[column.name].simpleString(), evolution.told(column)
+        if column.name in back:
+            faults.append(
+                f"column {column.name}, dropped as {was}, came back as {now}, and the lake has the old values still; "
+                "with `[lake] drop_columns = true` they go"
+            )
+        else:
+            faults.append(f"column {column.name} was {was} and is {now}")
+    return faults
+
+
+def _unlike_in_case_alone(own: list[str], schema: TableSchema) -> list[str]:
+    """Columns that the lake cannot have beside one that it keeps, in words."""
+    names = {c.name for c in schema.columns}
+    others = {name.lower(): name for name in own if name not in names}
+    return [
+        f"column {name} differs from {others[name.lower()]}, which the lake keeps, in upper and lower case alone"
+        for name in names
+        if name.lower() in others
+    ]
+
+
+def set_properties(table: str, properties: Mapping[str, str]) -> str:
+    """The statement that sets them."""
+    pairs = ", ".join(f"{_literal(name)} = {_literal(value)}" for name, value in properties.items())
+    return f"ALTER TABLE {table} SET TBLPROPERTIES ({pairs})"
+
+
+def _literal(text: str) -> str:
+    """A string as SQL has it."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def widens(have: t.DataType, want: t.DataType, *, or_equal: bool = False) -> bool:
+    """Whether a column of the lake can become one of type `want`, with the same values."""
+    if have == want:
+        return or_equal
+    old, new = arrow_type(have), arrow_type(want)
+    return old is not None and new is not None and evolution.widens(old, new)
+
+
+def widened(table: str, have: t.StructType, want: t.StructType) -> list[str] | None:
+    """The statements for those columns of both that are wider by now, fields of structs too; None where one is
+    neither equal nor wider. `table` is set up for it first."""
+    if (paths := _wider(have, want)) is None:
+        return None
+    alters = [f"ALTER TABLE {table} ALTER COLUMN {path} TYPE {kind.simpleString()}" for path, kind in paths]
+    return [set_properties(table, {_WIDENING: "true"}), *alters] if alters else []
+
+
+def _wider(have: t.StructType, want: t.StructType, within: str = "") -> list[tuple[str, t.DataType]] | None:
+    found: list[tuple[str, t.DataType]] = []
+    old = {f.name: f.dataType for f in have}
+    for field in want:
+        path, before = within + quoted(field.name), old.get(field.name, field.dataType)
+        if isinstance(before, t.StructType) and isinstance(field.dataType, t.StructType):
+            if before.names != field.dataType.names or (inner := _wider(before, field.dataType, f"{path}.")) is None:
+                return None
+            found += inner
+        elif widens(before, field.dataType):
+            found.append((path, field.dataType))
+        elif before != field.dataType:
+            return None
+    return found
+
+
+def folded_into(newest: TableSchema, older: list[TableSchema], own: set[str], gone: Gone) -> tuple[TableSchema, Gone]:
+    """The shape that rows of `older` shapes and of the newest are folded into, so that it makes no difference where a
+    merge ends: the newest, and columns that it has no more, but older rows and the lake (`own`) have."""
+    names = {c.name for c in newest.columns}
+    told: dict[str, Column] = {}
+    for column in (c for schema in older for c in schema.columns if c.name in own and c.name not in names):
+        known = told.get(column.name)
+        if known is None or not evolution.widens(column.type, known.type):
+            told[column.name] = column
+    if gone.drop or not told:
+        return newest, gone
+    whole = TableSchema(newest.table, (*newest.columns, *told.values()), newest.key)
+    return whole, Gone(gone.had, frozenset(told), gone.drop)

@@ -1,0 +1,165 @@
+"""A table that changes its shape while it is merged: the lake follows, wherever a merge ends and whatever dies."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from dblog_core.lake import TableStatus, history_location, read_status
+from dblog_core.schema import TableSchema
+from dblog_core.verify.exchange import Pin
+from spark_jobs import delta_log, expected
+from tests.spark.asked import done, replay
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row, table
+
+OLD = table("t", id=pa.int64(), v=pa.string(), gone=pa.string())
+NEW = table("t", id=pa.int64(), v=pa.string())
+NARROW = table("t", id=pa.int32(), n=pa.int16(), d=pa.decimal128(5, 2), day=pa.date32(), f=pa.float32())
+WIDE = table("t", id=pa.int64(), n=pa.decimal128(12, 2), d=pa.decimal128(9, 3), day=pa.timestamp("us"), f=pa.float64())
+
+
+def old(key: int, v: str = "a", gone: str | None = "x") -> Row:
+    return {"id": key, "v": v, "gone": gone}
+
+
+def new(key: int, v: str = "a") -> Row:
+    return {"id": key, "v": v}
+
+
+def status(lake: TestLake) -> TableStatus:
+    found = read_status(lake.location)
+    assert found is not None
+    return found.tables["shop.t"]
+
+
+def told(lake: TestLake, *names: str) -> list[tuple[Any, ...]]:
+    """The history's lines, in order."""
+    frame = lake.spark.read.format("delta").load(str(history_location(lake.location, OLD.table)))
+    return [tuple(row[n] for n in names) for row in frame.orderBy("_dblog_offset").collect()]
+
+
+def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int]) -> list[Row]:
+    """What verify expects of the source: version and offset `before`, and what is staged since."""
+    version, offset = before
+    found = status(lake)
+    pin = Pin(version, offset, found.segment, lake.build.offset)
+    pinned = expected.lake_rows(lake.spark, lake.table(schema), pin, schema)
+    staged = expected.staged(lake.spark, lake.staging, schema, "tmp/expected", after=offset, upto=lake.build.offset)
+    rows = expected.rows_at(lake.spark, pinned, staged, schema).select("row.*").collect()
+    return sorted((row.asDict() for row in rows), key=lambda row: int(row["id"]))
+
+
+def dropped(lake: TestLake) -> tuple[int, int]:
+    """Rows of both shapes: 1 is not written again, 2 is written before the drop, 3 after it, 4 is seen by a dump."""
+    build = lake.build
+    for key in (1, 2, 3, 4):
+        build.create(OLD, old(key))
+    build.seal()
+    lake.merge_well()
+    before = (delta_log.version(lake.table(OLD)) or 0, build.offset)
+    build.update(OLD, old(2, "b", "y"))
+    build.schema(NEW)
+    build.update(NEW, new(3, "b"))
+    build.create(NEW, new(5))
+    build.seal()
+    return before
+
+
+def test_a_dropped_column_keeps_its_values_but_in_rows_that_are_written(lake: TestLake) -> None:
+    lake.history = True
+    before = dropped(lake)
+    lake.merge_until("history shop.t")  # the shape is changed, the rows are not
+    lake.merge_well()
+    right = [old(1), old(2, "b", "y"), old(3, "b", None), old(4), old(5, "a", None)]
+    assert lake.rows(OLD) == right
+    assert told(lake, "id", "v", "gone")[4:] == [(2, "b", "y"), (3, "b", None), (5, "a", None)]
+    assert at_the_end(lake, NEW, before) == [new(1), new(2, "b"), new(3, "b"), new(4), new(5)]
+    lake.build.chunk(NEW, [new(4), new(1, "c")])  # a dump writes what it changes
+    lake.build.seal()
+    lake.merge_well()
+    right = [old(1, "c", None), *right[1:]]
+    assert lake.rows(OLD) == right
+    lake.spark.sql(f"UPDATE delta.`{lake.table(OLD)}` SET v = 'harmed' WHERE id = 2")
+    replay(lake, 1, lake.build.offset)
+    assert lake.rows(OLD) == right
+    done(lake, "rebuild", {"table": "shop.t"})
+    # A refresh counts as the last line of its row here, and has no such column.
+    assert lake.rows(OLD) == [*right[:3], old(4, "a", None), right[4]]
+    lake.build.schema(table("t", id=pa.int64(), v=pa.string(), more=pa.bool_()))
+    lake.build.seal()
+    lake.merge_well()  # the column is known as dropped long ago
+    assert lake.rows(OLD)[1] == {**right[1], "more": None}
+
+
+def test_drop_columns_drops_them_and_they_may_come_back_as_something_else(lake: TestLake) -> None:
+    lake.drop_columns = True
+    dropped(lake)
+    lake.merge_well()
+    rows = [new(1), new(2, "b"), new(3, "b"), new(4), new(5)]
+    assert lake.rows(NEW) == rows
+    done(lake, "rebuild", {"table": "shop.t"})
+    assert lake.rows(NEW) == rows
+    back = table("t", id=pa.int64(), gone=pa.int32(), v=pa.string())
+    lake.build.schema(back)
+    lake.build.create(back, {**new(6), "gone": 6})
+    lake.build.seal()
+    lake.merge_well()
+    assert lake.rows(back) == [*({**row, "gone": None} for row in rows), {**new(6), "gone": 6}]
+    assert list(lake.rows(back)[0]) == ["id", "gone", "v"]
+
+
+def test_a_kept_column_that_comes_back_as_something_else_stops_the_table_until_it_may_go(lake: TestLake) -> None:
+    dropped(lake)
+    lake.merge_well()
+    back = table("t", id=pa.int64(), v=pa.string(), gone=pa.int32())
+    lake.build.schema(back)
+    lake.build.create(back, {**new(6), "gone": 6})
+    lake.build.seal()
+    lake.merge()
+    error = str(status(lake).error)
+    assert "column gone, dropped as string, came back as int32" in error and "drop_columns = true" in error
+    lake.drop_columns = True
+    lake.merge_well()
+    assert [row["gone"] for row in lake.rows(back)] == [None, None, None, None, None, 6]
+
+
+def narrow(key: int, n: int = 7) -> Row:
+    return {"id": key, "n": n, "d": Decimal("1.25"), "day": dt.date(2026, 1, 31), "f": 0.5}
+
+
+def wide(key: int, n: str = "7") -> Row:
+    return {"id": key, "n": Decimal(n), "d": Decimal("1.250"), "day": dt.datetime.fromisoformat("2026-01-31"), "f": 0.5}
+
+
+def test_types_are_widened_in_place_with_keys_and_history_and_rows_of_both_types_are_one_table(lake: TestLake) -> None:
+    lake.history = True
+    build = lake.build
+    for key in (1, 2, 3):
+        build.create(NARROW, narrow(key))
+    build.seal()
+    lake.merge_well()
+    version = delta_log.version(lake.table(NARROW)) or 0
+    before = (version, build.offset)
+    build.update(NARROW, narrow(2, 8))
+    build.move(NARROW, {"id": 3}, narrow(4))
+    build.schema(WIDE)
+    build.update(WIDE, wide(2, "8.5"))
+    build.create(WIDE, wide(2**40))
+    build.seal()
+    lake.merge_until("history shop.t")
+    lake.merge_well()
+    right = [wide(1), wide(2, "8.5"), wide(4), wide(2**40)]
+    rows = sorted(lake.rows(WIDE), key=lambda row: int(row["id"]))
+    assert rows == right
+    assert lake.spark.read.format("delta").option("versionAsOf", version).load(str(lake.table(WIDE))).count() == 3
+    moved = told(lake, "id", "n", "_dblog_moved_from")[3:]
+    assert [(i, n and str(n), m and m.id) for i, n, m in moved] == [
+        (2, "8.00", None), (3, None, None), (4, "7.00", 3), (2, "8.50", None), (2**40, "7.00", None)
+    ]  # fmt: skip
+    assert at_the_end(lake, WIDE, before) == right
+    done(lake, "rebuild", {"table": "shop.t"})
+    assert sorted(lake.rows(WIDE), key=lambda row: int(row["id"])) == right
