@@ -203,14 +203,29 @@ def test_a_damaged_row_is_refused_or_read_as_a_plain_reading_does(
     damaged = message[:place] if shorter else message[:place] + bytes([byte]) + message[place + 1 :]
     try:
         found = told(list(fed(decoder(), [begin(), T, T2, damaged, commit()])))
-    except (UnknownLogEvent, ValueOutOfRange):
-        with pytest.raises((Wrong, ValueOutOfRange)):
-            read_change(damaged, COLUMNS)
+    except (UnknownLogEvent, ValueOutOfRange) as error:
+        place = error.where
+    else:
+        expected = read_change(damaged, COLUMNS)
+        assert [line[0][1:] for line in found] == [
+            (expected.op, expected.key_only, expected.unchanged, expected.old, expected.new)
+        ]
         return
-    expected = read_change(damaged, COLUMNS)
-    assert [line[0][1:] for line in found] == [
-        (expected.op, expected.key_only, expected.unchanged, expected.old, expected.new)
-    ]
+    assert "LSN" in place
+    with pytest.raises((Wrong, ValueOutOfRange)):
+        read_change(damaged, COLUMNS)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 64])
+def test_a_value_that_is_refused_is_told_with_its_column_and_its_place(rows: int) -> None:
+    """The first of the log, where several columns hold one: they are decoded column by column."""
+    good = change(b"I", (b"N", row("1", "1.50", "v", "2024-01-01 00:00:00", "t", r"\x00")))
+    late = change(b"I", (b"N", row("1", "NaN", "v", "2024-01-01 00:00:00", "t", r"\x00")))
+    bad = change(b"I", (b"N", row("1", "1.50", "v", "infinity", "t", r"\x00")))
+    log = [begin(16, 7), T, *[good] * rows, commit(20), begin(32, 8), *[good] * (rows - 1), bad, late, commit(40)]
+    with pytest.raises(ValueOutOfRange, match="'infinity'") as raised:
+        list(fed(decoder(), [*log, begin(48, 9), good, commit(50)]))
+    assert raised.value.where == "public.t.at at LSN 0/20 (transaction 8)" and raised.value.fix
 
 
 @given(

@@ -26,7 +26,7 @@ from dblog_core.sources.postgres.catalogue import FRESH_START, wanted, watermark
 from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.streams import EPOCH, Delivery, Streams
-from dblog_core.sources.postgres.tuples import decode, one_row
+from dblog_core.sources.postgres.tuples import decode_placed, one_row
 
 Int64s = npt.NDArray[np.int64]
 
@@ -429,8 +429,14 @@ class PgoutputDecoder:
         for part in np.split(order, cuts):
             schema = self._relations.versions[int(versions[part[0]])].schema
             ours = rows if len(part) == count else rows[:, part]
-            changes.append(TableChanges(schema, decode(schema, self._raw, np.ascontiguousarray(ours))))
+            batch = decode_placed(schema, self._raw, np.ascontiguousarray(ours), self._place)
+            changes.append(TableChanges(schema, batch))
         return changes
+
+    def _place(self, number: int) -> str:
+        """Where a transaction of this batch is, for messages."""
+        transaction = self._assembly.transactions[number]
+        return f"LSN {transaction.position} (transaction {transaction.id})"
 
     def _where(self) -> str:
         return self._assembly.where()

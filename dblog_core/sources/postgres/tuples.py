@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblog_core.columnar import fixed, gather, text, validity
-from dblog_core.errors import UnknownLogEvent
+from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.events import changes_schema, image_type
 from dblog_core.schema import Column, TableSchema
 from dblog_core.sources.postgres import binary_values
@@ -66,6 +67,36 @@ def decode(schema: TableSchema, raw: Bytes, rows: Places) -> pa.RecordBatch:
         _struct(schema, raw, new, forms),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=changes_schema(schema))
+
+
+def decode_placed(schema: TableSchema, raw: Bytes, rows: Places, where: Callable[[int], str]) -> pa.RecordBatch:
+    """`decode`, whose errors tell the place of the first row that is refused: `where` of its transaction's number.
+
+    Columns are decoded as wholes, which know of no rows; so the row is looked for by halves, once something is wrong.
+    """
+    try:
+        return decode(schema, raw, rows)
+    except _REFUSALS as error:
+        low, high = 0, rows.shape[1]
+        while high - low > 1:
+            middle = (low + high) // 2
+            found_there = _refusal(schema, raw, rows[:, low:middle])
+            low, high = (low, middle) if found_there else (middle, high)
+        # Alone it may be read, where rows do not fit each other.
+        refused = _refusal(schema, raw, rows[:, low:high]) or error
+        refused.where = f"{refused.where} at {where(int(rows[found.TRANSACTION, low]))}"
+        raise refused from refused.__cause__
+
+
+_REFUSALS = (UnknownLogEvent, ValueOutOfRange)
+
+
+def _refusal(schema: TableSchema, raw: Bytes, rows: Places) -> UnknownLogEvent | ValueOutOfRange | None:
+    try:
+        decode(schema, raw, rows)
+    except _REFUSALS as error:
+        return error
+    return None
 
 
 def _room(columns: int, count: int) -> _Image:

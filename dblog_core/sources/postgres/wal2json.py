@@ -14,7 +14,7 @@ from collections.abc import Callable
 import orjson
 
 from dblog_core.config import SourceConfig
-from dblog_core.errors import UnknownLogEvent
+from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.events import LogBatch, Transaction
 from dblog_core.schema import TableName
 from dblog_core.sources.postgres.batch import Assembly
@@ -84,7 +84,12 @@ class Wal2jsonDecoder:
 
     def take(self) -> LogBatch:
         """The batch so far; the next one begins."""
-        changes = [found for version in self._filled if (found := version.take()) is not None]
+        try:
+            changes = [found for version in self._filled if (found := version.take()) is not None]
+        except (UnknownLogEvent, ValueOutOfRange) as error:
+            places = [transaction.position for transaction in self._assembly.transactions]
+            error.where += f" in the transactions from LSN {places[0]} to {places[-1]}"
+            raise
         self._filled = []
         return self._assembly.take(changes)
 
