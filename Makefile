@@ -28,7 +28,7 @@ demo: setup
 	@exec $(PYTHON) -m dblog_core.local.demo
 
 test: setup lint
-	@exec $(PYTHON) -m pytest -m "not bench"
+	@exec $(PYTHON) -m pytest -m "not bench and not soak"
 
 lint: .venv/.complete
 	@$(PYTHON) -m ruff check --quiet --output-format concise .
@@ -40,6 +40,7 @@ soak: setup
 	@exec $(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds \
 	  tests/unit/test_retention.py::test_soak_of_the_worlds \
 	  tests/integration/test_verify.py::test_seeded_writes_raise_no_false_alarm \
+	  tests/integration/test_verify_at_size.py \
 	  tests/spark/test_merge_faults.py tests/spark/test_histories.py --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
 
 bench: setup .venv-bench/.complete
