@@ -42,8 +42,9 @@ class TableStatus:
     """A lake table: all changes up to `segment` and `offset` are in, as Delta version `version`, shape `schema`.
 
     A table that was reset says nothing of changes up to the offset `reset_at`, and lacks rows for as long as it
-    `awaits` a full dump (its id). `version` is None for a table without a key: it has a history alone. `merged`: what
-    the last merge that had rows of it did (the counts of `spark_jobs.apply.Applied`), and its number.
+    `awaits` a full dump (its id). So does one that lacks values of columns in rows from before the offset `added_at`.
+    `version` is None for a table without a key: it has a history alone. `merged`: what the last merge that had rows of
+    it did (the counts of `spark_jobs.apply.Applied`), and its number.
     """
 
     state: State
@@ -54,6 +55,7 @@ class TableStatus:
     schema: str | None = None
     reset_at: int | None = None
     awaits: str | None = None
+    added_at: int | None = None
     merged: dict[str, Any] | None = None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from dblog_core.events import FINISHED, TRUNCATE
+from dblog_core.events import FINISHED, SCHEMA, TRUNCATE
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
 
 MAX_ROWS = 500_000
@@ -34,6 +34,8 @@ class Work:
     chunks: tuple[ChunkRef, ...] = ()
     truncates: tuple[LogMark, ...] = ()
     finished: tuple[LogMark, ...] = ()
+    reshaped: tuple[LogMark, ...] = ()
+    """New shapes of it, in order."""
     floor: int | None = None
     """Rows up to this offset are left out: a full dump that finished later says all about them (`from_dump`)."""
 
@@ -51,6 +53,12 @@ class Work:
         seen = dict.fromkeys([f.schema for f in self.files] + [c.schema for c in self.chunks])
         seen.pop(self.schema, None)
         return [*seen, self.schema]
+
+    @property
+    def last(self) -> int:
+        """The last offset of its rows and marks."""
+        rows = [f.last_offset for f in self.files] + [c.first_offset + c.rows - 1 for c in self.chunks]
+        return max([0, *rows, *(m.offset for m in (*self.truncates, *self.finished, *self.reshaped))])
 
     @property
     def truncated(self) -> int | None:
@@ -129,7 +137,30 @@ def _work(table: str, share: _Share) -> Work:
         chunks=tuple(share.chunks),
         truncates=tuple(m for m in share.marks if m.op == TRUNCATE),
         finished=tuple(m for m in share.marks if m.op == FINISHED),
+        reshaped=tuple(m for m in share.marks if m.op == SCHEMA),
     )
+
+
+def lacks_before(work: Work, known: str | None, columns: Callable[[str], Collection[str]]) -> int | None:
+    """The offset before which rows lack values of columns that were added; None: of none that nobody brings.
+
+    `known`: the fingerprint of what the lake had; `columns`: the names that a fingerprint stands for. What an added
+    column holds in rows that are there, the log does not say. A full dump that began later brings it.
+    """
+    shapes = [(0, known)] if known is not None else []
+    shapes += [(f.first_offset, f.schema) for f in work.files] + [(c.first_offset, c.schema) for c in work.chunks]
+    shapes += [(m.offset, m.schema) for m in work.reshaped if m.schema is not None]
+    newest, added = set(columns(work.schema)), None
+    for offset, shape in sorted(shapes):
+        if not newest.issubset(columns(shape)):
+            added = None
+        elif added is None:
+            added = offset
+    if all(newest.issubset(columns(shape)) for _, shape in shapes):
+        return None
+    added = work.last if added is None else added
+    full = [m for m in work.finished if m.key_from is None and m.key_to is None]
+    return None if any(m.since is not None and m.since >= added for m in full) else added
 
 
 def from_dump(work: Work) -> Work:

@@ -38,6 +38,7 @@ class Applied:
     `rows` were staged; of the keys that they are of, `applied` were written (`inserted` + `updated`), `unchanged` the
     lake had like that already, `deleted` went (ghosts and a TRUNCATE's rows too), `withheld` wait for a dump.
     `history`: lines of the history. Files and `bytes` (those written) are of the lake table.
+    `awaits`: the full dump that was requested for the values of new columns.
     """
 
     table: str
@@ -54,11 +55,12 @@ class Applied:
     bytes: int = 0
     seconds: float = 0.0
     version: int | None = None
+    awaits: str | None = None
     error: str | None = None
 
     def counts(self) -> dict[str, float]:
         """The numbers alone, as `status` keeps them."""
-        return {n: v for n, v in asdict(self).items() if n not in ("table", "version", "error")}
+        return {n: v for n, v in asdict(self).items() if n not in ("table", "version", "awaits", "error")}
 
 
 @dataclass(frozen=True, slots=True)

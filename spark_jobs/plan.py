@@ -1,5 +1,15 @@
 """What a merge applies, under the name that Spark jobs know it by; the command line plans the same without Spark."""
 
-from dblog_core.merge_plan import MAX_BYTES, MAX_ROWS, Span, Work, from_dump, ghost_chunks, next_span, works
+from dblog_core.merge_plan import (
+    MAX_BYTES,
+    MAX_ROWS,
+    Span,
+    Work,
+    from_dump,
+    ghost_chunks,
+    lacks_before,
+    next_span,
+    works,
+)
 
-__all__ = ["MAX_BYTES", "MAX_ROWS", "Span", "Work", "from_dump", "ghost_chunks", "next_span", "works"]
+__all__ = ["MAX_BYTES", "MAX_ROWS", "Span", "Work", "from_dump", "ghost_chunks", "lacks_before", "next_span", "works"]

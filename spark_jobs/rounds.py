@@ -35,7 +35,7 @@ from pyspark.sql import SparkSession
 from dblog_core import lake_tasks
 from dblog_core.config import Config
 from dblog_core.cuts import cuts_location
-from dblog_core.errors import CorruptSegment, DblogError, LakeError, LeaseLost, SegmentReplaced
+from dblog_core.errors import CorruptSegment, DblogError, LakeError, LeaseLost, RequestError, SegmentReplaced
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status, table_location
 from dblog_core.lake_tasks import LakeTask, Outcome
@@ -157,7 +157,7 @@ class Merger:
         return [name for name, table in self.status.tables.items() if table.state is State.STOPPED]
 
     def awaiting(self) -> list[str]:
-        """Tables that wait for a full dump after a reset."""
+        """Tables that wait for a full dump, after a reset or for values of new columns."""
         return [name for name, table in self.status.tables.items() if table.awaits is not None]
 
     def sealed(self) -> int:
@@ -372,6 +372,8 @@ class Merger:
         known = self.status.tables.get(work.table)
         try:
             applied = self._tried(work, intent, known, again)
+            if applied is not None and applied.version is not None:
+                applied = replace(applied, awaits=self._requested(work, known))
         except LeaseLost:
             raise
         except DblogError as error:
@@ -382,6 +384,33 @@ class Merger:
             raise _spark_gone(work.table) from error
         self._step(f"applied {work.table}")
         return applied
+
+    def _requested(self, work: Work, known: TableStatus | None) -> str | None:
+        """The full dump that brings what rows lack since columns were added; None where they lack nothing, or none can.
+
+        A crash has it requested twice, which harms nobody.
+        """
+        if self._lacks_before(work, known) is None:
+            return None
+        assert self._dumps is not None
+        try:
+            dump = self._dumps.submit(work.table, [])
+        except RequestError:  # it is not captured any more, so that its lake copy ends with what the log says
+            return None
+        except DblogError as error:
+            raise LakeError(
+                f"columns were added, and the dump that brings their values cannot be requested: {error.message}",
+                where=work.table,
+                fix=error.fix or "merge again when the source and the state store can be reached",
+            ) from error
+        self._step(f"requested {work.table}")
+        return dump
+
+    def _lacks_before(self, work: Work, known: TableStatus | None) -> int | None:
+        def columns(fingerprint: str) -> list[str]:
+            return [c.name for c in self._staging.schema(fingerprint).columns]
+
+        return plan.lacks_before(work, known.schema if known else None, columns)
 
     def _tried(self, work: Work, intent: Intent, known: TableStatus | None, again: bool) -> Applied | None:
         """Applies the work; again where another commit came between, or where ours is there and its answer was lost."""
@@ -434,6 +463,9 @@ class Merger:
                 continue
             if any(_brings(mark, known) for mark in works[name].finished):
                 known = replace(known, awaits=None)
+            if applied.awaits is not None:
+                added = self._lacks_before(works[name], self.status.tables.get(name))
+                known = replace(known, awaits=applied.awaits, added_at=added)
             merged = {"merge": intent.number, **applied.counts()}
             known = replace(known, version=applied.version, schema=works[name].schema, merged=merged)
             tables[name] = self._well(name, known, intent)
@@ -452,9 +484,10 @@ class Merger:
 
 
 def _brings(mark: LogMark, table: TableStatus) -> bool:
-    """Whether the dump that `mark` ends has brought all rows of a table that was reset."""
+    """Whether the dump that `mark` ends has brought what a table lacks that was reset, or got new columns."""
     full = mark.key_from is None and mark.key_to is None
-    since = mark.since is not None and table.reset_at is not None and mark.since >= table.reset_at
+    lacks = [offset for offset in (table.reset_at, table.added_at) if offset is not None]
+    since = mark.since is not None and bool(lacks) and mark.since >= max(lacks)
     return full and (mark.dump == table.awaits or since)
 
 

@@ -73,8 +73,8 @@ def merge_here(spark: SparkSession) -> Callable[[Config], None]:
             closing(open_state(config)) as state,
             lake_lock(records.directory, state, ttl=config.state.ttl, wait=30) as check,
         ):
-            withheld = Withheld(records)
-            merger = Merger(spark, staging, lake, records, withheld, check=check)
-            assert Job(merger, withheld, ControlDumps(config), threading.Event(), json=False).once() == 0
+            withheld, dumps = Withheld(records), ControlDumps(config)
+            merger = Merger(spark, staging, lake, records, withheld, check=check, dumps=dumps)
+            assert Job(merger, withheld, dumps, threading.Event(), json=False).once() == 0
 
     return merge

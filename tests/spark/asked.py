@@ -9,21 +9,7 @@ from delta.tables import DeltaTable
 from dblog_core import lake_tasks
 from dblog_core.lake_tasks import Outcome
 from dblog_core.schema import TableSchema
-from tests.spark.lakes import Crash, TestLake
-
-
-class Dumps:
-    """Takes requests for dumps, and never ends one."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, list[Any]]] = []
-
-    def submit(self, table: str, keys: list[Any]) -> str:
-        self.asked.append((table, keys))
-        return f"dump{len(self.asked)}"
-
-    def over(self, dump: str) -> bool:
-        return False
+from tests.spark.lakes import Crash, Dumps, TestLake
 
 
 def ask(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | None = None) -> Outcome:

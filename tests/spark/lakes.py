@@ -22,6 +22,20 @@ class Crash(BaseException):
     """The process died here. Not an Exception: nothing may handle it."""
 
 
+class Dumps:
+    """Takes requests for dumps, and never ends one."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, list[Any]]] = []
+
+    def submit(self, table: str, keys: list[Any]) -> str:
+        self.asked.append((table, keys))
+        return f"dump{len(self.asked)}"
+
+    def over(self, dump: str) -> bool:
+        return False
+
+
 class TestLake:
     __test__ = False
 
@@ -31,12 +45,14 @@ class TestLake:
         self.withheld: Withheld | None = None
         self.history = False
         self.drop_columns = False
+        self.dumps = Dumps()
 
     def merger(self, **options: Any) -> Merger:
         """A merger as a new process would make it."""
         records = Records(own_directory(self.location))
         self.withheld = Withheld(records)
         lake = Lake(self.location, "dblog:shop", history=self.history, drop_columns=self.drop_columns)
+        options["dumps"] = options.get("dumps") or self.dumps
         merger = Merger(self.spark, self.staging, lake, records, self.withheld, **options)
         merger.load()
         return merger

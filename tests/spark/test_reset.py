@@ -8,8 +8,8 @@ from dblog_core import lake_tasks
 from dblog_core.errors import SourceUnavailable
 from dblog_core.lake import State, TableStatus, read_status
 from spark_jobs import delta_log
-from tests.spark.asked import Dumps, ask, dies, done
-from tests.spark.lakes import TestLake
+from tests.spark.asked import ask, dies, done
+from tests.spark.lakes import Dumps, TestLake
 from tests.spark.segments import table
 
 T = table("t", id=pa.int64(), v=pa.string())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.lake import TableStatus, history_location, read_status
+from dblog_core.lake import State, TableStatus, history_location, read_status
 from dblog_core.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs import delta_log, expected
@@ -163,3 +163,33 @@ def test_types_are_widened_in_place_with_keys_and_history_and_rows_of_both_types
     assert at_the_end(lake, WIDE, before) == right
     done(lake, "rebuild", {"table": "shop.t"})
     assert sorted(lake.rows(WIDE), key=lambda row: int(row["id"])) == right
+
+
+def test_what_added_columns_hold_in_old_rows_comes_by_a_dump_that_is_requested_by_itself(lake: TestLake) -> None:
+    build = lake.build
+    for key in (1, 2):
+        build.create(NEW, new(key))
+    build.seal()
+    lake.merge_well()
+    began = build.offset  # a dump that begins here sees no new column
+    build.chunk(NEW, [new(1), new(2)], dump="another")
+    build.schema(OLD)
+    build.create(OLD, old(3))
+    build.seal()
+    lake.merge_until("requested shop.t")
+    lake.merge_well()
+    assert lake.rows(OLD) == [old(1, gone=None), old(2, gone=None), old(3)]
+    assert lake.dumps.asked == [("shop.t", [])] * 2  # the crash has forgotten the first one
+    build.finished(OLD, "another", since=began, since_segment=2)
+    build.create(OLD, old(4))
+    build.seal()
+    lake.merge_well()
+    assert (status(lake).state, status(lake).awaits, status(lake).reset_at) == (State.INCOMPLETE, "dump2", None)
+    since = build.offset
+    build.chunk(OLD, [old(1, gone="default"), old(2, gone="default"), old(3), old(4)], dump="dump2")
+    build.finished(OLD, "dump2", since=since, since_segment=build.segment + 1)
+    build.seal()
+    lake.merge_well()
+    assert lake.rows(OLD) == [old(1, gone="default"), old(2, gone="default"), old(3), old(4)]
+    assert (status(lake).state, status(lake).awaits) == (State.OK, None)
+    assert len(lake.dumps.asked) == 2

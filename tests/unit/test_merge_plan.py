@@ -1,0 +1,51 @@
+"""Which rows lack values of added columns, told from a merge's share of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dblog_core.merge_plan import Work, lacks_before
+from dblog_core.staging.manifest import DataFile, LogMark
+
+Shapes = Sequence[tuple[int, str]]
+
+
+def file(first: int, shape: str) -> DataFile:
+    return DataFile("shop.t", shape, "", 1, 1, "", first, first, has_unchanged=False, has_moves=False)
+
+
+def work(files: Shapes, marks: Shapes = (), ended: Sequence[tuple[int, int | None]] = ()) -> Work:
+    """`ended`: the `since` of dumps that finish at 99, each with the first key of its range, or None for a full one."""
+    newest = max([*files, *marks])[1]
+    return Work(
+        "shop.t",
+        newest,
+        tuple(file(*f) for f in files),
+        finished=tuple(LogMark(99, "f", "shop.t", "", 0, since=since, key_from=key) for since, key in ended),
+        reshaped=tuple(LogMark(offset, "s", "shop.t", "", 0, schema=shape) for offset, shape in marks),
+    )
+
+
+# A shape is written as the names of its columns, a letter each.
+@pytest.mark.parametrize(
+    ("found", "known", "lacks"),
+    [
+        (work([(5, "ab")]), "ab", None),
+        (work([(5, "ab")]), None, None),
+        (work([(5, "a")]), "ab", None),
+        (work([(5, "ab")]), "a", 5),
+        (work([(5, "a"), (8, "ab")], [(7, "ab")]), "a", 7),
+        (work([(5, "a"), (8, "ab")]), None, 8),
+        (work([(9, "ab")], [(3, "a"), (6, "ab")]), "ab", 6),  # it went and came back, as another column
+        (work([], [(6, "ab")]), "a", 6),
+        (work([(8, "ab")], [(7, "ab")], ended=[(6, None)]), "a", 7),
+        (work([(8, "ab")], [(7, "ab")], ended=[(7, 1)]), "a", 7),
+        (work([(8, "ab")], [(7, "ab")], ended=[(7, None)]), "a", None),
+    ],
+)
+def test_rows_from_before_a_column_was_added_lack_it_until_a_dump_that_began_later(
+    found: Work, known: str | None, lacks: int | None
+) -> None:
+    assert lacks_before(found, known, list) == lacks
