@@ -250,6 +250,27 @@ def test_a_label_that_is_no_text_is_told_with_its_column(database: Database, sou
         list(batches(source, start))
 
 
+@pytest.mark.parametrize("declared", ["varchar(900) COMPRESSED", "longtext COMPRESSED", "datetime", "time(3)"])
+def test_a_form_of_mariadb_that_is_not_read_is_told_with_its_column(
+    database: Database, source: MysqlSource, declared: str
+) -> None:
+    """By the preflight, and in the log."""
+    if database.kind == "mysql":
+        return  # it has neither
+    try:
+        execute(
+            database, "SET GLOBAL mysql56_temporal_format = OFF", f"CREATE TABLE a (id int PRIMARY KEY, v {declared})"
+        )
+    finally:
+        execute(database, "SET GLOBAL mysql56_temporal_format = ON")
+    start = source.current_position()
+    execute(database, "INSERT INTO a VALUES (1, '2024-01-01 10:00:00')")
+    assert f"{database.schema}.a: column v: " in check(source)
+    with pytest.raises(UnknownLogEvent, match=r"\.a: column v: type .* is not supported") as raised:
+        list(batches(source, start))
+    assert "binlog." in raised.value.where
+
+
 def test_zero_dates_are_errors_or_null(database: Database, config: Any) -> None:
     execute(database, "CREATE TABLE a (id int PRIMARY KEY, d date, t datetime, s timestamp NULL)")
     strict, lenient = MysqlSource(config), MysqlSource(config.model_copy(update={"zero_dates": "null"}))

@@ -85,12 +85,11 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
     codes = list(body[at : at + count])
     at += count
     meta_length, at = lenenc(body, at)
-    metas, codes = _metas(body, at, codes)
-    at += meta_length + (count + 7) // 8
-    fields = dict(_fields(body, at))
+    fields = dict(_fields(body, at + meta_length + (count + 7) // 8))
     if _NAMES not in fields and count:
         raise UnsupportedType("the log does not name the columns: binlog_row_metadata is not FULL")
     names = tuple(text.decode() for text in _strings(fields[_NAMES]))
+    metas, codes = _metas(body, at, codes, names)
     columns = _columns(codes, metas, fields, server, mariadb, names)
     shape = tuple(Column(name, column.text, column.arrow) for name, column in zip(names, columns, strict=True))
     key = _key(fields, names) or _existing(keys, names)
@@ -100,12 +99,13 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
     return TableVersion(TableSchema(start.table, shape, key), columns)
 
 
-def _metas(body: bytes, at: int, codes: list[int]) -> tuple[list[bytes], list[int]]:
+def _metas(body: bytes, at: int, codes: list[int], names: tuple[str, ...]) -> tuple[list[bytes], list[int]]:
     """Each column's metadata bytes, and its real type: ENUM and SET are disguised as STRING."""
     metas, real = [], []
-    for code in codes:
+    for name, code in zip(names, codes, strict=True):
         if code not in _META_BYTES:
-            raise UnsupportedType(f"column type {code} ({_KNOWN_UNSUPPORTED.get(code, 'unknown')}) is not supported")
+            known = _KNOWN_UNSUPPORTED.get(code, "unknown")
+            raise UnsupportedType(f"column {name}: type {code} ({known}) is not supported")
         meta = body[at : at + _META_BYTES[code]]
         at += len(meta)
         metas.append(meta)
