@@ -9,7 +9,8 @@ from delta.tables import DeltaTable
 from dblog_core import lake_tasks
 from dblog_core.lake_tasks import Outcome
 from dblog_core.schema import TableSchema
-from tests.spark.lakes import Crash, Dumps, TestLake
+from tests.spark.lakes import Crash, TestLake
+from tests.spark.lakes import Dumps as Dumps
 
 
 def ask(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | None = None) -> Outcome:
