@@ -44,7 +44,8 @@ class TableStatus:
     A table that was reset says nothing of changes up to the offset `reset_at`, and lacks rows for as long as it
     `awaits` a full dump (its id). So does one that lacks values of columns in rows from before the offset `added_at`.
     `version` is None for a table without a key: it has a history alone. `merged`: what the last merge that had rows of
-    it did (the counts of `spark_jobs.apply.Applied`), and its number.
+    it did (the counts of `spark_jobs.apply.Applied`), and its number. `told`: whether that
+    merge has told the history as well.
     """
 
     state: State
@@ -57,6 +58,7 @@ class TableStatus:
     awaits: str | None = None
     added_at: int | None = None
     merged: dict[str, Any] | None = None
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)

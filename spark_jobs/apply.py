@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
@@ -37,7 +37,8 @@ class Applied:
 
     `rows` were staged; of the keys that they are of, `applied` were written (`inserted` + `updated`), `unchanged` the
     lake had like that already, `deleted` went (ghosts and a TRUNCATE's rows too), `withheld` wait for a dump.
-    `history`: lines of the history. Files and `bytes` (those written) are of the lake table.
+    `history`: lines of the history; `told`: it has all of this merge. Files and `bytes` (those written) are of the lake
+    table.
     `awaits`: the full dump that was requested for the values of new columns.
     """
 
@@ -55,12 +56,13 @@ class Applied:
     bytes: int = 0
     seconds: float = 0.0
     version: int | None = None
+    told: bool = False
     awaits: str | None = None
     error: str | None = None
 
     def counts(self) -> dict[str, float]:
         """The numbers alone, as `status` keeps them."""
-        return {n: v for n, v in asdict(self).items() if n not in ("table", "version", "awaits", "error")}
+        return {n: v for n, v in asdict(self).items() if n not in ("table", "version", "awaits", "told", "error")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,10 @@ class Lake:
 
     def history_of(self, spark: SparkSession, schema: TableSchema) -> History | None:
         """The history of a table; None where none is wanted."""
-        if not self.history:
-            return None
+        return self.told_history(spark, schema) if self.history else None
+
+    def told_history(self, spark: SparkSession, schema: TableSchema) -> History:
+        """The history of a table, whether or not it is to go on."""
         location = history_location(self.location, schema.table)
         app = f"{self.app}:{schema.table}:history"
         return History(spark, location, schema, app=app, check=self.check)
@@ -136,7 +140,7 @@ class TableMerge:
         schema, gone = self._shape(work, known)
         history = self._lake.history_of(self._spark, schema)
         if not schema.key:
-            return None if history is None else self._keyless(work, schema, history, span, began)
+            return None if history is None else self._keyless(work, schema, history, span, known, began)
         lake = self._lake.table(self._spark, schema, gone)
         since = seen = known.version if known else None
         committed = again and lake.exists() and lake.committed() == number
@@ -146,8 +150,7 @@ class TableMerge:
         kept = Counted(history.path, history.version()) if history is not None else None
         withheld = 0
         if not committed:
-            shape = known.schema if known else None
-            withheld = self._changes(work, schema, lake, history, number, span=span, known=shape)
+            withheld = self._changes(work, schema, lake, history, number, span=span, known=known)
         for mark in work.finished:
             ghosts.remove(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
         self._settle(lake, schema)
@@ -169,6 +172,8 @@ class TableMerge:
             bytes=done.bytes,
             seconds=round(time.monotonic() - began, 3),
             version=version,
+            # What was committed before a crash may have been so without history, which is on since.
+            told=history is not None and (not committed or history.done() >= span.offset),
         )
 
     def _shape(self, work: Work, known: TableStatus | None) -> tuple[TableSchema, Gone]:
@@ -181,15 +186,17 @@ class TableMerge:
             return newest, gone
         return alters.folded_into(newest, older, set(lake.rows().columns), gone)
 
-    def _keyless(self, work: Work, schema: TableSchema, history: History, span: Span, began: float) -> Applied:
+    def _keyless(
+        self, work: Work, schema: TableSchema, history: History, span: Span, known: TableStatus | None, began: float
+    ) -> Applied:
         """A table without a key has its history alone."""
         kept = Counted(history.path, history.version())
         try:
-            self._tell(history, work, schema, Before(None, ()), span)
+            self._tell(history, work, schema, _before(None, (), known, span), span)
         finally:
             self._staging.remove_spilled(work.files)
         lines, seconds = kept.upto(history.version()).inserted, round(time.monotonic() - began, 3)
-        return Applied(table=work.table, rows=work.rows, history=lines, seconds=seconds)
+        return Applied(table=work.table, rows=work.rows, history=lines, seconds=seconds, told=True)
 
     def _changes(
         self,
@@ -200,17 +207,20 @@ class TableMerge:
         number: int,
         *,
         span: Span,
-        known: str | None,
+        known: TableStatus | None,
     ) -> int:
         """Brings the work into history and table, in this order; how many rows are withheld."""
         withheld = 0
         work, rows = self._read(staged, schema, lake)
         if lake.exists() or rows is None or len(rows) or work.truncated is not None or work.finished:
-            self._prepare(work, lake, known)
+            self._prepare(work, lake, known.schema if known else None)
         try:
             if history is not None:
-                before = Before(lake.rows() if lake.exists() else None, self._withheld.keys(work.table, schema))
+                rows_before = lake.rows() if lake.exists() else None
+                before = _before(rows_before, self._withheld.keys(work.table, schema), known, span)
                 self._tell(history, staged, schema, before, span, whole=work)
+                if work.floor is not None and _reaches_below(staged, work.floor):
+                    ghosts.tell_before(self._spark, self._staging, history, schema, work, last=span.last)
             if work.truncated is not None:
                 lake.remove_older(work.truncated)
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
@@ -307,6 +317,17 @@ class TableMerge:
         return [
             moves.as_key(row.key) for row in rows.join(F.broadcast(asked), "key", "left_semi").select("key").collect()
         ]
+
+
+def _before(rows: DataFrame | None, withheld: Sequence[Key], known: TableStatus | None, span: Span) -> Before:
+    """How the table stood, as its history needs to know it."""
+    if known is None:
+        return Before(rows, withheld, span.first_offset - 1, told=False)
+    return Before(rows, withheld, known.offset, known.told)
+
+
+def _reaches_below(work: Work, floor: int) -> bool:
+    return any(part.first_offset <= floor for parts in (work.files, work.chunks) for part in parts)
 
 
 def _follows(staging: Staging, work: Work, schema: TableSchema) -> bool:

@@ -15,15 +15,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
+from dblog_core.events import DELETE
 from dblog_core.schema import Column as SourceColumn
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark
 from dblog_core.values import key_from_json, to_json
+from spark_jobs import changes, past
 from spark_jobs.changes import chunk_rows
 from spark_jobs.history import History
 from spark_jobs.lake import LakeTable
-from spark_jobs.plan import ghost_chunks
+from spark_jobs.plan import Work, ghost_chunks
 from spark_jobs.session import computed_once
 from spark_jobs.shapes import OFFSET, quoted, spark_type
 
@@ -59,6 +61,30 @@ def remove(
         table = DeltaTable.forPath(spark, str(lake.path)).alias("t")
         table.merge(ghosts.alias("s"), same).whenMatchedDelete(F.col(f"t.{OFFSET}") <= mark.since).execute()
     return found
+
+
+def tell_before(
+    spark: SparkSession, staging: Staging, history: History, schema: TableSchema, work: Work, *, last: int
+) -> None:
+    """Tells the history which rows the dump that the lake table begins with shows to be gone: what came before that
+    dump is in the history alone. `work`: without it. As in a lake, rows with a value that nobody knew do not count."""
+    mark = max((m for m in work.finished if m.since == work.floor and _full(m)), key=lambda m: m.offset)
+    assert mark.since is not None and mark.since_segment is not None
+    names = list(schema.key)
+    lines = past.last_lines(history.lines(), schema, past.Past(past.emptied(history.lines()), mark.offset))
+    whole = (F.col("op") != DELETE) & F.col("unchanged").isNull()
+    keys = lines.where(whole & (F.col("offset") <= mark.since)).select("key.*")
+    later = [changes.events(spark, staging, work, schema).select("key.*")] if work.files or work.chunks else []
+    seen = _seen(spark, staging, ghost_chunks(staging.manifests(after=mark.since_segment - 1, upto=last), mark), schema)
+    for others in (*later, *([seen] if seen is not None else [])):
+        keys = keys.join(others, names, "left_anti")
+    gone = computed_once(keys)
+    if not gone.isEmpty():
+        history.take_ghosts(gone, mark)
+
+
+def _full(mark: LogMark) -> bool:
+    return mark.key_from is None and mark.key_to is None
 
 
 def within(rows: DataFrame, mark: LogMark, schema: TableSchema) -> DataFrame:

@@ -4,6 +4,10 @@ The order is what makes it simple: as long as changes are missing here, the lake
 so that a dump's rows can be compared with it, whatever died in between. Each commit tells, as Delta's transaction
 version, up to which offset the history is complete: what a merge brings again, after a crash or because its table had
 stopped, is known by its offset.
+
+Properties of the Delta table say from where on it tells every change, and whether the table had no row then: such a
+history is all that the table can be made of again (`past`). A merge without history leaves a gap; the next one that
+tells closes it by beginning anew, in the same table.
 """
 
 from __future__ import annotations
@@ -40,13 +44,28 @@ from spark_jobs.shapes import (
     quoted,
 )  # fmt: skip
 
+_AFTER, _WHOLE = "dblog.after", "dblog.whole"
+
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """How a table stood before a merge: its rows in the lake (None: none), and the keys that wait for a dump."""
+    """How a table stood before a merge: its rows in the lake (None: none), and the keys that wait for a dump.
+
+    All changes up to `offset` were in; `told`: the last of them are in the history too.
+    """
 
     rows: DataFrame | None
     withheld: Sequence[Key]
+    offset: int
+    told: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A history tells every change after the offset `after`; `whole`: the table had no row then."""
+
+    after: int
+    whole: bool
 
 
 class History:
@@ -67,13 +86,26 @@ class History:
     def version(self) -> int | None:
         return delta_log.version(self.path)
 
+    def done(self) -> int:
+        """The last offset of the newest merge that has told its changes; 0 where the log that is left names none."""
+        return delta_log.committed(self.path, self._app) or 0
+
+    def begin(self) -> Begin | None:
+        """From where on it is without a gap; None where it does not say so."""
+        found = DeltaTable.forPath(self._spark, str(self.path)).detail().select("properties").collect()[0][0]
+        return Begin(int(found[_AFTER]), found.get(_WHOLE) == "true") if _AFTER in found else None
+
+    def lines(self) -> DataFrame:
+        return self._spark.read.format("delta").load(str(self.path))
+
     def take(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
         """Appends the work's changes that are not here yet. `upto`: the last offset of the merge."""
-        if not (work.files or work.chunks or work.truncates):
+        told_of = work.files or work.chunks or work.truncates
+        if not (told_of or work.finished or self.version() is not None):
             return
-        self._prepare()
-        done = delta_log.committed(self.path, self._app) or 0
-        if done >= upto:
+        self._prepare(before)
+        done = self.done()
+        if not told_of or done >= upto:
             return
         told = [self._truncates(work.truncates)] if work.truncates else []
         if work.files or work.chunks:
@@ -84,7 +116,7 @@ class History:
 
     def take_ghosts(self, keys: DataFrame, mark: LogMark) -> None:
         """Appends a d for each key that the dump of `mark` shows to be gone; `keys` has the key columns alone."""
-        self._prepare()
+        self._prepare(None)
         app = f"{self._app}:ghosts"
         if (delta_log.committed(self.path, app) or 0) >= mark.offset:
             return
@@ -101,14 +133,17 @@ class History:
         lines.write.format("delta").mode("append").options(**options).save(str(self.path))
         delta_log.check_committed(self.path, app, version)
 
-    def _prepare(self) -> None:
-        """Makes the table, or widens it and adds the columns that are new. Raises LakeError for a shape that it can not
-        take."""
+    def _prepare(self, before: Before | None) -> None:
+        """Makes the table, or widens it and adds the columns that are new. Raises LakeError for a shape that it can
+        not take.
+
+        `before` (None: somebody has prepared it already): where it begins, if the last changes were not told.
+        """
         self._check()
-        if delta_log.version(self.path) is None:
-            self._create()
+        if self.version() is None:
+            self._create(before)
             return
-        have = self._spark.read.format("delta").load(str(self.path)).schema
+        have = self.lines().schema
         want, table = history_shape(self._schema), f"delta.{quoted(str(self.path))}"
         if OP not in have.names:
             raise self._unfit(
@@ -129,11 +164,20 @@ class History:
         columns = [f"ADD COLUMNS ({quoted(f.name)} {f.dataType.simpleString()})" for f in added]
         for statement in (*wider, *(f"ALTER TABLE {table} {column}" for column in columns)):
             self._spark.sql(statement)
+        if before is not None and not before.told:
+            self._begin_anew(before)
+
+    def _begin_anew(self, before: Before) -> None:
+        """Changes up to where the table stood may be missing. A merge that is tried again has said so already."""
+        begin = self.begin()
+        if begin is None or begin.after != before.offset:
+            pairs = ", ".join(f"'{name}' = '{value}'" for name, value in _properties(before).items())
+            self._spark.sql(f"ALTER TABLE delta.{quoted(str(self.path))} SET TBLPROPERTIES ({pairs})")
 
     def _unfit(self, what: str, fix: str) -> LakeError:
         return LakeError(what, where=str(self.path), fix=fix)
 
-    def _create(self) -> None:
+    def _create(self, before: Before | None) -> None:
         check_names(self._schema)
         keys = zip(self._schema.key, self._schema.key_columns, strict=True)
         bounded = [OFFSET, COMMIT_TIME, *(quoted(name) for name, c in keys if ranges.bounded(c.type))]
@@ -145,6 +189,8 @@ class History:
             .property("delta.dataSkippingStatsColumns", ",".join(bounded))
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
         )
+        for name, value in _properties(before).items() if before is not None else ():
+            builder = builder.property(name, value)
         if needs_mapping(self._schema):
             builder = builder.property("delta.columnMapping.mode", "name")
         builder.execute()
@@ -200,3 +246,9 @@ class History:
         have = {**values, **told}
         shape = history_shape(self._schema)
         return rows.select(*(have.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in shape))
+
+
+def _properties(before: Before) -> dict[str, str]:
+    """How a history says that it begins here."""
+    whole = before.rows is None or before.rows.isEmpty()
+    return {_AFTER: str(before.offset), _WHOLE: str(whole).lower()}

@@ -1,7 +1,8 @@
-"""The rebuild: a table's lake copy made anew from staging alone, whatever stands in the lake.
+"""The rebuild: a table's lake copy made anew from staging and history alone, whatever stands in the lake.
 
-It begins with the newest full dump that is staged whole, or with the first segment if none was ever removed, and
-replaces the table's rows in one commit. Versions go on, so that cuts before it stay readable.
+It begins with the newest full dump that is staged whole, or with the first segment if none was ever removed, or else
+with the table's history, and replaces the table's rows in one commit. Versions go on, so that cuts before it stay
+readable.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from dblog_core.interfaces import Json
 from dblog_core.lake import State, TableStatus
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs import refold
+from spark_jobs import past, refold
 from spark_jobs.fold import PUT
+from spark_jobs.past import Past
 from spark_jobs.refold import Told
 from spark_jobs.session import computed_once
 from spark_jobs.tools import Done, Tools
 
 
 def plan(tools: Tools, arguments: Json) -> Json:
-    """The segment to begin after. Raises LakeError where staging does not hold enough for the whole table."""
+    """The segment to begin after, and what the history tells of before. Raises LakeError where both do not hold enough
+    for the whole table."""
     name = arguments["table"]
     known = refold.table_of(tools, name)
     staging, first = tools.staging, tools.staging.first_number()
@@ -34,11 +37,25 @@ def plan(tools: Tools, arguments: Json) -> Json:
         return {"table": name, "after": dump.since_segment - 1, "from": f"dump {dump.dump}"}
     if first == 1 and known.reset_at is None:
         return {"table": name, "after": 0, "from": "the first segment"}
-    raise LakeError(
-        f"staging holds neither a full dump of it that has finished nor its whole life: it begins with segment {first}",
-        where=name,
-        fix=f"run `dblog reset {name}`, which dumps it anew; or `dblog dump --table {name} --wait`, a merge, and this",
-    )
+    try:
+        return {"table": name, **_from_history(tools, name, known)}
+    except LakeError as why:
+        raise LakeError(
+            f"staging holds neither a full dump of it that has finished nor its whole life: it begins with segment "
+            f"{first}; and its history does not help: {why.message}",
+            where=name,
+            fix=f"run `dblog reset {name}`, which dumps it anew; or `dblog dump --table {name} --wait`, and rebuild it",
+        ) from why
+
+
+def _from_history(tools: Tools, name: str, known: TableStatus) -> Json:
+    assert known.schema is not None  # `table_of` has looked
+    spark = tools.session(name)
+    schema = tools.lake.with_kept(spark, tools.staging.schema(known.schema))
+    told = past.find(tools.lake.told_history(spark, schema), schema, known)
+    after = past.rest(tools.staging, name, told, known)
+    staged = f" up to offset {told.upto}, and staging after it" if after < known.segment else ""
+    return {"after": after, "from": f"its history{staged}", "history": told.to_json()}
 
 
 def _newest_dump(staging: Staging, name: str, known: TableStatus, first: int) -> LogMark | None:
@@ -64,7 +81,8 @@ def carry_out(tools: Tools, planned: Json) -> Done:
     if not lake.exists():
         lake.prepare()
     if lake.committed() != tools.number:
-        with refold.told(tools, name, after=planned["after"], shape=schema) as told:
+        before = Past(**planned["history"]) if "history" in planned else None
+        with refold.told(tools, name, after=planned["after"], before=before, shape=schema) as told:
             whole = None if told is None else _whole(tools, name, told)
             tools.check()
             lake.replace(whole, tools.number)

@@ -1,4 +1,5 @@
-"""What staging tells by now of a table that was merged long ago: its events folded anew, up to what the lake has.
+"""What staging tells by now of a table that was merged long ago: its events folded anew, up to what the lake has;
+where that is wanted after what the history tells of the time before (`past`).
 
 A row lives if its key has an event after everything that ends rows at once (a TRUNCATE, a full dump, whose living keys
 all have an event after its `since`, a reset) and none of those events says that it is deleted.
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -18,7 +20,8 @@ from dblog_core.events import CREATE, DELETE
 from dblog_core.lake import State, TableStatus
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs import changes, fold, ghosts, moves, plan
+from spark_jobs import changes, fold, ghosts, moves, past, plan
+from spark_jobs.past import Past
 from spark_jobs.plan import Work
 from spark_jobs.shapes import check_follows, quoted
 from spark_jobs.tools import Tools
@@ -33,6 +36,8 @@ class Told:
     schema: TableSchema
     events: DataFrame
     lower: int
+    partial: bool
+    """Whether an event may leave values out."""
 
     @property
     def living(self) -> DataFrame:
@@ -40,23 +45,51 @@ class Told:
 
 
 @contextmanager
-def told(tools: Tools, table: str, *, after: int, shape: TableSchema | None = None) -> Iterator[Told | None]:
-    """The table's events after segment `after`, for the time of the block; None where there are none. `shape`: what
-    they are read in, if not in that of the lake's last merge."""
+def told(
+    tools: Tools, table: str, *, after: int, before: Past | None = None, shape: TableSchema | None = None
+) -> Iterator[Told | None]:
+    """The table's events after segment `after`, for the time of the block; None where there are none.
+
+    `before`: what the history tells comes before them, as one event a key; staged ones of its time do not count.
+    `shape`: what they are read in, if not in that of the lake's last merge.
+    """
     known = table_of(tools, table)
     work = work_of(tools.staging, table, known, after=after)
-    if work is None or not (work.files or work.chunks):
+    if before is not None:
+        work = _later(work or Work(table, known.schema or ""), before.upto)
+    elif work is None or not (work.files or work.chunks):
         yield None
         return
     schema = shape or tools.staging.schema(work.schema)
-    lower = lower_of(work, known)
+    lower = max(lower_of(work, known), before.lower if before else 0)
     work = _followable(tools.staging, work, schema, lower)
     changes.check_files(tools.session(table), tools.staging, work)
     try:
-        events = changes.events(tools.session(table), tools.staging, replace(work, truncates=(), floor=None), schema)
-        yield Told(work, schema, events, lower)
+        events = _events(tools, work, schema, before)
+        yield Told(work, schema, events, lower, before is not None or any(f.has_unchanged for f in work.files))
     finally:
         tools.staging.remove_spilled(work.files)
+
+
+def _later(work: Work, offset: int) -> Work:
+    """What the work has after `offset`."""
+    return replace(
+        work,
+        files=tuple(f for f in work.files if f.last_offset > offset),
+        chunks=tuple(c for c in work.chunks if c.first_offset + c.rows - 1 > offset),
+        truncates=tuple(m for m in work.truncates if m.offset > offset),
+        finished=tuple(m for m in work.finished if m.offset > offset),
+    )
+
+
+def _events(tools: Tools, work: Work, schema: TableSchema, before: Past | None) -> DataFrame:
+    spark, found = tools.session(str(schema.table)), []
+    if before is not None:
+        found.append(past.last_lines(tools.lake.told_history(spark, schema).lines(), schema, before))
+    if work.files or work.chunks:
+        staged = replace(work, truncates=(), floor=before.upto if before else None)
+        found.append(changes.events(spark, tools.staging, staged, schema))
+    return reduce(DataFrame.unionByName, found)
 
 
 def table_of(tools: Tools, table: str) -> TableStatus:
@@ -109,7 +142,7 @@ def _followable(staging: Staging, work: Work, schema: TableSchema, lower: int) -
 def folded(spark: SparkSession, of: Told, keys: DataFrame | None = None) -> DataFrame:
     """One row a key (`fold`), of these keys alone where given; a DELETE where a dump of a range has shown a ghost."""
     events = of.living
-    if any(f.has_unchanged for f in of.work.files):
+    if of.partial:
         if any(f.has_moves for f in of.work.files):
             events = moves.resolve(spark, events, None, of.schema)  # the lake's old row is of a later time
         rows = fold.column_by_column(_only(events, keys), of.schema)

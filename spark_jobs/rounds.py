@@ -467,7 +467,7 @@ class Merger:
                 added = self._lacks_before(works[name], self.status.tables.get(name))
                 known = replace(known, awaits=applied.awaits, added_at=added)
             merged = {"merge": intent.number, **applied.counts()}
-            known = replace(known, version=applied.version, schema=works[name].schema, merged=merged)
+            known = replace(known, version=applied.version, schema=works[name].schema, merged=merged, told=applied.told)
             tables[name] = self._well(name, known, intent)
         return tables
 

@@ -65,11 +65,11 @@ def replay(
 
 
 def rebuild(context: typer.Context, table: _Table, json: JsonFlag = False) -> None:
-    """Make a table's lake copy anew from staging alone, in one commit.
+    """Make a table's lake copy anew from staging and history alone, in one commit.
 
-    It begins with the newest full dump of the table that staging holds, or with the first segment if none was removed.
-    The source is not read. Cuts from before stay readable. Where staging does not hold enough, nothing is changed, and
-    `dblog reset` is the way.
+    It begins with the newest full dump of the table that staging holds, or with the first segment if none was removed,
+    or else with the table's history. The source is not read. Cuts from before stay readable. Where neither holds
+    enough, nothing is changed, and `dblog reset` is the way.
     """
     session = session_of(context, json)
     config = session.config()

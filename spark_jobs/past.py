@@ -1,0 +1,144 @@
+"""A table's past as its history tells it: what a rebuild begins with where staging does not reach back so far.
+
+A line says all of its row: values that the log left out were filled in when it was written, and what nobody knew then
+is named. So the last line of each key is what the merges made of it, if the history tells every change since a moment
+at which the table had no row: when it was new, after a reset, or after a TRUNCATE.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from dblog_core.errors import LakeError
+from dblog_core.events import CREATE, DELETE, TRUNCATE
+from dblog_core.interfaces import Json
+from dblog_core.lake import TableStatus
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from spark_jobs import alters
+from spark_jobs.history import History
+from spark_jobs.shapes import (
+    COMMIT_TIME,
+    MOVED_FROM,
+    OFFSET,
+    OP,
+    ORIGIN,
+    POSITION,
+    TRANSACTION,
+    UNCHANGED,
+    key_shape,
+    quoted,
+    row_shape,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The lines after `lower`, where the table had no row, up to `upto`: no change of it is missing between the two."""
+
+    lower: int
+    upto: int
+
+    def to_json(self) -> Json:
+        return {"lower": self.lower, "upto": self.upto}
+
+
+def find(history: History, schema: TableSchema, known: TableStatus) -> Past:
+    """What the history tells of the table, up to what the lake has. Raises LakeError where that is not all of it."""
+    if history.version() is None:
+        raise _unfit("there is none")
+    lines = history.lines()
+    _check_shape(lines.schema, schema)
+    if (begin := history.begin()) is None:
+        raise _unfit("it does not say from where on it is without a gap")
+    told = lines.where(F.col(OFFSET) <= known.offset)
+    empty = [begin.after] if begin.whole or known.reset_at == begin.after else []
+    empty += [offset for offset in (known.reset_at or 0, emptied(told)) if offset > begin.after]
+    if not empty:
+        raise _unfit(f"it begins after offset {begin.after}, when the table had rows already")
+    return Past(max(empty), _upto(history, told, begin.after, known))
+
+
+def _upto(history: History, told: DataFrame, after: int, known: TableStatus) -> int:
+    """Up to where no change is missing: what the last merges changed without history is not told."""
+    if known.told:
+        return known.offset
+    newest = told.agg(F.max(OFFSET)).collect()[0][0] or 0
+    return min(known.offset, max(after, newest, history.done()))
+
+
+def emptied(lines: DataFrame) -> int:
+    """The offset of the last TRUNCATE; 0: there was none."""
+    return lines.where(F.col(OP) == TRUNCATE).agg(F.max(OFFSET)).collect()[0][0] or 0
+
+
+def rest(staging: Staging, table: str, past: Past, known: TableStatus) -> int:
+    """The segment to read staging after, for what the history does not tell. Raises LakeError where it is not there."""
+    start = max(past.lower, past.upto)
+    head = staging.head()
+    if start >= known.offset or head is None:
+        return known.segment
+    first = staging.first_number()
+    if first > 1 and (begins := staging.manifest(first).cut(after=first - 1).first_offset) > start + 1:
+        raise _unfit(f"it ends at offset {start}, and staging begins at {begins}")
+    after = staging.segment_of(start + 1, head) - 1
+    if past.upto > past.lower:
+        _check_dumps(staging, table, past, after=after, upto=known.segment)
+    return after
+
+
+def _check_dumps(staging: Staging, table: str, past: Past, *, after: int, upto: int) -> None:
+    """A dump that was under way when the history ended has rows in it only where they changed something."""
+    for manifest in staging.manifests(after=after, upto=upto):
+        for mark in manifest.marks:
+            ended = mark.op == "f" and mark.table == table and mark.offset > past.upto
+            if ended and (mark.since is None or mark.since < past.upto):
+                raise _unfit(f"it ends at offset {past.upto}, in the midst of dump {mark.dump}")
+
+
+def last_lines(lines: DataFrame, schema: TableSchema, past: Past) -> DataFrame:
+    """The last line of each key, as an event (`changes`) that says all of its row: c, or d."""
+    have = set(lines.columns)
+    row = F.struct(
+        *(
+            (F.col(quoted(f.name)) if f.name in have else F.lit(None)).cast(f.dataType).alias(f.name)
+            for f in row_shape(schema)
+        )
+    )
+    deleted = F.col(OP) == DELETE
+    inside = (F.col(OP) != TRUNCATE) & (F.col(OFFSET) > past.lower) & (F.col(OFFSET) <= past.upto)
+    told = lines.where(inside).select(
+        F.struct(*(F.col(quoted(name)).alias(name) for name in schema.key)).cast(key_shape(schema)).alias("key"),
+        F.col(OFFSET).alias("offset"),
+        F.when(deleted, F.lit(DELETE)).otherwise(F.lit(CREATE)).alias("op"),
+        F.col(ORIGIN).alias("origin"),
+        F.col(TRANSACTION).alias("transaction"),
+        F.col(POSITION).alias("position"),
+        F.col(COMMIT_TIME).alias("commit_time"),
+        F.when(~deleted, F.col(UNCHANGED)).alias("unchanged"),
+        F.lit(None).cast(key_shape(schema)).alias("moved_from"),
+        F.when(~deleted, row).alias("row"),
+        F.lit(None).cast(row_shape(schema)).alias("before"),
+        F.lit(False).alias("key_only"),
+    )
+    newest = Window.partitionBy("key").orderBy(F.col("offset").desc())
+    return told.withColumn("_n", F.row_number().over(newest)).where("_n = 1").drop("_n")
+
+
+def _check_shape(have: t.StructType, schema: TableSchema) -> None:
+    """A reset may have given the table another shape, which its history has not taken yet; wider types do no harm."""
+    types = {f.name: f.dataType for f in have}
+    key = types.get(MOVED_FROM)
+    if not isinstance(key, t.StructType) or key.names != list(schema.key):
+        raise _unfit("it is of another key")
+    shape = [f for f in row_shape(schema) if f.name in types]
+    if changed := [f.name for f in shape if not alters.widens(types[f.name], f.dataType, or_equal=True)]:
+        raise _unfit(f"another type has {', '.join(changed)}")
+
+
+def _unfit(why: str) -> LakeError:
+    return LakeError(why)

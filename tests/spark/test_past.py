@@ -1,0 +1,174 @@
+"""Where staging no longer reaches back to the beginning, a rebuild takes the table's past from its history."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+
+from dblog_core import lake_tasks
+from dblog_core.lake import history_location
+from spark_jobs import delta_log
+from tests.spark.asked import Dumps, ask, damage, dies, done
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row, table
+from tests.spark.worlds import SHAPE, Key, Oracle, Source
+
+T = table("t", id=pa.int64(), v=pa.string())
+U = table("u", id=pa.int64(), v=pa.string())
+STEPS = ("recorded", "read shop.worlds", "rebuilt shop.worlds", "done", "cut")
+"""Of which a run takes one, by its seed."""
+
+
+@pytest.fixture
+def kept(lake: TestLake) -> TestLake:
+    """A lake that keeps the history."""
+    lake.history = True
+    return lake
+
+
+def _lines(lake: TestLake, path: Any) -> list[Row]:
+    rows = [row.asDict(recursive=True) for row in lake.spark.read.format("delta").load(str(path)).collect()]
+    return sorted(rows, key=lambda row: row["_dblog_offset"])
+
+
+def _forget(lake: TestLake, upto: int) -> None:
+    """The oldest segments go, as retention removes them."""
+    for number in range(lake.staging.first_number(), upto + 1):
+        lake.staging.storage.remove(f"manifests/{number:020d}.json")
+
+
+def _merge(lake: TestLake) -> list[Row]:
+    lake.build.seal()
+    lake.merge_well(max_rows=1)
+    return lake.rows(T, provenance=True)
+
+
+def _rebuilt(lake: TestLake) -> str:
+    """What a rebuild of a harmed table was made of."""
+    damage(lake, T).update("true", {"v": F.lit("harmed")})
+    return str(done(lake, "rebuild", {"table": "shop.t"})["from"])
+
+
+def _refused(lake: TestLake) -> str:
+    version = delta_log.version(lake.table(T))
+    came = ask(lake, "rebuild", {"table": "shop.t"})
+    assert delta_log.version(lake.table(T)) == version and "dblog reset shop.t" in came.fix
+    return came.error or ""
+
+
+def test_a_random_past_gives_the_table_that_merging_gave(kept: TestLake, soak_seed: int) -> None:
+    dice = random.Random(soak_seed)
+    source, oracle = Source(kept.build, dice, 30), Oracle()
+    source.unseen(0.3)
+    for burst in range(3):
+        _live(source, dice, burst, dump=burst == 2 or (burst == 0 and dice.random() < 0.5))
+        for merged in kept.merge_well(max_rows=dice.choice((80, 10_000))):
+            oracle.read(source.lines, merged.offset)
+    have, waiting = kept.rows(SHAPE), _withheld(kept)
+    assert _by_key(have) == oracle.rows
+    _forget(kept, kept.build.segment - 1)
+    damage(kept, SHAPE).update("world % 2 = 0", {"a": F.lit(7)})
+    damage(kept, SHAPE).delete("world % 5 = 0")
+    task = dies(kept, "rebuild", {"table": "shop.worlds"}, STEPS[soak_seed % len(STEPS)])
+    _live(source, dice, 3, dump=False)
+    kept.merger().round(retry_stopped=False)  # finishes what died, and nothing else
+    came = lake_tasks.outcome(kept.location, task)
+    assert came is not None and came.result is not None and came.result["from"] == "its history"
+    assert kept.rows(SHAPE) == have and _withheld(kept) == waiting
+    last = {(line["world"], line["k"]): line for line in _lines(kept, history_location(kept.location, SHAPE.table))}
+    for row in _lines(kept, kept.table(SHAPE)):
+        assert row.items() <= last[row["world"], row["k"]].items()
+    for merged in kept.merge_well():  # and what comes after finds it as it was
+        oracle.read(source.lines, merged.offset)
+    assert _by_key(kept.rows(SHAPE)) == oracle.rows
+
+
+def _live(source: Source, dice: random.Random, burst: int, *, dump: bool) -> None:
+    """Two segments of changes."""
+    for segment in range(2):
+        for world in range(source.worlds):
+            source.change(world)
+        if dice.random() < 0.5:
+            source.dump_chunk()
+        if (burst, segment) == (1, 0):
+            source.truncate()
+        if dump and segment == 0:
+            source.full_dump()
+        source.build.seal()
+    source.merged()
+
+
+def _by_key(rows: list[Row]) -> dict[Key, dict[str, Any]]:
+    return {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in rows}
+
+
+def _withheld(lake: TestLake) -> set[Any]:
+    assert lake.withheld is not None
+    return set(lake.withheld.keys("shop.worlds", SHAPE))
+
+
+def test_what_merges_without_history_changed_comes_from_staging_or_not_at_all(kept: TestLake) -> None:
+    build = kept.build
+    for i in range(4):
+        build.create(T, {"id": i, "v": "a"})
+    _merge(kept)
+    build.update(T, {"id": 1, "v": "b"})
+    ended = build.delete(T, {"id": 2})
+    right = _merge(kept)
+    build.create(U, {"id": 1, "v": "a"})
+    _merge(kept)
+    _forget(kept, 2)
+    # Every change of this table changed something, so that the provenance is the same as well.
+    assert _rebuilt(kept) == "its history" and kept.rows(T, provenance=True) == right
+    kept.history = False
+    build.update(T, {"id": 3, "v": "without history"})
+    build.delete(T, {"id": 0})
+    right = _merge(kept)
+    assert _rebuilt(kept) == f"its history up to offset {ended}, and staging after it"
+    assert kept.rows(T, provenance=True) == right
+    build.update(U, {"id": 1, "v": "b"})
+    _merge(kept)
+    _forget(kept, 4)
+    assert f"ends at offset {ended}, and staging begins at {build.offset}" in _refused(kept)
+    kept.history = True
+    build.update(T, {"id": 3, "v": "with a gap before it"})
+    _merge(kept)
+    assert f"begins after offset {build.offset - 1}, when the table had rows" in _refused(kept)
+
+
+def test_a_history_that_begins_late_tells_all_from_a_reset_on(kept: TestLake) -> None:
+    kept.history = False
+    kept.build.create(T, {"id": 1, "v": "a"})
+    _merge(kept)
+    kept.history = True
+    kept.build.update(T, {"id": 1, "v": "b"})
+    _merge(kept)
+    _forget(kept, 1)
+    assert "when the table had rows" in _refused(kept)
+    done(kept, "reset", {"table": "shop.t"}, dumps=Dumps())
+    kept.build.chunk(T, [{"id": 2, "v": "dumped"}])
+    kept.build.create(T, {"id": 3, "v": "live"})
+    right = _merge(kept)
+    assert [row["id"] for row in right] == [2, 3]
+    assert _rebuilt(kept) == "its history" and kept.rows(T, provenance=True) == right
+
+
+def test_a_history_tells_what_is_gone_by_the_dump_that_its_table_begins_with(kept: TestLake) -> None:
+    build = kept.build
+    for i in (1, 2, 3):
+        build.create(T, {"id": i, "v": "a"})
+    since = build.offset
+    build.create(T, {"id": 4, "v": "after the dump began"})
+    build.update(T, {"id": 3, "v": "live"})
+    build.chunk(T, [{"id": 1, "v": "a"}, {"id": 3, "v": "a"}], evicted=[1], dump="first")
+    build.finished(T, "first", since=since, since_segment=1)
+    assert [row["id"] for row in _merge(kept)] == [1, 3, 4]
+    lines = _lines(kept, history_location(kept.location, T.table))
+    assert [(line["_dblog_op"], line["id"]) for line in lines] == [
+        ("c", 1), ("c", 2), ("c", 3), ("c", 4), ("u", 3), ("d", 2)
+    ]  # fmt: skip
+    assert lines[-1]["_dblog_offset"] == build.offset and lines[-1]["_dblog_origin"] == "dump"
