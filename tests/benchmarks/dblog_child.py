@@ -2,11 +2,13 @@
 
     python -m tests.benchmarks.dblog_child capture CONFIG [--until-current]
     python -m tests.benchmarks.dblog_child dump CONFIG TABLE...
+    python -m tests.benchmarks.dblog_child verify CONFIG TABLE...
 
 SIGTERM stops a capture. The last line of its output is a JSON object: `points` (seconds, CPU seconds of the process,
 rows that are published) and the most memory it had; or `seconds` and `cpu` of a dump, from its request to its last
-placed chunk. What importing costs is in neither: it is paid once a process. With DBLOG_PROFILE set, `profile` tells
-where the CPU time went.
+placed chunk; or `seconds` of a verification, the start of Spark included, and `read`, those until the source had
+hashed its last row. What importing costs is in none of them: it is paid once a process. With DBLOG_PROFILE set,
+`profile` tells where the CPU time went.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from dblog_core.cli import do_without_pandas
 from dblog_core.config import Config, load
 from dblog_core.leader import CaptureStatus
 from dblog_core.requests import DumpRequest
+from dblog_core.verify import run as verification
+from dblog_core.verify.run import VerifyRequest
 from tests.benchmarks.profiler import Profiler
 
 PLACES = 12  # of a profile: the rest is small
@@ -67,6 +71,21 @@ def dump(config: Config, tables: list[str]) -> dict[str, Any]:
     }
 
 
+def verify(config: Config, tables: list[str]) -> dict[str, Any]:
+    hashed: list[float] = []
+
+    def say(line: str) -> None:
+        if line.endswith("hashed by the source"):
+            hashed.append(time.monotonic())
+
+    began = time.monotonic()
+    report = verification.verify(config, VerifyRequest(tuple(tables)), stop=threading.Event(), say=say)
+    seconds = time.monotonic() - began
+    told = [table.to_json() for table in report.tables if not table.equal]
+    rows = sum(table.rows for table in report.tables)
+    return {"differs": told[:1], "rows": rows, "seconds": seconds, "read": max(hashed, default=began) - began}
+
+
 def main() -> None:
     do_without_pandas()  # as `dblog` does
     what, file, *rest = sys.argv[1:]
@@ -74,7 +93,10 @@ def main() -> None:
     wiring.open_source(config.source)  # imports the source's modules, with their compiled code
     profiler = Profiler()
     with profiler if "DBLOG_PROFILE" in os.environ else nullcontext():
-        told = capture(config, until_current=bool(rest)) if what == "capture" else dump(config, rest)
+        if what == "capture":
+            told = capture(config, until_current=bool(rest))
+        else:
+            told = dump(config, rest) if what == "dump" else verify(config, rest)
     if profiler.seconds:
         told["profile"] = profiler.shares(PLACES)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

@@ -56,6 +56,23 @@ class Dumped:
         return self.cpu / self.rows * 1e6
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A verification that found all rows equal: its rows, its time, and that of the source alone, which comes first."""
+
+    rows: int
+    seconds: float
+    read: float
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.seconds
+
+    @property
+    def read_rate(self) -> float:
+        return self.rows / self.read
+
+
 class Child:
     """One process of `dblog_child`."""
 
@@ -178,6 +195,17 @@ class Ours:
         told = self._child("dump", *names).result()
         assert told["state"] == "done", told
         return Dumped(told["rows"], told["seconds"], told["cpu"], told["peak"])
+
+    def merge(self) -> None:
+        """All that is staged comes into the lake."""
+        command = [Path(sys.executable).parent / "dblog", "--config", self.file, "merge", "--once"]
+        subprocess.run(command, env=self.env, stdout=subprocess.DEVNULL, check=True)
+
+    def verify(self, table: str) -> Verified:
+        """Compares a table with its lake copy while a capture runs."""
+        told = self._child("verify", f"{self._database.schema}.{table}").result()
+        assert not told["differs"], told
+        return Verified(told["rows"], told["seconds"], told["read"])
 
     @property
     def _slot(self) -> str:

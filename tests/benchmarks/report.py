@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 PLOT = ROOT / "docs" / "images" / "benchmarks.svg"
 BEGIN, END = "<!-- measured: written by `make bench` -->", "<!-- end of what was measured -->"
 LEAST = 0.03  # a smaller share of CPU time is not shown
-SECTIONS = ("Log", "Dump", "Memory", "Latency", "Lake", "Source")
+SECTIONS = ("Log", "Dump", "Memory", "Latency", "Lake", "Verify", "Source")
 
 
 def write(results: Results) -> None:
