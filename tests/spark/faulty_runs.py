@@ -36,8 +36,6 @@ class Plan:
     """How likely a table is joined and vacuumed by somebody after a fault."""
     then: bool = True
     """Whether there are changes after the last fault."""
-    quiet: frozenset[int] = frozenset()
-    """Bursts in which the second table is left alone."""
     plain: bool = False
     """Whether all changes are of whole rows, and without dumps: merges of those are quick."""
 
@@ -81,24 +79,26 @@ class Model:
         for source in self.sources.values():
             source.unseen(0.0 if plain else 0.3)
 
-    def change(self, fault: Fault | None, *, quiet: bool) -> None:
+    def change(self, fault: Fault | None) -> None:
         """A segment or two of changes; among them what it takes to come by the fault's point."""
         wanted = fault.kinds[0] if fault is not None and len(fault.kinds) == 1 else ""
         for _ in range(self._dice.choice((1, 2))):
             for name, source in self.sources.items():
-                if quiet and name == NAMES[-1]:
-                    continue
                 for world in range(WORLDS):
                     source.change(world)
                 what = 1.0 if self._plain else self._dice.random()
                 if what < 0.1 or wanted.endswith("truncate"):
                     source.truncate()
                     source.change(0)
-                elif what < 0.2 or wanted.endswith("ghosts"):
+                elif (what < 0.2 or wanted.endswith("ghosts")) and self._has_rows(name):
                     source.full_dump()
                 elif what < 0.4:
                     source.dump_chunk()
             self._lake.build.seal()
+
+    def _has_rows(self, name: str) -> bool:
+        """A lake table that begins with a dump never had what that dump shows to be gone, and no line tells of it."""
+        return _committed(self._lake, name)
 
     def at(self, name: str, ends: list[int]) -> list[Oracle]:
         """What the table held at each of the merges' ends: a copy of the reader there."""
@@ -123,18 +123,23 @@ def run(lake: TestLake, seed: str, stranger: SparkSession, plan: Plan) -> list[H
     """One run; what happened in it. Asserts that the lake is right at its end."""
     dice = random.Random(seed)
     model, happened, vacuumed = Model(lake, dice, plain=plan.plain), list[Happened](), 0
-    for number, fault in enumerate(plan.faults):
-        model.change(fault, quiet=number in plan.quiet)
+    for fault in plan.faults:
+        model.change(fault)
         if fault is None:
             lake.merge_well()
         else:
             happened.append(fault.befall(lake))
         vacuumed = max(vacuumed, _housekeeping(lake, dice, stranger, plan.housekeeping))
     if plan.then:
-        model.change(None, quiet=len(plan.faults) in plan.quiet)
+        model.change(None)
     lake.merge_well()
     judge(lake, model, vacuumed)
     return happened
+
+
+def _committed(lake: TestLake, name: str) -> bool:
+    """Whether a merge has brought rows into the table."""
+    return (lake.table(_shape(name)) / "_delta_log" / f"{1:020d}.json").exists()
 
 
 def _housekeeping(lake: TestLake, dice: random.Random, stranger: SparkSession, share: float) -> int:
@@ -143,7 +148,7 @@ def _housekeeping(lake: TestLake, dice: random.Random, stranger: SparkSession, s
     gone = 0
     for name in NAMES:
         path = lake.table(_shape(name))
-        if dice.random() < share and (path / "_delta_log" / f"{1:020d}.json").exists():
+        if dice.random() < share and _committed(lake, name):
             stranger.sql(f"OPTIMIZE delta.`{path}`")
             gone = max(cuts, default=0)  # a cut that names a version before this may lose its files by a VACUUM
             stranger.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")

@@ -1,21 +1,32 @@
 """Seeded merges under faults: whatever dies, sleeps or is lost in between, each run ends with lake and history = model,
-and with every cut right. `make soak` runs 200 of them and more, in which a merger dies at every kind of step in turn;
-`make test` a rotating few."""
+and with every cut right. `make soak` runs 200 of them and more, in which a merger dies at every kind of step in turn,
+and finds all mutants; `make test` a rotating few."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
 
 import pytest
+from deltalake.exceptions import DeltaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from dblog_core.errors import DblogError
+from dblog_core.staging import Staging
 from tests.spark.faults import KINDS
 from tests.spark.faulty_runs import in_turn, run
 from tests.spark.lakes import TestLake
+from tests.spark.mutants import MUTANTS, Mutant
 
 RUNS, SOAK = 1, 10
 """Runs for each seed: every day, and in the soak, whose 20 seeds make 200."""
+
+MUTANTS_A_DAY = 1
+FOUND = (AssertionError, DblogError, DeltaError, PySparkException)
+"""How a run tells that something is wrong."""
 
 
 class Coverage:
@@ -44,10 +55,21 @@ def stranger(spark: SparkSession) -> SparkSession:
     return session
 
 
+@pytest.fixture
+def lakes(spark: SparkSession, tmp_path: Path) -> Iterator[TestLake]:
+    """Empty ones."""
+    return (
+        TestLake(spark, Staging(str(tmp_path / f"staging{i}"), source="shop"), tmp_path / f"lake{i}") for i in count()
+    )
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    daily = metafunc.config.option.soak_seeds == 1
+    first, daily = metafunc.config.option.soak_first, metafunc.config.option.soak_seeds == 1
     if "number" in metafunc.fixturenames:
         metafunc.parametrize("number", range(RUNS if daily else SOAK))
+    if "mutant" in metafunc.fixturenames:
+        todays = [MUTANTS[(first + i) % len(MUTANTS)] for i in range(MUTANTS_A_DAY)] if daily else MUTANTS
+        metafunc.parametrize("mutant", todays, ids=lambda mutant: mutant.name)
 
 
 def test_whatever_happens_to_merges_the_lake_ends_right_at_every_cut(
@@ -59,3 +81,16 @@ def test_whatever_happens_to_merges_the_lake_ends_right_at_every_cut(
     coverage.runs += 1
     coverage.killed.update(one.point for one in happened if one.fault == "killed" and one.point is not None)
     print(f"seed {seed}: {', '.join(map(str, happened))}")
+
+
+def test_a_mistake_is_found(lakes: Iterator[TestLake], stranger: SparkSession, mutant: Mutant) -> None:
+    right, wrong = next(lakes), next(lakes)
+    right.history = wrong.history = "history" in mutant.name
+    assert [one.point for one in run(right, mutant.seed, stranger, mutant.plan)] == mutant.points
+    with mutant.patched():
+        try:
+            run(wrong, mutant.seed, stranger, mutant.plan)
+        except FOUND as error:
+            print(f"{mutant.name}: {' '.join(str(error).split())[:200]}")
+            return
+    pytest.fail(f"nobody has found: {mutant.name}")

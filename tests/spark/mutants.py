@@ -1,0 +1,147 @@
+"""Deliberate mistakes in the merge, each with the faults that show it; the judge of the runs must find all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from deltalake import DeltaTable as PlainTable
+from pyspark.errors import PySparkException
+
+from dblog_core.cuts import cuts_location
+from spark_jobs import cuts
+from spark_jobs.apply import TableMerge
+from spark_jobs.lake import Batch, LakeTable
+from spark_jobs.record import Intent, Records
+from spark_jobs.rounds import Merged, Merger
+from tests.spark.faults import Fault
+from tests.spark.faulty_runs import Plan
+
+Patch = contextlib.AbstractContextManager[object]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    patched: Callable[[], Patch]
+    plan: Plan
+    points: list[str | None]
+    """Where the plan's faults happen."""
+    seed: str = "mutant"
+
+    @property
+    def name(self) -> str:
+        return self.patched.__name__
+
+
+def _after(fault: str, point: str) -> tuple[Plan, list[str | None]]:
+    """A merge that is well, and one with the fault; more comes before the next."""
+    return Plan((None, Fault(fault, (point,))), plain=True), [point]
+
+
+@contextlib.contextmanager
+def the_record_is_written_after_the_commits() -> Iterator[None]:
+    """What died in between is merged again, up to where the log stands by then."""
+    begin, finish = Records.begin, Records.finish
+    begun: dict[int, Intent] = {}
+
+    def later(self: Records, intent: Intent) -> bool:
+        begun[id(self)] = intent
+        return True
+
+    def recorded(self: Records, status: Any) -> Any:
+        begin(self, begun[id(self)])
+        return finish(self, status)
+
+    with mock.patch.object(Records, "begin", later), mock.patch.object(Records, "finish", recorded):
+        yield
+
+
+def what_was_begun_is_finished_to_the_newest_segment() -> Patch:
+    """Tables that had committed to the recorded end are left out of the rest."""
+    finish = Merger._finish
+
+    def further(self: Merger, begun: Intent) -> Merged:
+        span = self._next_span(None)
+        return finish(self, begun if span is None else replace(begun, span=span))
+
+    return mock.patch.object(Merger, "_finish", further)
+
+
+def the_transaction_is_not_read_back() -> Patch:
+    """Whoever finishes a merge takes no table for done."""
+    return mock.patch.object(LakeTable, "committed", return_value=None)
+
+
+@contextlib.contextmanager
+def a_lost_answer_is_a_failure() -> Iterator[None]:
+    """Nobody looks whether the commit is there, and its rows are appended once more."""
+    apply = LakeTable.apply
+
+    def again(self: LakeTable, batch: Batch, number: int, **more: Any) -> dict[str, int]:
+        try:
+            return apply(self, batch, number, **more)
+        except PySparkException:
+            return self._append(batch)
+
+    with mock.patch.object(LakeTable, "apply", again):
+        yield
+
+
+@contextlib.contextmanager
+def the_cut_comes_before_the_tables() -> Iterator[None]:
+    """It names the versions from before the merge."""
+    run = Merger._run
+
+    def cut_first(self: Merger, intent: Intent, *, again: bool) -> Merged:
+        versions = {name: t.version for name, t in self.status.tables.items() if t.version is not None}
+        path, app = cuts_location(self._lake.location), f"{self._lake.app}:cuts"
+        cuts.append(path, intent, versions, behind={}, app=app, now=0.0)
+        return run(self, intent, again=again)
+
+    with mock.patch.object(Merger, "_run", cut_first):
+        yield
+
+
+def the_cut_is_added_without_a_look() -> Patch:
+    """Whoever finishes a merge adds its row again."""
+    return mock.patch.object(PlainTable, "transaction_version", return_value=None)
+
+
+@contextlib.contextmanager
+def the_history_follows_the_table() -> Iterator[None]:
+    """Appended when the lake has the rows: a merge that is finished finds the table done, and tells nothing."""
+    tell, commit = TableMerge._tell, TableMerge._commit
+    waiting: dict[int, tuple[Any, Any]] = {}
+
+    def wait(self: TableMerge, *given: Any, **more: Any) -> None:
+        waiting[id(self)] = given, more
+
+    def committed(self: TableMerge, *given: Any) -> int:
+        withheld = commit(self, *given)
+        told, more = waiting.pop(id(self))
+        tell(self, *told, **more)
+        return withheld
+
+    with mock.patch.object(TableMerge, "_tell", wait), mock.patch.object(TableMerge, "_commit", committed):
+        yield
+
+
+def _mutant(patched: Callable[[], Patch], plan: tuple[Plan, list[str | None]]) -> Mutant:
+    return Mutant(patched, *plan)
+
+
+_UNANSWERED = Plan((Fault("unanswered", ("after append",)),), plain=True), list[str | None](["after append"])
+_WELL_THEN = Plan((None,), plain=True), list[str | None]()
+
+MUTANTS = [
+    _mutant(the_record_is_written_after_the_commits, _after("killed", "after merge")),
+    _mutant(what_was_begun_is_finished_to_the_newest_segment, _after("killed", "after merge")),
+    _mutant(the_transaction_is_not_read_back, _after("killed", "after merge")),
+    _mutant(a_lost_answer_is_a_failure, _UNANSWERED),
+    _mutant(the_cut_comes_before_the_tables, _WELL_THEN),
+    _mutant(the_cut_is_added_without_a_look, _after("killed", "after cut")),
+    _mutant(the_history_follows_the_table, _after("killed", "after merge")),
+]
