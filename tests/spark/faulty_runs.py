@@ -90,15 +90,11 @@ class Model:
                 if what < 0.1 or wanted.endswith("truncate"):
                     source.truncate()
                     source.change(0)
-                elif (what < 0.2 or wanted.endswith("ghosts")) and self._has_rows(name):
+                elif what < 0.2 or wanted.endswith("ghosts"):
                     source.full_dump()
                 elif what < 0.4:
                     source.dump_chunk()
             self._lake.build.seal()
-
-    def _has_rows(self, name: str) -> bool:
-        """A lake table that begins with a dump never had what that dump shows to be gone, and no line tells of it."""
-        return _committed(self._lake, name)
 
     def at(self, name: str, ends: list[int]) -> list[Oracle]:
         """What the table held at each of the merges' ends: a copy of the reader there."""
