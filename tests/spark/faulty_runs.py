@@ -83,7 +83,7 @@ class Model:
         """A segment or two of changes; among them what it takes to come by the fault's point."""
         wanted = fault.kinds[0] if fault is not None and len(fault.kinds) == 1 else ""
         for _ in range(self._dice.choice((1, 2))):
-            for name, source in self.sources.items():
+            for source in self.sources.values():
                 for world in range(WORLDS):
                     source.change(world)
                 what = 1.0 if self._plain else self._dice.random()
