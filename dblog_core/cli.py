@@ -16,7 +16,21 @@ import typer
 import typer.core
 
 from dblog_core import __version__
-from dblog_core.commands import capture, check, config, cut, dumps, lake, log, maintain, merge, request, status, verify
+from dblog_core.commands import (
+    capture,
+    check,
+    config,
+    cut,
+    dumps,
+    lake,
+    log,
+    maintain,
+    merge,
+    request,
+    schema,
+    status,
+    verify,
+)
 from dblog_core.commands.session import FAILED, WRONG_USE, JsonFlag, Session, note, set_up_logging
 from dblog_core.errors import ConfigError, DblogError, RequestError
 
@@ -106,6 +120,7 @@ app.command()(verify.verify)
 app.command()(log.log)
 app.command()(status.status)
 app.command()(cut.cut)
+app.command()(schema.schema)
 app.add_typer(config.app, name="config")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dblog_core.commands.session import JsonFlag, session_of
+from dblog_core.commands.tables import moment
 
 if TYPE_CHECKING:
     from dblog_core.cuts import At, Found
@@ -51,13 +51,13 @@ def as_json(found: Found) -> dict[str, Any]:
         "cut": one.number,
         "offset": one.offset,
         "position": one.position,
-        "commit_time": _time(one.commit_time),
-        "merged_at": _time(one.merged_at),
+        "commit_time": moment(one.commit_time),
+        "merged_at": moment(one.merged_at),
         "tables": dict(sorted(one.tables.items())),
         "behind": dict(sorted(one.behind.items())),
         "next": None
         if after is None
-        else {"cut": after.number, "offset": after.offset, "commit_time": _time(after.commit_time)},
+        else {"cut": after.number, "offset": after.offset, "commit_time": moment(after.commit_time)},
     }
 
 
@@ -65,10 +65,10 @@ def text(found: Found, at: At | None) -> str:
     """The cut for people."""
     one, after = found.cut, found.following
     lines = [
-        f"cut       {one.number}, merged at {_time(one.merged_at)}",
+        f"cut       {one.number}, merged at {moment(one.merged_at)}",
         f"offset    {one.offset:,}: every change up to it is in, none after it",
         f"position  {one.position}",
-        f"commit    {_time(one.commit_time) or 'unknown'}",
+        f"commit    {moment(one.commit_time) or 'unknown'}",
     ]
     lines += [
         f"table     {name}: version {version}{_behind(found, name)}" for name, version in sorted(one.tables.items())
@@ -76,14 +76,10 @@ def text(found: Found, at: At | None) -> str:
     if after is None:
         lines.append("next      none: what came later is not merged yet" if at is not None else "next      none yet")
     else:
-        lines.append(f"next      cut {after.number}: offset {after.offset:,}, commit {_time(after.commit_time)}")
+        lines.append(f"next      cut {after.number}: offset {after.offset:,}, commit {moment(after.commit_time)}")
     return "\n".join(lines)
 
 
 def _behind(found: Found, name: str) -> str:
     offset = found.cut.behind.get(name)
     return "" if offset is None else f"; it had stopped, and holds changes up to offset {offset:,} only"
-
-
-def _time(time: dt.datetime | None) -> str | None:
-    return None if time is None else time.astimezone(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

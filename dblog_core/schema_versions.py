@@ -1,0 +1,97 @@
+"""The shapes that a table has had, as the super-changelog tells them, and what each change means for its lake copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dblog_core import evolution
+from dblog_core.events import SCHEMA
+from dblog_core.schema import Column, TableSchema
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark
+
+ADDED, DROPPED, WIDENED, RETYPED, REKEYED = "added", "dropped", "widened", "retyped", "key"
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """One difference to the version before. `column`: None where it is the key; `lake`: what a merge makes of it."""
+
+    what: str
+    column: str | None
+    before: str | None
+    after: str | None
+    lake: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A shape. `mark`: its line in the super-changelog; None: that line was removed, the shape is older than what is
+    left of staging."""
+
+    number: int
+    schema: TableSchema
+    mark: LogMark | None
+    changes: tuple[Changed, ...] = ()
+
+
+def versions(staging: Staging, table: str, *, drop_columns: bool) -> Iterator[Version]:
+    """Every version of the table's shape that staging knows, oldest first; the same shape again is no new one.
+
+    `drop_columns`: what the lake does with a column that is gone (`[lake] drop_columns`). Raises CorruptSegment.
+    """
+    newest: Version | None = None
+    for schema, mark in _shapes(staging, table):
+        if newest is None:
+            newest = Version(1, schema, mark)
+        elif schema.fingerprint != newest.schema.fingerprint:
+            differences = tuple(_changes(newest.schema, schema, drop_columns=drop_columns))
+            newest = Version(newest.number + 1, schema, mark, differences)
+        else:
+            continue
+        yield newest
+
+
+def _shapes(staging: Staging, table: str) -> Iterator[tuple[TableSchema, LogMark | None]]:
+    first = staging.first_number()
+    if first > 1:
+        oldest = staging.manifest(first).cut(upto=first)
+        marked = any(m.table == table and m.op == SCHEMA for m in oldest.marks)
+        if not marked and (fingerprint := oldest.schemas.get(table)) is not None:
+            yield staging.schema(fingerprint), None
+    for manifest in staging.manifests(after=max(first, 1) - 1):
+        for mark in manifest.marks:
+            if mark.table == table and mark.op == SCHEMA and mark.schema is not None:
+                yield staging.schema(mark.schema), mark
+
+
+def _changes(before: TableSchema, after: TableSchema, *, drop_columns: bool) -> Iterator[Changed]:
+    found = evolution.change(before, after)
+    old, new = ({c.name: c for c in schema.columns} for schema in (before, after))
+    keyed = bool(after.key)
+    for name in found.added:
+        lake = "added; a full dump that the merge requests brings what older rows hold"
+        yield _changed(ADDED, name, None, new[name], lake if keyed else "added to the history")
+    for name in found.gone:
+        lake = "dropped" if drop_columns else "kept: rows that are not written again keep its values"
+        yield _changed(DROPPED, name, old[name], None, lake if keyed else "kept in the history")
+    for name in found.widened:
+        yield _changed(WIDENED, name, old[name], new[name], "widened in place")
+    stops = f"the table stops: run `dblog reset {after.table}`"
+    for was, now in found.retyped:
+        yield _changed(RETYPED, was.name, was, now, stops)
+    if found.rekeyed:
+        yield Changed(REKEYED, None, _key(before), _key(after), stops)
+
+
+def _changed(what: str, name: str, before: Column | None, after: Column | None, lake: str) -> Changed:
+    return Changed(what, name, _told(before), _told(after), lake)
+
+
+def _told(column: Column | None) -> str | None:
+    return None if column is None else evolution.told(column)
+
+
+def _key(schema: TableSchema) -> str:
+    return ", ".join(schema.key) or "none"

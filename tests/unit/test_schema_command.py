@@ -1,0 +1,98 @@
+"""`dblog schema`: each shape of a table since when, what changed, and where the lake stands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from dblog_core import cli
+from dblog_core.lake import LakeStatus, State, TableStatus
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark
+from tests.unit.staged import MICROSECONDS, manifest, table
+from tests.unit.test_cut_command import CONFIG
+
+FIRST = table(id=pa.int64(), a=pa.int16(), b=pa.string(), c=pa.int64())
+SECOND = table(id=pa.int64(), a=pa.int32(), c=pa.int64(), d=pa.string())
+THIRD = table(key=("d",), id=pa.int64(), a=pa.int32(), c=pa.string(), d=pa.string())
+
+
+class Shop:
+    """Staging with three shapes of shop.orders in five segments, and shapes of another table between them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file, self.directory = directory / "shop.toml", directory
+        self.file.write_text(CONFIG)
+        self.staging = Staging(str(directory / "staging"), source="shop")
+        self.write(1, [FIRST, table("shop.other")])
+        self.write(2, [])
+        self.write(3, [SECOND, SECOND])
+        self.write(4, [table("shop.other", id=pa.int64())])
+        self.write(5, [THIRD])
+
+    def write(self, segment: int, shapes: list[TableSchema]) -> None:
+        first = 10 * segment
+        marks = tuple(
+            LogMark(first + n, "s", str(s.table), f"p{first + n}", MICROSECONDS + segment, schema=s.fingerprint)
+            for n, s in enumerate(shapes)
+        )
+        for shape in shapes:
+            self.staging.put_schema(shape)
+        known = dict(self.staging.manifest(segment - 1).schemas) if segment > 1 else {}
+        known |= {str(s.table): s.fingerprint for s in shapes}
+        made = manifest(segment, first - 10 + len(shapes) if segment > 1 else 1, first + 5, marks=marks)
+        self.staging.publish(replace(made, schemas=known))
+
+    def run(self, *arguments: str) -> Result:
+        return CliRunner().invoke(cli.app, ["--config", str(self.file), "schema", *arguments])
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def test_each_shape_is_told_with_its_place_and_what_the_lake_makes_of_it(shop: Shop) -> None:
+    found = json.loads(shop.run("shop.orders", "--json").stdout)
+    assert found["table"] == "shop.orders" and found["lake"] is None
+    assert [(v["version"], v["offset"], v["position"]) for v in found["versions"]] == [
+        (1, 10, "p10"),
+        (2, 30, "p30"),
+        (3, 50, "p50"),
+    ]
+    assert found["versions"][0]["changes"] == []
+    assert [c["name"] for c in found["versions"][1]["columns"]] == ["id", "a", "c", "d"]
+    changes = [[(c["what"], c["column"], c["before"], c["after"]) for c in v["changes"]] for v in found["versions"]]
+    assert changes[1:] == [
+        [("added", "d", None, "string"), ("dropped", "b", "string", None), ("widened", "a", "int16", "int32")],
+        [("retyped", "c", "int64", "string"), ("key", None, "id", "d")],
+    ]
+    assert all("dblog reset shop.orders" in c["lake"] for c in found["versions"][2]["changes"])
+
+
+def test_it_says_which_version_the_lake_has_and_why_it_stands_still(shop: Shop) -> None:
+    status = TableStatus(State.STOPPED, "it cannot follow", 4, 45, schema=SECOND.fingerprint)
+    own = shop.directory / "lake/_dblog"
+    own.mkdir(parents=True)
+    (own / "status.json").write_text(json.dumps(LakeStatus(4, 4, 45, tables={"shop.orders": status}).to_json()))
+    said = shop.run("shop.orders").stdout
+    assert said.splitlines()[-1] == "lake: version 2, merged to offset 45, stopped: it cannot follow"
+    assert "a widened: int16 is now int32  ->  widened in place" in said
+
+
+def test_dropped_columns_go_where_the_lake_is_told_so(shop: Shop) -> None:
+    assert "kept: rows that are not written again keep its values" in shop.run("shop.orders").stdout
+    shop.file.write_text(CONFIG.replace('path = "lake"', 'path = "lake"\ndrop_columns = true'))
+    assert "b dropped: string  ->  dropped" in shop.run("shop.orders").stdout
+
+
+def test_a_table_that_nothing_is_known_of_is_an_error_with_a_way_on(shop: Shop) -> None:
+    result = shop.run("shop.nothing")
+    assert result.exit_code == 2 and "shop.nothing" in result.stderr and "dblog check" in result.stderr
+    assert shop.run("orders").exit_code == 2
