@@ -29,7 +29,9 @@ COUNT, SIZE = 225_000, 320
 
 
 @pytest.fixture
-def cluster(server_root: Path) -> Iterator[SparkCluster]:
+def cluster(server_root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkCluster]:
+    """A cluster of two workers. Merges on it run as a user's do, with the code that Spark and Java compile."""
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     running = SparkCluster(server_root / "spark")
     running.start()
     yield running
