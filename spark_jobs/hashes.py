@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
@@ -18,12 +18,12 @@ from spark_jobs.shapes import spark_type
 _SETTINGS = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"}
 
 
-def row_hash(schema: shape.TableSchema, row: Callable[[str], Column]) -> Column:
-    """The hash (bigint) of a row of a staged schema; `row` gives its columns by name.
+def row_hash(rows: DataFrame, schema: shape.TableSchema, row: Callable[[str], Column]) -> Column:
+    """The hash (bigint) of each of the rows of a staged schema; `row` gives their columns by name.
 
-    Raises LakeError in a session that would print values in another way.
+    Raises LakeError where the rows' session would print values in another way.
     """
-    _check_session()
+    _check_session(rows.sparkSession)
     fields = [
         F.coalesce(field.cast("string"), F.lit(""))
         for c in schema.columns
@@ -34,10 +34,9 @@ def row_hash(schema: shape.TableSchema, row: Callable[[str], Column]) -> Column:
     return F.conv(F.substring(digest, 1, 16), 16, -10).cast("bigint")
 
 
-def _check_session() -> None:
+def _check_session(session: SparkSession) -> None:
     """Times are printed in the session's zone, decimals without an exponent in ANSI mode alone."""
-    conf = SparkSession.active().conf
-    if changed := [name for name, value in _SETTINGS.items() if str(conf.get(name)).lower() != value.lower()]:
+    if changed := [name for name, value in _SETTINGS.items() if str(session.conf.get(name)).lower() != value.lower()]:
         raise LakeError(
             f"no row can be hashed in a session with another {' and '.join(changed)}",
             fix="take it out of [spark] conf",

@@ -80,7 +80,7 @@ class Judge:
         assert task.pin is not None
         schema = task.shape
         lake = expected.lake_rows(self._spark, table, task.pin, schema)
-        keys = lake.select("key", row_hash(schema, lambda n: F.col(f"row.{quoted(n)}")).alias("hash"))
+        keys = lake.select("key", row_hash(lake, schema, lambda n: F.col(f"row.{quoted(n)}")).alias("hash"))
         beyond = [(~_upto(schema, bound)).cast("int") for bound in task.bounds]
         place = reduce(Column.__add__, beyond, F.lit(0))
         total = F.sum(F.col("hash").cast("decimal(20,0)")).alias("hash")
@@ -140,7 +140,7 @@ class Judge:
         changed = expected.states(found.above(task.since), F.broadcast(odd.select("key")), schema)
         if changed is None or task.pin is None or task.pin.stopped:
             return odd.select("key", kind.alias("kind"))
-        changed = changed.withColumn("hash", _row_hash(schema))
+        changed = changed.withColumn("hash", _row_hash(changed, schema))
         agrees = (F.col("there") == F.col("lives")) & (~F.col("there") | F.col("hash").eqNullSafe(F.col("own")))
         own = odd.select("key", "there", F.col("hash").alias("own"))
         equal = own.join(changed, "key").where(F.col("whole") & agrees).select("key")
@@ -157,7 +157,7 @@ class Judge:
         """Keys that the source has as they were before any change that it may not have seen."""
         before = self._rows(task, lake, found.upto(task.since), schema)
         rows = before.join(F.broadcast(own.select("key")), "key", "left_semi")
-        then = rows.select("key", _row_hash(schema).alias("hash"))
+        then = rows.select("key", _row_hash(rows, schema).alias("hash"))
         joined = own.join(then, "key", "left")
         return joined.where(F.col("own").eqNullSafe(F.col("hash"))).select("key")
 
@@ -172,12 +172,12 @@ def _nothing(spark: SparkSession, schema: TableSchema) -> DataFrame:
     return spark.createDataFrame([], t.StructType(fields))
 
 
-def _row_hash(schema: TableSchema) -> Column:
-    return F.when(F.col("row").isNotNull(), row_hash(schema, lambda name: F.col(f"row.{quoted(name)}")))
+def _row_hash(rows: DataFrame, schema: TableSchema) -> Column:
+    return F.when(F.col("row").isNotNull(), row_hash(rows, schema, lambda name: F.col(f"row.{quoted(name)}")))
 
 
 def _hashed(rows: DataFrame, schema: TableSchema) -> DataFrame:
-    return rows.select("key", _row_hash(schema).alias("hash"))
+    return rows.select("key", _row_hash(rows, schema).alias("hash"))
 
 
 def _odd(source: DataFrame, lake: DataFrame, seen: Observation, schema: TableSchema) -> DataFrame:
