@@ -66,7 +66,7 @@ def test_a_random_past_gives_the_table_that_merging_gave(kept: TestLake, soak_se
     source.unseen(0.3)
     for burst in range(3):
         _live(source, dice, burst, dump=burst == 2 or (burst == 0 and dice.random() < 0.5))
-        for merged in kept.merge_well(max_rows=dice.choice((80, 10_000))):
+        for merged in kept.merge_well(max_rows=dice.choice((200, 10_000))):
             oracle.read(source.lines, merged.offset)
     have, waiting = kept.rows(SHAPE), _withheld(kept)
     assert _by_key(have) == oracle.rows
