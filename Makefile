@@ -11,7 +11,7 @@ export PYTHONUNBUFFERED := 1
 help:
 	@echo "make setup   what is missing: .venv, Delta's jars, the test servers"
 	@echo "make demo    the whole path on real servers; DEMO_SOURCE=mysql (default), mariadb or postgres"
-	@echo "make test    linters, types, and every test"
+	@echo "make test    linters, types, and every test; EVERY=1: each on every database"
 	@echo "make up      the local stack: databases, ZooKeeper, Airflow with the DAGs;  make down  stops it, data kept"
 	@echo "make soak    the seeded long runs; SEEDS=20 for each of them, MINUTES=M to stop after that time"
 	@echo "make lint    ruff, mypy, import rules"
@@ -28,7 +28,7 @@ demo: setup
 	@exec $(PYTHON) -m dblog_core.local.demo
 
 test: setup lint
-	@exec $(PYTHON) -m pytest -m "not bench and not soak"
+	@exec $(PYTHON) -m pytest -m "not bench and not soak" $(if $(EVERY),--every-kind)
 
 lint: .venv/.complete
 	@$(PYTHON) -m ruff check --quiet --output-format concise .

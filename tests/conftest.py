@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--soak-seeds", type=int, default=1, help="how many seeds each of them runs with")
     group.addoption("--soak-first", type=int, default=None, help="the first seed; default: another one every time")
     group.addoption("--soak-minutes", type=float, default=0, help="start no seeded run after that time; 0: no limit")
+    parser.addoption("--every-kind", action="store_true", help="every database for tests that take one of them in turn")
     parser.addoption("--bench", choices=["quick", "usual", "full"], default="usual", help="how much benchmarks measure")
 
 
@@ -44,6 +45,36 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "soak_seed" in metafunc.fixturenames:
         first, count = metafunc.config.option.soak_first, metafunc.config.option.soak_seeds
         metafunc.parametrize("soak_seed", range(first, first + count))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of tests marked `in_turn` each runs on one of its databases, by the first seed, and on all in a soak."""
+    if config.option.every_kind or config.option.soak_seeds > 1:
+        return
+    kinds: dict[tuple[str, str], set[str]] = {}
+    for item in items:
+        if (name := _function(item)) is not None:
+            kinds.setdefault(name, set()).add(_kind(item))
+    first = config.option.soak_first
+    chosen = {name: sorted(kinds[name])[(first + place) % len(kinds[name])] for place, name in enumerate(sorted(kinds))}
+    left, others = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        name = _function(item)
+        (left if name is None or _kind(item) == chosen[name] else others).append(item)
+    items[:] = left
+    config.hook.pytest_deselected(items=others)
+
+
+def _function(item: pytest.Item) -> tuple[str, str] | None:
+    """What is marked `in_turn` and runs on several databases: file and name."""
+    if item.get_closest_marker("in_turn") is None or not _kind(item):
+        return None
+    return str(item.path), getattr(item, "originalname", item.name)
+
+
+def _kind(item: pytest.Item) -> str:
+    callspec = getattr(item, "callspec", None)
+    return "" if callspec is None else str(callspec.params.get("source_kind", ""))
 
 
 @pytest.fixture(autouse=True)

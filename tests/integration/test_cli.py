@@ -16,6 +16,8 @@ import pytest
 from dblog_core.config import Config
 from tests.fix_servers import Database
 
+pytestmark = pytest.mark.in_turn
+
 DEADLINE = 120.0  # seconds: for a machine that does much else at the same time
 
 

@@ -88,6 +88,7 @@ def log_start(database: Database) -> Callable[[], list[oracles.Entry]]:
     return lambda: oracles.binlog_entries(database, (file, int(position)))
 
 
+@pytest.mark.in_turn
 @pytest.mark.timeout(420)
 def test_kills_lose_nothing_and_repeat_nothing(
     database: Database,
