@@ -22,7 +22,7 @@ def batch(number: int) -> LogBatch:
 @pytest.fixture
 def opened() -> Iterator[Callable[[Callable[[Demand], LogBatch | None]], Ahead]]:
     """Starts threads, and looks whether they are gone afterwards."""
-    before, made = threading.active_count(), []
+    made: list[Ahead] = []
 
     def start(gather: Callable[[Demand], LogBatch | None]) -> Ahead:
         made.append(Ahead(gather, "ahead"))
@@ -32,7 +32,7 @@ def opened() -> Iterator[Callable[[Callable[[Demand], LogBatch | None]], Ahead]]
     yield start
     for ahead in made:
         ahead.close()
-    assert threading.active_count() == before
+    assert not [thread for thread in threading.enumerate() if thread.name == "ahead"]
 
 
 def waited(demand: Demand) -> None:
