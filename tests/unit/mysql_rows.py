@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 import random
 import struct
 from collections.abc import Callable, Sequence
@@ -132,6 +133,16 @@ def _number(column: ColumnType) -> Sample:
     )
 
 
+def _finite(column: ColumnType, form: str) -> Sample:
+    def make(r: random.Random) -> bytes:
+        while True:
+            raw = _number(column).make(r)
+            if math.isfinite(*struct.unpack(form, raw)):
+                return raw
+
+    return Sample(column, make)
+
+
 def _textual(prefix: int, encode: Callable[[str], bytes], decode: Any = None) -> Sample:
     return Sample(ColumnType(Kind.TEXT, pa.string(), "text", prefix=prefix, decode=decode), lambda r: encode(_text(r)))
 
@@ -151,8 +162,8 @@ def _utf(codec: str) -> Any:
 SAMPLES: tuple[Sample, ...] = (
     *(_number(types.integer(width, unsigned)) for width in (1, 2, 3, 4, 8) for unsigned in (False, True)),
     *(_decimal(p, s) for p, s in ((1, 0), (5, 5), (9, 2), (18, 9), (19, 0), (20, 20), (38, 10), (38, 0), (65, 30), (40, 0), (65, 65))),
-    _number(ColumnType(Kind.FLOAT, pa.float32(), "float", width=4)),
-    _number(ColumnType(Kind.DOUBLE, pa.float64(), "double", width=8)),
+    _finite(ColumnType(Kind.FLOAT, pa.float32(), "float", width=4), "<f"),
+    _finite(ColumnType(Kind.DOUBLE, pa.float64(), "double", width=8), "<d"),
     *(_textual(prefix, str.encode) for prefix in (1, 2, 3, 4)),
     Sample(
         ColumnType(Kind.TEXT, pa.string(), "char", prefix=1, decode=lambda v: codecs.charmap_decode(v, "strict", LATIN)[0]),

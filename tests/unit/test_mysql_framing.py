@@ -269,6 +269,18 @@ def test_events_before_a_wrong_checksum_are_whole(size: int) -> None:
         next(found)
 
 
+@pytest.mark.parametrize("kind", sorted(rowevents.KINDS))
+def test_no_bit_of_an_event_can_turn_unnoticed(kind: int) -> None:
+    """The checksum finds each, in the event's head too; the head of the packet is the connection's own."""
+    draw = random.Random(int(kind))
+    good = binlog.rows(kind, 7, [binlog.image(7, "text")], columns=2, whole=True, checksummed=True)
+    for at in range(len(good)):
+        bad = bytearray(good)
+        bad[at] ^= 1 << draw.randrange(8)
+        with pytest.raises(FAULTS):
+            taken(fed([binlog.packets([bytes(bad)])], checksums=True))
+
+
 def test_checksums_are_zlib_s() -> None:
     data = random.Random(5).randbytes(3000)
     raw = np.frombuffer(data, dtype=np.uint8)

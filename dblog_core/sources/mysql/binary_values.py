@@ -85,6 +85,9 @@ def _year(column: ColumnType, values: Values) -> pa.Array:
 
 def _floating(column: ColumnType, values: Values) -> pa.Array:
     bits = _numbers(values, column.width)
+    exponent = 0x7FF << 52 if column.width == 8 else 0xFF << 23
+    if (odd := (bits & exponent) == exponent).any():
+        raise _undecodable(int(odd.argmax()), "it is no finite number, and the server has no others")
     return columnar.fixed(bits if column.width == 8 else bits.astype(np.uint32), values.present, column.arrow)
 
 
@@ -190,6 +193,10 @@ def _binary(column: ColumnType, values: Values) -> pa.Array:
 
 
 def _bit(column: ColumnType, values: Values) -> pa.Array:
+    if free := -column.precision % 8:  # bits of the first byte that are none of the column's
+        first = np.where(values.starts < 0, 0, values.raw[np.maximum(values.starts, 0)])
+        if (odd := first >> (8 - free) != 0).any():
+            raise _undecodable(int(odd.argmax()), "it has more bits than its column")
     return columnar.gather(values.raw, values.starts, np.where(values.starts < 0, -1, column.width))
 
 
@@ -259,7 +266,11 @@ def _enum(column: ColumnType, values: Values) -> pa.Array:
 
 
 def _set(column: ColumnType, values: Values) -> pa.Array:
-    found = columnar.fixed(_numbers(values, column.width), values.present, pa.int64()).dictionary_encode()
+    numbers = _numbers(values, column.width)
+    if len(column.labels) < 64 and (odd := numbers >> len(column.labels) != 0).any():
+        row = int(odd.argmax())
+        raise _undecodable(row, f"{numbers[row]} has more bits than there are labels")
+    found = columnar.fixed(numbers, values.present, pa.int64()).dictionary_encode()
     texts = [
         members(label for i, label in enumerate(column.labels) if bits >> i & 1)
         for bits in found.dictionary.to_pylist()
@@ -282,10 +293,12 @@ def _labels(texts: Sequence[str], numbers: pa.Array) -> pa.Array:
 def _temporal(column: ColumnType, values: Values, zero_dates: str) -> pa.Array:
     numbers, missing = np.empty(len(values), dtype=np.int64), np.empty(len(values), dtype=np.bool_)
     if column.kind is Kind.DATE:
-        fixed_values.dates(values.raw, values.starts, numbers, missing)
+        bad = fixed_values.dates(values.raw, values.starts, numbers, missing)
     else:
         fill = fixed_values.datetimes if column.kind is Kind.DATETIME else fixed_values.timestamps
-        fill(values.raw, values.starts, (column.scale + 1) // 2, numbers, missing)
+        bad = fill(values.raw, values.starts, (column.scale + 1) // 2, numbers, missing)
+    if bad >= 0:
+        raise _undecodable(bad, "it is no date or time of a server")
     present = values.present
     if missing.any():
         if zero_dates != "null":

@@ -135,23 +135,29 @@ def _exists(year: Number, month: Number, day: Number) -> Number:
     return int(day <= _MONTH_DAYS[month] + leap)
 
 
-@kernel(void, RAW, INT64S, INT64S, FLAGS)
-def dates(raw: Bytes, starts: Int64s, out: Int64s, missing: Flags) -> None:
-    """DATE: days since 1970; `missing`: those that do not exist."""
+@kernel(int64, RAW, INT64S, INT64S, FLAGS)
+def dates(raw: Bytes, starts: Int64s, out: Int64s, missing: Flags) -> Number:
+    """DATE: days since 1970; `missing`: those that do not exist, as a server may hold them.
+
+    Returns the row of the first value that no server holds, or -1; so do the others.
+    """
     for row in range(len(starts)):
         at = starts[row]
         out[row], missing[row] = 0, False
         if at >= 0:
             packed = _little(raw, at, 3)
             year, month, day = packed >> 9, packed >> 5 & 15, packed & 31
+            if month > 12 or year > 9999:
+                return row
             if _exists(year, month, day):
                 out[row] = _days(year, month, day)
             else:
                 missing[row] = True
+    return -1
 
 
-@kernel(void, RAW, INT64S, int64, INT64S, FLAGS)
-def datetimes(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missing: Flags) -> None:
+@kernel(int64, RAW, INT64S, int64, INT64S, FLAGS)
+def datetimes(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missing: Flags) -> Number:
     """DATETIME2 with `fraction` bytes after the seconds: microseconds since 1970 without a zone."""
     unit = 1
     for _ in range(3 - fraction):
@@ -163,16 +169,20 @@ def datetimes(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missing
             packed = _big(raw, at, 5) - 0x8000000000
             date, clock = packed >> 17, packed & 0x1FFFF
             year, month, day = (date >> 5) // 13, (date >> 5) % 13, date & 31
+            hour, minute, second = clock >> 12, clock >> 6 & 63, clock & 63
+            micros = _big(raw, at + 5, fraction) * unit
+            if packed < 0 or year > 9999 or hour > 23 or minute > 59 or second > 59 or micros > 999_999:
+                return row
             if _exists(year, month, day):
-                seconds = (clock >> 12) * 3600 + (clock >> 6 & 63) * 60 + (clock & 63)
-                micros = _big(raw, at + 5, fraction) * unit
+                seconds = hour * 3600 + minute * 60 + second
                 out[row] = (_days(year, month, day) * 86400 + seconds) * 1_000_000 + micros
             else:
                 missing[row] = True
+    return -1
 
 
-@kernel(void, RAW, INT64S, int64, INT64S, FLAGS)
-def timestamps(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missing: Flags) -> None:
+@kernel(int64, RAW, INT64S, int64, INT64S, FLAGS)
+def timestamps(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missing: Flags) -> Number:
     """TIMESTAMP2: microseconds since 1970 UTC; second 0 stands for the zero date."""
     unit = 1
     for _ in range(3 - fraction):
@@ -181,6 +191,9 @@ def timestamps(raw: Bytes, starts: Int64s, fraction: Number, out: Int64s, missin
         at = starts[row]
         out[row], missing[row] = 0, False
         if at >= 0:
-            seconds = _big(raw, at, 4)
+            seconds, micros = _big(raw, at, 4), _big(raw, at + 4, fraction) * unit
+            if micros > 999_999:
+                return row
             missing[row] = seconds == 0
-            out[row] = seconds * 1_000_000 + _big(raw, at + 4, fraction) * unit
+            out[row] = seconds * 1_000_000 + micros
+    return -1

@@ -113,14 +113,14 @@ def times(raw: Bytes, starts: Int64s, scale: Number, offsets: Int32s, out: Bytes
             at += 1
             packed = -packed
         clock, micros = packed >> 24, packed & 0xFFFFFF
-        hours = clock >> 12
-        if hours > 999 or micros > 999_999:
+        hours, minutes, seconds = clock >> 12, clock >> 6 & 63, clock & 63
+        if hours > 838 or minutes > 59 or seconds > 59 or micros > 999_999:
             return row
         at = _digits(out, at, hours, 3 if hours > 99 else 2)
         out[uintp(at)] = COLON
-        at = _digits(out, at + 1, clock >> 6 & 63, 2)
+        at = _digits(out, at + 1, minutes, 2)
         out[uintp(at)] = COLON
-        at = _digits(out, at + 1, clock & 63, 2)
+        at = _digits(out, at + 1, seconds, 2)
         if scale:
             out[uintp(at)] = POINT
             at = _digits(out, at + 1, micros, 6) - 6 + scale

@@ -241,7 +241,7 @@ def _plain(code: int, meta: bytes, unsigned: bool) -> ColumnType:
     if code == NEWDECIMAL:
         return types.decimal(meta[0], meta[1])
     if code == BIT:
-        return ColumnType(Kind.BIT, pa.binary(), "bit", width=meta[1] + (meta[0] > 0))
+        return ColumnType(Kind.BIT, pa.binary(), "bit", width=meta[1] + (meta[0] > 0), precision=8 * meta[1] + meta[0])
     if code in (JSON, GEOMETRY, VECTOR):
         kind, text = (
             (Kind.JSON, "json") if code == JSON else (Kind.BINARY, "geometry" if code == GEOMETRY else "vector")

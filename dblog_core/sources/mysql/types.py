@@ -43,7 +43,7 @@ class ColumnType:
     """A column's type in one table version of the log.
 
     `width`: bytes of a fixed value (PADDED: the length to pad to); `prefix`: bytes of the length before a variable one;
-    `decode`: for text that is not UTF-8; `labels`: of ENUM and SET, in order.
+    `precision`: digits, of BIT its bits; `decode`: for text that is not UTF-8; `labels`: of ENUM and SET, in order.
     """
 
     kind: Kind
