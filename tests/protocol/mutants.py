@@ -16,6 +16,7 @@ from dblog_core.window import LogOrder, Overlap, Snapshots, Survivor, Touch, Win
 from tests.protocol.capture import Capture, Rules
 from tests.protocol.changelog import ChunkLine, LakeTable, Values
 from tests.protocol.scenarios import (
+    ALTER,
     ALTER_AND_PUT,
     BESIDE,
     BOTH,
@@ -281,6 +282,7 @@ MUTANTS = [
     ),
     Mutant("ghosts after the first part", world(ATOMIC, tasks=BESIDE, merges=1), patch=_finished_at_first_part),
     Mutant("DDL ignored", world(ATOMIC, ALTER_AND_PUT), patch=_alter_ignored),
+    Mutant("DDL that a chunk alone tells of ignored", world(ATOMIC, ALTER, tasks=BESIDE), Rules(ignore_alter=True)),
     Mutant(
         "a requested key deleted though it was born", world(ATOMIC, THIRD, listed=True), patch=_absent_though_touched
     ),
