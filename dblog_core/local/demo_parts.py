@@ -54,6 +54,9 @@ path = "{root}/lake"
 
 [spark]
 master = "local[2]"
+
+[spark.conf]  # small tables: compiling to the last would take longer than what it saves
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"
 """
 
 

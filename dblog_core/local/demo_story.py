@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -155,7 +155,7 @@ class Story:
                 [*command, "verify", "--all", "--json"], stdout=subprocess.PIPE, stderr=log, text=True
             ) as process,
         ):
-            self._until(lambda: process.poll() is not None, 600, "the verification")
+            self._until(lambda: process.poll() is not None, 600, "the verification", told=messages)
             told = process.stdout.read() if process.stdout else ""
         if process.returncode:
             raise LocalError(f"the verification found a difference, or failed: {told[-2000:]}", where=str(messages))
@@ -210,11 +210,12 @@ class Story:
 
     # What it looks at
 
-    def _until(self, condition: Callable[[], bool], timeout: float, what: str) -> None:
-        """Shows what happens until the condition holds. Raises LocalError at the deadline."""
+    def _until(self, condition: Callable[[], bool], timeout: float, what: str, *, told: Path | None = None) -> None:
+        """Shows what happens until the condition holds; `told`: a file whose newest line belongs to it. Raises
+        LocalError at the deadline."""
         deadline = time.monotonic() + timeout
         while True:
-            self._show()
+            self._show({what: _newest_line(told)} if told is not None else {})
             if condition():
                 return
             if time.monotonic() > deadline:
@@ -223,8 +224,8 @@ class Story:
                 )
             time.sleep(_LOOK)
 
-    def _show(self) -> None:
-        facts: dict[str, str] = {}
+    def _show(self, first: Mapping[str, str]) -> None:
+        facts = dict(first)
         if self._parts.workload is not None and not self._summary.get("workload"):
             self._parts.workload.check()
             report = self._parts.workload.report
@@ -303,3 +304,9 @@ class Story:
         median, most = (statistics.median(self._lags), max(self._lags)) if self._lags else (0.0, 0.0)
         self._summary["lag of the capture"] = f"median {median:.1f} s, at most {most:.1f} s"
         self._summary["merges"] = f"{merges}, up to offset {self._lake_offset():,}"
+
+
+def _newest_line(file: Path) -> str:
+    """What a command has said last; Java's own warnings are none of it."""
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("WARNING")]
+    return lines[-1] if lines else "begins"

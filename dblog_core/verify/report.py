@@ -59,6 +59,14 @@ class TableReport:
         return not (self.found or self.undecided or self.more or self.error)
 
     @property
+    def outcome(self) -> str:
+        """In a few words, for who waits for the other tables."""
+        if self.error is not None:
+            return "cannot be compared"
+        differ = f"{self.found:,}{' and more' if self.more else ''} keys differ"
+        return differ if self.found else f"{len(self.undecided):,} keys undecided" if self.undecided else "equal"
+
+    @property
     def found(self) -> int:
         """How many keys differ, of those that are named."""
         return len(self.missing) + len(self.extra) + len(self.different)

@@ -75,6 +75,7 @@ def verify(
         for table in (w.schema.table for w in wanted):
             check = TableCheck(tools, table)
             found = check.sampled(request.wish) if request.wish.sampled else check.whole()
+            say(f"{table}: {found.outcome}, {found.seconds:.0f} s")
             report = Report((*report.tables, found))
             if request.certificate is not None and check.evidence is not None:
                 parts.append(_certified(tools, check, found))

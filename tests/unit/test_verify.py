@@ -114,6 +114,19 @@ def test_what_is_not_certain_to_be_equal_is_not(table: TableReport) -> None:
     assert not table.equal and not Report((TableReport("u"), table)).equal
 
 
+@pytest.mark.parametrize(
+    ("table", "outcome"),
+    [
+        (TableReport("shop.t", rows=2), "equal"),
+        (TableReport("shop.t", undecided=(1,)), "1 keys undecided"),
+        (TableReport("shop.t", missing=(1,), undecided=(2,), more=True), "1 and more keys differ"),
+        (TableReport("shop.t", missing=(1,), error="gone"), "cannot be compared"),
+    ],
+)
+def test_each_table_is_told_in_a_few_words(table: TableReport, outcome: str) -> None:
+    assert table.outcome == outcome
+
+
 def test_the_json_is_the_contracts() -> None:
     table = TableReport("shop.t", 3, missing=(1,), extra=([2, "b"],), different=((3, ("v",)),))
     (found,) = Report((table,)).to_json()["tables"]
