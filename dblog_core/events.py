@@ -12,6 +12,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+from dblog_core.alterations import Step
 from dblog_core.schema import TableName, TableSchema
 
 CREATE, UPDATE, DELETE, REFRESH, TRUNCATE, SCHEMA, FINISHED = "c", "u", "d", "r", "t", "s", "f"
@@ -103,7 +104,20 @@ class Rewritten:
     table: TableName
 
 
-Signal = Rewritten | WatermarkSeen | Truncated | SchemaSeen
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """A statement may have changed the columns of a table: `step` says how; None: nobody knows.
+
+    The name is as the statement has it, which on some servers may differ from the table's in upper and lower case.
+    """
+
+    sequence: int
+    transaction: int
+    table: TableName
+    step: Step | None
+
+
+Signal = Altered | Rewritten | WatermarkSeen | Truncated | SchemaSeen
 
 
 @dataclass(frozen=True, slots=True)

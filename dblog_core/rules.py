@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from dblog_core.config import ColumnRules
 from dblog_core.events import TableChanges, changes_schema, image_type
-from dblog_core.schema import Column, TableSchema
+from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.values import to_json
 
 MASK = "*****"
@@ -23,6 +23,10 @@ class Rules:
     def __init__(self, columns: Mapping[str, ColumnRules]) -> None:
         self._rules = dict(columns)
         self._shapes: dict[tuple[str, str], TableSchema] = {}
+
+    def concern(self, table: TableName) -> bool:
+        """Whether there are any for the table."""
+        return str(table) in self._rules
 
     def schema(self, schema: TableSchema) -> TableSchema:
         """The shape that is staged."""

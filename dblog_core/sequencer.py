@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core import recall, watermark
+from dblog_core.alterations import Facts, Pending
 from dblog_core.changes import ChangeTouches, OrderedChanges, log_batch, log_rows, repeated, runs, split_key_changes
 from dblog_core.chunks import Chunks, Finished, Placement, Refused
 from dblog_core.dumps import TaskProgress
-from dblog_core.events import LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated, WatermarkSeen
+from dblog_core.events import Altered, LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated, WatermarkSeen
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging import Staging
@@ -62,8 +63,8 @@ class Sequencer:
         if isinstance(visibility, Snapshots):
             for event in recall.events(staging, head):
                 self._dumps.rows(event.table, event.offsets, event.xid, event.touches)
-        self._schemas = dict(head.schemas)
-        self._rewritten: dict[TableName, None] = {}
+        self._schemas, self._altered = dict(head.schemas), Pending(head.altered)
+        self._rewritten: dict[TableName, Transaction] = {}
         self._next = head.last_offset + 1
         self._position, self._partial = head.position, head.partial
         self._log_position, self._commit_time = head.log_position, head.commit_time
@@ -120,10 +121,16 @@ class Sequencer:
         """Progress that the last published segment made true: for the state store."""
         return self._dumps.take_progress()
 
-    def take_rewritten(self) -> list[TableName]:
-        """Tables that lost rows without row events since the last call: a dump of each is to be requested."""
-        taken, self._rewritten = list(self._rewritten), {}
+    def take_rewritten(self) -> dict[TableName, Transaction]:
+        """Tables whose rows came or went without row events since the last call: a dump of each is to be requested."""
+        taken, self._rewritten = self._rewritten, {}
         return taken
+
+    def heal(self, table: TableName, dump: str, since: Transaction) -> None:
+        """Tells whoever has a copy of the table that it is not right before the end of this dump, which has not begun:
+        an s line that repeats the shape."""
+        if (known := self._schemas.get(str(table))) is not None:
+            self._mark("s", table, since, schema=known, dump=dump)
 
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
@@ -163,6 +170,7 @@ class Sequencer:
             unseen_after=self._dumps.earliest_unseen(self.last_offset),
             start=self._visibility.start if isinstance(self._visibility, Snapshots) else None,
             schemas=dict(self._schemas),
+            altered=self._altered.to_json(),
         )
 
     def published(self) -> None:
@@ -208,22 +216,33 @@ class Sequencer:
             case Truncated():
                 offset = self._mark("t", signal.table, transaction, transaction=transaction.id)
                 self._dumps.rows(signal.table, (offset, offset), transaction.xid, None)
+            case Altered():
+                self._dumps.altered(signal.table)  # its shape may be the same as before, its columns others
+                self._altered.add(signal.table, signal.step, self._schemas)
             case Rewritten():
                 self._dumps.altered(signal.table)  # chunks that are being read may hold rows that are gone
-                self._rewritten[signal.table] = None
+                self._rewritten[signal.table] = transaction
             case WatermarkSeen():
                 self._watermark(watermark.parse(signal.payload), transaction)
 
     def _shape(self, schema: TableSchema, transaction: Transaction) -> None:
         """From here on the table has this shape."""
-        if self._schemas.get(str(schema.table)) == schema.fingerprint:
+        known = self._schemas.get(str(schema.table))
+        found = self._proven(known, schema) if known is not None else None
+        if known == schema.fingerprint and not (found and found.renamed):
             return
         self._staging.put_schema(schema)
-        known = str(schema.table) in self._schemas
         self._schemas[str(schema.table)] = schema.fingerprint
-        self._mark("s", schema.table, transaction, schema=schema.fingerprint)
-        if known:
+        facts = {"renamed": found.renamed or None, "filled": found.filled or None} if found else {}
+        self._mark("s", schema.table, transaction, schema=schema.fingerprint, **facts)
+        if known is not None:
             self._dumps.altered(schema.table)
+
+    def _proven(self, known: str, schema: TableSchema) -> Facts | None:
+        """What is proven of the way from the table's last shape to this one. Rules go by the names of columns, so that
+        nothing is where there are any."""
+        plain = not self._rules.concern(schema.table)
+        return self._altered.settle(self._staging.schema(known), schema, plain=plain)
 
     def _mark(self, op: str, table: TableName, at: Transaction, **more: Any) -> int:
         offset = self._take(1)

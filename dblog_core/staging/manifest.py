@@ -86,6 +86,9 @@ class LogMark:
 
     `schema` is a fingerprint (s). To f belong `dump` and `since`, whose chunks lie in segments from `since_segment` on,
     and the ends (JSON keys, included; None: open) of the range that the dump was of.
+
+    What is proven of the way from the table's shape before to this one (s): `renamed` {new name: old name}, and
+    `filled` {added column: what rows hold that nothing has touched since, in the JSON form of `log`}.
     """
 
     offset: int
@@ -100,6 +103,8 @@ class LogMark:
     since_segment: int | None = None
     key_from: Any = None
     key_to: Any = None
+    renamed: dict[str, str] | None = None
+    filled: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,8 @@ class Manifest:
     as JSON): what a restart and the state store's mirror are made from. `schemas`: fingerprint of each table's
     newest shape, so that a restart repeats no s mark. PostgreSQL: `unseen_after` is the largest offset before every
     event that a SELECT from here on may not see, and `start` a snapshot that it must see all of (None: it does): what a
-    restart rebuilds its memory from.
+    restart rebuilds its memory from. `altered`: statements (`alterations.Step` as JSON) that tables have had since
+    their newest shape, and that no row or chunk has followed yet; None where one of them is not known.
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
     each, and `earlier` the fingerprints after the first of them, where they have changed since (None: no such table).
@@ -156,6 +162,7 @@ class Manifest:
     earlier: dict[str, str | None] = field(default_factory=dict)
     joined_at: int = 0
     probes: tuple[Probed, ...] = ()
+    altered: dict[str, Any] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -194,18 +201,15 @@ class Manifest:
         return {table: schema for table, schema in found.items() if schema is not None}
 
     def to_json(self) -> dict[str, Any]:
-        fields = _fields(self)
-        if not fields.pop("probes"):  # left out where there is none: older versions know no such field
-            probed = {}
-        else:
-            probed = {"probes": [_fields(p) for p in self.probes]}
+        # What is new is left out where there is none: older versions know no such field.
+        fields = {name: value for name, value in _fields(self).items() if value or name not in ("probes", "altered")}
         return {
             "format": FORMAT,
             **fields,
-            **probed,
+            **({"probes": [_fields(p) for p in self.probes]} if self.probes else {}),
             "files": [{**_fields(f), "inline": bool(f.inline)} for f in self.files],
             "chunks": [_fields(c) for c in self.chunks],
-            "marks": [_fields(m) for m in self.marks],
+            "marks": [_mark(m) for m in self.marks],
         }
 
     @property
@@ -253,6 +257,11 @@ def _differing(then: dict[str, str], now: dict[str, str]) -> dict[str, str | Non
 
 def _fields(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
+
+
+def _mark(mark: LogMark) -> dict[str, Any]:
+    facts = ("renamed", "filled")
+    return {name: value for name, value in _fields(mark).items() if value is not None or name not in facts}
 
 
 def _files(data: list[dict[str, Any]], tail: bytes) -> Iterator[DataFile]:

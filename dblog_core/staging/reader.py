@@ -225,6 +225,8 @@ def _mark_line(place: _Place, mark: LogMark) -> Line:
         schema = place.staging.schema(mark.schema)
         columns = [{"name": c.name, "type": str(c.type), "source_type": c.source_type} for c in schema.columns]
         line |= {"schema": columns, "key_columns": list(schema.key)}
+        line |= {"renamed": mark.renamed} if mark.renamed else {}
+        line |= {"filled": mark.filled} if mark.filled else {}
     return line
 
 

@@ -23,6 +23,7 @@ class TableFilter:
         self.patterns = config.tables
         self.watermarks = TableName.parse(config.watermark_table)
         self._expressions = [expression(pattern) for pattern in config.tables]
+        self._any_case = [re.compile(e.pattern, e.flags | re.IGNORECASE) for e in self._expressions]
         self._schemas = [expression(pattern.partition(".")[0]) for pattern in config.tables]
         self._known: dict[TableName, bool] = {}
 
@@ -32,6 +33,10 @@ class TableFilter:
             known = table != self.watermarks and any(e.fullmatch(str(table)) for e in self._expressions)
             self._known[table] = known
         return known
+
+    def may_want(self, table: TableName) -> bool:
+        """Whether a statement that names this table may be about a wanted one: some servers do not mind the case."""
+        return any(e.fullmatch(str(table)) for e in self._any_case)
 
     def wants_schema(self, schema: str) -> bool:
         return any(e.fullmatch(schema) for e in self._schemas)

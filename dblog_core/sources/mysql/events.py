@@ -237,6 +237,14 @@ def query(body: bytes) -> tuple[str, str]:
     return schema, body[start + schema_length + 1 :].decode("utf-8", "replace")
 
 
+def sql_mode(body: bytes) -> int | None:
+    """The sql_mode of the session that a QUERY event is of; None where the event does not begin with it."""
+    variables = body[13 : 13 + int.from_bytes(body[11:13], "little")]
+    if variables[:1] == b"\0":  # flags of the session come before it
+        variables = variables[5:]
+    return int.from_bytes(variables[1:9], "little") if variables[:1] == b"\1" and len(variables) >= 9 else None
+
+
 def uncompress_mariadb(data: bytes) -> bytes:
     """MariaDB's compressed part of an event: an algorithm, the plain length, zlib. Raises ValueError."""
     size = data[0] & 7

@@ -17,6 +17,7 @@ from dblog_core.events import (
     CREATE,
     DELETE,
     UPDATE,
+    Altered,
     LogBatch,
     Rewritten,
     SchemaSeen,
@@ -24,7 +25,7 @@ from dblog_core.events import (
     WatermarkSeen,
 )
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import compressed, events, headers, refusals, rowevents, tablemap, xa
+from dblog_core.sources.mysql import columns_ddl, compressed, events, headers, refusals, rowevents, tablemap, xa
 from dblog_core.sources.mysql.batch import BatchBuilder
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
@@ -418,8 +419,21 @@ class LogState:
                 self._lost_rows(Truncated, statement, group)
             case Means.DROPS_PARTITIONS:
                 self._lost_rows(Rewritten, statement, group)
+        self._alters(statement, sql, events.sql_mode(body), group)
         if not group.begun:
             self._end()
+
+    def _alters(self, statement: Statement, sql: str, mode: int | None, group: Group) -> None:
+        """DDL may have changed the columns of a table, also where its shape looks the same."""
+        if statement.means is Means.EMPTIES and sql.lstrip()[:8].upper() == "TRUNCATE":
+            return
+        if (step := columns_ddl.step(sql, mode)) == columns_ddl.NOTHING:
+            return
+        for table in filter(self._tables.may_want, statement.tables):
+            self._numbers.usual.clear()
+            self._shapes.pop(table, None)
+            index = self._batch.transaction(group.transaction)
+            self._batch.signal(Altered(self._batch.next_sequence, index, table, step))
 
     def _lost_rows(self, kind: type[Truncated | Rewritten], statement: Statement, group: Group) -> None:
         for table in filter(self._tables.wants, statement.tables):

@@ -1,0 +1,124 @@
+"""What statements are known to have done to a table's columns, and what that proves of two shapes of it.
+
+A shape says names and types alone, so that a renamed column looks like one that is gone and another that was added.
+Statements tell more, if every one of them since the older shape is known and together they lead to the newer one
+exactly. Anything else proves nothing: the merge then goes by the names, and has a dump bring what it cannot know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dblog_core.schema import TableName, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement, done to all columns at once: `renamed` {old name: new name}; `added` in untouched rows holds NULL
+    (`nulls`), or what only the source can tell (`unknown`).
+
+    Names are as the statement writes them: old ones may differ from the column's in upper and lower case.
+    """
+
+    renamed: dict[str, str] = field(default_factory=dict)
+    nulls: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"renamed": self.renamed, "nulls": list(self.nulls), "unknown": list(self.unknown)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Step:
+        return cls(dict(data["renamed"]), tuple(data["nulls"]), tuple(data["unknown"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """From the shape before to the one after: `renamed` {new name: old name}, and what added columns hold in rows that
+    were there (`filled`, in the JSON form of `log`)."""
+
+    renamed: dict[str, str]
+    filled: dict[str, Any]
+
+    def __bool__(self) -> bool:
+        return bool(self.renamed or self.filled)
+
+
+def facts(before: TableSchema, after: TableSchema, steps: Sequence[Step]) -> Facts | None:
+    """What the steps, all that there were, prove of the two shapes; None where they do not lead from one to the other.
+
+    A name is followed from step to step. Every column of `before` must come out as one of `after` with the same type,
+    and all others of `after` must have been added.
+    """
+    origins: dict[str, str | None] = {c.name: c.name for c in before.columns}
+    nulls: set[str] = set()
+    for step in steps:
+        if (moved := _done(origins, nulls, step)) is None:
+            return None
+        origins, nulls = moved
+    old, new = ({c.name: c.type for c in schema.columns} for schema in (before, after))
+    if origins.keys() != new.keys():
+        return None
+    if any(origin is not None and old[origin] != new[name] for name, origin in origins.items() if origin != name):
+        return None
+    renamed = {name: origin for name, origin in origins.items() if origin is not None and origin != name}
+    now = {origin: name for name, origin in renamed.items()}
+    if tuple(now.get(name, name) for name in before.key) != after.key:
+        return None
+    return Facts(renamed, dict.fromkeys(sorted(nulls)))
+
+
+def _done(origins: dict[str, str | None], nulls: set[str], step: Step) -> tuple[dict[str, str | None], set[str]] | None:
+    """Where each name comes from after the step, and the added ones that hold NULL; None where it does not fit."""
+    by_case = {name.lower(): name for name in origins}
+    if len(by_case) != len(origins):
+        return None
+    renamed = {by_case.get(old.lower(), old): new for old, new in step.renamed.items()}
+    if len(renamed) != len(step.renamed) or not renamed.keys() <= origins.keys():
+        return None
+    names = [*(renamed.get(name, name) for name in origins), *step.nulls, *step.unknown]
+    if len({name.lower() for name in names}) != len(names):
+        return None
+    then: dict[str, str | None] = {renamed.get(name, name): origin for name, origin in origins.items()}
+    then |= dict.fromkeys((*step.nulls, *step.unknown))
+    return then, {*(renamed.get(name, name) for name in nulls), *step.nulls}
+
+
+class Pending:
+    """Statements that tables have had since their newest shape, and that no row of them has followed yet."""
+
+    def __init__(self, known: Mapping[str, Any]) -> None:
+        """`known`: what `to_json` gave before a restart."""
+        self._steps: dict[str, list[Step] | None] = {
+            table: None if steps is None else [Step.from_json(step) for step in steps] for table, steps in known.items()
+        }
+
+    def add(self, table: TableName, step: Step | None, tables: Iterable[str]) -> None:
+        """Takes a statement about one of `tables`; None: what it did is not known. Where the name differs in upper and
+        lower case alone it may be of any of them, so that nothing is known of them any more."""
+        for name in tables:
+            if name == str(table):
+                steps = self._steps.setdefault(name, [])
+                self._steps[name] = None if steps is None or step is None else [*steps, step]
+            elif name.lower() == str(table).lower():
+                self._steps[name] = None
+
+    def settle(self, before: TableSchema, after: TableSchema, *, plain: bool) -> Facts | None:
+        """The table is seen with the shape `after`, which may be the one that it had. What is proven of the way there.
+
+        `plain`: its rows are staged as they are. The same shape proves nothing but what the statements themselves say:
+        where they are not known, or say otherwise, they stay unknown until the shape is another one.
+        """
+        name = str(after.table)
+        steps = self._steps.pop(name, [])
+        found = facts(before, after, steps) if steps and plain else None
+        if before.fingerprint == after.fingerprint and found is None and steps != []:
+            self._steps[name] = None
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            table: None if steps is None else [step.to_json() for step in steps] for table, steps in self._steps.items()
+        }

@@ -1,0 +1,86 @@
+"""Renamed columns: what columns of rows that were staged, or merged, under older names are called by now.
+
+Marks of new shapes tell it where it is proven (`LogMark.renamed`). A row takes part in every rename that comes after
+it. A name that a rename, or a column with a known value, takes anew may have been another column's before, which was
+dropped since: that one is not to be mixed up with it, and gets a name that no table has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dblog_core.schema import TableSchema
+from dblog_core.staging.manifest import LogMark
+
+_STALE = "_dblog_stale_"
+
+
+@dataclass(frozen=True)
+class Rename:
+    """The renames of one mark: at `offset`, from old names to `new` ones; `filled`: added columns of known value."""
+
+    offset: int
+    pairs: tuple[tuple[str, str], ...]
+    filled: tuple[str, ...] = ()
+
+    @cached_property
+    def new(self) -> dict[str, str]:
+        return dict(self.pairs)
+
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """Names that mean another column from here on."""
+        return frozenset((*self.new.values(), *self.filled))
+
+    def name(self, name: str) -> str:
+        if name in self.new:
+            return self.new[name]
+        return f"{_STALE}{name}" if name in self.taken else name
+
+
+@dataclass(frozen=True, slots=True)
+class Renames:
+    """Those of one table, by growing offset."""
+
+    steps: tuple[Rename, ...] = ()
+
+    @classmethod
+    def of(cls, marks: Iterable[LogMark]) -> Renames:
+        steps = (
+            Rename(m.offset, tuple((old, new) for new, old in (m.renamed or {}).items()), tuple(m.filled or ()))
+            for m in marks
+            if m.renamed or m.filled
+        )
+        return cls(tuple(sorted(steps, key=lambda step: step.offset)))
+
+    def __bool__(self) -> bool:
+        return bool(self.steps)
+
+    def after(self, offset: int) -> Renames:
+        """Those that a row of this offset takes part in."""
+        return replace(self, steps=tuple(step for step in self.steps if step.offset > offset))
+
+    @property
+    def last(self) -> int:
+        """The offset of the last one; 0: there is none."""
+        return self.steps[-1].offset if self.steps else 0
+
+    def name(self, name: str) -> str:
+        """What the column is called by now."""
+        for step in self.steps:
+            name = step.name(name)
+        return name
+
+    def shape(self, schema: TableSchema) -> TableSchema:
+        """The shape with the names of now, its columns in the same order."""
+        if not self.steps:
+            return schema
+        columns = tuple(replace(c, name=self.name(c.name)) for c in schema.columns)
+        return TableSchema(schema.table, columns, tuple(map(self.name, schema.key)))
+
+    @property
+    def filled(self) -> set[str]:
+        """Columns, under their names of now, of which rows from before all of this are known to hold a value."""
+        return {self.after(step.offset).name(name) for step in self.steps for name in step.filled}

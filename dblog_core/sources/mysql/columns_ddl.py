@@ -1,0 +1,251 @@
+"""What an ALTER TABLE does to columns, where that is certain: renames, and columns that are added.
+
+A wrong reading would be wrong rows. So a statement is read to its last token by a grammar that knows little, and
+whatever it does not know, comments and names beyond ASCII included, makes the whole statement one that says nothing.
+Values of a column that is renamed with its type given anew (CHANGE) stay what they are only for types of one form each,
+and where the session was strict: the server has refused what would have lost something then.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from dblog_core.alterations import Step
+
+_ANSI_QUOTES, _STRICT = 1 << 2, (1 << 21) | (1 << 22)
+"""Bits of a session's sql_mode, as QUERY events have it."""
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>[ \t\r\n]+)
+  | (?P<quoted>`(?:[^`]|``)+`)
+  | (?P<double>"(?:[^"\\])*")
+  | (?P<text>'(?:[^'\\]|'')*')
+  | (?P<number>-?[0-9]+(?:\.[0-9]+)?(?![\w$]))
+  | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
+  | (?P<sign>[(),.=])
+    """,
+    re.VERBOSE,
+)
+_SAME_VALUES = frozenset(["TINYINT", "SMALLINT", "MEDIUMINT", "INT", "INTEGER", "BIGINT", "DECIMAL", "NUMERIC", "DATE"])
+_TEXTS = frozenset(["CHAR", "VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM", "SET"])
+_NULLABLE = (
+    _SAME_VALUES
+    | _TEXTS
+    | frozenset(
+        ["FLOAT", "DOUBLE", "DATETIME", "TIME", "YEAR", "BINARY", "VARBINARY", "BIT", "JSON", "BOOL", "BOOLEAN"]
+    )
+    | frozenset(["TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB"])
+)
+"""Types that a column has NULL in, unless it says NOT NULL. An old server's TIMESTAMP has the time instead."""
+_NO_NAMES = frozenset(
+    ["INDEX", "KEY", "UNIQUE", "PRIMARY", "FULLTEXT", "SPATIAL", "FOREIGN", "CONSTRAINT", "CHECK", "PARTITION",
+     "COLUMN", "PERIOD", "SYSTEM", "IF", "TO", "NULL", "NOT", "DEFAULT", "FIRST", "AFTER", "AS", "GENERATED"]
+)  # fmt: skip
+NOTHING = Step()
+"""What a statement does that leaves all columns as they are: one about indexes or partitions alone."""
+_INDEXES = frozenset(["INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL"])
+
+
+class _Unread(Exception):
+    """The statement is beyond the grammar."""
+
+
+class _Read:
+    """The tokens of a statement: kind, text (words in upper case), and the name that it is if it is one."""
+
+    def __init__(self, sql: str, mode: int) -> None:
+        self._found: list[tuple[str, str, str]] = []
+        self._at = at = 0
+        while at < len(sql):
+            match = _TOKEN.match(sql, at)
+            if match is None or not match[0].isascii():
+                raise _Unread
+            text, at = match[0], match.end()
+            match match.lastgroup:
+                case "quoted":
+                    self._found.append(("name", "", text[1:-1].replace("``", "`")))
+                case "double":
+                    self._found.append(("name" if mode & _ANSI_QUOTES else "text", "", text[1:-1]))
+                case "word":
+                    self._found.append(("word", text.upper(), text))
+                case "text" | "number" | "sign" as kind:
+                    self._found.append((kind, text, ""))
+
+    @property
+    def ended(self) -> bool:
+        return self._at == len(self._found)
+
+    def peek(self) -> tuple[str, str]:
+        return ("", "") if self.ended else self._found[self._at][:2]
+
+    def take(self, *texts: str) -> bool:
+        """Steps over these words or signs if they stand here."""
+        here = self._found[self._at : self._at + len(texts)]
+        if [text for kind, text, _ in here if kind in ("word", "sign")] != list(texts):
+            return False
+        self._at += len(texts)
+        return True
+
+    def must(self, *texts: str) -> None:
+        if not self.take(*texts):
+            raise _Unread
+
+    def one_of(self, *kinds: str) -> str:
+        kind, text = self.peek()
+        if kind not in kinds:
+            raise _Unread
+        self._at += 1
+        return text
+
+    def name(self) -> str:
+        kind, text = self.peek()
+        if kind not in ("name", "word") or (kind == "word" and text in _NO_NAMES):
+            raise _Unread
+        self._at += 1
+        return self._found[self._at - 1][2]
+
+    def brackets(self) -> None:
+        """Steps over what stands in brackets, if anything does."""
+        depth = 0
+        while not self.ended and (depth or self.peek() == ("sign", "(")):
+            depth += {"(": 1, ")": -1}.get(self.peek()[1] if self.peek()[0] == "sign" else "", 0)
+            self._at += 1
+        if depth:
+            raise _Unread
+
+    def skip(self) -> None:
+        """Steps to the next comma outside of brackets, or the end."""
+        while not self.ended and self.peek() != ("sign", ","):
+            if self.peek() == ("sign", "("):
+                self.brackets()
+            else:
+                self._at += 1
+
+
+def step(sql: str, mode: int | None) -> Step | None:
+    """What an ALTER TABLE (`mode`: its session's sql_mode) does to the table's columns; None: that is not certain."""
+    if mode is None:
+        return None
+    try:
+        return _alter(_Read(sql, mode), strict=bool(mode & _STRICT))
+    except _Unread:
+        return None
+
+
+def _alter(read: _Read, *, strict: bool) -> Step:
+    read.must("ALTER", "TABLE")
+    read.name()
+    if read.take("."):
+        read.name()
+    if _partitions(read):
+        return Step()
+    columns = _Columns()
+    _part(read, columns, strict=strict)
+    while not read.ended:
+        read.must(",")
+        _part(read, columns, strict=strict)
+    return Step(columns.renamed, tuple(columns.nulls), tuple(columns.unknown))
+
+
+@dataclass(slots=True)
+class _Columns:
+    """What the parts of a statement do to columns (`Step`)."""
+
+    renamed: dict[str, str] = field(default_factory=dict)
+    nulls: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+    def rename(self, old: str, new: str) -> None:
+        if old.lower() in {name.lower() for name in self.renamed}:
+            raise _Unread
+        self.renamed[old] = new
+
+
+def _part(read: _Read, columns: _Columns, *, strict: bool) -> None:
+    """One of the parts that commas stand between."""
+    if read.take("RENAME", "COLUMN"):
+        columns.rename(*_pair(read))
+    elif read.take("CHANGE"):
+        read.take("COLUMN")
+        old, new = read.name(), read.name()
+        _definition(read, _SAME_VALUES)
+        _place(read)
+        if not strict:
+            raise _Unread
+        columns.rename(old, new)
+    elif read.take("ADD"):
+        if not _index(read):
+            read.take("COLUMN")
+            name = read.name()
+            (columns.nulls if _definition(read, _NULLABLE) else columns.unknown).append(name)
+            _place(read)
+    elif read.take("RENAME", "INDEX") or read.take("RENAME", "KEY"):
+        _pair(read)
+    elif read.take("DROP", "INDEX") or read.take("DROP", "KEY"):
+        read.name()
+    elif read.take("ALGORITHM") or read.take("LOCK"):
+        read.take("=")
+        read.one_of("word")
+    else:
+        raise _Unread
+
+
+def _partitions(read: _Read) -> bool:
+    """Whether all of it is partitions that come, go, or are emptied."""
+    if read.take("ADD", "PARTITION"):
+        read.brackets()
+    elif read.take("DROP", "PARTITION") or read.take("TRUNCATE", "PARTITION"):
+        read.name()
+        while read.take(","):
+            read.name()
+    else:
+        return False
+    if not read.ended:
+        raise _Unread
+    return True
+
+
+def _pair(read: _Read) -> tuple[str, str]:
+    old = read.name()
+    read.must("TO")
+    return old, read.name()
+
+
+def _index(read: _Read) -> bool:
+    """Steps over an index; whether one stands here."""
+    if read.peek()[0] != "word" or read.peek()[1] not in _INDEXES:
+        return False
+    read.skip()
+    return True
+
+
+def _definition(read: _Read, types: frozenset[str]) -> bool:
+    """Steps over a column's definition; whether the column holds NULL in rows from before."""
+    kind = read.one_of("word")
+    if kind not in types:
+        raise _Unread
+    read.brackets()
+    read.take("UNSIGNED")
+    if kind in _TEXTS and (read.take("CHARACTER", "SET") or read.take("CHARSET")):
+        read.one_of("word")
+    if kind in _TEXTS and read.take("COLLATE"):
+        read.one_of("word")
+    nulls = True
+    while True:
+        if read.take("NOT", "NULL"):
+            nulls = False
+        elif read.take("DEFAULT"):
+            if not read.take("NULL"):
+                read.one_of("number", "text")
+                nulls = False
+        elif read.take("COMMENT"):
+            read.one_of("text")
+        elif not read.take("NULL"):
+            return nulls
+
+
+def _place(read: _Read) -> None:
+    if not read.take("FIRST") and read.take("AFTER"):
+        read.name()

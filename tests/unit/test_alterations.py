@@ -1,0 +1,294 @@
+"""What is said of renamed and added columns is true: statements as they are read, and what they prove of two shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dblog_core.alterations import Facts, Pending, Step, facts
+from dblog_core.config import ColumnRules
+from dblog_core.events import Altered, LogBatch, SchemaSeen, Signal, Transaction, Truncated
+from dblog_core.renames import Renames
+from dblog_core.rules import Rules
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.sequencer import Sequencer
+from dblog_core.sources.mysql import events
+from dblog_core.sources.mysql.columns_ddl import NOTHING, step
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark, Manifest
+from dblog_core.staging.reader import lines
+from dblog_core.window import LogOrder
+from tests.unit import mysql_binlog as binlog
+from tests.unit.staged import table
+from tests.unit.test_mysql_transactions import state
+
+STRICT, ANSI = 1 << 21, 1 << 2
+BASE = table("shop.t", id=pa.int64(), a=pa.string(), b=pa.string())
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("ALTER TABLE t RENAME COLUMN a TO b", Step({"a": "b"})),
+        ("alter table `s`.`t`\n rename column `a``b` to `c d`", Step({"a`b": "c d"})),
+        ("ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a", Step({"a": "b", "b": "a"})),
+        ("ALTER TABLE t CHANGE a b BIGINT(20) UNSIGNED NOT NULL DEFAULT -1 COMMENT 'x, y' AFTER c", Step({"a": "b"})),
+        ("ALTER TABLE t CHANGE COLUMN a b DECIMAL(10, 2) NULL FIRST", Step({"a": "b"})),
+        ("ALTER TABLE t ADD c INT", Step(nulls=("c",))),
+        ("ALTER TABLE t ADD COLUMN `c` ENUM('a','b)') CHARACTER SET latin1 DEFAULT NULL AFTER a", Step(nulls=("c",))),
+        ("ALTER TABLE t ADD c INT NOT NULL", Step(unknown=("c",))),
+        ("ALTER TABLE t ADD c INT DEFAULT 5, ADD d TEXT NULL", Step(nulls=("d",), unknown=("c",))),
+        ("ALTER TABLE t ADD a INT, RENAME COLUMN a TO b", Step({"a": "b"}, nulls=("a",))),
+        ("ALTER TABLE t ADD INDEX i (a, b) USING BTREE, ALGORITHM=INPLACE, LOCK = NONE", NOTHING),
+        ("ALTER TABLE t ADD UNIQUE KEY (a), DROP INDEX x, RENAME INDEX y TO z", NOTHING),
+        ("ALTER TABLE t DROP PARTITION p0, p1", NOTHING),
+        ("ALTER TABLE t ADD PARTITION (PARTITION p2 VALUES LESS THAN (10))", NOTHING),
+    ],
+)
+def test_a_statement_is_read_whole(sql: str, found: Step) -> None:
+    assert step(sql, STRICT) == found
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        *("DROP c, ADD c INT", "MODIFY a INT", "RENAME TO x", "ADD c INT UNIQUE", "ADD c INT PRIMARY KEY"),
+        *("ADD c INT AUTO_INCREMENT", "ADD c INT AS (a)", "ADD c INT DEFAULT (1)", "ADD c SERIAL", "ADD c TIMESTAMP"),
+        *("ADD c DATETIME DEFAULT CURRENT_TIMESTAMP", "ADD c INT DEFAULT 1e5", "ADD (c INT)", "ADD CHECK (a)"),
+        *("ADD c INT /* why */", "ADD c INT -- why", "ADD c INT # why", "/*!50000 ADD c INT */", "ADD `ç` INT"),
+        *("CHANGE a b VARCHAR(9)", "CHANGE a b DATETIME", "CHANGE a b BINARY(3)", "CHANGE a b FLOAT", "ADD c"),
+        *("RENAME COLUMN IF EXISTS a TO b", "RENAME COLUMN a TO b,", "RENAME COLUMN a TO b c", "RENAME COLUMN a b"),
+        *("RENAME COLUMN a TO b, RENAME COLUMN A TO c", "DROP PARTITION p0, ADD c INT", "ENGINE=x", ""),
+        *("ADD c INT DEFAULT 'a\\'", "ADD c INT COMMENT 'it\\'s'", "CHANGE a b YEAR", "ADD IF NOT EXISTS c INT"),
+        *("CONVERT TO CHARACTER SET latin1", 'ADD "c" INT', "ADD c INT)", "ADD KEY (a"),
+    ],
+)  # fmt: skip
+def test_what_the_grammar_does_not_know_says_nothing(rest: str) -> None:
+    assert step(f"ALTER TABLE t {rest}", STRICT) is None
+
+
+def test_the_session_decides_what_quotes_mean_and_whether_values_stay() -> None:
+    assert step('ALTER TABLE "t" RENAME COLUMN "a" TO "b"', ANSI) == Step({"a": "b"})
+    assert step('ALTER TABLE t ADD c INT COMMENT "x"', 0) == Step(nulls=("c",))
+    assert step("ALTER TABLE t CHANGE a b INT", 0) is None
+    assert step("ALTER TABLE t RENAME COLUMN a TO b", None) is None
+    assert step("ALTER IGNORE TABLE t RENAME COLUMN a TO b", STRICT) is None
+
+
+def named(schema: TableSchema, *names: str, key: tuple[str, ...] = ("id",)) -> TableSchema:
+    columns = tuple(replace(c, name=n) for c, n in zip(schema.columns, names, strict=True))
+    return replace(schema, columns=columns, key=key)
+
+
+def test_facts_follow_names_from_statement_to_statement() -> None:
+    then = named(BASE, "id", "c", "a")
+    assert facts(BASE, then, [Step({"a": "x"}), Step({"B": "a"}), Step({"X": "c"})]) == Facts({"c": "a", "a": "b"}, {})
+    assert facts(BASE, named(BASE, "id", "b", "a"), [Step({"a": "b", "b": "a"})]) == Facts({"b": "a", "a": "b"}, {})
+    assert facts(BASE, named(BASE, "k", "a", "b", key=("k",)), [Step({"id": "k"})]) == Facts({"k": "id"}, {})
+    more = replace(BASE, columns=(*BASE.columns, replace(BASE.columns[1], name="n")))
+    assert facts(BASE, more, [Step(nulls=("m",)), Step({"m": "n"})]) == Facts({}, {"n": None})
+    assert facts(BASE, more, [Step(unknown=("n",))]) == Facts({}, {})
+
+
+@pytest.mark.parametrize(
+    ("after", "steps"),
+    [
+        (named(BASE, "id", "c", "b"), [Step({"x": "c"})]),  # of a column that it did not have
+        (named(BASE, "id", "c", "b"), [Step({"a": "d"})]),  # to a name that it does not have
+        (named(BASE, "id", "c", "d"), [Step({"a": "c"})]),  # and nothing said of the other
+        (named(BASE, "id", "c", "b"), [Step({"a": "b"}), Step({"b": "c"})]),  # a name that was taken
+        (named(BASE, "id", "c", "b", key=("c",)), [Step({"a": "c"})]),  # with another key
+        (replace(BASE, columns=(*BASE.columns[:2], replace(BASE.columns[0], name="c"))), [Step({"b": "c"})]),  # retyped
+        (replace(BASE, columns=BASE.columns[:2]), [Step({"a": "b"}), Step({"b": "a"})]),  # and a drop
+    ],
+)
+def test_statements_that_do_not_lead_to_the_shape_prove_nothing(after: TableSchema, steps: list[Step]) -> None:
+    assert facts(BASE, after, steps) is None
+
+
+NAMES = st.sampled_from("abcxyz")
+
+
+class World:
+    """A table whose columns have identities, which nobody else sees."""
+
+    def __init__(self) -> None:
+        self.columns: list[tuple[str, int]] = [("id", 0), ("a", 1), ("b", 2)]
+        self.next = 3
+
+    def shape(self) -> TableSchema:
+        return table("shop.t", **{name: pa.int64() for name, _ in self.columns})
+
+    def alter(self, what: str, name: str, other: str) -> Step | None:
+        """Does it if the server would; what is told of it (None: not understood)."""
+        names = [n for n, _ in self.columns]
+        if what == "swap" and name in names and other in names and name != other:
+            renamed = {name: other, other: name}
+        elif what == "rename" and name in names and other not in names:
+            renamed = {name: other}
+        else:
+            return self._other(what, name, names)
+        self.columns = [(renamed.get(n, n), who) for n, who in self.columns]
+        return Step(renamed)
+
+    def _other(self, what: str, name: str, names: list[str]) -> Step | None:
+        if what == "add" and name not in names:
+            self.columns.append((name, self.next))
+            self.next += 1
+            return Step(nulls=(name,))
+        if what == "drop" and name in names:
+            self.columns = [c for c in self.columns if c[0] != name]
+            return None
+        return NOTHING
+
+
+ACTS = st.tuples(
+    st.sampled_from(["rename", "swap", "add", "drop", "nothing"]), NAMES, NAMES, st.booleans(), st.booleans()
+)
+
+
+@settings(deadline=None)
+@given(st.lists(ACTS, max_size=12))
+def test_what_is_said_is_true_wherever_shapes_are_seen_and_it_restarts(
+    acts: list[tuple[str, str, str, bool, bool]],
+) -> None:
+    world, pending = World(), Pending({})
+    before, was = world.shape(), dict(world.columns)
+    for what, name, other, seen, restarts in acts:
+        told = world.alter(what, name, other)
+        if told != NOTHING:
+            pending.add(before.table, told, ["shop.t"])
+        if restarts:
+            pending = Pending(pending.to_json())
+        if not seen:
+            continue
+        after, now = world.shape(), dict(world.columns)
+        found = pending.settle(before, after, plain=True)
+        if found is not None:
+            assert {n: was[o] for n, o in found.renamed.items()} == {n: now[n] for n in found.renamed}
+            assert all(now[n] not in was.values() for n in found.filled)
+            left = now.keys() - found.renamed.keys() - found.filled.keys()
+            assert {n: was[n] for n in left} == {n: now[n] for n in left}
+        if found is not None or before.fingerprint != after.fingerprint:
+            before, was = after, now
+
+
+class Capture:
+    """A capture of shop.t that is told one signal a transaction."""
+
+    def __init__(self, path: Path, rules: Rules | None = None) -> None:
+        self.staging, self.rules, self.place = Staging(str(path), source="shop"), rules or Rules({}), 0
+        self.staging.publish(Manifest("shop", 1, 1, 1, 0, "0", 0, "", None, 0))
+        self.restart()
+
+    def restart(self) -> None:
+        head = self.staging.head()
+        assert head is not None
+        self.sequencer = Sequencer(
+            self.staging, source="shop", epoch=1, head=head, visibility=LogOrder(), rules=self.rules
+        )
+
+    def take(self, signal: Signal) -> None:
+        self.place += 1
+        at = Transaction(str(self.place), str(self.place), self.place)
+        self.sequencer.process(LogBatch((), (signal,), (at,), str(self.place)))
+
+    def see(self, schema: TableSchema) -> None:
+        self.take(SchemaSeen(0, 0, schema))
+
+    def alter(self, told: Step | None, name: str = "t") -> None:
+        self.take(Altered(0, 0, TableName("shop", name), told))
+
+    def publish(self) -> tuple[LogMark, ...]:
+        manifest = self.sequencer.seal(0)
+        self.staging.publish(manifest)
+        self.sequencer.published()
+        found = self.staging.manifest(manifest.segment)
+        assert found == manifest
+        return found.marks
+
+
+def test_a_mark_tells_what_is_proven_over_a_restart(tmp_path: Path) -> None:
+    capture = Capture(tmp_path)
+    capture.see(BASE)
+    capture.alter(Step({"a": "c"}))
+    capture.publish()
+    capture.restart()
+    capture.alter(Step(nulls=("n",)))
+    after = named(BASE, "id", "c", "b")
+    after = replace(after, columns=(*after.columns, replace(BASE.columns[1], name="n")))
+    capture.see(after)
+    (mark,) = capture.publish()
+    assert (mark.renamed, mark.filled) == ({"c": "a"}, {"n": None})
+    told = list(lines(capture.staging))[-1]
+    assert (told["op"], told["renamed"], told["filled"]) == ("s", {"c": "a"}, {"n": None})
+    assert capture.staging.manifest(3).altered == {}
+
+
+def test_columns_that_swap_names_are_told_although_the_shape_is_the_same(tmp_path: Path) -> None:
+    capture = Capture(tmp_path)
+    capture.see(BASE)
+    capture.alter(Step({"a": "b", "b": "a"}))
+    capture.see(BASE)
+    capture.see(BASE)
+    first, second = capture.publish()
+    assert (first.renamed, second.renamed) == (None, {"a": "b", "b": "a"})
+
+
+@pytest.mark.parametrize("how", ["unknown", "rules", "case", "new"])
+def test_a_mark_tells_nothing_where_a_statement_is_not_known(tmp_path: Path, how: str) -> None:
+    rules = Rules({"shop.t": ColumnRules(mask=("b",))}) if how == "rules" else None
+    capture = Capture(tmp_path, rules)
+    if how != "new":
+        capture.see(BASE)
+    if how == "unknown":
+        capture.alter(None)
+        capture.see(BASE)  # a column may have been dropped and added
+    capture.alter(Step({"a": "c"}), name="T" if how == "case" else "t")
+    capture.see(named(BASE, "id", "c", "b"))
+    assert capture.publish()[-1].renamed is None
+
+
+def test_the_log_says_of_ddl_on_captured_tables_what_it_does_to_columns() -> None:
+    def told(sql: str, variables: bytes = b"\0" + bytes(4) + b"\1" + STRICT.to_bytes(8, "little")) -> list[Signal]:
+        log = state(mariadb=False)
+        for data in (binlog.gtid(1), binlog.query(sql, variables=variables)):
+            log.take(events.parse(data, 0, False))
+        return list(log.flush().signals)
+
+    name = TableName("shop", "t")
+    assert told("ALTER TABLE t RENAME COLUMN a TO b") == [Altered(0, 0, name, Step({"a": "b"}))]
+    assert told("ALTER TABLE shop.t RENAME COLUMN a TO b", b"\1" + bytes(8)) == [Altered(0, 0, name, Step({"a": "b"}))]
+    assert told("ALTER TABLE t RENAME COLUMN a TO b", b"") == [Altered(0, 0, name, None)]
+    assert told("ALTER TABLE Shop.T ADD c INT") == [Altered(0, 0, TableName("Shop", "T"), Step(nulls=("c",)))]
+    assert told("ALTER TABLE t MODIFY c TEXT") == [Altered(0, 0, name, None)]
+    assert told("DROP TABLE t") == [Truncated(0, 0, name), Altered(1, 0, name, None)]
+    assert told("CREATE TABLE t (id INT)") == [Altered(0, 0, name, None)]
+    for sql in (
+        "ALTER TABLE other.t ADD c INT",
+        "CREATE INDEX i ON t (a)",
+        "ALTER TABLE t ADD KEY (a)",
+        "ANALYZE TABLE t",
+    ):
+        assert told(sql) == []
+
+
+def test_names_of_older_rows_are_those_of_now() -> None:
+    marks = [
+        LogMark(10, "s", "shop.t", "p", 0, renamed={"b": "a", "a": "b"}),
+        LogMark(20, "s", "shop.t", "p", 0),
+        LogMark(30, "s", "shop.t", "p", 0, renamed={"k": "id", "c": "a"}, filled={"b": None}),
+    ]
+    renames = Renames.of(marks)
+    assert [[renames.after(o).name(n) for n in ("id", "a", "b", "c")] for o in (5, 10, 30)] == [
+        ["k", "_dblog_stale_b", "c", "_dblog_stale_c"],
+        ["k", "c", "_dblog_stale_b", "_dblog_stale_c"],
+        ["id", "a", "b", "c"],
+    ]
+    assert renames.shape(BASE).key == ("k",) and renames.last == 30
+    assert renames.filled == {"b"} and renames.after(30).filled == set()
