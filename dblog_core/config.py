@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -26,9 +26,12 @@ from pydantic import (
     model_validator,
 )
 
-from dblog_core import durations, sizes
+from dblog_core import durations, patterns, sizes
 from dblog_core.config_faults import Fault, Place, contradictions, in_words
 from dblog_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dblog_core.schema import TableName
 
 TableNameText = Annotated[str, Field(pattern=r"^[^.]+\..+$", description="SCHEMA.TABLE")]
 Whole = Annotated[int, Field(strict=True)]
@@ -47,6 +50,9 @@ Size = Annotated[int, Field(strict=True), _SIZE, WithJsonSchema({"anyOf": _SIZE_
 
 Duration = Annotated[str, Field(pattern=durations.PATTERN)]
 """A length of time as text, such as "36h": see `durations`."""
+
+SchemaChanges = Literal["evolve", "ignore", "fail"]
+"""What the lake does when a table's shape changes: follow, keep its own columns, or stop that table."""
 
 NORMAL_AGE, LOW_AGE = 0.1, 0.005
 """Seconds after which a segment is sealed at the earliest."""
@@ -224,6 +230,12 @@ class StateConfig(_Section):
     )
 
 
+class LakeTableConfig(_Section):
+    """What the lake does with some tables unlike with the others."""
+
+    schema_changes: SchemaChanges | None = Field(default=None, description="as in [lake]; default: what stands there")
+
+
 class LakeConfig(_Section):
     """The Delta tables."""
 
@@ -231,6 +243,13 @@ class LakeConfig(_Section):
     history: Flag = Field(default=False, description="true: an append-only table of every change beside each table")
     drop_columns: Flag = Field(
         default=False, description="true: a column that the source drops is dropped; false: its old values stay"
+    )
+    schema_changes: SchemaChanges = Field(
+        default="evolve",
+        description="when a table's shape changes: evolve follows it, ignore keeps the lake's columns, fail stops it",
+    )
+    tables: dict[TableNameText, LakeTableConfig] = Field(
+        default={}, description="settings of single tables, by SCHEMA.TABLE patterns; the first that matches counts"
     )
     compact_after: Whole = Field(
         default=100, ge=0, description="commits of a table after which the merge joins its small files; 0: never"
@@ -241,6 +260,11 @@ class LakeConfig(_Section):
     maintain_every: Duration = Field(
         default="1d", description='how often a merge that goes on maintains the lake: "12h", "1d", "never"'
     )
+
+    def schema_changes_of(self, table: TableName) -> SchemaChanges:
+        """The policy of a table: that of the first entry of `tables` which matches and says one, or the lake's."""
+        own = (one.schema_changes for pattern, one in self.tables.items() if patterns.matches(table, [pattern]))
+        return next((policy for policy in own if policy is not None), self.schema_changes)
 
 
 class DumpConfig(_Section):

@@ -31,7 +31,7 @@ _TYPES = {
     "model": "a section of its own",
     "path": "a path in quotes",
 }
-_OWN_TABLES = {("source", "keys"): 2, ("source", "columns"): 3, ("spark", "conf"): 2}
+_OWN_TABLES = {("source", "keys"): 2, ("source", "columns"): 3, ("lake", "tables"): 3, ("spark", "conf"): 2}
 _POSTGRES_ONLY = ("slot", "publication", "plugin")
 _MYSQL_ONLY = ("server_id", "zero_dates")
 _S3_PATH = re.compile(r"^s3://[a-z0-9][a-z0-9.-]+(/|$)")
@@ -142,6 +142,7 @@ def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[F
     yield from _tls(text, files=files)
     yield from _columns(text)
     yield from _keys(text)
+    yield from _lake_tables(text)
     yield from _paths(text)
     yield from _ages(text)
     yield from _s3(text, files=files)
@@ -221,6 +222,13 @@ def _keys(text: Text) -> Iterator[Fault]:
             for rule in ("exclude", "mask", "hash"):
                 if column in text.texts(rules.get(rule)):
                     yield key_rule(table, i, rule)
+
+
+def _lake_tables(text: Text) -> Iterator[Fault]:
+    captured = text.texts(text.section("source").get("tables"))
+    for table in text.section("lake", "tables"):
+        if not set(table) & {"*", "?"}:  # whether two patterns can mean the same table is not asked
+            yield from _unwanted(("lake", "tables", table), table, captured)
 
 
 def key_rule(table: str, entry: int, rule: str) -> Fault:

@@ -45,7 +45,8 @@ class TableStatus:
     `awaits` a full dump (its id). So does one that lacks values of columns in rows from before the offset `added_at`.
     `version` is None for a table without a key: it has a history alone. `merged`: what the last merge that had rows of
     it did (the counts of `spark_jobs.apply.Applied`), and its number. `told`: whether that
-    merge has told the history as well.
+    merge has told the history as well. `ignored`: the columns of that shape that the lake leaves out, by `[lake]
+    schema_changes`; None where it has taken the shape. `accepted`: shapes up to this offset are, though that is "fail".
     """
 
     state: State
@@ -59,6 +60,8 @@ class TableStatus:
     added_at: int | None = None
     merged: dict[str, Any] | None = None
     told: bool = False
+    ignored: list[str] | None = None
+    accepted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

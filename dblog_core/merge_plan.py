@@ -163,6 +163,16 @@ def lacks_before(work: Work, known: str | None, columns: Callable[[str], Collect
     return None if any(m.since is not None and m.since >= added for m in full) else added
 
 
+def rewritten(work: Work) -> LogMark | None:
+    """The last place where rows came or went without row events (an s mark that names the dump which brings the table
+    as it is since), if that dump, or one that began later, has not ended within the work."""
+    marks = [mark for mark in work.reshaped if mark.dump is not None]
+    full = [m for m in work.finished if m.key_from is None and m.key_to is None]
+    if not marks or any(m.dump == marks[-1].dump or (m.since or 0) >= marks[-1].offset for m in full):
+        return None
+    return marks[-1]
+
+
 def from_dump(work: Work) -> Work:
     """The work of a table that the lake does not have: what a full dump covers, older shapes included, is left out.
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from dblog_core.schema import TableName
+if TYPE_CHECKING:  # the configuration is loaded without Arrow
+    from dblog_core.schema import TableName
 
 
 def matches(table: TableName, patterns: Iterable[str]) -> bool:

@@ -26,12 +26,14 @@ class Gone:
     """What is known of columns that the source does not have any more.
 
     `had`: names of columns that it has had; `told`: columns of the shape in question that it has no more, but rows of
-    the batch have; `drop`: the lake drops what the source drops.
+    the batch have; `drop`: the lake drops what the source drops; `replaced`: columns that may go with their values
+    where their type is another one now, since a full dump brings them anew.
     """
 
     had: frozenset[str] = frozenset()
     told: frozenset[str] = frozenset()
     drop: bool = False
+    replaced: frozenset[str] = frozenset()
 
 
 def kept(properties: Mapping[str, str]) -> list[str]:
@@ -58,6 +60,7 @@ def statements(
     left = [name for name in own if name not in source]
     back = [name for name in source if name in own and name in marked]
     drop = [*left, *back] if gone.drop else []
+    drop += [n for n in source if n in gone.replaced and n in own and n not in drop and _is_another(own[n], n, schema)]
     faults = [f"the lake has a column {n} that the source never had" for n in left if n not in marked | gone.had]
     faults += _retyped({n: kind for n, kind in own.items() if n not in drop}, schema, back)
     faults += _unlike_in_case_alone([n for n in own if n not in drop], schema)
@@ -82,6 +85,10 @@ def statements(
         after = names[names.index(name) - 1] if name != names[0] else None
         place = f"AFTER {quoted(after)}" if after else "FIRST"
         yield f"ALTER TABLE {table} ADD COLUMNS ({quoted(name)} {shape[name].dataType.simpleString()} {place})"
+
+
+def _is_another(own: t.DataType, name: str, schema: TableSchema) -> bool:
+    return not widens(own, row_shape(schema)[name].dataType, or_equal=True)
 
 
 def _retyped(own: Mapping[str, t.DataType], schema: TableSchema, back: list[str]) -> list[str]:

@@ -11,14 +11,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from dblog_core.config import SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
 from dblog_core.lake import TableStatus, history_location, table_location
-from dblog_core.schema import Column, TableSchema
+from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.values import Key
-from spark_jobs import alters, changes, fold, ghosts, moves, small
+from spark_jobs import alters, changes, fold, ghosts, moves, policy, small
 from spark_jobs.alters import Gone
 from spark_jobs.highest import Highest
 from spark_jobs.history import Before, History
@@ -39,7 +40,8 @@ class Applied:
     lake had like that already, `deleted` went (ghosts and a TRUNCATE's rows too), `withheld` wait for a dump.
     `history`: lines of the history; `told`: it has all of this merge. Files and `bytes` (those written) are of the lake
     table.
-    `awaits`: the full dump that was requested for the values of new columns.
+    `awaits`: the full dump that was requested for the values of new columns. `ignored`: the columns of its newest shape
+    that the lake leaves out; None where it has taken that shape.
     """
 
     table: str
@@ -58,11 +60,13 @@ class Applied:
     version: int | None = None
     told: bool = False
     awaits: str | None = None
+    ignored: list[str] | None = None
     error: str | None = None
 
     def counts(self) -> dict[str, float]:
         """The numbers alone, as `status` keeps them."""
-        return {n: v for n, v in asdict(self).items() if n not in ("table", "version", "awaits", "told", "error")}
+        others = ("table", "version", "awaits", "ignored", "told", "error")
+        return {n: v for n, v in asdict(self).items() if n not in others}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class Lake:
     drop_columns: bool = False
     check: Callable[[], None] = lambda: None
     """Raises LeaseLost once another may merge."""
+    changes: Callable[[TableName], SchemaChanges] = lambda table: "evolve"
+    """What becomes of a new shape of a table (`policy`)."""
 
     def table(self, spark: SparkSession, schema: TableSchema, gone: Gone | None = None) -> LakeTable:
         """`gone`: what is known of columns that the source has no more."""
@@ -85,10 +91,23 @@ class Lake:
         gone = gone or Gone(drop=self.drop_columns)
         return LakeTable(spark, location, schema, app=app, highest=self.highest, check=self.check, gone=gone)
 
+    def keeps(self, schema: TableSchema) -> bool:
+        """Whether the lake keeps its own columns, whatever shape the source's table takes."""
+        return self.changes(schema.table) == "ignore"
+
+    def check_follows(self, older: TableSchema, newest: TableSchema) -> None:
+        """Raises LakeError unless rows of `older` can be read as rows of `newest`."""
+        policy.check_fits(older, newest) if self.keeps(newest) else check_follows(older, newest)
+
+    def seen(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
+        """The shape as far as the lake table has it."""
+        table = self.table(spark, schema)
+        return policy.kept(schema, table.rows().schema) if self.keeps(schema) and table.version() else schema
+
     def with_kept(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
         """The shape with the columns that the source has dropped and the lake table has kept."""
-        table = self.table(spark, schema)
-        if self.drop_columns or not table.exists():
+        table, schema = self.table(spark, schema), self.seen(spark, schema)
+        if (self.drop_columns and not self.keeps(schema)) or not table.exists():
             return schema
         have, names = table.rows().schema, {c.name for c in schema.columns}
         more = [Column(n, "", kind) for n in table.kept() if n not in names and (kind := _kind(have, n)) is not None]
@@ -174,7 +193,16 @@ class TableMerge:
             version=version,
             # What was committed before a crash may have been so without history, which is on since.
             told=history is not None and (not committed or history.done() >= span.offset),
+            ignored=self._ignored(work, lake),
         )
+
+    def _ignored(self, work: Work, lake: LakeTable) -> list[str] | None:
+        """The columns of the newest shape that the lake leaves out; None where it has none of its own."""
+        newest = self._staging.schema(work.schema)
+        if not self._lake.keeps(newest) or not lake.exists():
+            return None
+        have = lake.rows().schema
+        return None if policy.kept(newest, have).columns == newest.columns else policy.left_out(newest, have)
 
     def _shape(self, work: Work, known: TableStatus | None) -> tuple[TableSchema, Gone]:
         """What the work's rows are folded into, and what is known of columns that the source has no more."""
@@ -182,6 +210,13 @@ class TableMerge:
         before = [self._staging.schema(known.schema)] if known and known.schema else []
         had = frozenset(c.name for schema in (*before, *older, newest) for c in schema.columns)
         gone, lake = Gone(had, drop=self._lake.drop_columns), self._lake.table(self._spark, newest)
+        if before and newest.key and lake.version():
+            if self._lake.keeps(newest):
+                policy.check_key(before[0], (*older, newest))
+                have, gone = lake.rows().schema, Gone(had)
+                newest, older = policy.kept(newest, have), [policy.kept(schema, have) for schema in older]
+            elif self._lake.changes(newest.table) == "fail" and known is not None:
+                policy.check_accepted(work, before[0], self._staging.schema, accepted=known.accepted)
         if not older or not newest.key or not lake.version():
             return newest, gone
         return alters.folded_into(newest, older, set(lake.rows().columns), gone)
@@ -213,7 +248,7 @@ class TableMerge:
         withheld = 0
         work, rows = self._read(staged, schema, lake)
         if lake.exists() or rows is None or len(rows) or work.truncated is not None or work.finished:
-            self._prepare(work, lake, known.schema if known else None)
+            self._prepare(work, lake, known.schema if known and known.ignored is None else None)
         try:
             if history is not None:
                 rows_before = lake.rows() if lake.exists() else None
@@ -248,11 +283,10 @@ class TableMerge:
         Where the lake table begins anew with a dump, so does the history if what came before has a shape that it can
         not take.
         """
-        if whole is not None and whole is not work and not _follows(self._staging, work, schema):
+        if whole is not None and whole is not work and not self._follows(work, schema):
             work = whole
         if work is not whole:
-            for fingerprint in work.schemas:
-                check_follows(self._staging.schema(fingerprint), schema)
+            self._check_follows(work, schema)
             changes.check_files(self._spark, self._staging, work)
         history.take(work, before, staging=self._staging, upto=span.offset)
         self._step(f"history {work.table}")
@@ -261,14 +295,25 @@ class TableMerge:
         """The work whose files are whole, with its folded rows where the driver has folded them."""
         if not lake.version():  # none yet, or just made
             work = from_dump(work)
-        for fingerprint in work.schemas:
-            check_follows(self._staging.schema(fingerprint), schema)
+        self._check_follows(work, schema)
         rows = None
         if work.files or work.chunks:
-            rows = small.folded(self._staging, work, schema) if small.fits(work, schema) else None
+            narrows = any(policy.narrows(self._staging.schema(f), schema) for f in work.schemas)
+            rows = small.folded(self._staging, work, schema) if small.fits(work, schema) and not narrows else None
             if rows is None:
                 changes.check_files(self._spark, self._staging, work)
         return work, rows
+
+    def _check_follows(self, work: Work, schema: TableSchema) -> None:
+        for fingerprint in work.schemas:
+            self._lake.check_follows(self._staging.schema(fingerprint), schema)
+
+    def _follows(self, work: Work, schema: TableSchema) -> bool:
+        try:
+            self._check_follows(work, schema)
+        except LakeError:
+            return False
+        return True
 
     def _prepare(self, work: Work, lake: LakeTable, known: str | None) -> None:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
@@ -328,15 +373,6 @@ def _before(rows: DataFrame | None, withheld: Sequence[Key], known: TableStatus 
 
 def _reaches_below(work: Work, floor: int) -> bool:
     return any(part.first_offset <= floor for parts in (work.files, work.chunks) for part in parts)
-
-
-def _follows(staging: Staging, work: Work, schema: TableSchema) -> bool:
-    try:
-        for fingerprint in work.schemas:
-            check_follows(staging.schema(fingerprint), schema)
-    except LakeError:
-        return False
-    return True
 
 
 def _unknown(batch: Batch, lake: LakeTable, schema: TableSchema) -> list[Key]:

@@ -18,13 +18,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from dblog_core import evolution
 from dblog_core.errors import CorruptSegment
 from dblog_core.events import DELETE, REFRESH
+from dblog_core.schema import Column as TableColumn
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
+from spark_jobs import policy
 from spark_jobs.plan import Work
-from spark_jobs.shapes import key_shape, log_shape, quoted, row_shape
+from spark_jobs.shapes import key_shape, log_shape, quoted, row_shape, spark_type
 
 _REF = t.StructType(
     [
@@ -129,8 +132,8 @@ def _log_events(spark: SparkSession, staging: Staging, files: Sequence[DataFile]
         "commit_time",
         _left_out(own, schema).alias("unchanged"),
         moved_from.alias("moved_from"),
-        F.when(~deleted, _image(F.col("after"), own, schema)).alias("row"),
-        F.when(deleted, _image(F.col("before"), own, schema)).alias("before"),
+        F.when(~deleted, _image(F.col("after"), own, schema, F.col("offset"))).alias("row"),
+        F.when(deleted, _image(F.col("before"), own, schema, F.col("offset"))).alias("before"),
         (deleted & F.col("key_only")).alias("key_only"),
     )
 
@@ -152,21 +155,26 @@ def _left_out(own: TableSchema, schema: TableSchema) -> Column:
     return F.when(F.size(left) > 0, left)
 
 
-def _image(image: Column, own: TableSchema, schema: TableSchema) -> Column:
-    """An image in the newest shape: columns that came later are NULL, those that are wider by now hold the same."""
+def _image(image: Column, own: TableSchema, schema: TableSchema, offset: Column) -> Column:
+    """An image in the shape `schema`: columns that came later are NULL, those that are wider there hold the same. Where
+    the lake keeps a narrower one, the value of `offset` must be one of that, too."""
     if own.columns == schema.columns:
         return image
-    have = {c.name for c in own.columns}
+    have = {c.name: c for c in own.columns}
+
+    def value(column: TableColumn, wanted: t.DataType) -> Column:
+        if (is_now := have.get(column.name)) is None:
+            return F.lit(None).cast(wanted)
+        field = image.getField(column.name)
+        if is_now.type == column.type or evolution.widens(is_now.type, column.type):
+            return field.cast(wanted)
+        return policy.exactly(
+            field, spark_type(is_now.type), wanted, table=schema.table, name=column.name, offset=offset
+        )
+
+    fields = zip(schema.columns, row_shape(schema), strict=True)
     # NULL where the image is: a struct of NULLs would be a row.
-    return F.when(
-        image.isNotNull(),
-        F.struct(
-            *(
-                (image.getField(f.name) if f.name in have else F.lit(None)).cast(f.dataType).alias(f.name)
-                for f in row_shape(schema)
-            )
-        ),
-    )
+    return F.when(image.isNotNull(), F.struct(*(value(c, f.dataType).alias(c.name) for c, f in fields)))
 
 
 def _chunk_events(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef], schema: TableSchema) -> DataFrame:
@@ -187,7 +195,7 @@ def _chunk_events(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkR
             F.timestamp_micros("ref.commit_micros").alias("commit_time"),
             F.lit(None).cast("array<string>").alias("unchanged"),
             F.lit(None).cast(key_shape(schema)).alias("moved_from"),
-            _image(F.col("row"), own, schema).alias("row"),
+            _image(F.col("row"), own, schema, offset).alias("row"),
             F.lit(None).cast(row_shape(schema)).alias("before"),
             F.lit(False).alias("key_only"),
         )

@@ -73,8 +73,7 @@ def configured(given: argparse.Namespace) -> Config:
 def opened(given: argparse.Namespace, name: str) -> Iterator[Opened]:
     """Holds the lake's lock and a Spark session. Raises LakeBusy where another job has the lake."""
     config = configured(given)
-    app, kept = f"dblog:{config.source.name}", config.lake
-    lake = Lake(open_lake(config), app, history=kept.history, drop_columns=kept.drop_columns)
+    lake = lake_of(config)
     records = Records(own_directory(lake.location))
     stop = stopping()
     with (
@@ -84,6 +83,18 @@ def opened(given: argparse.Namespace, name: str) -> Iterator[Opened]:
         outliving(spark, records.directory / "checkpoints"),
     ):
         yield Opened(config, spark, open_staging(config), lake, records, stop, check)
+
+
+def lake_of(config: Config) -> Lake:
+    """The lake as the configuration wants it."""
+    wanted = config.lake
+    return Lake(
+        open_lake(config),
+        f"dblog:{config.source.name}",
+        history=wanted.history,
+        drop_columns=wanted.drop_columns,
+        changes=wanted.schema_changes_of,
+    )
 
 
 @contextmanager

@@ -82,12 +82,15 @@ class Job:
         self._compact_again = float("-inf")
         self._upkeep = upkeep
         self._starters = Starters()
+        self._accepted = False
 
     def once(self) -> int:
         """Applies all that is sealed now, and not what a source that is written all the time adds meanwhile."""
         self._merger.load()
         self._catch_up(retry_stopped=True, upto=self._merger.sealed())
         self._do_tasks()
+        if self._take_accepted():
+            self._catch_up(retry_stopped=True, upto=self._merger.sealed())
         while not self._stop.is_set() and self._compact():
             pass
         return 1 if self._stop.is_set() or self._tell_stopped() else 0
@@ -97,7 +100,8 @@ class Job:
         self._merger.load()
         retried = looked = float("-inf")
         while not self._stop.is_set() and self._starters.live():
-            retry = bool(self._merger.stopped()) and time.monotonic() - retried >= _RETRY
+            due = self._take_accepted() or time.monotonic() - retried >= _RETRY
+            retry = due and bool(self._merger.stopped())
             retried = time.monotonic() if retry else retried
             self._catch_up(retry_stopped=retry)
             if time.monotonic() - looked >= _LOOK:
@@ -116,6 +120,12 @@ class Job:
     def _do_tasks(self) -> None:
         while not self._stop.is_set() and (merged := self._merger.task()) is not None:
             self._tell(merged)
+            self._accepted |= merged.task == "accept"
+
+    def _take_accepted(self) -> bool:
+        """Whether somebody has accepted a shape since the last look: its table is tried again at once."""
+        accepted, self._accepted = self._accepted, False
+        return accepted
 
     def _catch_up(self, *, retry_stopped: bool, upto: int | None = None) -> None:
         ended = self._withheld.ended(self._dumps)

@@ -9,7 +9,19 @@ from dblog_core.merge_plan import (
     ghost_chunks,
     lacks_before,
     next_span,
+    rewritten,
     works,
 )
 
-__all__ = ["MAX_BYTES", "MAX_ROWS", "Span", "Work", "from_dump", "ghost_chunks", "lacks_before", "next_span", "works"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_ROWS",
+    "Span",
+    "Work",
+    "from_dump",
+    "ghost_chunks",
+    "lacks_before",
+    "next_span",
+    "rewritten",
+    "works",
+]

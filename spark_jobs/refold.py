@@ -23,7 +23,7 @@ from dblog_core.staging import Staging
 from spark_jobs import changes, fold, ghosts, moves, past, plan
 from spark_jobs.past import Past
 from spark_jobs.plan import Work
-from spark_jobs.shapes import check_follows, quoted
+from spark_jobs.shapes import quoted
 from spark_jobs.tools import Tools
 from spark_jobs.withheld import Withheld
 
@@ -60,9 +60,9 @@ def told(
     elif work is None or not (work.files or work.chunks):
         yield None
         return
-    schema = shape or tools.staging.schema(work.schema)
+    schema = shape or tools.lake.seen(tools.session(table), tools.staging.schema(work.schema))
     lower = max(lower_of(work, known), before.lower if before else 0)
-    work = _followable(tools.staging, work, schema, lower)
+    work = _followable(tools, work, schema, lower)
     changes.check_files(tools.session(table), tools.staging, work)
     try:
         events = _events(tools, work, schema, before)
@@ -117,7 +117,7 @@ def lower_of(work: Work, known: TableStatus) -> int:
     return max([work.truncated or 0, known.reset_at or 0, *full])
 
 
-def _followable(staging: Staging, work: Work, schema: TableSchema, lower: int) -> Work:
+def _followable(tools: Tools, work: Work, schema: TableSchema, lower: int) -> Work:
     """Without the files whose shape led to another table, all of which lie before what ended its rows.
 
     Raises LakeError where rows that count have such a shape.
@@ -125,7 +125,7 @@ def _followable(staging: Staging, work: Work, schema: TableSchema, lower: int) -
 
     def counts(fingerprint: str, last: int) -> bool:
         try:
-            check_follows(staging.schema(fingerprint), schema)
+            tools.lake.check_follows(tools.staging.schema(fingerprint), schema)
         except LakeError:
             if last > lower:
                 raise

@@ -82,5 +82,7 @@ def carry_out(tools: Tools, planned: Json) -> Done:
         schema=planned["schema"],
         reset_at=planned["offset"],
         awaits=dump,
+        ignored=None,
+        accepted=None,
     )
     return Done({"table": name, "dump": dump, "offset": planned["offset"]}, {name: now})

@@ -373,7 +373,7 @@ class Merger:
         try:
             applied = self._tried(work, intent, known, again)
             if applied is not None and applied.version is not None:
-                applied = replace(applied, awaits=self._requested(work, known))
+                applied = replace(applied, awaits=self._requested(work, known, applied.ignored))
         except LeaseLost:
             raise
         except DblogError as error:
@@ -385,13 +385,14 @@ class Merger:
         self._step(f"applied {work.table}")
         return applied
 
-    def _requested(self, work: Work, known: TableStatus | None) -> str | None:
+    def _requested(self, work: Work, known: TableStatus | None, ignored: list[str] | None) -> str | None:
         """The full dump that brings what rows lack since columns were added; None where they lack nothing, or none can.
 
         A crash has it requested twice, which harms nobody.
         """
-        if self._lacks_before(work, known) is None:
-            return None
+        if self._lacks_before(work, known, ignored) is None:
+            mark = plan.rewritten(work)
+            return None if mark is None else mark.dump
         assert self._dumps is not None
         try:
             dump = self._dumps.submit(work.table, [])
@@ -406,11 +407,17 @@ class Merger:
         self._step(f"requested {work.table}")
         return dump
 
-    def _lacks_before(self, work: Work, known: TableStatus | None) -> int | None:
-        def columns(fingerprint: str) -> list[str]:
-            return [c.name for c in self._staging.schema(fingerprint).columns]
+    def _lacks_before(self, work: Work, known: TableStatus | None, ignored: list[str] | None) -> int | None:
+        """`ignored`: columns that the lake leaves out."""
+        before = known.schema if known else None
+        own = before if known is None or known.ignored is None else f"{before} in the lake"
 
-        return plan.lacks_before(work, known.schema if known else None, columns)
+        def columns(fingerprint: str) -> list[str]:
+            out = {*(ignored or ()), *(known.ignored or () if known and fingerprint == own != before else ())}
+            shape = before if before is not None and fingerprint == own else fingerprint
+            return [c.name for c in self._staging.schema(shape).columns if c.name not in out]
+
+        return plan.lacks_before(work, own, columns)
 
     def _tried(self, work: Work, intent: Intent, known: TableStatus | None, again: bool) -> Applied | None:
         """Applies the work; again where another commit came between, or where ours is there and its answer was lost."""
@@ -464,18 +471,23 @@ class Merger:
             if any(_brings(mark, known) for mark in works[name].finished):
                 known = replace(known, awaits=None)
             if applied.awaits is not None:
-                added = self._lacks_before(works[name], self.status.tables.get(name))
+                added = self._lacks_before(works[name], self.status.tables.get(name), applied.ignored)
+                if (mark := plan.rewritten(works[name])) is not None:
+                    added = max(mark.offset, added or 0)
                 known = replace(known, awaits=applied.awaits, added_at=added)
             merged = {"merge": intent.number, **applied.counts()}
             known = replace(known, version=applied.version, schema=works[name].schema, merged=merged, told=applied.told)
+            known = replace(known, ignored=applied.ignored)
             tables[name] = self._well(name, known, intent)
         return tables
 
     def _well(self, name: str, known: TableStatus, intent: Intent) -> TableStatus:
         """The table with all of the span; one that a reset has set ahead stays there."""
         incomplete = known.awaits is not None or self._withheld.waits(name)
+        taken = known.accepted is not None and known.accepted <= intent.span.offset
         return replace(
             known,
+            accepted=None if taken else known.accepted,
             state=State.INCOMPLETE if incomplete else State.OK,
             error=None,
             segment=max(known.segment, intent.span.last) if known.awaits is not None else intent.span.last,
@@ -504,4 +516,6 @@ def _failed(merge: int, error: Exception) -> Outcome:
 def _first_lines(error: Exception) -> str:
     """What Spark says, without its stack."""
     text = str(error)
+    if "[USER_RAISED_EXCEPTION] " in text:  # our own words, from within a query
+        return text.split("[USER_RAISED_EXCEPTION] ")[1].split(" SQLSTATE: ")[0].strip()[:2000]
     return text.split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]

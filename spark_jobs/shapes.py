@@ -137,8 +137,10 @@ def check_follows(older: TableSchema, newest: TableSchema) -> None:
 
 def not_followed(schema: TableSchema, faults: list[str]) -> LakeError:
     """The error of a table whose shape the lake cannot take as it stands."""
+    accept, reset = f"`dblog schema accept {schema.table}`", f"`dblog reset {schema.table}`"
     return LakeError(
         f"the table's shape changed in a way that the lake does not follow: {'; '.join(faults)}",
         where=str(schema.table),
-        fix=f"run `dblog reset {schema.table}`: the table takes its new shape, and is dumped anew",
+        fix=f"run {accept}, which says first what it does: the table takes its new shape, and a dump brings what it "
+        f"lacks; or {reset}: it is emptied, and dumped anew",
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dblog_core.errors import LakeError, SegmentReplaced
 from dblog_core.interfaces import Json
-from spark_jobs import maintain, rebuild, replay, reset
+from spark_jobs import accept, maintain, rebuild, replay, reset
 from spark_jobs.tools import Done, Tools
 
 _READ_AGAIN = 3
@@ -29,6 +29,7 @@ KINDS: Mapping[str, Kind] = {
     "replay": Kind(replay.carry_out, replay.plan),
     "rebuild": Kind(rebuild.carry_out, rebuild.plan),
     "reset": Kind(reset.carry_out, reset.plan),
+    "accept": Kind(accept.carry_out, accept.plan),
     "maintain": Kind(maintain.carry_out, maintain.plan),
 }
 

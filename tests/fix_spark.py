@@ -17,8 +17,8 @@ from dblog_core.config import Config
 from dblog_core.lake import own_directory
 from dblog_core.local.jars import jars, s3_jars
 from dblog_core.spark import spark_conf
-from dblog_core.wiring import open_lake, open_staging, open_state
-from spark_jobs.apply import Lake
+from dblog_core.wiring import open_staging, open_state
+from spark_jobs.entry import lake_of
 from spark_jobs.lock import lake_lock
 from spark_jobs.merge import Job
 from spark_jobs.record import Records
@@ -78,8 +78,7 @@ def merge_here(spark: SparkSession) -> Callable[[Config], None]:
 
     def merge(config: Config) -> None:
         staging = open_staging(config)
-        app, kept = f"dblog:{config.source.name}", config.lake
-        lake = Lake(open_lake(config), app, history=kept.history, drop_columns=kept.drop_columns)
+        lake = lake_of(config)
         records = Records(own_directory(lake.location))
         with (
             closing(open_state(config)) as state,

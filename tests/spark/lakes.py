@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from dblog_core.config import SchemaChanges
 from dblog_core.lake import lake_at, own_directory, table_location
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
@@ -45,13 +46,20 @@ class TestLake:
         self.withheld: Withheld | None = None
         self.history = False
         self.drop_columns = False
+        self.changes: SchemaChanges = "evolve"
         self.dumps = Dumps()
 
     def merger(self, **options: Any) -> Merger:
         """A merger as a new process would make it."""
         records = Records(own_directory(self.location))
         self.withheld = Withheld(records)
-        lake = Lake(self.location, "dblog:shop", history=self.history, drop_columns=self.drop_columns)
+        lake = Lake(
+            self.location,
+            "dblog:shop",
+            history=self.history,
+            drop_columns=self.drop_columns,
+            changes=lambda table: self.changes,
+        )
         options["dumps"] = options.get("dumps") or self.dumps
         merger = Merger(self.spark, self.staging, lake, records, self.withheld, **options)
         merger.load()

@@ -1,0 +1,138 @@
+"""What `dblog schema accept` does with a table whose shape the lake does not follow by itself: planned here without
+Spark, from staging and the lake's status; carried out by a lake task (`spark_jobs.accept`).
+
+Whatever the log cannot tell comes by a full dump, so that the lake equals the source once that is merged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from dblog_core import evolution
+from dblog_core.config import SchemaChanges
+from dblog_core.errors import LakeError
+from dblog_core.events import SCHEMA
+from dblog_core.interfaces import Json
+from dblog_core.lake import State, TableStatus
+from dblog_core.schema import TableSchema
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+
+
+class Way(StrEnum):
+    """How a shape is accepted."""
+
+    FOLLOW = "follow"
+    """The next merge follows all shapes up to here, as `evolve` does."""
+    TAKE = "take"
+    """The lake table takes the shape now; a dump brings what its rows lack."""
+    REPLACE = "replace"
+    """So it does, without the old values of columns whose type is another; what was staged before is left to a dump."""
+    RELOAD = "reload"
+    """It is emptied and dumped anew, as by a reset: the rows that it has cannot be found by the new key."""
+
+
+_DOES = {
+    Way.FOLLOW: "the next merge follows the change, as it does with schema_changes = \"evolve\"",
+    Way.TAKE: "the lake table takes the newest shape; a full dump brings what its rows lack, and until that is merged "
+    "the table is incomplete",
+    Way.REPLACE: "the lake table takes the newest shape and keeps its rows, in which a column of another type is NULL; "
+    "a full dump brings every row as it is now, and until that is merged the table is incomplete",
+    Way.RELOAD: "the lake table is emptied, since its rows are told apart by another key now, and takes the newest "
+    "shape; a full dump brings every row, and until that is merged the table is incomplete",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`schema`: the fingerprint of the shape that is accepted; `offset`: what is staged by now; `changes`: in words."""
+
+    table: str
+    way: Way
+    schema: str
+    offset: int
+    changes: tuple[str, ...]
+
+    @property
+    def does(self) -> str:
+        return _DOES[self.way]
+
+    def to_json(self) -> Json:
+        changes = list(self.changes)
+        return {"table": self.table, "way": self.way.value, "does": self.does, "changes": changes}
+
+
+def plan(staging: Staging, table: str, known: TableStatus | None, policy: SchemaChanges) -> Plan:
+    """What an acceptance would do now. Raises LakeError where there is nothing to accept, or it would not help."""
+    head = staging.head()
+    fingerprint = head.schemas.get(table) if head is not None else None
+    if known is None or known.schema is None or known.version is None or head is None or fingerprint is None:
+        raise LakeError(
+            "the lake has no such table, or staging does not know its shape",
+            where=table,
+            fix="`dblog status` names the tables; a new one takes its first shape with its first merge",
+        )
+    shapes = [staging.schema(known.schema), *_since(staging, table, known, head), staging.schema(fingerprint)]
+    changes = tuple(word for before, after in pairwise(shapes) for word in words(before, after))
+    way = _way(shapes, known, policy)
+    if way is None:
+        raise _nothing(table, known, changed=bool(changes))
+    return Plan(table, way, fingerprint, head.last_offset, changes or tuple(_left_out(known)))
+
+
+def _since(staging: Staging, table: str, known: TableStatus, head: Manifest) -> list[TableSchema]:
+    """The shapes that the table has taken since what the lake has of it."""
+    first = max(known.segment, staging.first_number() - 1)
+    manifests = () if first >= head.segment else staging.manifests(after=first, upto=head.segment)
+    marks = (mark for manifest in manifests for mark in manifest.marks if mark.table == table and mark.op == SCHEMA)
+    return [staging.schema(mark.schema) for mark in marks if mark.schema is not None]
+
+
+def _way(shapes: list[TableSchema], known: TableStatus, policy: SchemaChanges) -> Way | None:
+    newest, changed = shapes[-1], any(a.fingerprint != b.fingerprint for a, b in pairwise(shapes))
+    if any(_another_key(older, newest) for older in shapes):
+        return Way.RELOAD
+    if any(evolution.change(older, newest).faults for older in shapes):
+        return Way.REPLACE
+    if policy == "ignore":
+        return Way.TAKE if changed or known.ignored is not None else None
+    if policy == "fail":
+        return Way.FOLLOW if changed else None
+    # A merge follows such shapes by itself, but where the lake keeps a dropped column that came back as another.
+    added = any(evolution.change(older, newest).added for older in shapes)
+    return Way.REPLACE if known.state is State.STOPPED and added else None
+
+
+def _another_key(older: TableSchema, newest: TableSchema) -> bool:
+    if older.key != newest.key:
+        return True
+    pairs = zip(older.key_columns, newest.key_columns, strict=True)
+    return any(a.type != b.type and not evolution.widens(a.type, b.type) for a, b in pairs)
+
+
+def _nothing(table: str, known: TableStatus, *, changed: bool) -> LakeError:
+    if known.state is State.STOPPED:
+        what = f"the table has not stopped because of its shape: {known.error}"
+        return LakeError(what, where=table, fix=f"mend that, or run `dblog reset {table}`")
+    if changed:
+        return LakeError("nothing stands in its way", where=table, fix="run `dblog merge`: it follows the change")
+    return LakeError("the lake has its newest shape", where=table, fix="nothing is to do")
+
+
+def _left_out(known: TableStatus) -> list[str]:
+    return [f"column {name} is not left out any more" for name in known.ignored or ()]
+
+
+def words(before: TableSchema, after: TableSchema) -> list[str]:
+    """How the shape changes, for people."""
+    found = evolution.change(before, after)
+    old, new = ({c.name: c for c in schema.columns} for schema in (before, after))
+    told = [f"column {name} was added ({evolution.told(new[name])})" for name in found.added]
+    told += [f"column {name} was dropped" for name in found.gone]
+    told += [f"column {n} was {evolution.told(old[n])} and is {evolution.told(new[n])}" for n in found.widened]
+    told += found.faults
+    if not told and before.fingerprint != after.fingerprint:
+        return ["its columns stand in another order"]
+    return told

@@ -1,0 +1,106 @@
+"""The acceptance of a shape that the lake does not take by itself (`dblog_core.accepting` says which way).
+
+Each way may be begun again after any step: a dump too many harms nobody, and what gives the table its shape leaves out
+what is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dblog_core import accepting
+from dblog_core.accepting import Way
+from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
+from dblog_core.lake import State, TableStatus
+from dblog_core.schema import TableName, TableSchema
+from spark_jobs import alters, reset, shapes
+from spark_jobs.alters import Gone
+from spark_jobs.lake import LakeTable
+from spark_jobs.tools import Done, Tools
+
+
+def plan(tools: Tools, arguments: Json) -> Json:
+    """The way, fixed before anything is changed. Raises LakeError where none helps."""
+    name = arguments["table"]
+    found = accepting.plan(
+        tools.staging, name, tools.status.tables.get(name), tools.lake.changes(TableName.parse(name))
+    )
+    schema = tools.staging.schema(found.schema)
+    shapes.check_names(schema)
+    planned = {"table": name, "way": found.way.value, "schema": found.schema, "offset": found.offset}
+    if found.way in (Way.REPLACE, Way.RELOAD):
+        _check_history(tools, schema)
+        planned |= reset.plan(tools, arguments)
+    return {**planned, "changes": list(found.changes), "does": found.does}
+
+
+def _check_history(tools: Tools, schema: TableSchema) -> None:
+    """Raises LakeError where the history keeps what the table can do without."""
+    history = tools.lake.history_of(tools.session(str(schema.table)), schema)
+    if history is None or history.version() is None:
+        return
+    if alters.widened("history", history.lines().schema, shapes.history_shape(schema)) is None:
+        raise LakeError(
+            "its history has columns of the old type or key, and nothing is ever taken out of a history",
+            where=str(history.path),
+            fix="move that directory away, and accept the shape again: the next merge begins a new history",
+        )
+
+
+def carry_out(tools: Tools, planned: Json) -> Done:
+    """Does it, and says what the next merges do."""
+    name, way = planned["table"], Way(planned["way"])
+    known = tools.status.tables[name]
+    if way is Way.FOLLOW:
+        now, dump = replace(known, accepted=planned["offset"]), None
+    elif way is Way.RELOAD:
+        done = reset.carry_out(tools, planned)
+        now, dump = done.tables[name], done.result["dump"]
+    else:
+        dump = _shaped(tools, name, planned)
+        version = _table(tools, planned).version()
+        took = _took if way is Way.TAKE else _replaced
+        now = took(replace(known, version=version, schema=planned["schema"], awaits=dump, ignored=None), planned)
+    told = {key: planned[key] for key in ("table", "way", "does", "changes")}
+    return Done({**told, "dump": dump}, {name: now})
+
+
+def _shaped(tools: Tools, name: str, planned: Json) -> str:
+    """Requests the dump, then gives the table its shape; the dump's id."""
+    assert tools.dumps is not None
+    dump = tools.dumps.submit(name, [])
+    tools.step(f"requested {name}")
+    tools.check()
+    _table(tools, planned).prepare()
+    tools.step(f"shaped {name}")
+    return dump
+
+
+def _table(tools: Tools, planned: Json) -> LakeTable:
+    name = planned["table"]
+    schema, fingerprint = tools.staging.schema(planned["schema"]), tools.status.tables[name].schema
+    before = tools.staging.schema(fingerprint) if fingerprint is not None else schema
+    had = frozenset(c.name for shape in (before, schema) for c in shape.columns)
+    replaced = frozenset(c.name for c in schema.columns if c.name not in schema.key)
+    return tools.lake.table(tools.session(name), schema, Gone(had, drop=tools.lake.drop_columns, replaced=replaced))
+
+
+def _took(known: TableStatus, planned: Json) -> TableStatus:
+    """What it has missed is merged still, into the new shape."""
+    state = State.STOPPED if known.state is State.STOPPED else State.INCOMPLETE
+    return replace(known, state=state, added_at=planned["offset"])
+
+
+def _replaced(known: TableStatus, planned: Json) -> TableStatus:
+    """What is staged by now is left to the dump, as after a reset: rows that it does not show go with its end."""
+    return replace(
+        known,
+        state=State.INCOMPLETE,
+        error=None,
+        segment=planned["segment"],
+        offset=planned["offset"],
+        reset_at=planned["offset"],
+        accepted=None,
+        told=False,
+    )

@@ -1,0 +1,121 @@
+"""What a merge makes of a new shape of a table, by `[lake] schema_changes`.
+
+evolve   the lake table takes it, as far as nothing is lost (`alters`)
+ignore   the lake table keeps its columns; rows of any shape are fitted into them, a value exactly or not at all
+fail     the table stops at it, until somebody accepts it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from dblog_core import accepting, evolution
+from dblog_core.errors import LakeError
+from dblog_core.schema import Column as TableColumn
+from dblog_core.schema import TableName, TableSchema
+from spark_jobs.plan import Work
+from spark_jobs.shapes import arrow_type, not_followed, spark_type
+
+_FITS: tuple[tuple[tuple[type[t.DataType], ...], tuple[type[t.DataType], ...]], ...] = (
+    ((t.IntegralType, t.DecimalType), (t.IntegralType, t.DecimalType)),
+    ((t.IntegralType, t.DoubleType), (t.FloatType, t.DoubleType)),
+    ((t.IntegralType,), (t.StringType,)),
+    ((t.StringType,), (t.IntegralType,)),
+    ((t.TimestampNTZType,), (t.DateType,)),
+)
+"""Types of which some values are exactly a value of another type too: those are told by casting there and back."""
+
+
+def kept(schema: TableSchema, have: t.StructType) -> TableSchema:
+    """The shape as the lake has it: its columns that the lake has too, in the lake's types."""
+    own = {f.name: arrow_type(f.dataType) for f in have}
+    columns = [TableColumn(c.name, c.source_type, kind) for c in schema.columns if (kind := own.get(c.name))]
+    return TableSchema(schema.table, tuple(columns), schema.key)
+
+
+def left_out(schema: TableSchema, have: t.StructType) -> list[str]:
+    """The columns of the shape that the lake does not have."""
+    return [c.name for c in schema.columns if c.name not in have.names]
+
+
+def check_key(before: TableSchema, shapes: Iterable[TableSchema]) -> None:
+    """Raises LakeError where the key changes, or the type of a column of it: rows could not be told apart."""
+    for schema in shapes:
+        if schema.key != before.key:
+            raise not_followed(schema, ["the key is another one"])
+        for was, now in zip(before.key_columns, schema.key_columns, strict=True):
+            if was.type != now.type:
+                told = f"{evolution.told(was)} and is {evolution.told(now)}"
+                raise not_followed(schema, [f"column {was.name} of the key was {told}"])
+
+
+def check_fits(older: TableSchema, target: TableSchema) -> None:
+    """Raises LakeError unless values of each column may be values of the lake's (`target`), too."""
+    own = {c.name: c for c in older.columns}
+    faults = [
+        f"column {c.name} is {evolution.told(own[c.name])}, of which no value is one of the lake's {c.type}"
+        for c in target.columns
+        if c.name in own and not _may_fit(own[c.name].type, c.type)
+    ]
+    if faults:
+        raise not_followed(target, faults)
+
+
+def _may_fit(own: pa.DataType, wanted: pa.DataType) -> bool:
+    if own == wanted or evolution.widens(own, wanted):
+        return True
+    old, new = spark_type(own), spark_type(wanted)
+    return any(isinstance(old, one) and isinstance(new, other) for one, other in _FITS)
+
+
+def narrows(older: TableSchema, target: TableSchema) -> bool:
+    """Whether a column of the lake is not as wide as its rows' own: each value is looked at then."""
+    own = {c.name: c.type for c in older.columns}
+    return any(
+        c.name in own and own[c.name] != c.type and not evolution.widens(own[c.name], c.type) for c in target.columns
+    )
+
+
+def exactly(
+    value: Column, own: t.DataType, wanted: t.DataType, *, table: TableName, name: str, offset: Column
+) -> Column:
+    """The same value as one of the lake's type. Where there is none, the query fails, and says whose it is."""
+    fitted = value.try_cast(wanted)
+    is_not = f" is {own.simpleString()}, and fits no {wanted.simpleString()}, which the lake has; {_way_on(table)}"
+    told = F.concat(F.lit(f"column {name}: the value at offset "), offset.cast("string"), F.lit(is_not))
+    same = fitted.try_cast(own).eqNullSafe(value)
+    return F.when(value.isNull() | same, fitted).otherwise(F.raise_error(told).cast(wanted))
+
+
+def _way_on(table: TableName) -> str:
+    return f"run `dblog schema accept {table}`: the lake takes the new shape"
+
+
+# fail -------------------------------------------------------------------------------------------------------------
+
+
+def check_accepted(
+    work: Work, known: TableSchema, shape_of: Callable[[str], TableSchema], *, accepted: int | None
+) -> None:
+    """Raises LakeError for a shape unlike `known`, the one that the lake has, that came after offset `accepted`."""
+    upto = accepted or 0
+    came = [(m.offset, m.schema) for m in work.reshaped if m.schema is not None]
+    came += [(f.first_offset, f.schema) for f in work.files] + [(c.first_offset, c.schema) for c in work.chunks]
+    well = {known.fingerprint, *(shape for offset, shape in came if offset <= upto)}
+    for offset, shape in sorted(came):
+        if shape not in well:
+            raise _not_accepted(known, shape_of(shape), offset)
+
+
+def _not_accepted(before: TableSchema, after: TableSchema, offset: int) -> LakeError:
+    return LakeError(
+        f"the table's shape changed at offset {offset}: {'; '.join(accepting.words(before, after))}",
+        where=str(after.table),
+        fix=f'`[lake] schema_changes` is "fail" for it: run `dblog schema accept {after.table}` and merge again, or '
+        f"`dblog reset {after.table}`, which dumps it anew",
+    )
