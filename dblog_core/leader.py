@@ -301,14 +301,16 @@ class Leader:
         self._tell()
 
     def _heal(self) -> None:
-        """Requests dumps of tables that lost rows without row events. Before the manifest that goes past the place: a
-        crash between the two must not lose them, and two of them would do no harm."""
-        for table in self._sequencer.take_rewritten():
+        """Requests dumps of tables whose rows came or went without row events. Before the manifest that goes past the
+        place: a crash between the two must not lose them, and two of them would do no harm."""
+        for table, since in self._sequencer.take_rewritten().items():
             wanted = replace(WHOLE, tables=(str(table),))
             try:
-                requests.submit(self._config, wanted, requested_by=control.SYSTEM, state=self._state)
+                dump = requests.submit(self._config, wanted, requested_by=control.SYSTEM, state=self._state)
             except RequestError as error:  # gone meanwhile, or without a key: nothing of it is in the lake
-                log.warning("%s lost rows without row events, and cannot be dumped: %s", table, error)
+                log.warning("rows of %s came or went without row events, and it cannot be dumped: %s", table, error)
+            else:
+                self._sequencer.heal(table, dump, since)
 
     def _finish(self, stream: LogStream) -> None:
         """A clean handover: what is whole is published; the rest is read again by the next leader."""

@@ -104,13 +104,13 @@ def test_statements_that_empty_a_table(sql: str) -> None:
         ("WITH c AS (SELECT 1) DELETE FROM t", Means.CHANGES_ROWS),
         ("CREATE TABLE t (c varchar(9) DEFAULT 'SELECT')", Means.HARMLESS),
         ("CREATE TABLE t AS SELECT 1", Means.REWRITES),
-        ("RENAME TABLE a TO b", Means.REWRITES),
+        ("RENAME TABLE a TO b", Means.SWAPS),
         ("RENAME USER a TO b", Means.HARMLESS),
-        ("ALTER TABLE t RENAME TO u", Means.REWRITES),
+        ("ALTER TABLE t RENAME TO u", Means.SWAPS),
         ("ALTER TABLE t RENAME COLUMN a TO b", Means.HARMLESS),
         ("ALTER TABLE t DROP PARTITION p0", Means.DROPS_PARTITIONS),
         ("ALTER TABLE `t` TRUNCATE PARTITION ALL", Means.DROPS_PARTITIONS),
-        ("ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE u", Means.REWRITES),
+        ("ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE u", Means.SWAPS),
         ("ALTER TABLE t ADD COLUMN a int", Means.HARMLESS),
         ("DROP DATABASE `shop`", Means.DROPS_SCHEMA),
         ("DROP TEMPORARY TABLE t", Means.HARMLESS),
@@ -120,6 +120,32 @@ def test_statements_that_empty_a_table(sql: str) -> None:
 )
 def test_statements_mean(sql: str, means: Means) -> None:
     assert classify(sql, "shop").means is means
+
+
+@pytest.mark.parametrize(
+    ("sql", "stay", "gone"),
+    [
+        ("RENAME TABLE a TO b", "b", "a"),
+        ("RENAME TABLES IF EXISTS a WAIT 3 TO other.b", "other.b", "a"),
+        ("rename table `shop`.`t` to `shop`.`_t_del`, `shop`.`_t_gho` to `shop`.`t`", "t _t_del", "_t_gho"),
+        ("RENAME TABLE a TO c, b TO a, c TO b", "a b", "c"),
+        ("ALTER TABLE t RENAME u", "u", "t"),
+        ("ALTER TABLE t ADD COLUMN a int, RENAME AS `u`, RENAME COLUMN b TO c", "u", "t"),
+        ("ALTER TABLE t RENAME = o.u", "o.u", "t"),
+        ("ALTER TABLE t EXCHANGE PARTITION p0 WITH TABLE s.u WITHOUT VALIDATION", "t s.u", ""),
+        ("ALTER TABLE t CONVERT PARTITION p0 TO TABLE u", "t u", ""),
+        ("ALTER TABLE t CONVERT TABLE u TO PARTITION p0 VALUES LESS THAN (1)", "t", "u"),
+        ("ALTER TABLE t IMPORT TABLESPACE", "t", ""),
+        ("ALTER TABLE t DISCARD PARTITION p0 TABLESPACE", "t", ""),
+    ],
+)
+def test_of_tables_that_are_renamed_or_swapped_it_is_known_which_names_are_left(sql: str, stay: str, gone: str) -> None:
+    def named(names: str) -> set[TableName]:
+        return {TableName.parse(n if "." in n else f"shop.{n}") for n in names.split()}
+
+    found = classify(sql, "shop")
+    assert (found.means, set(found.gone)) == (Means.SWAPS, named(gone))
+    assert set(found.tables) == named(stay) | named(gone)
 
 
 def event(kind: int, body: bytes, *, end: int = 0, checksummed: bool = False) -> bytes:

@@ -26,7 +26,10 @@ class Means(Enum):
     EMPTIES = auto()
     """All rows of `tables` are gone: TRUNCATE, DROP, CREATE OR REPLACE."""
     REWRITES = auto()
-    """Rows of `tables` come or go without row events: RENAME, swapped partitions and files, CREATE … SELECT."""
+    """Rows of `tables` come without row events: CREATE … SELECT in statement form."""
+    SWAPS = auto()
+    """Rows of `tables` change places without row events: RENAME, swapped partitions and files. What had the name of one
+    in `gone` has another one now, and nothing else has taken it."""
     DROPS_PARTITIONS = auto()
     """Some rows of `tables` are gone: DROP PARTITION, TRUNCATE PARTITION."""
     DROPS_SCHEMA = auto()
@@ -41,6 +44,7 @@ class Statement:
     means: Means
     tables: tuple[TableName, ...] = ()
     schema: str = ""
+    gone: tuple[TableName, ...] = ()
 
 
 _TOKEN = re.compile(
@@ -165,6 +169,21 @@ class _Reader:
         while self.peek().word in ("WAIT", "NOWAIT") or self.peek().word.isdigit():
             self._at += 1
 
+    def at(self) -> int:
+        """The present place, to come back to."""
+        return self._at
+
+    def go_to(self, place: int) -> None:
+        self._at = place
+
+    def find(self, *words: str) -> bool:
+        """Steps behind the next place where these words stand."""
+        for at in range(self._at, len(self._tokens)):
+            if all(at + i < len(self._tokens) and self._tokens[at + i].word == word for i, word in enumerate(words)):
+                self._at = at + len(words)
+                return True
+        return False
+
     def words(self) -> list[str]:
         return [token.word for token in self._tokens[self._at :]]
 
@@ -225,7 +244,7 @@ def _table_ddl(read: _Reader) -> Statement | None:
         return Statement(Means.UNKNOWN)
     words = read.words()
     if _moves_rows(words):
-        return Statement(Means.REWRITES, (table,))
+        return _swap(read, table)
     drops = {("DROP", "PARTITION"), ("TRUNCATE", "PARTITION")} & set(itertools.pairwise(words))
     return Statement(Means.DROPS_PARTITIONS if drops else Means.HARMLESS, (table,))
 
@@ -259,19 +278,28 @@ def _create(read: _Reader) -> Statement | None:
 
 
 def _rename(read: _Reader) -> Statement | None:
+    """RENAME TABLE a TO b, …: pair after pair, as a swap of two tables by a third name needs it."""
     if not (read.take("TABLE") or read.take("TABLES")):
         return None
     read.take("IF", "EXISTS")
-    found = []
-    while (table := read.table()) is not None:
-        found.append(table)
+    there: dict[TableName, bool] = {}
+    while (old := read.table()) is not None:
         read.skip_waiting()
-        if not (read.take("TO") or read.take(",")):
+        new = read.table() if read.take("TO") else None
+        if new is None:
+            return Statement(Means.UNKNOWN)
+        there |= {old: False, new: True}
+        if not read.take(","):
             break
-    return Statement(Means.REWRITES, tuple(found)) if found else Statement(Means.UNKNOWN)
+    return _swapped(there) if there else Statement(Means.UNKNOWN)
 
 
-_RENAMED_PARTS = {"COLUMN", "INDEX", "KEY"}
+def _swapped(there: dict[TableName, bool]) -> Statement:
+    """`there`: whether a table has that name in the end."""
+    return Statement(Means.SWAPS, tuple(there), gone=tuple(table for table, is_there in there.items() if not is_there))
+
+
+_RENAMED_PARTS = {"COLUMN", "INDEX", "KEY", "CONSTRAINT"}
 
 
 def _moves_rows(words: list[str]) -> bool:
@@ -281,6 +309,29 @@ def _moves_rows(words: list[str]) -> bool:
         return True
     partition = {(verb, "PARTITION") for verb in ("EXCHANGE", "DISCARD", "IMPORT", "CONVERT")}
     return bool(pairs & (partition | {("DISCARD", "TABLESPACE"), ("IMPORT", "TABLESPACE"), ("CONVERT", "TABLE")}))
+
+
+def _swap(read: _Reader, table: TableName) -> Statement:
+    """What an ALTER TABLE that moves rows does to the tables that it names."""
+    there, own = {table: True}, read.at()
+    while read.find("RENAME"):
+        if read.peek().word in _RENAMED_PARTS:
+            continue
+        _ = read.take("TO") or read.take("AS") or read.take("=")
+        if (new := read.table()) is None:
+            return Statement(Means.UNKNOWN)
+        there |= {table: False, new: True}
+    for words, stays in (
+        (("WITH", "TABLE"), True),  # EXCHANGE PARTITION p WITH TABLE u
+        (("TO", "TABLE"), True),  # CONVERT PARTITION p TO TABLE u
+        (("CONVERT", "TABLE"), False),  # CONVERT TABLE u TO PARTITION p
+    ):
+        read.go_to(own)
+        if read.find(*words):
+            if (other := read.table()) is None:
+                return Statement(Means.UNKNOWN)
+            there[other] = stays
+    return _swapped(there)
 
 
 def _row_change(read: _Reader) -> Means:

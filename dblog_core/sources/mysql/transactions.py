@@ -10,7 +10,7 @@ of a table number whose map and shape it has seen, in a group that is open and p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
 from dblog_core.events import (
@@ -412,13 +412,7 @@ class LogState:
             case Means.COMMIT | Means.ROLLBACK:
                 self._end()
                 return
-            case Means.EMPTIES:
-                self._numbers.usual.clear()
-                for table in statement.tables:
-                    self._shapes.pop(table, None)
-                self._lost_rows(Truncated, statement, group)
-            case Means.DROPS_PARTITIONS:
-                self._lost_rows(Rewritten, statement, group)
+        self._lost_rows(statement, group)
         self._alters(statement, sql, events.sql_mode(body), group)
         if not group.begun:
             self._end()
@@ -435,8 +429,20 @@ class LogState:
             index = self._batch.transaction(group.transaction)
             self._batch.signal(Altered(self._batch.next_sequence, index, table, step))
 
-    def _lost_rows(self, kind: type[Truncated | Rewritten], statement: Statement, group: Group) -> None:
-        for table in filter(self._tables.wants, statement.tables):
+    def _lost_rows(self, statement: Statement, group: Group) -> None:
+        """Rows that come or go without row events."""
+        if statement.means is Means.DROPS_PARTITIONS:
+            self._tell(Rewritten, statement.tables, group)
+        elif statement.means in (Means.EMPTIES, Means.SWAPS):
+            self._numbers.usual.clear()
+            for table in statement.tables:
+                self._shapes.pop(table, None)
+            emptied = statement.tables if statement.means is Means.EMPTIES else statement.gone
+            self._tell(Truncated, emptied, group)
+            self._tell(Rewritten, (table for table in statement.tables if table not in emptied), group)
+
+    def _tell(self, kind: type[Truncated | Rewritten], tables: Iterable[TableName], group: Group) -> None:
+        for table in filter(self._tables.wants, tables):
             index = self._batch.transaction(group.transaction)
             self._batch.signal(kind(self._batch.next_sequence, index, table))
 
