@@ -90,8 +90,8 @@ def bank(database: Database) -> Database:
     return database
 
 
+@pytest.mark.in_turn
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
 def test_the_sum_is_the_same_at_any_moment(
     bank: Database, spark: SparkSession, merge_here: Callable[[Config], None], tmp_path: Path
 ) -> None:
