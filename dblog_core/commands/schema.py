@@ -1,44 +1,77 @@
-"""`dblog schema`: the shapes that a table has had, since when, and what the lake made of them."""
+"""`dblog schema`: the shapes that a table has had, since when, what the lake made of them, and how it accepts one."""
 
 from __future__ import annotations
 
 import datetime as dt
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dblog_core.commands.session import JsonFlag, session_of
+from dblog_core.commands.session import JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import moment
 from dblog_core.errors import RequestError
 from dblog_core.schema import TableName
 
 if TYPE_CHECKING:
+    from dblog_core.accepting import Plan
+    from dblog_core.config import SchemaChanges
     from dblog_core.lake import TableStatus
-    from dblog_core.schema_versions import Version
+    from dblog_core.schema_versions import Changed, Version
+
+
+_ACCEPT = "accept"
+_IGNORED = {
+    "added": "left out: the lake keeps its columns",
+    "renamed": "kept under its old name, NULL in rows that are written; the new name is left out",
+    "dropped": "kept: rows that are not written again keep its values",
+    "widened": "kept as it is: a value that does not fit stops the table",
+    "retyped": "kept as it is: a value that does not fit stops the table",
+}
 
 
 def schema(
     context: typer.Context,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="SCHEMA.TABLE.")],
+    words: Annotated[list[str], typer.Argument(metavar="[accept] TABLE", help="SCHEMA.TABLE, after accept or alone.")],
+    yes: Annotated[bool, typer.Option("--yes", help="With accept: do it without asking.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Show the shapes that a table has had, since when, what changed, and what the lake makes of it.
+    """Show the shapes that a table has had, since when, what changed, and what the lake makes of it; or accept the
+    newest one.
 
     It is told from staging and the lake's status alone: neither the source nor a capture is asked.
+
+    accept: a table whose shape changed in a way that the lake does not take by itself (it has stopped, or
+    `schema_changes` is ignore or fail) goes on under its newest shape. It says first what it will do, and asks; what
+    the log cannot tell comes by a full dump that is requested by itself. The merge that runs carries it out, or one
+    that this command starts.
 
     \b
     Examples:
       dblog --config shop.toml schema shop.orders
       dblog --config shop.toml schema shop.orders --json | jq .versions[-1].columns
+      dblog --config shop.toml schema accept shop.orders
     """
+    session = session_of(context, json)
+    if words[0] == _ACCEPT and len(words) == 2:
+        return _accept(session, _table(words[1]), yes=yes)
+    if len(words) != 1 or yes:
+        raise RequestError("takes one table", where="schema", fix="dblog schema TABLE, or dblog schema accept TABLE")
+    return _show(session, _table(words[0]))
+
+
+def _show(session: Session, name: str) -> None:
     from dblog_core import schema_versions
     from dblog_core.lake import read_status
     from dblog_core.wiring import open_lake, open_staging
 
-    session = session_of(context, json)
-    name = _table(table)
     config = session.config()
-    found = list(schema_versions.versions(open_staging(config), name, drop_columns=config.lake.drop_columns))
+    policy = config.lake.schema_changes_of(TableName.parse(name))
+    found = [
+        _by_policy(version, policy)
+        for version in schema_versions.versions(open_staging(config), name, drop_columns=config.lake.drop_columns)
+    ]
     if not found:
         raise RequestError(
             "the super-changelog says nothing of this table",
@@ -47,13 +80,65 @@ def schema(
         )
     status = read_status(open_lake(config))
     lake = None if status is None else status.tables.get(name)
-    session.result(as_json(name, found, lake), text(found, lake))
+    session.result(as_json(name, found, lake, policy), text(found, lake, policy))
 
 
-def as_json(table: str, found: list[Version], lake: TableStatus | None) -> dict[str, Any]:
+def _by_policy(version: Version, policy: SchemaChanges) -> Version:
+    """With what the lake makes of the changes where it does not follow them."""
+
+    def told(change: Changed) -> Changed:
+        if policy == "fail":
+            return replace(change, lake=f"the table stops: run `dblog schema accept {version.schema.table}`")
+        return replace(change, lake=_IGNORED.get(change.what, change.lake))
+
+    keyless = not version.schema.key  # there is a history alone
+    if policy == "evolve" or keyless:
+        return version
+    return replace(version, changes=tuple(map(told, version.changes)))
+
+
+# Acceptance -----------------------------------------------------------------------------------------------------------
+
+
+def _accept(session: Session, name: str, *, yes: bool) -> None:
+    from dblog_core import accepting, lake_tasks
+    from dblog_core.lake import read_status
+    from dblog_core.wiring import open_lake, open_staging
+
+    config = session.config()
+    status = read_status(open_lake(config))
+    known = None if status is None else status.tables.get(name)
+    policy = config.lake.schema_changes_of(TableName.parse(name))
+    plan = accepting.plan(open_staging(config), name, known, policy)
+    note("\n".join([f"{name}:", *(f"  {change}" for change in plan.changes), f"  accepted: {plan.does}"]))
+    if not yes and not _agreed():
+        raise RequestError("nothing was done", where=name, fix="answer y, or give --yes")
+    with stopping() as stop:
+        done = lake_tasks.carry_out(
+            config, _ACCEPT, {"table": name}, stop=stop, on_line=lambda line: note(session.redacted(line))
+        )
+    session.result(done, _done(plan, done))
+
+
+def _agreed() -> bool:
+    return sys.stdin.isatty() and typer.confirm("Go on?", err=True)
+
+
+def _done(plan: Plan, done: dict[str, Any]) -> str:
+    dump = f"; dump {done['dump']} brings what is missing" if done["dump"] else "; `dblog merge` goes on"
+    return f"{plan.table}: accepted{dump}"
+
+
+# What is shown --------------------------------------------------------------------------------------------------------
+
+
+def as_json(
+    table: str, found: list[Version], lake: TableStatus | None, policy: SchemaChanges = "evolve"
+) -> dict[str, Any]:
     """The object of `schema --json`."""
     return {
         "table": table,
+        "schema_changes": policy,
         "versions": [
             {
                 "version": one.number,
@@ -74,11 +159,17 @@ def as_json(table: str, found: list[Version], lake: TableStatus | None) -> dict[
         ],
         "lake": None
         if lake is None
-        else {"version": _merged(found, lake), "state": lake.state.value, "offset": lake.offset, "error": lake.error},
+        else {
+            "version": _merged(found, lake),
+            "state": lake.state.value,
+            "offset": lake.offset,
+            "error": lake.error,
+            "ignored": lake.ignored,
+        },
     }
 
 
-def text(found: list[Version], lake: TableStatus | None) -> str:
+def text(found: list[Version], lake: TableStatus | None, policy: SchemaChanges = "evolve") -> str:
     """The versions for people, oldest first."""
     lines: list[str] = []
     for one in found:
@@ -90,6 +181,8 @@ def text(found: list[Version], lake: TableStatus | None) -> str:
             lines += [f"  {c.name}  {_type(c.source_type, str(c.type))}" for c in one.schema.columns]
             lines.append(f"  key: {key}")
         lines += [f"  {_said(c.what, c.column, c.before, c.after)}  ->  {c.lake}" for c in one.changes]
+    if policy != "evolve":
+        lines.append(f'schema_changes = "{policy}"')
     return "\n".join([*lines, f"lake: {_lake(found, lake)}"])
 
 
@@ -107,6 +200,8 @@ def _lake(found: list[Version], lake: TableStatus | None) -> str:
     version = _merged(found, lake)
     shape = "a shape that staging does not hold any more" if version is None else f"version {version}"
     error = f": {lake.error}" if lake.error else ""
+    if lake.ignored:
+        shape += f" without {', '.join(lake.ignored)}"
     return f"{shape}, merged to offset {lake.offset:,}, {lake.state.value}{error}"
 
 

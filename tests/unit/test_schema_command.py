@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
-from dblog_core import cli
+from dblog_core import accepting, cli, lake_tasks
+from dblog_core.config import Config, SchemaChanges
+from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
@@ -96,3 +100,77 @@ def test_a_table_that_nothing_is_known_of_is_an_error_with_a_way_on(shop: Shop) 
     result = shop.run("shop.nothing")
     assert result.exit_code == 2 and "shop.nothing" in result.stderr and "dblog check" in result.stderr
     assert shop.run("orders").exit_code == 2
+
+
+def stopped(shop: Shop, **more: object) -> None:
+    """The lake has the second shape, and stands before the third."""
+    status = TableStatus(State.STOPPED, "it cannot follow", 4, 45, 7, schema=SECOND.fingerprint)
+    status = replace(status, **more)  # type: ignore[arg-type] # a test's own choice of fields
+    own = shop.directory / "lake/_dblog"
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "status.json").write_text(json.dumps(LakeStatus(4, 4, 45, tables={"shop.orders": status}).to_json()))
+
+
+def test_accept_says_what_it_will_do_and_does_nothing_unless_it_is_told_to(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Json]] = []
+
+    def carry_out(config: Config, kind: str, arguments: Json, **_: object) -> Json:
+        asked.append((kind, arguments))
+        return {"table": "shop.orders", "way": "reload", "dump": "dump7"}
+
+    monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
+    stopped(shop)
+    result = shop.run("accept", "shop.orders")
+    assert (result.exit_code, asked) == (2, []) and "--yes" in result.stderr
+    assert "column c was int64 and is string" in result.stderr and "is emptied" in result.stderr
+    result = shop.run("accept", "shop.orders", "--yes", "--json")
+    assert (result.exit_code, asked) == (0, [("accept", {"table": "shop.orders"})])
+    assert json.loads(result.stdout)["dump"] == "dump7"
+    assert shop.run("accept").exit_code == 2 and shop.run("shop.orders", "--yes").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("shapes", "policy", "status", "way"),
+    [
+        ([SECOND], "fail", {"schema": FIRST.fingerprint}, "follow"),
+        ([SECOND], "ignore", {"schema": FIRST.fingerprint}, "take"),
+        ([SECOND], "ignore", {"schema": SECOND.fingerprint, "ignored": ["d"]}, "take"),
+        ([SECOND, FIRST, SECOND], "evolve", {"schema": FIRST.fingerprint}, "replace"),
+        ([table(id=pa.int64(), a=pa.bool_())], "evolve", {"schema": FIRST.fingerprint}, "replace"),
+        ([table(id=pa.int64(), a=pa.bool_()), FIRST], "fail", {"schema": FIRST.fingerprint}, "replace"),
+        ([table(key=("a",), id=pa.int64(), a=pa.int16())], "evolve", {"schema": FIRST.fingerprint}, "reload"),
+        ([table(id=pa.string())], "fail", {"schema": FIRST.fingerprint}, "reload"),
+        ([SECOND], "evolve", {"schema": FIRST.fingerprint, "state": State.OK}, "it follows the change"),
+        ([FIRST], "fail", {"schema": FIRST.fingerprint, "state": State.OK}, "the lake has its newest shape"),
+        ([FIRST], "ignore", {"schema": FIRST.fingerprint}, "not stopped because of its shape: a damaged file"),
+        ([FIRST], "evolve", {"schema": None}, "the lake has no such table"),
+    ],
+)
+def test_a_shape_is_accepted_in_the_way_that_ends_with_what_the_source_has(
+    tmp_path: Path, shapes: list[TableSchema], policy: SchemaChanges, status: dict[str, Any], way: str
+) -> None:
+    shop = Shop(tmp_path)
+    shop.write(6, shapes)
+    known = TableStatus(
+        **{"state": State.STOPPED, "error": "a damaged file", **status}, segment=5, offset=55, version=1
+    )
+    try:
+        found: str = accepting.plan(shop.staging, "shop.orders", known, policy).way.value
+    except LakeError as error:
+        found = str(error)
+    assert found == way or (" " in way and way in found)
+
+
+def test_the_policy_of_a_table_changes_what_is_told_of_its_changes(shop: Shop) -> None:
+    tables = '\n[lake.tables."shop.ord*"]\nschema_changes = "{}"\n'
+    stopped(shop, ignored=["d"], state=State.OK, error=None)
+    shop.file.write_text(CONFIG + tables.format("ignore"))
+    said = shop.run("shop.orders").stdout
+    assert "d added: string  ->  left out" in said and 'schema_changes = "ignore"' in said
+    assert "lake: version 2 without d, merged to offset 45, ok" in said
+    shop.file.write_text(CONFIG + tables.format("fail"))
+    found = json.loads(shop.run("shop.orders", "--json").stdout)
+    assert (found["schema_changes"], found["lake"]["ignored"]) == ("fail", ["d"])
+    assert "dblog schema accept shop.orders" in found["versions"][1]["changes"][0]["lake"]
