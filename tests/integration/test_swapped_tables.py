@@ -1,0 +1,115 @@
+"""Tables that are renamed, swapped or exchanged under a capture: whoever has a copy ends with what they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import control, wiring
+from dblog_core.capture import run_capture
+from dblog_core.config import Config
+from dblog_core.staging.reader import lines
+from tests.fix_servers import Database
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.in_turn]
+DEADLINE = 120.0
+
+
+def copies(config: Config) -> dict[str, dict[int, str]]:
+    """What a keyed consumer of `log` holds of each table."""
+    rows: dict[str, dict[int, str]] = {}
+    seen: dict[tuple[str, int], int] = {}
+    for line in lines(wiring.open_staging(config)):
+        table = line["table"].partition(".")[2]
+        own = rows.setdefault(table, {})
+        if line["op"] in "cur":
+            own[line["key"]["id"]], seen[table, line["key"]["id"]] = line["after"]["v"], line["offset"]
+        elif line["op"] == "d":
+            own.pop(line["key"]["id"], None)
+        elif line["op"] == "t":
+            own.clear()
+        elif line["op"] == "f":
+            rows[table] = {k: v for k, v in own.items() if seen[table, k] > line["since"]}
+    return {table: own for table, own in rows.items() if own}
+
+
+def held(database: Database, *tables: str) -> dict[str, dict[int, str]]:
+    """What the source has."""
+    found = {table: {int(k): str(v) for k, v in database.query(f"SELECT id, v FROM {table}")} for table in tables}
+    return {table: rows for table, rows in found.items() if rows}
+
+
+def captured(config: Config, wanted: dict[str, dict[int, str]]) -> None:
+    """A capture that never stops, until the dumps that it requests are done and a consumer has what is `wanted`."""
+    stop, faults = threading.Event(), []
+
+    def capture() -> None:
+        try:
+            run_capture(config, stop=stop)
+        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+            faults.append(error)
+
+    thread = threading.Thread(target=capture, daemon=True)
+    thread.start()
+    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
+    try:
+        with contextlib.closing(wiring.open_state(config)) as state:
+            while any(d.state != "done" for d in control.dumps(state)) or copies(config) != wanted:
+                assert thread.is_alive() and not faults, faults
+                assert time.monotonic() < deadline, (copies(config), wanted)
+                pause.wait(0.1)
+    finally:
+        stop.set()
+        thread.join(timeout=30)
+    assert not faults
+
+
+def healing(config: Config) -> dict[str, str]:
+    """The dumps that `s` lines name, by table."""
+    staging = wiring.open_staging(config)
+    marks: list[Any] = [mark for manifest in staging.manifests(after=0) for mark in manifest.marks]
+    return {mark.table.partition(".")[2]: mark.dump for mark in marks if mark.op == "s" and mark.dump}
+
+
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_a_table_swapped_in_as_gh_ost_does_it_is_dumped_under_its_name(database: Database, tmp_path: Path) -> None:
+    config = database.config(tmp_path)
+    shape = "id int PRIMARY KEY, v varchar(20)"
+    database.execute(f"CREATE TABLE t ({shape})", f"CREATE TABLE _t_gho ({shape}, more int)")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute(
+        "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+        "INSERT INTO _t_gho VALUES (1, 'a', 0), (2, 'later', 0), (4, 'new', 0)",
+        "RENAME TABLE t TO _t_del, _t_gho TO t",
+        "INSERT INTO t VALUES (5, 'after', 0)",
+        "UPDATE t SET v = 'again' WHERE id = 1",
+    )
+    captured(config, held(database, "t", "_t_del"))
+    assert set(healing(config)) == {"t"}  # of the other one nobody has a copy yet
+    database.execute("ALTER TABLE _t_del RENAME TO gone", "DROP TABLE gone", f"CREATE TABLE _t_del ({shape})")
+    database.execute("INSERT INTO _t_del VALUES (9, 'anew')")
+    captured(config, held(database, "t", "_t_del"))
+
+
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_both_tables_of_an_exchanged_partition_are_dumped(database: Database, tmp_path: Path) -> None:
+    config = database.config(tmp_path)
+    parts = "PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20)"
+    database.execute(
+        f"CREATE TABLE t (id int PRIMARY KEY, v varchar(20)) PARTITION BY RANGE (id) ({parts})",
+        "CREATE TABLE u (id int PRIMARY KEY, v varchar(20))",
+    )
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute(
+        "INSERT INTO t VALUES (1, 'a'), (11, 'b')",
+        "INSERT INTO u VALUES (12, 'c')",
+        "ALTER TABLE t EXCHANGE PARTITION p1 WITH TABLE u",
+        "INSERT INTO t VALUES (2, 'after')",
+    )
+    captured(config, held(database, "t", "u"))
+    assert set(healing(config)) == {"t", "u"}
