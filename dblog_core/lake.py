@@ -137,7 +137,13 @@ def _read_outcome(path: Location) -> LakeStatus | None:
         return None
     try:
         return LakeStatus.from_json(orjson.loads(data))
-    except (ValueError, KeyError, TypeError) as error:
+    except TypeError as error:  # a field too many, or too few
+        raise LakeError(
+            f"another version of dblog has written the record of the last merge: {error}",
+            where=str(path),
+            fix="run the newest version that has merged into this lake",
+        ) from error
+    except (ValueError, KeyError) as error:
         raise LakeError(
             f"the record of the last merge cannot be read: {error}",
             where=str(path),

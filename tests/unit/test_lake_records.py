@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.errors import LakeError, LeaseLost
-from dblog_core.lake import LakeStatus, lake_at, own_directory, read_status
+from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory, read_status
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.spark import COMMIT_MARK
 from dblog_core.storage.location import Location
@@ -77,6 +77,18 @@ def test_the_status_is_the_newest_outcome_whatever_status_json_says(lake: Locati
     assert read_status(lake) == LakeStatus(4, offset=4)
     (own_directory(lake) / "status.json").remove()
     assert read_status(lake) == LakeStatus(4, offset=4)
+
+
+def test_the_status_of_a_newer_version_is_told_from_a_damaged_one(lake: Location) -> None:
+    status = LakeStatus(1, 1, 10, tables={"shop.t": TableStatus(State.OK, None, 1, 10)}).to_json()
+    status["tables"]["shop.t"]["unheard_of"] = 1
+    file = own_directory(lake) / "status.json"
+    file.replace(orjson.dumps(status))
+    with pytest.raises(LakeError, match=r"status\.json: another version of dblog .*unheard_of"):
+        read_status(lake)
+    file.replace(b'{"merge": 1')
+    with pytest.raises(LakeError, match=r"status\.json: the record of the last merge cannot be read"):
+        read_status(lake)
 
 
 def test_old_records_go_with_their_outcomes(lake: Location, monkeypatch: pytest.MonkeyPatch) -> None:
