@@ -121,7 +121,8 @@ def works(manifests: Iterable[Manifest], after: Callable[[str], int]) -> dict[st
         for table in _tables(manifest):
             if manifest.segment > (start := after(table)) and table in _tables(rest := manifest.cut(after=start)):
                 shares.setdefault(table, _Share()).take(table, rest)
-    return {table: _work(table, found) for table, found in shares.items()}
+    # Of a table without a shape no row was ever staged: it was emptied, or dropped, before it had any.
+    return {table: _work(table, found) for table, found in shares.items() if found.schema}
 
 
 def _tables(manifest: Manifest) -> dict[str, None]:
