@@ -17,7 +17,8 @@ from dblog_core.schema import TableName, TableSchema
 @dataclass(frozen=True, slots=True)
 class Step:
     """One statement, done to all columns at once: `renamed` {old name: new name}; `added` in untouched rows holds NULL
-    (`nulls`), or what only the source can tell (`unknown`).
+    (`nulls`), or what only the source can tell (`unknown`); `dropped`; `revalued`: of which no row event tells that
+    rows may hold other values than before.
 
     Names are as the statement writes them: old ones may differ from the column's in upper and lower case.
     """
@@ -25,13 +26,22 @@ class Step:
     renamed: dict[str, str] = field(default_factory=dict)
     nulls: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    revalued: tuple[str, ...] = ()
+
+    def takes(self, name: str) -> bool:
+        """Whether another column than before has the name after it, if there was one of that name before."""
+        taken = (new for old, new in self.renamed.items() if old.lower() != new.lower())
+        return name.lower() in {other.lower() for other in (*taken, *self.nulls, *self.unknown)}
 
     def to_json(self) -> dict[str, Any]:
-        return {"renamed": self.renamed, "nulls": list(self.nulls), "unknown": list(self.unknown)}
+        lists = {name: list(getattr(self, name)) for name in ("nulls", "unknown", "dropped", "revalued")}
+        return {"renamed": self.renamed, **lists}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Step:
-        return cls(dict(data["renamed"]), tuple(data["nulls"]), tuple(data["unknown"]))
+        lists = {name: tuple(data.get(name, ())) for name in ("nulls", "unknown", "dropped", "revalued")}
+        return cls(dict(data["renamed"]), **lists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +83,7 @@ def facts(before: TableSchema, after: TableSchema, steps: Sequence[Step]) -> Fac
 def _done(origins: dict[str, str | None], nulls: set[str], step: Step) -> tuple[dict[str, str | None], set[str]] | None:
     """Where each name comes from after the step, and the added ones that hold NULL; None where it does not fit."""
     by_case = {name.lower(): name for name in origins}
-    if len(by_case) != len(origins):
+    if len(by_case) != len(origins) or step.dropped:
         return None
     renamed = {by_case.get(old.lower(), old): new for old, new in step.renamed.items()}
     if len(renamed) != len(step.renamed) or not renamed.keys() <= origins.keys():

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core import recall, watermark
-from dblog_core.alterations import Facts, Pending
+from dblog_core.alterations import Facts, Pending, Step
 from dblog_core.changes import ChangeTouches, OrderedChanges, log_batch, log_rows, repeated, runs, split_key_changes
 from dblog_core.chunks import Chunks, Finished, Placement, Refused
 from dblog_core.dumps import TaskProgress
@@ -219,6 +219,8 @@ class Sequencer:
             case Altered():
                 self._dumps.altered(signal.table)  # its shape may be the same as before, its columns others
                 self._altered.add(signal.table, signal.step, self._schemas)
+                if signal.step is not None and self._mixes_up(signal.table, signal.step):
+                    self._rewritten[signal.table] = transaction
             case Rewritten():
                 self._dumps.altered(signal.table)  # chunks that are being read may hold rows that are gone
                 self._rewritten[signal.table] = transaction
@@ -237,6 +239,11 @@ class Sequencer:
         self._mark("s", schema.table, transaction, schema=schema.fingerprint, **facts)
         if known is not None:
             self._dumps.altered(schema.table)
+
+    def _mixes_up(self, table: TableName, step: Step) -> bool:
+        """Whether a column that copies of the table know is another one under the same name from here on."""
+        known = self._schemas.get(str(table))
+        return known is not None and any(step.takes(c.name) for c in self._staging.schema(known).columns)
 
     def _proven(self, known: str, schema: TableSchema) -> Facts | None:
         """What is proven of the way from the table's last shape to this one. Rules go by the names of columns, so that

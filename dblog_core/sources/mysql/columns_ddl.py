@@ -1,9 +1,10 @@
-"""What an ALTER TABLE does to columns, where that is certain: renames, and columns that are added.
+"""What an ALTER TABLE does to columns, where that is certain: which are renamed, added, dropped or converted.
 
 A wrong reading would be wrong rows. So a statement is read to its last token by a grammar that knows little, and
 whatever it does not know, comments and names beyond ASCII included, makes the whole statement one that says nothing.
-Values of a column that is renamed with its type given anew (CHANGE) stay what they are only for types of one form each,
-and where the session was strict: the server has refused what would have lost something then.
+Values of a column whose type is given anew (CHANGE, MODIFY) stay what they are only for types of one form each, and
+where the session was strict: the server has refused what would have lost something then. Where the form is another one
+(a fraction of seconds that is rounded, bytes that are padded, the order of a SET's labels) the column is `revalued`.
 """
 
 from __future__ import annotations
@@ -43,9 +44,14 @@ _NO_NAMES = frozenset(
     ["INDEX", "KEY", "UNIQUE", "PRIMARY", "FULLTEXT", "SPATIAL", "FOREIGN", "CONSTRAINT", "CHECK", "PARTITION",
      "COLUMN", "PERIOD", "SYSTEM", "IF", "TO", "NULL", "NOT", "DEFAULT", "FIRST", "AFTER", "AS", "GENERATED"]
 )  # fmt: skip
+_KEEPING = _SAME_VALUES | frozenset(["VARCHAR", "TINYTEXT", "TEXT", "MEDIUMTEXT", "LONGTEXT", "ENUM"])
+"""Types that a strict session gives a column only where each value stays what it is, or the Arrow type is another."""
+_OPTIONS = frozenset(["ENGINE", "AUTO_INCREMENT", "ROW_FORMAT", "COMMENT", "STATS_PERSISTENT", "STATS_AUTO_RECALC"])
+_NO_ROWS_LOST = ("ADD", "REORGANIZE", "COALESCE", "REBUILD", "OPTIMIZE", "ANALYZE", "CHECK", "REPAIR")
+"""What is done to partitions so that each row finds one again, or it fails."""
 NOTHING = Step()
 """What a statement does that leaves all columns as they are: one about indexes or partitions alone."""
-_INDEXES = frozenset(["INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL"])
+_INDEXES = frozenset(["INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "PRIMARY", "CONSTRAINT", "FOREIGN", "CHECK"])
 
 
 class _Unread(Exception):
@@ -57,7 +63,7 @@ class _Read:
 
     def __init__(self, sql: str, mode: int) -> None:
         self._found: list[tuple[str, str, str]] = []
-        self._at = at = 0
+        self.at = at = 0
         while at < len(sql):
             match = _TOKEN.match(sql, at)
             if match is None or not match[0].isascii():
@@ -75,17 +81,17 @@ class _Read:
 
     @property
     def ended(self) -> bool:
-        return self._at == len(self._found)
+        return self.at == len(self._found)
 
     def peek(self) -> tuple[str, str]:
-        return ("", "") if self.ended else self._found[self._at][:2]
+        return ("", "") if self.ended else self._found[self.at][:2]
 
     def take(self, *texts: str) -> bool:
         """Steps over these words or signs if they stand here."""
-        here = self._found[self._at : self._at + len(texts)]
+        here = self._found[self.at : self.at + len(texts)]
         if [text for kind, text, _ in here if kind in ("word", "sign")] != list(texts):
             return False
-        self._at += len(texts)
+        self.at += len(texts)
         return True
 
     def must(self, *texts: str) -> None:
@@ -96,32 +102,38 @@ class _Read:
         kind, text = self.peek()
         if kind not in kinds:
             raise _Unread
-        self._at += 1
+        self.at += 1
         return text
 
     def name(self) -> str:
         kind, text = self.peek()
         if kind not in ("name", "word") or (kind == "word" and text in _NO_NAMES):
             raise _Unread
-        self._at += 1
-        return self._found[self._at - 1][2]
+        self.at += 1
+        return self._found[self.at - 1][2]
 
     def brackets(self) -> None:
         """Steps over what stands in brackets, if anything does."""
         depth = 0
         while not self.ended and (depth or self.peek() == ("sign", "(")):
             depth += {"(": 1, ")": -1}.get(self.peek()[1] if self.peek()[0] == "sign" else "", 0)
-            self._at += 1
+            self.at += 1
         if depth:
             raise _Unread
+
+    def rest(self) -> None:
+        """Steps to the end."""
+        self.at = len(self._found)
 
     def skip(self) -> None:
         """Steps to the next comma outside of brackets, or the end."""
         while not self.ended and self.peek() != ("sign", ","):
+            if self.peek() == ("sign", ")"):
+                raise _Unread
             if self.peek() == ("sign", "("):
                 self.brackets()
             else:
-                self._at += 1
+                self.at += 1
 
 
 def step(sql: str, mode: int | None) -> Step | None:
@@ -146,7 +158,13 @@ def _alter(read: _Read, *, strict: bool) -> Step:
     while not read.ended:
         read.must(",")
         _part(read, columns, strict=strict)
-    return Step(columns.renamed, tuple(columns.nulls), tuple(columns.unknown))
+    return Step(
+        columns.renamed,
+        tuple(columns.nulls),
+        tuple(columns.unknown),
+        tuple(columns.dropped),
+        tuple(columns.revalued),
+    )
 
 
 @dataclass(slots=True)
@@ -156,6 +174,8 @@ class _Columns:
     renamed: dict[str, str] = field(default_factory=dict)
     nulls: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    revalued: list[str] = field(default_factory=list)
 
     def rename(self, old: str, new: str) -> None:
         if old.lower() in {name.lower() for name in self.renamed}:
@@ -170,32 +190,80 @@ def _part(read: _Read, columns: _Columns, *, strict: bool) -> None:
     elif read.take("CHANGE"):
         read.take("COLUMN")
         old, new = read.name(), read.name()
-        _definition(read, _SAME_VALUES)
-        _place(read)
-        if not strict:
-            raise _Unread
-        columns.rename(old, new)
+        same = old.lower() == new.lower()
+        if not _converted(read, _KEEPING if same else _SAME_VALUES, strict=strict):
+            columns.rename(old, new)
+        elif same:
+            columns.revalued.append(new)
+        else:  # as if it were another column
+            columns.dropped.append(old)
+            columns.unknown.append(new)
+    elif read.take("MODIFY"):
+        read.take("COLUMN")
+        name = read.name()
+        if _converted(read, _KEEPING, strict=strict):
+            columns.revalued.append(name)
     elif read.take("ADD"):
         if not _index(read):
             read.take("COLUMN")
             name = read.name()
-            (columns.nulls if _definition(read, _NULLABLE) else columns.unknown).append(name)
-            _place(read)
+            (columns.nulls if _holds_null(read) else columns.unknown).append(name)
     elif read.take("RENAME", "INDEX") or read.take("RENAME", "KEY"):
         _pair(read)
-    elif read.take("DROP", "INDEX") or read.take("DROP", "KEY"):
-        read.name()
-    elif read.take("ALGORITHM") or read.take("LOCK"):
-        read.take("=")
-        read.one_of("word")
-    else:
+    elif read.take("DROP"):
+        _drop(read, columns)
+    elif not _touches_no_value(read, strict=strict):
         raise _Unread
 
 
+def _drop(read: _Read, columns: _Columns) -> None:
+    if read.take("PRIMARY", "KEY"):
+        return
+    if read.take("FOREIGN", "KEY") or any(read.take(word) for word in ("INDEX", "KEY", "CONSTRAINT", "CHECK")):
+        read.name()
+        return
+    read.take("COLUMN")
+    columns.dropped.append(read.name())
+
+
+def _touches_no_value(read: _Read, *, strict: bool) -> bool:
+    """Steps over a part that leaves every value as it is; False where none stands here."""
+    if read.take("ALGORITHM") or read.take("LOCK"):
+        read.take("=")
+        read.one_of("word")
+    elif read.take("FORCE"):
+        return True
+    elif read.peek()[1] in _OPTIONS:
+        read.one_of("word")
+        read.take("=")
+        read.one_of("word", "number", "text")
+    elif read.take("ALTER"):
+        read.take("COLUMN")
+        read.name()
+        if not read.take("DROP", "DEFAULT"):
+            read.must("SET", "DEFAULT")
+            read.one_of("number", "text", "word")
+    elif strict and read.take("CONVERT", "TO", "CHARACTER", "SET"):
+        read.one_of("word")
+        if read.take("COLLATE"):
+            read.one_of("word")
+    else:
+        return False
+    return True
+
+
+def _converted(read: _Read, keeping: frozenset[str], *, strict: bool) -> bool:
+    """Steps over the definition that a column is given anew; whether its values may be others by that."""
+    kind = read.peek()[1]
+    _definition(read, _NULLABLE)
+    _place(read)
+    return not (strict and kind in keeping)
+
+
 def _partitions(read: _Read) -> bool:
-    """Whether all of it is partitions that come, go, or are emptied."""
-    if read.take("ADD", "PARTITION"):
-        read.brackets()
+    """Whether all of it is about partitions: those that go or are emptied are told apart (`statements`)."""
+    if any(read.take(verb, "PARTITION") for verb in _NO_ROWS_LOST) or read.take("REMOVE", "PARTITIONING"):
+        read.rest()
     elif read.take("DROP", "PARTITION") or read.take("TRUNCATE", "PARTITION"):
         read.name()
         while read.take(","):
@@ -214,7 +282,7 @@ def _pair(read: _Read) -> tuple[str, str]:
 
 
 def _index(read: _Read) -> bool:
-    """Steps over an index; whether one stands here."""
+    """Steps over an index or a constraint; whether one stands here."""
     if read.peek()[0] != "word" or read.peek()[1] not in _INDEXES:
         return False
     read.skip()
@@ -244,6 +312,22 @@ def _definition(read: _Read, types: frozenset[str]) -> bool:
             read.one_of("text")
         elif not read.take("NULL"):
             return nulls
+
+
+def _holds_null(read: _Read) -> bool:
+    """Steps over the definition of an added column; whether it certainly holds NULL in rows from before."""
+    start = read.at
+    try:
+        nulls = _definition(read, _NULLABLE)
+        _place(read)
+        if read.ended or read.peek() == ("sign", ","):
+            return nulls
+    except _Unread:
+        pass
+    read.at = start
+    read.one_of("word")
+    read.skip()
+    return False
 
 
 def _place(read: _Read) -> None:

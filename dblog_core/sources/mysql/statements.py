@@ -45,6 +45,8 @@ class Statement:
     tables: tuple[TableName, ...] = ()
     schema: str = ""
     gone: tuple[TableName, ...] = ()
+    alters: bool = False
+    """Whether it may have given the rows that `tables` have other values."""
 
 
 _TOKEN = re.compile(
@@ -246,7 +248,7 @@ def _table_ddl(read: _Reader) -> Statement | None:
     if _moves_rows(words):
         return _swap(read, table)
     drops = {("DROP", "PARTITION"), ("TRUNCATE", "PARTITION")} & set(itertools.pairwise(words))
-    return Statement(Means.DROPS_PARTITIONS if drops else Means.HARMLESS, (table,))
+    return Statement(Means.DROPS_PARTITIONS if drops else Means.HARMLESS, (table,), alters=True)
 
 
 def _drop(read: _Reader) -> Statement | None:

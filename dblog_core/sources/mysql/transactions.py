@@ -428,6 +428,8 @@ class LogState:
             self._shapes.pop(table, None)
             index = self._batch.transaction(group.transaction)
             self._batch.signal(Altered(self._batch.next_sequence, index, table, step))
+        if statement.alters and (step is None or step.revalued):
+            self._tell(Rewritten, statement.tables, group)
 
     def _lost_rows(self, statement: Statement, group: Group) -> None:
         """Rows that come or go without row events."""
