@@ -10,6 +10,7 @@ import pytest
 
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SourceRefused, ValueOutOfRange
+from dblog_core.filters import parse
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.wiring import open_source
 from tests.contract.keyed import (
@@ -20,6 +21,7 @@ from tests.contract.keyed import (
     fill,
     mariadb_cases,
     mysql_cases,
+    order_of,
     postgres_cases,
     shape,
 )
@@ -42,6 +44,41 @@ def test_a_key_of_any_type_is_read_in_the_servers_order(
     every_way(database, reader, schema)
     # No index serves a range of a SET: a plan must say so.
     assert (reader.explain(schema).index is None) == case.startswith("set")
+
+
+CITEXTS = ["a", "B", "c", "D", "_", "Z", "é", "É2", "x y", "b2", "[", "0"]
+LTREES = ["a", "B", "a.b", "a_1", "A.b.c", "b", "Z9"]
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+@pytest.mark.parametrize(
+    ("types", "rows"),
+    [
+        (["citext"], [(f"'{text}'",) for text in CITEXTS]),
+        (["ltree"], [(f"'{path}'",) for path in LTREES]),
+        (
+            ["int", "citext", "ltree"],
+            [(str(n), f"'{t}'", f"'{p}'") for n in (1, 2) for t in CITEXTS[:4] for p in LTREES[:3]],
+        ),
+    ],
+    ids=["citext", "ltree", "composite"],
+)
+def test_a_key_of_a_type_of_an_extension_is_read_by_the_types_own_operators(
+    database: Database, source: Source, reader: ChunkReader, types: list[str], rows: list[tuple[str, ...]]
+) -> None:
+    """In the order of citext's index, not of text's, in which the bounds of chunks would leave rows out."""
+    run(database, "CREATE SCHEMA apart", "CREATE EXTENSION citext SCHEMA apart", "CREATE EXTENSION ltree")
+    fill(database, [kind.replace("citext", "apart.citext") for kind in types], rows)
+    schema = shape(database, reader)
+    every_way(database, reader, schema)
+    assert reader.explain(schema).index
+    number = next(iter(reader.read(schema, after=None, upto=None, limit=1).rows.column("n").to_pylist()))
+    if types == ["citext"]:
+        (found,) = parse([("k0", "=", "b")], schema)
+        assert reader.read(schema, after=None, upto=None, limit=9, filters=(found,)).rows.column("k0").to_pylist() == [
+            "B"
+        ]
+    assert number == order_of(database, schema)[0]
 
 
 @pytest.mark.parametrize("case", COMPOSITES)

@@ -175,26 +175,40 @@ def labels(column: Column) -> tuple[str, ...]:
     return found
 
 
-def _number(label: str, column: Column) -> int:
+def _place(label: str, column: Column) -> int | None:
+    """The place of a label among the column's. The catalogue prints characters beyond 16 bits as question marks."""
     known = labels(column)
-    if label in known:
-        return known.index(label) + 1
+    shown = label if label in known else _WIDE.sub("?", label)
+    if known.count(shown) > 1:
+        raise _refused(column, f"the catalogue prints several of its labels as {shown!r}", LABELS_ALIKE)
+    return known.index(shown) if shown in known else None
+
+
+_SCALED = re.compile(r"double\(", re.IGNORECASE)
+_WIDE = re.compile("[\U00010000-\U0010ffff]")
+LABELS_ALIKE = "give the labels texts that differ in characters of 16 bits, or use another column as the key"
+
+
+def _number(label: str, column: Column) -> int:
+    place = _place(label, column)
+    if place is not None:
+        return place + 1
     if label == "":
         return 0  # what a server that was not strict has stored for an invalid label
-    raise _refused(column, f"{label!r} is not one of its labels", f"give one of: {', '.join(known)}")
+    raise _refused(column, f"{label!r} is not one of its labels", f"give one of: {', '.join(labels(column))}")
 
 
 def _members(text: str, column: Column) -> str:
     """A SET's text in the order of its labels, as the server prints it."""
-    known, given = labels(column), text.split(",") if text else []
-    if wrong := [label for label in given if label not in known]:
-        raise _refused(column, f"{wrong[0]!r} is not one of its labels", f"give some of: {', '.join(known)}")
-    return ",".join(label for label in known if label in given)
+    places = {label: _place(label, column) for label in (text.split(",") if text else [])}
+    if wrong := [label for label, place in places.items() if place is None]:
+        raise _refused(column, f"{wrong[0]!r} is not one of its labels", f"give some of: {', '.join(labels(column))}")
+    return ",".join(sorted(places, key=lambda label: places[label] or 0))
 
 
 def _bits(members: str, column: Column) -> int:
-    given = members.split(",")
-    return sum(1 << i for i, label in enumerate(labels(column)) if label in given)
+    places = (_place(label, column) for label in (members.split(",") if members else []))
+    return sum(1 << place for place in places if place is not None)
 
 
 def _decimal(text: str, column: Column) -> decimal.Decimal:
@@ -210,8 +224,9 @@ def _decimal(text: str, column: Column) -> decimal.Decimal:
 
 def selected(column: Column) -> str:
     name = quoted(column.name)
-    if pa.types.is_float32(column.type):
-        return f"CAST({name} AS DOUBLE)"  # a FLOAT is printed with six digits; as a double it is printed exactly
+    if pa.types.is_float32(column.type) or _SCALED.match(column.source_type):
+        # A FLOAT is printed with six digits, and DOUBLE(M,D) with D; as a double without either it is printed exactly.
+        return f"CAST({name} AS DOUBLE)"
     if size := NATIVE.get(_base(column)):
         return f"CAST({name} AS BINARY({size}))"  # as the log has it
     return name

@@ -41,6 +41,19 @@ _ESTIMATE = """
 """
 
 
+_OPERATORS = """
+    SELECT given.name, n.nspname
+    FROM unnest(%s::text[]) AS given(name)
+    JOIN pg_opclass c ON c.opcintype = to_regtype(regexp_replace(given.name, '\\(.*\\)$', '')) AND c.opcdefault
+    JOIN pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree'
+    JOIN pg_amop a ON a.amopfamily = c.opcfamily AND a.amopstrategy = 3
+        AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype
+    JOIN pg_operator o ON o.oid = a.amopopr
+    JOIN pg_namespace n ON n.oid = o.oprnamespace
+    WHERE n.nspname <> 'pg_catalog'
+"""
+
+
 class PostgresChunkReader:
     """A ChunkReader on one connection, made on first use."""
 
@@ -48,6 +61,7 @@ class PostgresChunkReader:
         self._config = config
         self._connection: Connection | None = None
         self._sources: dict[TableName, sql.Composable] = {}
+        self._made: dict[str, str | None] = {}
 
     def schema(self, table: TableName) -> TableSchema:
         with translated(self._config):
@@ -73,7 +87,10 @@ class PostgresChunkReader:
     def explain(self, schema: TableSchema, *, filters: Sequence[Filter] = ()) -> ReadPlan:
         first, last = self._keys(schema, ()), self.last_key(schema)
         after = first[0] if first and first[0] != last else None
-        bounds, passing = conditions.between(schema, after, last), conditions.passing(schema, filters)
+        bounds, passing = (
+            conditions.between(schema, after, last, self._operators(schema)),
+            conditions.passing(schema, filters, self._operators(schema)),
+        )
         tail = self._query(schema, conditions.every([*bounds, *passing]), conditions.order(schema), _USUAL_LIMIT)
         chunk = sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(_named, schema.columns)), tail)
         counted = sql.SQL("SELECT FROM {} WHERE {}").format(self._source(schema.table), conditions.every(passing))
@@ -88,7 +105,9 @@ class PostgresChunkReader:
 
     def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:
         """One SELECT of the key's columns for each key, so that neither memory nor a snapshot grows with the table."""
-        while keys := self._keys(schema, conditions.between(schema, after, upto), skip=every - 1):
+        while keys := self._keys(
+            schema, conditions.between(schema, after, upto, self._operators(schema)), skip=every - 1
+        ):
             after = keys[0]
             yield after
 
@@ -101,23 +120,34 @@ class PostgresChunkReader:
         limit: int,
         filters: Sequence[Filter] = (),
     ) -> Chunk:
-        condition = [*conditions.between(schema, after, upto), *conditions.passing(schema, filters)]
+        condition = [
+            *conditions.between(schema, after, upto, self._operators(schema)),
+            *conditions.passing(schema, filters, self._operators(schema)),
+        ]
         query = self._query(schema, conditions.every(condition), conditions.order(schema), limit)
         return self._chunk(schema, schema.columns, query, plans.BY_INDEX, filters)
 
     def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
-        condition = [conditions.listed(schema, keys), *conditions.passing(schema, filters)]
+        condition = [
+            conditions.listed(schema, keys, self._operators(schema)),
+            *conditions.passing(schema, filters, self._operators(schema)),
+        ]
         query = self._query(schema, conditions.every(condition), conditions.order(schema), None)
         return self._chunk(schema, schema.columns, query, plans.BY_LOOKUP, filters)
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
-        return self._hashes(schema, conditions.between(schema, after, upto), limit, plans.BY_INDEX)
+        return self._hashes(
+            schema, conditions.between(schema, after, upto, self._operators(schema)), limit, plans.BY_INDEX
+        )
 
     def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
-        return self._hashes(schema, [conditions.listed(schema, keys)], None, plans.BY_LOOKUP)
+        return self._hashes(schema, [conditions.listed(schema, keys, self._operators(schema))], None, plans.BY_LOOKUP)
 
     def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
-        condition, answer = conditions.between(schema, after, upto), canonical.range_shape(schema)
+        condition, answer = (
+            conditions.between(schema, after, upto, self._operators(schema)),
+            canonical.range_shape(schema),
+        )
         rows, snapshot = self._hashed(schema, answer, condition, limit, plans.BY_INDEX, HashQuery.range)
         return canonical.range_hash(rows, schema, snapshot)
 
@@ -133,6 +163,15 @@ class PostgresChunkReader:
 
     def _table(self, name: TableName) -> catalogue.CatalogueTable:
         return catalogue.table(self._open(), name)
+
+    def _operators(self, schema: TableSchema) -> dict[str, str]:
+        """The schemas of the operators of types that users and extensions have made, see `conditions`."""
+        made = {column.source_type for column in schema.columns if "." in column.source_type}
+        if unknown := made - self._made.keys():
+            with translated(self._config):
+                found = dict(rows(self._open(), _OPERATORS, (sorted(unknown),)))
+            self._made.update({name: found.get(name) for name in unknown})
+        return {name: own for name in made if (own := self._made[name]) is not None}
 
     def _source(self, name: TableName) -> sql.Composable:
         """The FROM item: an inheritance parent without its children, whose rows the log shows under their own names."""

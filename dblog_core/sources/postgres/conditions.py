@@ -2,13 +2,17 @@
 
 COPY takes no parameters, so values become literals made by psycopg2's own quoting, cast to the column's type. Row
 comparisons such as (a, b) > (1, 2) read a range of the key's index.
+
+`operators`: by the name of a type, the schema of its own operators where that is not pg_catalog, the one that our
+sessions look in. They are called by it: otherwise there is no operator for the type (ltree), or, worse, that of another
+type that it turns into (citext would be compared as text, in another order than its index has).
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from psycopg2 import sql
@@ -32,8 +36,14 @@ def order(schema: TableSchema, direction: str = "ASC") -> sql.Composable:
     return sql.SQL(", ").join(one.format(sql.Identifier(name)) for name in schema.key)
 
 
-def between(schema: TableSchema, after: Key | None, upto: Key | None) -> list[sql.Composable]:
+def between(
+    schema: TableSchema, after: Key | None, upto: Key | None, operators: Mapping[str, str]
+) -> list[sql.Composable]:
     """after < key <= upto; None is open."""
+    if any(column.source_type in operators for column in schema.key_columns):
+        above = [] if after is None else _beyond(schema, after, (">", ">=", ">"), operators)
+        below = [] if upto is None else _beyond(schema, upto, ("<", "<=", "<="), operators)
+        return [*above, *below]
     return [
         sql.SQL("{} {} {}").format(_names(schema), sql.SQL(comparison), _literals(schema, key))
         for comparison, key in ((">", after), ("<=", upto))
@@ -41,21 +51,55 @@ def between(schema: TableSchema, after: Key | None, upto: Key | None) -> list[sq
     ]
 
 
-def listed(schema: TableSchema, keys: Sequence[Key]) -> sql.Composable:
+def _beyond(
+    schema: TableSchema, key: Key, forms: tuple[str, str, str], operators: Mapping[str, str]
+) -> Iterator[sql.Composable]:
+    """The same as a row comparison, column by column: its operators cannot be of different schemas.
+
+    `forms`: the comparison of a part that is followed by others, that of the first alone, and that of the last.
+    """
+    strict, first, last = forms
+    columns, equal = schema.key_columns, list[sql.Composable]()
+    alternatives = []
+    for number, (column, part) in enumerate(zip(columns, key, strict=True)):
+        op = last if number == len(columns) - 1 else strict
+        alternatives.append(sql.SQL("({})").format(every([*equal, _compared(column, op, part, operators)])))
+        equal.append(_compared(column, "=", part, operators))
+    yield _compared(columns[0], first, key[0], operators)  # for the index
+    yield sql.SQL("({})").format(sql.SQL(" OR ").join(alternatives))
+
+
+def _compared(column: Column, op: str, part: Any, operators: Mapping[str, str]) -> sql.Composable:
+    schema = operators.get(column.source_type)
+    called = sql.SQL(op) if schema is None else sql.SQL(f"OPERATOR({{}}.{op})").format(sql.Identifier(schema))
+    return sql.SQL("{} {} {}").format(sql.Identifier(column.name), called, _literal(part, column))
+
+
+def listed(schema: TableSchema, keys: Sequence[Key], operators: Mapping[str, str]) -> sql.Composable:
     """The key is one of `keys`."""
     if not keys:
         return sql.SQL("false")
+    if any(column.source_type in operators for column in schema.key_columns):
+        whole = (
+            every(_compared(c, "=", part, operators) for c, part in zip(schema.key_columns, key, strict=True))
+            for key in keys
+        )
+        return sql.SQL("({})").format(sql.SQL(" OR ").join(sql.SQL("({})").format(one) for one in whole))
     found = sql.SQL(", ").join(_literals(schema, key) for key in keys)
     return sql.SQL("{} IN (VALUES {})").format(_names(schema), found)
 
 
-def passing(schema: TableSchema, filters: Iterable[Filter]) -> list[sql.Composable]:
+def passing(schema: TableSchema, filters: Iterable[Filter], operators: Mapping[str, str]) -> list[sql.Composable]:
     """A condition for each filter; the server says which types it can compare."""
     columns = {c.name: c for c in schema.columns}
-    return [_filter(f, columns[f.column]) for f in filters]
+    return [_filter(f, columns[f.column], operators) for f in filters]
 
 
-def _filter(given: Filter, column: Column) -> sql.Composable:
+def _filter(given: Filter, column: Column, operators: Mapping[str, str]) -> sql.Composable:
+    if column.source_type in operators:
+        op = "=" if given.op == "in" else given.op
+        either = sql.SQL(" OR ").join(_compared(column, op, value, operators) for value in given.values)
+        return sql.SQL("({})").format(either)
     values = sql.SQL(", ").join(_literal(value, column) for value in given.values)
     form = "{} IN ({})" if given.op == "in" else "{} " + given.op + " {}"
     return sql.SQL(form).format(sql.Identifier(column.name), values)
