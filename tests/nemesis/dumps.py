@@ -75,6 +75,7 @@ class Dumps:
     def _request(self) -> tuple[str, DumpRequest]:
         draw, schema = self._draw, self._schema
         accounts, names, small = f"{schema}.accounts", f"{schema}.names", f"{schema}.small"
+        shapes = f"{schema}.shapes"
         number = draw.randrange(COLD)
         options: dict[str, Any] = {"chunk_size": draw.choice((20, 100, 400)), "ranges": draw.choice((None, 1, 3))}
         keys = tuple(draw.sample(range(COLD * 2 + 50), 12))
@@ -84,6 +85,7 @@ class Dumps:
             "table": DumpRequest((accounts,), **options),
             "same": DumpRequest((accounts,), chunk_size=33),
             "truncated": DumpRequest((small,), chunk_size=SMALL // 10),
+            "reshaped": DumpRequest((shapes,), chunk_size=SMALL // 10),
             "keys": DumpRequest((accounts,), keys=keys),
             "names": DumpRequest((names,), keys=tuple(f"n{key}" for key in keys)),
             "range": DumpRequest((accounts,), key_from=number, key_to=number + 300, **options),

@@ -12,9 +12,7 @@ from typing import Any
 
 from tests.fix_servers import Database
 from tests.nemesis.replicas import Consumer, Key, Mirror, Row, State, values
-from tests.nemesis.workload import ADDED, COLUMNS, TABLES
-
-DEFAULTS = {ADDED: None}  # what older rows have in the column that is added
+from tests.nemesis.workload import ADDED, COLUMNS, TABLES, column_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ def check_same_log(found: list[Entry], reference: list[Entry]) -> None:
 
 def fingerprints(entries: list[Entry], rows: dict[str, dict[Key, Row]]) -> Iterator[int]:
     """The fingerprint of all rows after every transaction. Columns that an event left out keep their value."""
-    state = State(DEFAULTS)
+    state = State()
     for table, found in rows.items():
         for key, row in found.items():
             state.put(table, key, row)
@@ -119,12 +117,13 @@ def check_replicas(
     lines: list[dict[str, Any]], start: dict[str, dict[Key, Row]], end: dict[str, dict[Key, Row]], schema: str
 ) -> None:
     """The source at every place of the log agrees with every dump line; it and a keyed consumer end as the source."""
-    defaults = {(f"{schema}.{table}", column): value for (table, column), value in DEFAULTS.items()}
-    mirror = Mirror({f"{schema}.{table}": rows for table, rows in start.items()}, defaults).follow(lines)
-    consumer = Consumer(lines, defaults)
+    mirror = Mirror({f"{schema}.{table}": rows for table, rows in start.items()}).follow(lines)
+    consumer = Consumer(lines)
     for table, rows in end.items():
         name = f"{schema}.{table}"
-        for who, held in (("the mirror", mirror.state.tables.get(name, {})), ("a consumer", consumer.rows(name))):
+        columns = next(iter(rows.values()), {}).keys()
+        for who, state in (("the mirror", mirror.state), ("a consumer", consumer.state)):
+            held = state.shaped(name, columns)
             wrong = [(k, rows.get(k), held.get(k)) for k in rows.keys() | held.keys() if rows.get(k) != held.get(k)]
             assert not wrong, f"{who} differs from {name} in {len(wrong)} rows: key, source, {who}: {wrong[:3]}"
 
@@ -133,10 +132,25 @@ def source_rows(database: Database) -> dict[str, dict[Key, Row]]:
     """Every row of the source, by key, in the form of lines."""
     found: dict[str, dict[Key, Row]] = {}
     for table in TABLES:
-        names = [row[0] for row in database.query(_NAMES.format(database.schema, table))]
+        names = columns(database, table)
         rows = database.query(f"SELECT {', '.join(names)} FROM {table}")
-        found[table] = {(row[0],): values(names, row) for row in rows}
+        found[table] = {(row[0],): values(map(column_of, names), row) for row in rows}
     return found
+
+
+def columns(database: Database, table: str) -> list[str]:
+    """The names of a table's columns as they are now, in their order."""
+    return [str(row[0]) for row in database.query(_NAMES.format(database.schema, table))]
+
+
+def by_column(line: dict[str, Any]) -> dict[str, Any]:
+    """The line with its columns under names that no change of shape has given."""
+    images = {
+        side: {column_of(name): value for name, value in line[side].items()}
+        for side in ("before", "after")
+        if line[side] is not None
+    }
+    return {**line, **images, "unchanged": [column_of(name) for name in line["unchanged"]]}
 
 
 _NAMES = (
@@ -161,6 +175,7 @@ def check_equal(source: dict[str, dict[Key, Row]], lake: dict[str, dict[Key, Row
 _STATEMENT = re.compile(r"### (INSERT INTO|UPDATE|DELETE FROM) `(\w+)`\.`(\w+)`")
 _VALUE = re.compile(r"###   @(\d+)=(.*)")
 _TRUNCATE = re.compile(r"TRUNCATE TABLE (\w+)\.(\w+)")
+_ALTER = re.compile(r"ALTER TABLE (\w+)\.(\w+) (ADD|DROP) COLUMN (\w+)")
 
 
 def _binlog(database: Database, start: tuple[str, int]) -> list[str]:
@@ -197,14 +212,18 @@ def binlog_entries(database: Database, start: tuple[str, int]) -> list[Entry]:
     statement: tuple[str, str] | None = None
     images: list[dict[int, str]] = []
     transaction = 0
+    columns = {**COLUMNS, ADDED[0]: [*COLUMNS[ADDED[0]], ADDED[1]]}
     for line in [*_binlog(database, start), "end"]:
         if value := _VALUE.match(line):
             images[-1][int(value[1])] = value[2]
         elif line in ("### SET", "### WHERE"):
             images.append({})
         else:
-            entries += _binlog_rows(statement, images, transaction)
+            entries += _binlog_rows(statement, images, transaction, columns)
             statement, images = None, []
+            if (match := _ALTER.match(line)) and (match[1], match[2]) == (database.name, "shapes"):
+                others = [name for name in columns["shapes"] if name != column_of(match[4])]
+                columns["shapes"] = [*others, match[4]] if match[3] == "ADD" else others
             if (match := _STATEMENT.match(line)) and match[2] == database.name and match[3] in TABLES:
                 statement = (match[1].split()[0], match[3])
             elif (match := _TRUNCATE.match(line)) and match[1] == database.name:
@@ -213,11 +232,13 @@ def binlog_entries(database: Database, start: tuple[str, int]) -> list[Entry]:
     return entries
 
 
-def _binlog_rows(statement: tuple[str, str] | None, images: list[dict[int, str]], transaction: int) -> list[Entry]:
+def _binlog_rows(
+    statement: tuple[str, str] | None, images: list[dict[int, str]], transaction: int, columns: dict[str, list[str]]
+) -> list[Entry]:
     if statement is None:
         return []
     verb, table = statement
-    rows = [_binlog_row(table, image) for image in images]
+    rows = [_binlog_row(columns[table], image) for image in images]
     new, old = rows[-1], rows[0]
     if verb == "DELETE":
         return [Entry(table, "d", old["id"], None, transaction)]
@@ -229,8 +250,7 @@ def _binlog_rows(statement: tuple[str, str] | None, images: list[dict[int, str]]
     ]
 
 
-def _binlog_row(table: str, image: dict[int, str]) -> Row:
-    names = [*COLUMNS[table], *([ADDED[1]] if table == ADDED[0] else [])]
+def _binlog_row(names: list[str], image: dict[int, str]) -> Row:
     row: Row = {}
     for name, text in zip(names, (image[number] for number in sorted(image)), strict=False):
         if text == "NULL":
@@ -259,7 +279,7 @@ def _slot_rows(event: dict[str, Any], transaction: int) -> list[Entry]:
     table, action = event["table"], event["action"]
     if action == "T":
         return [Entry(table, "t", None, None, transaction)]
-    new = {c["name"]: c["value"] for c in event.get("columns", ())}
+    new = {column_of(c["name"]): c["value"] for c in event.get("columns", ())}
     old = {c["name"]: c["value"] for c in event.get("identity", ())}
     if action == "D":
         return [Entry(table, "d", old["id"], None, transaction)]

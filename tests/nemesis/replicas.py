@@ -6,10 +6,13 @@ lines alone, and holds every dump line against what the source was at that place
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
+
+from tests.nemesis.workload import default_of
 
 Line = dict[str, Any]
 Row = dict[str, Any]
@@ -28,8 +31,7 @@ def values(columns: Iterable[str], row: Iterable[Any]) -> Row:
 class State:
     """The rows of some tables, and a fingerprint of them that costs as little as the change."""
 
-    def __init__(self, defaults: dict[tuple[str, str], Any] | None = None) -> None:
-        self._defaults = defaults or {}  # (table, column) -> what older rows have in a column that is added
+    def __init__(self) -> None:
         self._columns: dict[str, set[str]] = {}
         self.tables: dict[str, dict[Key, Row]] = {}
         self.fingerprint = 0
@@ -56,8 +58,7 @@ class State:
     def know(self, table: str, row: Row) -> None:
         """Adds columns that have appeared to the rows that are there."""
         known = self._columns.setdefault(table, set(row))
-        added = {n: self._defaults[table, n] for n in row.keys() - known if (table, n) in self._defaults}
-        if not added:
+        if not (added := _defaults(table, row.keys() - known)):
             return
         known.update(added)
         for key, old in list(self.tables.get(table, {}).items()):
@@ -70,6 +71,22 @@ class State:
         self.know(table, after)
         self.put(table, key, {**{name: old[name] for name in unchanged if old and name in old}, **after})
 
+    def shaped(self, table: str, columns: Iterable[str]) -> dict[Key, Row]:
+        """The rows with these columns: without those that are gone, and with those that came after the last line."""
+        names = list(columns)
+        came = _defaults(table, names)
+        rows = self.tables.get(table, {})
+        return {key: {n: row[n] if n in row else came.get(n) for n in names} for key, row in rows.items()}
+
+
+def _defaults(table: str, columns: Iterable[str]) -> Row:
+    """What rows have in those of the columns that came after them."""
+    found: Row = {}
+    for name in columns:
+        with contextlib.suppress(KeyError):
+            found[name] = default_of(table.rpartition(".")[2], name)
+    return found
+
 
 def _hash(table: str, key: Key, row: Row) -> int:
     return hash((table, key, tuple(sorted(row.items(), key=operator.itemgetter(0)))))
@@ -78,8 +95,8 @@ def _hash(table: str, key: Key, row: Row) -> int:
 class Consumer:
     """A keyed consumer: every line counts."""
 
-    def __init__(self, lines: Iterable[Line] = (), defaults: dict[tuple[str, str], Any] | None = None) -> None:
-        self.state = State(defaults)
+    def __init__(self, lines: Iterable[Line] = ()) -> None:
+        self.state = State()
         self._seen: dict[tuple[str, Key], int] = {}
         self._left: dict[tuple[str, Key], Row | None] = {}  # a row that has just left its key
         for line in lines:
@@ -113,8 +130,8 @@ class Consumer:
 class Mirror:
     """The source at every place of the log, from its rows before the first line on. Raises AssertionError."""
 
-    def __init__(self, rows: dict[str, dict[Key, Row]], defaults: dict[tuple[str, str], Any] | None = None) -> None:
-        self.state = State(defaults)
+    def __init__(self, rows: dict[str, dict[Key, Row]]) -> None:
+        self.state = State()
         self._seen: dict[tuple[str, Key], int] = {}
         self._left: dict[tuple[str, Key], Row | None] = {}
         for table, found in rows.items():

@@ -1,21 +1,47 @@
 """Writers over few hot and many cold keys; every row carries the number of the operation that wrote it.
 
 Each writer owns the keys that are its number modulo the writers, so operation numbers grow along every key's history
-and a row that goes back is seen at once. Now and then a table is truncated; once a column is added to another.
+and a row that goes back is seen at once. Now and then a table is truncated; once a column is added to another, and
+`shapes` changes its columns all the time.
+
+A column of `shapes` is named by a number that no other has, which is its default too, and by how often it was renamed:
+`x12r3`. So a name tells which column it is (`column_of`), and what rows have in it that were there before it.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import threading
 from typing import Any
 
 from tests.fix_servers import Database
 
-TABLES = ("accounts", "names", "small")
-COLUMNS = {"accounts": ["id", "op", "amount", "note"], "names": ["id", "op", "big"], "small": ["id", "op", "note"]}
+TABLES = ("accounts", "names", "small", "shapes")
+COLUMNS = {
+    "accounts": ["id", "op", "amount", "note"],
+    "names": ["id", "op", "big"],
+    "small": ["id", "op", "note"],
+    "shapes": ["id", "op", "x0"],
+}
 ADDED = ("accounts", "extra")  # the column that comes meanwhile
 HOT, COLD, SMALL = 20, 2_000, 300
+SHAPES = 5  # columns of `shapes` at most, so that some are dropped
+_NUMBERED = re.compile(r"x(\d+)(r\d+)?")
+
+
+def column_of(name: str) -> str:
+    """The column that a name of any time stands for."""
+    return f"x{match[1]}" if (match := _NUMBERED.fullmatch(name)) else name
+
+
+def default_of(table: str, column: str) -> Any:
+    """What rows have in a column that came after them; KeyError if it was always there."""
+    if (table, column) == ADDED:
+        return None
+    if table == "shapes" and (match := _NUMBERED.fullmatch(column)):
+        return int(match[1])
+    raise KeyError(column)
 
 
 def create_tables(database: Database) -> None:
@@ -25,6 +51,7 @@ def create_tables(database: Database) -> None:
         f"CREATE TABLE accounts (id bigint PRIMARY KEY, op bigint NOT NULL, amount decimal(12,2), note {text})",
         f"CREATE TABLE names (id varchar(40) PRIMARY KEY, op bigint NOT NULL, big {text})",
         "CREATE TABLE small (id bigint PRIMARY KEY, op bigint NOT NULL, note varchar(20))",
+        "CREATE TABLE shapes (id bigint PRIMARY KEY, op bigint NOT NULL, x0 int DEFAULT 0)",
     )
     if database.kind == "postgres":  # stored out of line: an update that leaves such a value alone leaves it out
         database.execute("ALTER TABLE names ALTER big SET STORAGE EXTERNAL")
@@ -36,6 +63,7 @@ def create_tables(database: Database) -> None:
             names = [(f"n{i}", 0, "x" * (3000 if i % 50 == 0 else 20)) for i in range(COLD // 4)]
             cursor.executemany("INSERT INTO names VALUES (%s, %s, %s)", names)
             cursor.executemany("INSERT INTO small VALUES (%s, %s, %s)", [(i, 0, f"small {i}") for i in range(SMALL)])
+            cursor.executemany("INSERT INTO shapes VALUES (%s, %s, %s)", [(i, 0, i * 3) for i in range(SMALL)])
     finally:
         connection.close()
 
@@ -46,7 +74,7 @@ class Writers:
     def __init__(self, database: Database, *, seed: int, count: int = 2) -> None:
         self._database, self._count = database, count
         self._stop, self._added = threading.Event(), threading.Event()
-        self.transactions = self.truncates = 0
+        self.transactions = self.truncates = self.alters = 0
         self.faults: list[BaseException] = []
         self._threads = [
             threading.Thread(target=self._run, args=(number, random.Random(seed * 100 + number)))
@@ -92,16 +120,45 @@ class Writers:
 
     def _statement(self, connection: Any, number: int, draw: random.Random) -> None:
         """Now and then what is no row change; the first writer alone, so that two never wait for each other."""
-        if number or draw.random() > 0.01:
+        if number or draw.random() > 0.04:
             return
         with connection.cursor() as cursor:
-            if self.transactions > 150 and not self.added:
+            if draw.random() < 0.8:
+                self.alters += 1  # before it: its answer may be lost
+                cursor.execute(self._alter(self._shape(cursor), draw))
+            elif self.transactions > 150 and not self.added:
                 if not self._has_column(cursor):
                     cursor.execute(f"ALTER TABLE {ADDED[0]} ADD COLUMN {ADDED[1]} varchar(20)")
                 self._added.set()
             else:
                 cursor.execute(f"TRUNCATE TABLE {self._database.schema}.small")
                 self.truncates += 1
+
+    def _shape(self, cursor: Any) -> list[str]:
+        """The columns of `shapes` that come and go, as they are now; for the first writer, which alone changes them."""
+        cursor.execute(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = 'shapes' "
+            "ORDER BY ordinal_position",
+            (self._database.schema,),
+        )
+        return [str(row[0]) for row in cursor.fetchall()][2:]
+
+    def _alter(self, names: list[str], draw: random.Random) -> str:
+        """A change of the shape of `shapes`, whose columns are `names`."""
+        table, postgres = f"ALTER TABLE {self._database.schema}.shapes", self._database.kind == "postgres"
+        number, name = self.alters, draw.choice(names) if names else ""
+        match draw.randrange(6):
+            case 0 | 1 if len(names) < SHAPES:
+                return f"{table} ADD COLUMN x{number} int {'NOT NULL ' * draw.randrange(2)}DEFAULT {number}"
+            case 2 if len(names) > 1:
+                return f"{table} DROP COLUMN {name}"
+            case 3 | 4 if names:
+                return f"{table} RENAME COLUMN {name} TO {column_of(name)}r{number}"
+            case 5 if names:
+                change = f"ALTER COLUMN {name} TYPE bigint" if postgres else f"MODIFY COLUMN {name} bigint"
+                return f"{table} {change}"
+        # Every row is written anew, and has the values that it had.
+        return f"{table} ALTER COLUMN op TYPE bigint USING op + 0" if postgres else f"{table} FORCE"
 
     def _has_column(self, cursor: Any) -> bool:
         """Whether an ALTER whose answer was lost has come to pass."""
@@ -128,7 +185,10 @@ class Writers:
     def _operation(self, cursor: Any, number: int, operation: int, draw: random.Random) -> None:
         key = draw.randrange(HOT if draw.random() < 0.5 else COLD * 2) // self._count * self._count + number
         name, other = f"n{key}", f"n{key + COLD * 2}"
-        match draw.randrange(10):
+        match draw.randrange(12):
+            case 10 | 11:
+                key = key % SMALL // self._count * self._count + number
+                self._write_shapes(cursor, number, key, operation, draw)
             case 0:
                 cursor.execute("DELETE FROM accounts WHERE id = %s", (key,))
             case 1:
@@ -157,6 +217,17 @@ class Writers:
                 cursor.execute("DELETE FROM names WHERE id = %s", (name,))
                 big = "y" * (2600 + operation % 100 if operation % 3 == 0 else 10)
                 cursor.execute("INSERT INTO names VALUES (%s, %s, %s)", (name, operation, big))
+
+    def _write_shapes(self, cursor: Any, number: int, key: int, operation: int, draw: random.Random) -> None:
+        """Columns that come and go are named by the writer alone that changes them; others have their default."""
+        if draw.random() < 0.5:
+            names = [] if number else self._shape(cursor)
+            sets = "".join(f", {name} = {operation}" for name in names if draw.random() < 0.5)
+            cursor.execute(f"UPDATE shapes SET op = {operation}{sets} WHERE id = {key}")
+            return
+        cursor.execute("DELETE FROM shapes WHERE id = %s", (key,))
+        if operation % 3:
+            cursor.execute("INSERT INTO shapes (id, op) VALUES (%s, %s)", (key, operation))
 
 
 def _is_undone(error: BaseException) -> bool:
