@@ -71,7 +71,9 @@ def _unfinished(lake: Location, status: LakeStatus) -> int | None:
 def _table(staging: Staging, work: Work, known: TableStatus | None, *, history: bool) -> Json:
     schema = staging.schema(work.schema)
     before = known.schema if known is not None and known.version is not None else None
-    change = _change(staging.schema(before), schema) if before is not None else {}
+    change = _change(work.renames.shape(staging.schema(before)), schema) if before is not None else {}
+    if renamed := {old: now for old, now in _renamed(work, staging, before).items() if now in schema.arrow.names}:
+        change = {"renamed": renamed, **change}
     return {
         "table": work.table,
         "does": _does(schema, change, known, history=history),
@@ -85,6 +87,12 @@ def _table(staging: Staging, work: Work, known: TableStatus | None, *, history: 
         "ghosts": [{"dump": m.dump, "since": m.since, "from": m.key_from, "to": m.key_to} for m in work.finished],
         "history": history,
     }
+
+
+def _renamed(work: Work, staging: Staging, before: str | None) -> dict[str, str]:
+    """The columns of the shape before that have another name by now."""
+    names = [] if before is None else [c.name for c in staging.schema(before).columns]
+    return {name: now for name in names if (now := work.renames.name(name)) != name}
 
 
 def _does(schema: TableSchema, change: Json, known: TableStatus | None, *, history: bool) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from dblog_core.events import FINISHED, SCHEMA, TRUNCATE
+from dblog_core.renames import Renames
+from dblog_core.schema import TableSchema
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
 
 MAX_ROWS = 500_000
@@ -55,6 +57,23 @@ class Work:
         return [*seen, self.schema]
 
     @property
+    def renames(self) -> Renames:
+        """The renames of columns that some of its rows lie before."""
+        return Renames.of(self.reshaped)
+
+    def plain(self) -> Work:
+        """The work without what is proven of its shapes: for a lake that does not follow them."""
+        return replace(self, reshaped=tuple(replace(m, renamed=None, filled=None) for m in self.reshaped))
+
+    def shapes(self, schema: Callable[[str], TableSchema]) -> list[TableSchema]:
+        """The shapes of all its rows, with the column names that they have by its end. `schema`: of a fingerprint."""
+        renames = self.renames
+        found = [(f.schema, part.first_offset) for f in self.files for part in stretches(f, renames)]
+        found += [(c.schema, c.first_offset) for c in self.chunks]
+        shapes = [renames.after(offset).shape(schema(fingerprint)) for fingerprint, offset in found]
+        return list({shape.fingerprint: shape for shape in shapes}.values())
+
+    @property
     def last(self) -> int:
         """The last offset of its rows and marks."""
         rows = [f.last_offset for f in self.files] + [c.first_offset + c.rows - 1 for c in self.chunks]
@@ -69,6 +88,13 @@ class Work:
     def lower(self) -> int:
         """Rows up to this offset vanish."""
         return max(self.truncated or 0, self.floor or 0)
+
+
+def stretches(file: DataFile, renames: Renames) -> list[DataFile]:
+    """The parts of a file between the renames, so that all rows of each take part in the same ones."""
+    ends = [s.offset for s in renames.steps if file.first_offset <= s.offset < file.last_offset]
+    starts = [file.first_offset, *(end + 1 for end in ends)]
+    return [file.cut(first, last) for first, last in zip(starts, [*ends, file.last_offset], strict=True)]
 
 
 def next_span(manifests: Iterable[Manifest], *, max_rows: int = MAX_ROWS, max_bytes: int = MAX_BYTES) -> Span | None:
@@ -146,18 +172,24 @@ def lacks_before(work: Work, known: str | None, columns: Callable[[str], Collect
     """The offset before which rows lack values of columns that were added; None: of none that nobody brings.
 
     `known`: the fingerprint of what the lake had; `columns`: the names that a fingerprint stands for. What an added
-    column holds in rows that are there, the log does not say. A full dump that began later brings it.
+    column holds in rows that are there, the log says only where it is proven. A full dump that began later brings it.
     """
     shapes = [(0, known)] if known is not None else []
     shapes += [(f.first_offset, f.schema) for f in work.files] + [(c.first_offset, c.schema) for c in work.chunks]
     shapes += [(m.offset, m.schema) for m in work.reshaped if m.schema is not None]
     newest, added = set(columns(work.schema)), None
+    renames = work.renames
+
+    def whole(offset: int, shape: str) -> bool:
+        later = renames.after(offset)
+        return newest.issubset({*map(later.name, columns(shape)), *later.filled})
+
     for offset, shape in sorted(shapes):
-        if not newest.issubset(columns(shape)):
+        if not whole(offset, shape):
             added = None
         elif added is None:
             added = offset
-    if all(newest.issubset(columns(shape)) for _, shape in shapes):
+    if all(whole(offset, shape) for offset, shape in shapes):
         return None
     added = work.last if added is None else added
     full = [m for m in work.finished if m.key_from is None and m.key_to is None]

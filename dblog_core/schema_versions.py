@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 from dblog_core import evolution
 from dblog_core.events import SCHEMA
+from dblog_core.renames import Renames
 from dblog_core.schema import Column, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 
-ADDED, DROPPED, WIDENED, RETYPED, REKEYED = "added", "dropped", "widened", "retyped", "key"
+ADDED, DROPPED, WIDENED, RETYPED, REKEYED, RENAMED = "added", "dropped", "widened", "retyped", "key", "renamed"
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """One difference to the version before. `column`: None where it is the key; `lake`: what a merge makes of it."""
+    """One difference to the version before. `column`: None where it is the key; `lake`: what a merge makes of it. Of a
+    column that was renamed, `before` and `after` are its names."""
 
     what: str
     column: str | None
@@ -45,8 +47,8 @@ def versions(staging: Staging, table: str, *, drop_columns: bool) -> Iterator[Ve
     for schema, mark in _shapes(staging, table):
         if newest is None:
             newest = Version(1, schema, mark)
-        elif schema.fingerprint != newest.schema.fingerprint:
-            differences = tuple(_changes(newest.schema, schema, drop_columns=drop_columns))
+        elif schema.fingerprint != newest.schema.fingerprint or (mark is not None and mark.renamed):
+            differences = tuple(_changes(newest.schema, schema, mark, drop_columns=drop_columns))
             newest = Version(newest.number + 1, schema, mark, differences)
         else:
             continue
@@ -66,12 +68,19 @@ def _shapes(staging: Staging, table: str) -> Iterator[tuple[TableSchema, LogMark
                 yield staging.schema(mark.schema), mark
 
 
-def _changes(before: TableSchema, after: TableSchema, *, drop_columns: bool) -> Iterator[Changed]:
+def _changes(before: TableSchema, after: TableSchema, mark: LogMark | None, *, drop_columns: bool) -> Iterator[Changed]:
+    facts = Renames.of([mark] if mark is not None else [])
+    for name, older in ((mark.renamed if mark else None) or {}).items():
+        yield Changed(
+            RENAMED, name, older, name, "renamed by column mapping" if after.key else "renamed in the history"
+        )
+    before = facts.shape(before)
     found = evolution.change(before, after)
     old, new = ({c.name: c for c in schema.columns} for schema in (before, after))
     keyed = bool(after.key)
     for name in found.added:
         lake = "added; a full dump that the merge requests brings what older rows hold"
+        lake = "added; it is NULL in older rows" if name in facts.filled else lake
         yield _changed(ADDED, name, None, new[name], lake if keyed else "added to the history")
     for name in found.gone:
         lake = "dropped" if drop_columns else "kept: rows that are not written again keep its values"

@@ -1,5 +1,10 @@
 """What gives a Delta table the shape of its source's table: statements, each of which a later run leaves out once done.
 
+A column that is proven to be renamed is renamed, by column mapping, in two halves: where another column has had one of
+the two names, first each gets a name in between, then the new one. So columns may swap their names. The property
+`dblog.renamed` is set between the halves: it is the offset up to which renames are done, and says which half a later
+run is to end.
+
 A column that the source drops stays in the lake: rows that are not written again keep its values. The property
 `dblog.dropped` names such columns, so that they are told from those that somebody else has added. With
 `[lake] drop_columns` they go, by column mapping, which leaves files as they are. A type is widened in place.
@@ -14,10 +19,11 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 
 from dblog_core import evolution
+from dblog_core.renames import Rename
 from dblog_core.schema import Column, TableSchema
-from spark_jobs.shapes import arrow_type, is_odd, not_followed, quoted, row_shape
+from spark_jobs.shapes import MOVED_FROM, arrow_type, is_odd, not_followed, quoted, row_shape
 
-DROPPED = "dblog.dropped"
+DROPPED, RENAMED, KEY = "dblog.dropped", "dblog.renamed", "dblog.key"
 _MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
 
 
@@ -39,6 +45,66 @@ class Gone:
 def kept(properties: Mapping[str, str]) -> list[str]:
     """The columns that the lake table has and the source has no more."""
     return [str(name) for name in json.loads(properties.get(DROPPED, "[]"))]
+
+
+def renamed(properties: Mapping[str, str]) -> int:
+    """The offset up to which the table's columns are renamed."""
+    return int(properties.get(RENAMED, "0"))
+
+
+def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], step: Rename) -> Iterator[str]:
+    """The first half of a rename. A column of an older meaning that has one of the new names goes (in a history, which
+    loses nothing, it gets another name); rows that were written since are not there yet."""
+    if renamed(properties) >= step.offset:
+        return
+    own, wanted = set(have.names), {name.lower() for name in step.taken}
+    done = {new for old, new in step.pairs if _alone(step, old, new) and old not in own}
+    stale = [n for n in have.names if n.lower() in wanted and n not in step.new and n not in done]
+    if properties.get(_MAPPING) in (None, "none"):
+        yield set_properties(table, {_MAPPING: "name"})
+    if stale and KEY in properties:
+        yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quoted, stale))})"
+    elif stale:
+        yield from (_renaming(table, quoted(n), f"{n}_until_{step.offset}") for n in stale)
+    for within, names in _levels(have):
+        for old, new in step.pairs:
+            if old in names:
+                yield _renaming(table, within + quoted(old), new if _alone(step, old, new) else _between(step, new))
+    now = {RENAMED: str(step.offset)}
+    if KEY in properties:
+        now[KEY] = json.dumps([step.name(name) for name in json.loads(properties[KEY])])
+    if DROPPED in properties:
+        left = [n for n in kept(properties) if n in step.new or n.lower() not in wanted]
+        now[DROPPED] = json.dumps(sorted(map(step.name, left)))
+    yield set_properties(table, now)
+
+
+def bring_together(table: str, have: t.StructType, step: Rename) -> Iterator[str]:
+    """The second half of a rename."""
+    for within, names in _levels(have):
+        for _, new in step.pairs:
+            if _between(step, new) in names:
+                yield _renaming(table, within + quoted(_between(step, new)), new)
+
+
+def _levels(have: t.StructType) -> Iterator[tuple[str, list[str]]]:
+    """The columns, and the key that a row of a history has had, with what stands before their names."""
+    yield "", have.names
+    if MOVED_FROM in have.names and isinstance(old := have[MOVED_FROM].dataType, t.StructType):
+        yield f"{quoted(MOVED_FROM)}.", old.names
+
+
+def _alone(step: Rename, old: str, new: str) -> bool:
+    """Whether no other column of the step has had, or gets, one of the names: it is renamed at once then."""
+    return old.lower() not in {n.lower() for n in step.taken} and new.lower() not in {n.lower() for n in step.new}
+
+
+def _between(step: Rename, name: str) -> str:
+    return f"_dblog_{step.offset}_{name}"
+
+
+def _renaming(table: str, path: str, name: str) -> str:
+    return f"ALTER TABLE {table} RENAME COLUMN {path} TO {quoted(name)}"
 
 
 def statements(

@@ -15,6 +15,7 @@ from dblog_core.config import SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
 from dblog_core.lake import TableStatus, history_location, table_location
+from dblog_core.renames import Renames
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
@@ -84,16 +85,24 @@ class Lake:
     changes: Callable[[TableName], SchemaChanges] = lambda table: "evolve"
     """What becomes of a new shape of a table (`policy`)."""
 
-    def table(self, spark: SparkSession, schema: TableSchema, gone: Gone | None = None) -> LakeTable:
-        """`gone`: what is known of columns that the source has no more."""
+    def table(
+        self, spark: SparkSession, schema: TableSchema, gone: Gone | None = None, renames: Renames | None = None
+    ) -> LakeTable:
+        """`gone`: what is known of columns that the source has no more; `renames`: those that led to the shape."""
         location = table_location(self.location, schema.table)
         app = f"{self.app}:{schema.table}"
         gone = gone or Gone(drop=self.drop_columns)
-        return LakeTable(spark, location, schema, app=app, highest=self.highest, check=self.check, gone=gone)
+        return LakeTable(
+            spark, location, schema, app=app, highest=self.highest, check=self.check, gone=gone, renames=renames
+        )
 
     def keeps(self, schema: TableSchema) -> bool:
         """Whether the lake keeps its own columns, whatever shape the source's table takes."""
         return self.changes(schema.table) == "ignore"
+
+    def taken(self, work: Work, schema: TableSchema) -> Work:
+        """The work with what is proven of its shapes, if the lake goes by it."""
+        return work.plain() if self.keeps(schema) else work
 
     def check_follows(self, older: TableSchema, newest: TableSchema) -> None:
         """Raises LakeError unless rows of `older` can be read as rows of `newest`."""
@@ -113,15 +122,15 @@ class Lake:
         more = [Column(n, "", kind) for n in table.kept() if n not in names and (kind := _kind(have, n)) is not None]
         return TableSchema(schema.table, (*schema.columns, *more), schema.key)
 
-    def history_of(self, spark: SparkSession, schema: TableSchema) -> History | None:
+    def history_of(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History | None:
         """The history of a table; None where none is wanted."""
-        return self.told_history(spark, schema) if self.history else None
+        return self.told_history(spark, schema, renames) if self.history else None
 
-    def told_history(self, spark: SparkSession, schema: TableSchema) -> History:
+    def told_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
         """The history of a table, whether or not it is to go on."""
         location = history_location(self.location, schema.table)
         app = f"{self.app}:{schema.table}:history"
-        return History(spark, location, schema, app=app, check=self.check)
+        return History(spark, location, schema, app=app, check=self.check, renames=renames)
 
 
 def _kind(have: StructType, name: str) -> pa.DataType | None:
@@ -156,11 +165,12 @@ class TableMerge:
         one; `again`: an earlier run may have committed it.
         """
         began = time.monotonic()
+        work = self._lake.taken(work, self._staging.schema(work.schema))
         schema, gone = self._shape(work, known)
-        history = self._lake.history_of(self._spark, schema)
+        history = self._lake.history_of(self._spark, schema, work.renames)
         if not schema.key:
             return None if history is None else self._keyless(work, schema, history, span, known, began)
-        lake = self._lake.table(self._spark, schema, gone)
+        lake = self._lake.table(self._spark, schema, gone, work.renames)
         since = seen = known.version if known else None
         committed = again and lake.exists() and lake.committed() == number
         if not committed and seen is not None and (lake.exists() or from_dump(work).floor is None):
@@ -206,9 +216,11 @@ class TableMerge:
 
     def _shape(self, work: Work, known: TableStatus | None) -> tuple[TableSchema, Gone]:
         """What the work's rows are folded into, and what is known of columns that the source has no more."""
-        newest, older = self._staging.schema(work.schema), [self._staging.schema(f) for f in work.schemas[:-1]]
+        newest, renames = self._staging.schema(work.schema), work.renames
+        older = [s for s in work.shapes(self._staging.schema) if s.fingerprint != newest.fingerprint]
         before = [self._staging.schema(known.schema)] if known and known.schema else []
-        had = frozenset(c.name for schema in (*before, *older, newest) for c in schema.columns)
+        shapes = (*before, *map(renames.shape, before), *older, newest)
+        had = frozenset(c.name for schema in shapes for c in schema.columns)
         gone, lake = Gone(had, drop=self._lake.drop_columns), self._lake.table(self._spark, newest)
         if before and newest.key and lake.version():
             if self._lake.keeps(newest):
@@ -219,7 +231,8 @@ class TableMerge:
                 policy.check_accepted(work, before[0], self._staging.schema, accepted=known.accepted)
         if not older or not newest.key or not lake.version():
             return newest, gone
-        return alters.folded_into(newest, older, set(lake.rows().columns), gone)
+        own = set(map(renames.after(lake.renamed()).name, lake.rows().columns))
+        return alters.folded_into(newest, older, own, gone)
 
     def _keyless(
         self, work: Work, schema: TableSchema, history: History, span: Span, known: TableStatus | None, began: float
@@ -298,15 +311,15 @@ class TableMerge:
         self._check_follows(work, schema)
         rows = None
         if work.files or work.chunks:
-            narrows = any(policy.narrows(self._staging.schema(f), schema) for f in work.schemas)
+            narrows = any(policy.narrows(shape, schema) for shape in work.shapes(self._staging.schema))
             rows = small.folded(self._staging, work, schema) if small.fits(work, schema) and not narrows else None
             if rows is None:
                 changes.check_files(self._spark, self._staging, work)
         return work, rows
 
     def _check_follows(self, work: Work, schema: TableSchema) -> None:
-        for fingerprint in work.schemas:
-            self._lake.check_follows(self._staging.schema(fingerprint), schema)
+        for shape in (*work.shapes(self._staging.schema), self._staging.schema(work.schema)):
+            self._lake.check_follows(shape, schema)
 
     def _follows(self, work: Work, schema: TableSchema) -> bool:
         try:
@@ -317,7 +330,7 @@ class TableMerge:
 
     def _prepare(self, work: Work, lake: LakeTable, known: str | None) -> None:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
-        if not lake.exists() or known != work.schema:
+        if not lake.exists() or known != work.schema or work.renames:
             lake.prepare()
 
     def _commit(self, work: Work, rows: pa.Table | None, schema: TableSchema, lake: LakeTable, number: int) -> int:

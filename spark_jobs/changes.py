@@ -21,12 +21,13 @@ from pyspark.sql import types as t
 from dblog_core import evolution
 from dblog_core.errors import CorruptSegment
 from dblog_core.events import DELETE, REFRESH
+from dblog_core.renames import Renames
 from dblog_core.schema import Column as TableColumn
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
 from spark_jobs import policy
-from spark_jobs.plan import Work
+from spark_jobs.plan import Work, stretches
 from spark_jobs.shapes import key_shape, log_shape, quoted, row_shape, spark_type
 
 _REF = t.StructType(
@@ -97,26 +98,31 @@ def _sums_apart(
 
 def events(spark: SparkSession, staging: Staging, work: Work, schema: TableSchema) -> DataFrame:
     """All events of the work, in the shape `schema`; not yet one per key."""
-    frames = [_log_events(spark, staging, files, schema) for files in _by_schema(staging.spilled(work.files))]
-    frames += [_chunk_events(spark, staging, chunks, schema) for chunks in _by_schema(work.chunks)]
+    renames = work.renames
+    files = [part for file in staging.spilled(work.files) for part in stretches(file, renames)]
+    frames = [_log_events(spark, staging, alike, schema, later) for alike, later in _alike(files, renames)]
+    frames += [_chunk_events(spark, staging, alike, schema, later) for alike, later in _alike(work.chunks, renames)]
     found = reduce(DataFrame.unionByName, frames)
     return found.where(F.col("offset") > work.lower) if work.lower else found
 
 
-def _by_schema(files: Iterable[_File]) -> list[list[_File]]:
-    """Files that one read can take together."""
-    groups: dict[str, list[_File]] = {}
+def _alike(files: Iterable[_File], renames: Renames) -> list[tuple[list[_File], Renames]]:
+    """Files that one read can take together, and the renames that came after them."""
+    groups: dict[tuple[str, Renames], list[_File]] = {}
     for file in files:
-        groups.setdefault(file.schema, []).append(file)
-    return list(groups.values())
+        groups.setdefault((file.schema, renames.after(file.first_offset)), []).append(file)
+    return [(found, later) for (_, later), found in groups.items()]
 
 
-def _log_events(spark: SparkSession, staging: Staging, files: Sequence[DataFile], schema: TableSchema) -> DataFrame:
+def _log_events(
+    spark: SparkSession, staging: Staging, files: Sequence[DataFile], schema: TableSchema, later: Renames
+) -> DataFrame:
     own = staging.schema(files[0].schema)
     lines = spark.read.schema(log_shape(own)).parquet(*_paths(staging, files))
     if any(f.part for f in files):  # the files of a work follow each other: one range is all of it
         first, last = min(f.first_offset for f in files), max(f.last_offset for f in files)
         lines = lines.where(F.col("offset").between(first, last))
+    lines, own = _renamed(lines, own, later)
     key, moved_from = F.lit(None), F.lit(None)
     if schema.key:
         key = F.struct(*(_key_part(name).alias(name) for name in schema.key)).cast(key_shape(schema))
@@ -136,6 +142,18 @@ def _log_events(spark: SparkSession, staging: Staging, files: Sequence[DataFile]
         F.when(deleted, _image(F.col("before"), own, schema, F.col("offset"))).alias("before"),
         (deleted & F.col("key_only")).alias("key_only"),
     )
+
+
+def _renamed(lines: DataFrame, own: TableSchema, later: Renames) -> tuple[DataFrame, TableSchema]:
+    """The lines with the names that columns have by now."""
+    if not later:
+        return lines, own
+    now = later.shape(own)
+    names = [F.lit(n) for was, is_now in zip(own.columns, now.columns, strict=True) for n in (was.name, is_now.name)]
+    unchanged = F.transform("unchanged", lambda name: F.element_at(F.create_map(*names), name))
+    images = {side: F.col(side).cast(row_shape(now)) for side in ("before", "after")}  # by their order
+    moved = {"moved_from": F.col("moved_from").cast(key_shape(now))} if own.key else {}
+    return lines.withColumns({**images, **moved, "unchanged": unchanged}), now
 
 
 def _key_part(name: str) -> Column:
@@ -177,11 +195,15 @@ def _image(image: Column, own: TableSchema, schema: TableSchema, offset: Column)
     return F.when(image.isNotNull(), F.struct(*(value(c, f.dataType).alias(c.name) for c, f in fields)))
 
 
-def _chunk_events(spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef], schema: TableSchema) -> DataFrame:
-    own = staging.schema(chunks[0].schema)
+def _chunk_events(
+    spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef], schema: TableSchema, later: Renames
+) -> DataFrame:
+    staged = staging.schema(chunks[0].schema)
+    own = later.shape(staged)
     offset = F.col("ref.first_offset") + F.col("index")
     return (
-        chunk_rows(spark, staging, chunks, own)
+        chunk_rows(spark, staging, chunks, staged)
+        .withColumn("row", F.col("row").cast(row_shape(own)))
         .where(~F.array_contains("ref.evicted", F.col("index")))
         .select(
             F.struct(*(F.col(f"row.{quoted(name)}").alias(name) for name in schema.key))

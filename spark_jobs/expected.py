@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE, TRUNCATE
+from dblog_core.renames import Renames
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import DataFile, Manifest
@@ -52,12 +53,18 @@ class Staged:
         return self.work.rows
 
 
-def lake_rows(spark: SparkSession, table: Location, pin: Pin, schema: TableSchema) -> DataFrame:
-    """The rows of the pinned version: `key` and `row` (structs in the shape `schema`), `offset`.
+def lake_rows(
+    spark: SparkSession, table: Location, pin: Pin, schema: TableSchema, renames: Renames | None = None
+) -> DataFrame:
+    """The rows of the pinned version: `key` and `row` (structs in the shape `schema`), `offset`. `renames`: those of
+    the stretch that is staged after it.
 
     A column that the lake does not have yet is NULL. Raises LakeError where it lacks a column of the key.
     """
     frame = spark.read.format("delta").option("versionAsOf", pin.version).load(str(table))
+    for step in renames.after(pin.offset).steps if renames else ():
+        if {old for old, _ in step.pairs}.issubset(frame.columns):  # a merge that died may have renamed them already
+            frame = frame.toDF(*map(step.name, frame.columns))
     have = {f.name: f.dataType for f in frame.schema}
     if lacking := [name for name in schema.key if name not in have]:
         raise LakeError(
@@ -96,7 +103,8 @@ def staged(
     truncates = tuple(m.offset for m in marks if m.op == TRUNCATE)
     files = tuple(f.cut(after + 1, upto) for f in work.files if f.last_offset > after and f.first_offset <= upto)
     chunks = tuple(c for c in work.chunks if c.first_offset + c.rows > after + 1 and c.first_offset <= upto)
-    work = Work(name, work.schema, _on_storage(staging, files, directory), chunks)
+    reshaped = tuple(m for m in work.reshaped if after < m.offset <= upto)
+    work = Work(name, work.schema, _on_storage(staging, files, directory), chunks, reshaped=reshaped)
     if not (work.files or work.chunks):
         return Staged(work, None, truncates)
     events = changes.events(spark, staging, work, schema)

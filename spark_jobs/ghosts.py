@@ -126,5 +126,7 @@ def _seen(spark: SparkSession, staging: Staging, chunks: list[ChunkRef], schema:
     for fingerprint in dict.fromkeys(c.schema for c in chunks):
         own = staging.schema(fingerprint)
         rows = chunk_rows(spark, staging, [c for c in chunks if c.schema == fingerprint], own)
-        frames.append(rows.select(*(F.col(f"row.{quoted(name)}").alias(name) for name in schema.key)))
+        # The key's columns may have been renamed since: they are in the same order.
+        names = zip(own.key, schema.key, strict=True)
+        frames.append(rows.select(*(F.col(f"row.{quoted(name)}").alias(now) for name, now in names)))
     return reduce(DataFrame.union, frames) if frames else None

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE, REFRESH, TRUNCATE
+from dblog_core.renames import Renames
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
@@ -79,9 +80,12 @@ class History:
         *,
         app: str,
         check: Callable[[], None] = lambda: None,
+        renames: Renames | None = None,
     ) -> None:
-        """`check` raises LeaseLost once another may merge: it is asked right before every statement."""
+        """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
+        that led to the shape."""
         self._spark, self.path, self._schema, self._app, self._check = spark, path, schema, app, check
+        self._renames = renames or Renames()
 
     def version(self) -> int | None:
         return delta_log.version(self.path)
@@ -92,11 +96,18 @@ class History:
 
     def begin(self) -> Begin | None:
         """From where on it is without a gap; None where it does not say so."""
-        found = DeltaTable.forPath(self._spark, str(self.path)).detail().select("properties").collect()[0][0]
+        found = self._properties()
         return Begin(int(found[_AFTER]), found.get(_WHOLE) == "true") if _AFTER in found else None
 
-    def lines(self) -> DataFrame:
-        return self._spark.read.format("delta").load(str(self.path))
+    def _properties(self) -> dict[str, str]:
+        table = DeltaTable.forPath(self._spark, str(self.path))
+        return dict(table.detail().select("properties").collect()[0][0])
+
+    def lines(self, renames: Renames | None = None) -> DataFrame:
+        """All of them; with the names that columns have by now, if some were renamed since the last line."""
+        found = self._spark.read.format("delta").load(str(self.path))
+        later = renames.after(alters.renamed(self._properties())) if renames else None
+        return found.toDF(*map(later.name, found.columns)) if later else found
 
     def take(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
         """Appends the work's changes that are not here yet. `upto`: the last offset of the merge."""
@@ -143,6 +154,8 @@ class History:
         if self.version() is None:
             self._create(before)
             return
+        if OP in self.lines().columns:
+            self._rename()
         have = self.lines().schema
         want, table = history_shape(self._schema), f"delta.{quoted(str(self.path))}"
         if OP not in have.names:
@@ -166,6 +179,14 @@ class History:
             self._spark.sql(statement)
         if before is not None and not before.told:
             self._begin_anew(before)
+
+    def _rename(self) -> None:
+        table = f"delta.{quoted(str(self.path))}"
+        for step in self._renames.steps:
+            for statement in alters.set_apart(table, self.lines().schema, self._properties(), step):
+                self._spark.sql(statement)
+            for statement in alters.bring_together(table, self.lines().schema, step):
+                self._spark.sql(statement)
 
     def _begin_anew(self, before: Before) -> None:
         """Changes up to where the table stood may be missing. A merge that is tried again has said so already."""
@@ -193,6 +214,8 @@ class History:
             builder = builder.property(name, value)
         if needs_mapping(self._schema):
             builder = builder.property("delta.columnMapping.mode", "name")
+        if self._renames:
+            builder = builder.property(alters.RENAMED, str(self._renames.last))
         builder.execute()
 
     def _changes(self, work: Work, before: Before, staging: Staging) -> DataFrame:

@@ -20,10 +20,11 @@ from pyspark.sql.types import StructType
 
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
+from dblog_core.renames import Renames
 from dblog_core.schema import TableSchema
 from dblog_core.storage.location import Location
 from spark_jobs import alters, delta_log, ranges, small
-from spark_jobs.alters import Gone
+from spark_jobs.alters import KEY, Gone
 from spark_jobs.fold import PUT, WITHHOLD
 from spark_jobs.highest import Highest
 from spark_jobs.ranges import Ranges
@@ -40,7 +41,6 @@ from spark_jobs.shapes import (
     quoted,
 )  # fmt: skip
 
-_KEY = "dblog.key"
 SMALL_TABLE = 16 << 20
 """Bytes of a table that is read whole: new literals in each merge would have Spark compile its code anew each time."""
 
@@ -120,9 +120,12 @@ class LakeTable:
         highest: Highest | None = None,
         check: Callable[[], None] = lambda: None,
         gone: Gone | None = None,
+        renames: Renames | None = None,
     ) -> None:
-        """`check` raises LeaseLost once another may merge: it is asked right before every statement."""
+        """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
+        that led to the shape."""
         self._check = check
+        self._renames = renames or Renames()
         self._gone = gone or Gone()
         self._spark = spark
         self.path = path
@@ -143,17 +146,29 @@ class LakeTable:
         if not self.exists():
             self._create()
             return
-        table = DeltaTable.forPath(self._spark, str(self.path))
-        properties = self._properties()
-        if (key := properties.get(_KEY)) is None:
+        if KEY not in self._properties():
             raise LakeError("holds a Delta table that dblog has not made", where=str(self.path), fix="move it away")
-        have = table.toDF().schema
+        self._rename()
+        properties, have = self._properties(), self.rows().schema
         self._check_provenance(have)
         for statement in alters.statements(
-            self._sql, have, properties, key=json.loads(key), schema=self._schema, gone=self._gone
+            self._sql, have, properties, key=json.loads(properties[KEY]), schema=self._schema, gone=self._gone
         ):
             self._check()
             self._spark.sql(statement)
+
+    def _rename(self) -> None:
+        for step in self._renames.steps:
+            for statement in alters.set_apart(self._sql, self.rows().schema, self._properties(), step):
+                self._check()
+                self._spark.sql(statement)
+            for statement in alters.bring_together(self._sql, self.rows().schema, step):
+                self._check()
+                self._spark.sql(statement)
+
+    def renamed(self) -> int:
+        """The offset up to which its columns are renamed."""
+        return alters.renamed(self._properties())
 
     def _check_provenance(self, shape: StructType) -> None:
         have = {f.name: f.dataType for f in shape}
@@ -193,12 +208,12 @@ class LakeTable:
     def _sql(self) -> str:
         return f"delta.{quoted(str(self.path))}"
 
-    def replace(self, rows: DataFrame | None, number: int) -> None:
+    def replace(self, rows: DataFrame | None, number: int, *, renamed: int = 0) -> None:
         """Commits these folded rows, all of them whole (None: no row), in this shape, as merge `number` in place of all
-        that the table has. Its versions go on."""
+        that the table has. Its versions go on. `renamed`: the offset of a rename in it that is still to be met."""
         check_names(self._schema)
         self._check()
-        self._own_properties()
+        self._own_properties(renamed)
         options = {"overwriteSchema": "true", "txnAppId": self._app, "txnVersion": str(number)}
         if rows is None:
             new = self._spark.createDataFrame([], lake_shape(self._schema))
@@ -208,12 +223,14 @@ class LakeTable:
         new.write.format("delta").mode("overwrite").options(**options).save(str(self.path))
         delta_log.check_committed(self.path, self._app, number)
 
-    def _own_properties(self) -> None:
+    def _own_properties(self, renamed: int) -> None:
         """Where the key has become another one, or names need a mapping: a commit of its own, before the rows go."""
-        wanted = {_KEY: json.dumps(list(self._schema.key))}
+        wanted = {KEY: json.dumps(list(self._schema.key))}
         if needs_mapping(self._schema):
             wanted["delta.columnMapping.mode"] = "name"
         have = self._properties()
+        if renamed > alters.renamed(have):
+            wanted[alters.RENAMED] = str(renamed)
         if other := {name: value for name, value in wanted.items() if have.get(name) != value}:
             self._spark.sql(alters.set_properties(self._sql, other))
 
@@ -232,10 +249,12 @@ class LakeTable:
             .addColumns(lake_shape(self._schema))
             .property("delta.enableDeletionVectors", "true")
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
-            .property(_KEY, json.dumps(list(self._schema.key)))
+            .property(KEY, json.dumps(list(self._schema.key)))
         )
         if needs_mapping(self._schema):
             builder = builder.property("delta.columnMapping.mode", "name")
+        if self._renames:
+            builder = builder.property(alters.RENAMED, str(self._renames.last))
         builder.execute()
 
     def rows(self) -> DataFrame:

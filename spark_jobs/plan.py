@@ -10,6 +10,7 @@ from dblog_core.merge_plan import (
     lacks_before,
     next_span,
     rewritten,
+    stretches,
     works,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "lacks_before",
     "next_span",
     "rewritten",
+    "stretches",
     "works",
 ]

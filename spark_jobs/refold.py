@@ -61,6 +61,7 @@ def told(
         yield None
         return
     schema = shape or tools.lake.seen(tools.session(table), tools.staging.schema(work.schema))
+    work = tools.lake.taken(work, schema)
     lower = max(lower_of(work, known), before.lower if before else 0)
     work = _followable(tools, work, schema, lower)
     changes.check_files(tools.session(table), tools.staging, work)
@@ -85,7 +86,8 @@ def _later(work: Work, offset: int) -> Work:
 def _events(tools: Tools, work: Work, schema: TableSchema, before: Past | None) -> DataFrame:
     spark, found = tools.session(str(schema.table)), []
     if before is not None:
-        found.append(past.last_lines(tools.lake.told_history(spark, schema).lines(), schema, before))
+        history = tools.lake.told_history(spark, schema)
+        found.append(past.last_lines(history.lines(work.renames), schema, before))
     if work.files or work.chunks:
         staged = replace(work, truncates=(), floor=before.upto if before else None)
         found.append(changes.events(spark, tools.staging, staged, schema))
@@ -123,9 +125,11 @@ def _followable(tools: Tools, work: Work, schema: TableSchema, lower: int) -> Wo
     Raises LakeError where rows that count have such a shape.
     """
 
+    renames = work.renames
+
     def counts(fingerprint: str, last: int) -> bool:
         try:
-            tools.lake.check_follows(tools.staging.schema(fingerprint), schema)
+            tools.lake.check_follows(renames.after(last).shape(tools.staging.schema(fingerprint)), schema)
         except LakeError:
             if last > lower:
                 raise

@@ -11,6 +11,7 @@ from dataclasses import replace
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake import State
+from dblog_core.renames import Renames
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from spark_jobs import shapes
@@ -39,7 +40,14 @@ def plan(tools: Tools, arguments: Json) -> Json:
         segment = tools.staging.segment_of(head.unseen_after + 1, head) - 1
         offset = head.unseen_after
     _check_shapes(tools.staging, schema, after=segment, upto=head.segment)
-    return {"table": name, "schema": fingerprint, "segment": segment, "offset": offset}
+    renamed = _renamed(tools.staging, name, after=segment, upto=head.segment)
+    return {"table": name, "schema": fingerprint, "segment": segment, "offset": offset, "renamed": renamed}
+
+
+def _renamed(staging: Staging, table: str, *, after: int, upto: int) -> int:
+    """The last rename that the next merge meets, and that the newest shape has already; 0: none."""
+    manifests = staging.manifests(after=after, upto=upto)
+    return Renames.of(m for found in manifests for m in found.marks if m.table == table).last
 
 
 def _check_shapes(staging: Staging, schema: TableSchema, *, after: int, upto: int) -> None:
@@ -69,7 +77,7 @@ def carry_out(tools: Tools, planned: Json) -> Done:
     if not lake.exists():
         lake.prepare()
     if lake.committed() != tools.number:
-        lake.replace(None, tools.number)
+        lake.replace(None, tools.number, renamed=planned.get("renamed", 0))
     tools.withheld.forget(name, tools.withheld.keys(name, schema))
     tools.step(f"emptied {name}")
     now = replace(

@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 
 from dblog_core.events import CREATE, DELETE, REFRESH
+from dblog_core.renames import Renames
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
 from spark_jobs.fold import PUT
-from spark_jobs.plan import Work
+from spark_jobs.plan import Work, stretches
 from spark_jobs.shapes import key_shape, row_shape
 
 MAX_ROWS = 200_000
@@ -83,16 +84,17 @@ def folded(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None
 
 
 def _parts(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
-    for file in work.files:
-        own = staging.schema(file.schema)
+    renames = work.renames
+    for file in (part for whole in work.files for part in stretches(whole, renames)):
+        own, later = staging.schema(file.schema), renames.after(file.first_offset)
         for lines in staging.log_batches(file):
-            yield _log_events(pa.Table.from_batches([lines]), own, schema)
+            yield _log_events(pa.Table.from_batches([lines]), own, schema, later)
     for chunk in work.chunks:
-        own, first = staging.schema(chunk.schema), 0
+        own, first, later = staging.schema(chunk.schema), 0, renames.after(chunk.first_offset)
         where = staging.storage.url(chunk.path)
         opened = parquet.opened(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
         for rows in parquet.batches(opened, where=where):
-            yield _chunk_events(pa.Table.from_batches([rows]), chunk, first, own, schema)
+            yield _chunk_events(pa.Table.from_batches([rows]), chunk, first, own, schema, later)
             first += len(rows)
 
 
@@ -124,10 +126,10 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
-def _log_events(lines: pa.Table, own: TableSchema, schema: TableSchema) -> pa.Table:
+def _log_events(lines: pa.Table, own: TableSchema, schema: TableSchema, later: Renames) -> pa.Table:
     meta = {name: _column(lines, name, kind) for name, kind in _META.items()}
     deleted = pc.equal(meta["op"], DELETE)
-    before, after = _image(lines, "before", own), _image(lines, "after", own)
+    before, after = _image(lines, "before", own, later), _image(lines, "after", own, later)
     keys = {
         f"k{i}": pc.if_else(deleted, before[c.name], after[c.name]).cast(c.type)
         for i, c in enumerate(schema.key_columns)
@@ -135,7 +137,9 @@ def _log_events(lines: pa.Table, own: TableSchema, schema: TableSchema) -> pa.Ta
     return pa.table({**meta, "created": pc.equal(meta["op"], CREATE), **keys, **_values(after, schema, len(lines))})
 
 
-def _chunk_events(rows: pa.Table, chunk: ChunkRef, first: int, own: TableSchema, schema: TableSchema) -> pa.Table:
+def _chunk_events(
+    rows: pa.Table, chunk: ChunkRef, first: int, own: TableSchema, schema: TableSchema, later: Renames
+) -> pa.Table:
     """Rows of a chunk from number `first` on, but for the evicted ones."""
     count = len(rows)
     index = pa.array(range(first, first + count), pa.int64())
@@ -147,7 +151,7 @@ def _chunk_events(rows: pa.Table, chunk: ChunkRef, first: int, own: TableSchema,
         "commit_time": pa.repeat(pa.scalar(chunk.commit_time, pa.int64()), count).cast(_META["commit_time"]),
         "created": pa.repeat(False, count),
     }
-    image = {c.name: _column(rows, c.name, c.type) for c in own.columns}
+    image = {later.name(c.name): _column(rows, c.name, c.type) for c in own.columns}
     keys = {f"k{i}": image[c.name].cast(c.type) for i, c in enumerate(schema.key_columns)}
     events = pa.table({**meta, **keys, **_values(image, schema, count)})
     if not chunk.evicted:
@@ -162,12 +166,15 @@ def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     return rows.column(index).cast(kind)
 
 
-def _image(lines: pa.Table, side: str, own: TableSchema) -> dict[str, pa.ChunkedArray]:
-    """The columns of an image; NULL where the image is."""
+def _image(lines: pa.Table, side: str, own: TableSchema, later: Renames) -> dict[str, pa.ChunkedArray]:
+    """The columns of an image, by their names of now; NULL where the image is."""
     if (at := lines.schema.get_field_index(side)) < 0:
-        return {c.name: pa.chunked_array([pa.nulls(len(lines), c.type)]) for c in own.columns}
+        return {later.name(c.name): pa.chunked_array([pa.nulls(len(lines), c.type)]) for c in own.columns}
     images = lines.column(at)
-    return {c.name: pc.struct_field(images, images.type.get_field_index(c.name)).cast(c.type) for c in own.columns}
+    return {
+        later.name(c.name): pc.struct_field(images, images.type.get_field_index(c.name)).cast(c.type)
+        for c in own.columns
+    }
 
 
 def _values(image: dict[str, pa.ChunkedArray], schema: TableSchema, count: int) -> dict[str, pa.ChunkedArray]:

@@ -111,13 +111,12 @@ class Judge:
 
     def _expected(self, task: Task, table: Location, schema: TableSchema) -> tuple[Staged, DataFrame]:
         """What is staged since the pinned version, and that version. What a stopped table has staged never comes in."""
-        if task.pin is None:
-            after, lake = task.since, _nothing(self._spark, schema)
-        else:
-            after = min(task.pin.offset, task.since)
-            lake = expected.lake_rows(self._spark, table, task.pin, schema)
+        after = task.since if task.pin is None else min(task.pin.offset, task.since)
         directory = f"{self._desk.directory}/staged/{next(self._numbers)}"
-        return expected.staged(self._spark, self._staging, schema, directory, after=after, upto=task.upto), lake
+        staged = expected.staged(self._spark, self._staging, schema, directory, after=after, upto=task.upto)
+        if task.pin is None:
+            return staged, _nothing(self._spark, schema)
+        return staged, expected.lake_rows(self._spark, table, task.pin, schema, staged.work.renames)
 
     def _rows(self, task: Task, lake: DataFrame, found: Staged, schema: TableSchema) -> DataFrame:
         if task.pin is None or task.pin.stopped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -15,9 +16,14 @@ import pytest
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable, UnknownLogEvent, ValueOutOfRange
 from dblog_core.events import LogBatch, SchemaSeen, Truncated
 from dblog_core.interfaces import LogStream, Problem
+from dblog_core.rules import Rules
 from dblog_core.schema import TableName
+from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql import jsontext
 from dblog_core.sources.mysql.source import MysqlSource
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+from dblog_core.window import LogOrder
 from tests.fix_servers import Database
 from tests.integration import mysql_types
 
@@ -205,6 +211,54 @@ def test_changed_shape_is_told_before_its_rows(database: Database, source: Mysql
     shapes = [[c.name for c in s.schema.columns] for b in found for s in b.signals if isinstance(s, SchemaSeen)]
     assert shapes == [["id"], ["id", "n"]]
     assert [row["after"] for row in changes(found)] == [{"id": 1}, {"id": 2, "n": 3}]
+
+
+ALTERS: list[tuple[str, dict[str, str] | None]] = [
+    ("RENAME COLUMN a TO x", {"x": "a"}),
+    ("RENAME COLUMN x TO b, RENAME COLUMN b TO x", {"b": "x", "x": "b"}),
+    ("CHANGE n m bigint NULL COMMENT 'it, too' FIRST, ADD COLUMN e int NULL AFTER id", {"m": "n"}),
+    ("ADD f decimal(5,2) DEFAULT 1.25, RENAME COLUMN X TO `a b`", {"a b": "x"}),
+    ('RENAME COLUMN "a b" TO a', {"a": "a b"}),
+    ("DROP COLUMN b, ADD COLUMN b varchar(9) DEFAULT 'new'", None),
+    ("RENAME COLUMN id TO k", {"k": "id"}),
+    ("ADD INDEX i (a)", None),
+    ("RENAME COLUMN a TO y /* why */", None),
+]
+
+
+def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
+    database: Database, source: MysqlSource, tmp_path: Path
+) -> None:
+    execute(database, "CREATE TABLE w (id int PRIMARY KEY, a varchar(9), b varchar(9), n bigint)")
+    start, witnesses = source.current_position(), []
+    execute(database, "INSERT INTO w VALUES (1, 'a', 'b', 7)")
+    for number, (what, _) in enumerate(ALTERS):
+        key = "id" if number < 7 else "k"
+        with database.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM w WHERE {key} = 1")
+            witnesses.append(dict(zip([c[0] for c in cursor.description], cursor.fetchone(), strict=True)))
+            cursor.execute("SET sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES'")
+            cursor.execute(f"ALTER TABLE w {what}")
+            cursor.execute(f"INSERT INTO w ({'k' if number >= 6 else 'id'}) VALUES ({number + 2})")
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM w WHERE k = 1")
+        witnesses.append(dict(zip([c[0] for c in cursor.description], cursor.fetchone(), strict=True)))
+    staging = Staging(str(tmp_path / "staging"), source="s")
+    staging.publish(Manifest("s", 1, 1, 1, 0, start, 0, "", None, 0))
+    head = staging.head()
+    assert head is not None
+    log = Sequencer(staging, source="s", epoch=1, head=head, visibility=LogOrder(), rules=Rules({}))
+    for batch in batches(source, start):
+        log.process(batch)
+    marks = [m for m in log.seal(0).marks if m.op == "s" and m.table.endswith(".w")]
+    told = {frozenset((m.renamed or {}).items()): m for m in marks}
+    for (before, after), (what, renamed) in zip(itertools.pairwise(witnesses), ALTERS, strict=True):
+        if renamed is not None:
+            mark = told[frozenset(renamed.items())]
+            assert {n: before[o] for n, o in renamed.items()} == {n: after[n] for n in renamed}, what
+            assert all(after[n] is None for n in mark.filled or {})
+    assert sum(m.renamed is not None for m in marks) == sum(r is not None for _, r in ALTERS)
+    assert [m.filled for m in marks if m.filled] == [{"e": None}]
 
 
 def test_emptied_tables_are_signals(database: Database, source: MysqlSource) -> None:

@@ -43,10 +43,10 @@ class SegmentBuilder:
         self.offset += count
         return first
 
-    def schema(self, schema: TableSchema) -> None:
-        """An s mark: from here on the table has this shape."""
+    def schema(self, schema: TableSchema, *, renamed: dict[str, str] | None = None, filled: Row | None = None) -> None:
+        """An s mark: from here on the table has this shape. `renamed`, `filled`: what is proven of it."""
         self._know(schema)
-        self._mark("s", schema, schema=schema.fingerprint)
+        self._mark("s", schema, schema=schema.fingerprint, renamed=renamed, filled=filled)
 
     def _know(self, schema: TableSchema) -> None:
         self.staging.put_schema(schema)

@@ -42,15 +42,15 @@ def told(lake: TestLake, *names: str) -> list[tuple[Any, ...]]:
     return [tuple(row[n] for n in names) for row in frame.orderBy("_dblog_offset").collect()]
 
 
-def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int]) -> list[Row]:
+def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int], *, key: str = "id") -> list[Row]:
     """What verify expects of the source: version and offset `before`, and what is staged since."""
     version, offset = before
     found = status(lake)
     pin = Pin(version, offset, found.segment, lake.build.offset)
-    pinned = expected.lake_rows(lake.spark, lake.table(schema), pin, schema)
     staged = expected.staged(lake.spark, lake.staging, schema, "tmp/expected", after=offset, upto=lake.build.offset)
+    pinned = expected.lake_rows(lake.spark, lake.table(schema), pin, schema, staged.work.renames)
     rows = expected.rows_at(lake.spark, pinned, staged, schema).select("row.*").collect()
-    return sorted((row.asDict() for row in rows), key=lambda row: int(row["id"]))
+    return sorted((row.asDict() for row in rows), key=lambda row: int(row[key]))
 
 
 def dropped(lake: TestLake) -> tuple[int, int]:
@@ -193,3 +193,81 @@ def test_what_added_columns_hold_in_old_rows_comes_by_a_dump_that_is_requested_b
     assert lake.rows(OLD) == [old(1, gone="default"), old(2, gone="default"), old(3), old(4)]
     assert (status(lake).state, status(lake).awaits) == (State.OK, None)
     assert len(lake.dumps.asked) == 2
+
+
+TWO = table("t", id=pa.int64(), a=pa.string(), b=pa.string())
+SWAPPED = table("t", key=("no",), no=pa.int64(), b=pa.string(), a=pa.string(), c=pa.string())
+
+
+def two(key: int, a: str = "a", b: str = "b") -> Row:
+    return {"id": key, "a": a, "b": b}
+
+
+def swapped(key: int, b: str = "a", a: str = "b", c: str | None = None) -> Row:
+    return {"no": key, "b": b, "a": a, "c": c}
+
+
+def renamed(lake: TestLake) -> tuple[int, int]:
+    """Two columns swap names, the key has another one, and a column comes: rows of both shapes in one merge."""
+    build = lake.build
+    for key in (1, 2, 3, 4):
+        build.create(TWO, two(key))
+    build.seal()
+    lake.merge_well()
+    before = (delta_log.version(lake.table(TWO)) or 0, build.offset)
+    build.update(TWO, two(2, "x", "y"))
+    build.update(TWO, two(3, "", "z"), unchanged=["a"])
+    build.move(TWO, {"id": 4}, two(5))
+    build.schema(SWAPPED, renamed={"no": "id", "b": "a", "a": "b"}, filled={"c": None})
+    build.update(SWAPPED, swapped(2, "x", "new", "c"))
+    build.create(SWAPPED, swapped(6))
+    build.seal()
+    return before
+
+
+def test_renamed_columns_are_renamed_wherever_a_merge_dies_and_whatever_is_done_after_it(lake: TestLake) -> None:
+    lake.history = True
+    before = renamed(lake)
+    right = [swapped(1), swapped(2, "x", "new", "c"), swapped(3, "a", "z"), swapped(5), swapped(6)]
+    lake.merge_until("history shop.t")
+    lake.merge_well()
+    assert lake.rows(SWAPPED) == right and not lake.dumps.asked
+    assert at_the_end(lake, SWAPPED, before, key="no") == right
+    lines = told(lake, "no", "b", "a", "c", "_dblog_moved_from")
+    assert [(no, b, a, c, m and m.no) for no, b, a, c, m in lines[4:]] == [
+        (2, "x", "y", None, None), (3, "a", "z", None, None), (4, None, None, None, None), (5, "a", "b", None, 4),
+        (2, "x", "new", "c", None), (6, "a", "b", None, None),
+    ]  # fmt: skip
+    assert lines[0][:3] == (1, "a", "b")
+    harm = f"UPDATE delta.`{lake.table(TWO)}` SET a = 'harmed', b = 'harmed' WHERE no < 4"
+    lake.spark.sql(harm)
+    replay(lake, 1, lake.build.offset)
+    assert lake.rows(SWAPPED) == right
+    lake.spark.sql(harm)
+    done(lake, "rebuild", {"table": "shop.t"})
+    assert lake.rows(SWAPPED) == right
+
+
+def test_a_name_that_a_dropped_column_had_is_taken_by_another_one_and_columns_swap_in_one_shape(lake: TestLake) -> None:
+    lake.history = True
+    dropped(lake)
+    lake.merge_well()
+    taken = table("t", id=pa.int64(), gone=pa.string())
+    lake.build.update(NEW, new(1, "z"))
+    lake.build.schema(taken, renamed={"gone": "v"})
+    lake.build.create(taken, {"id": 7, "gone": "new"})
+    lake.build.seal()
+    lake.merge_well()
+    rows = [(1, "z"), (2, "b"), (3, "b"), (4, "a"), (5, "a"), (7, "new")]
+    assert [tuple(row.values()) for row in lake.rows(taken)] == rows
+    (until,) = [
+        n for n in lake.spark.read.format("delta").load(str(lake.path / "shop/t__history")).columns if "until" in n
+    ]
+    assert told(lake, "id", "gone", until)[0] == (1, "a", "x")
+    two_of_it = table("t", id=pa.int64(), gone=pa.string(), v=pa.string())
+    lake.build.schema(two_of_it, filled={"v": None})
+    lake.build.schema(two_of_it, renamed={"gone": "v", "v": "gone"})
+    lake.build.seal()
+    lake.merge_well()
+    assert lake.rows(two_of_it)[:2] == [{"id": 1, "gone": None, "v": "z"}, {"id": 2, "gone": None, "v": "b"}]
+    assert not lake.dumps.asked

@@ -1,0 +1,102 @@
+"""Renames of columns in a lake table: whatever dies between two statements, the next run ends with the same columns."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import types as t
+
+from dblog_core.merge_plan import lacks_before, stretches, works
+from dblog_core.renames import Rename
+from dblog_core.staging.manifest import DataFile, LogMark
+from spark_jobs import alters
+from tests.unit.staged import manifest
+
+_RENAME = re.compile(r"ALTER TABLE t RENAME COLUMN (?:`(\w+)`\.)?`(\w+)` TO `(\w+)`")
+_DROP = re.compile(r"ALTER TABLE t DROP COLUMNS \((.*)\)")
+
+
+class Lake:
+    """A Delta table as its statements leave it: each column has an identity."""
+
+    def __init__(self, columns: dict[str, int], properties: dict[str, str]) -> None:
+        self.columns, self.properties, self.left = columns, properties, -1
+
+    @property
+    def have(self) -> t.StructType:
+        return t.StructType([t.StructField(name, t.LongType()) for name in self.columns])
+
+    def run(self, step: Rename, dies_after: int) -> bool:
+        """Whether it came to the end."""
+        self.left = dies_after
+        for half in (
+            lambda: alters.set_apart("t", self.have, self.properties, step),
+            lambda: alters.bring_together("t", self.have, step),
+        ):
+            for statement in list(half()):
+                if not self.left:
+                    return False
+                self.left -= 1
+                self._do(statement)
+        return True
+
+    def _do(self, statement: str) -> None:
+        if match := _RENAME.fullmatch(statement):
+            assert match[3].lower() not in {name.lower() for name in self.columns}, statement
+            self.columns = {match[3] if name == match[2] else name: who for name, who in self.columns.items()}
+        elif match := _DROP.fullmatch(statement):
+            for name in match[1].replace("`", "").split(", "):
+                del self.columns[name]
+        else:
+            pairs = re.findall(r"'((?:[^'\\]|\\.)*)' = '((?:[^'\\]|\\.)*)'", statement)
+            assert pairs, statement
+            self.properties |= {name: value.replace("\\'", "'") for name, value in pairs}
+
+
+OLD, NEW = st.sampled_from(["id", "a", "b", "c"]), st.sampled_from(["id", "a", "b", "c", "A", "x", "k"])
+
+
+@settings(deadline=None)
+@given(st.dictionaries(OLD, NEW, max_size=4), st.booleans(), st.lists(st.integers(0, 8), max_size=5))
+def test_a_rename_ends_the_same_wherever_it_dies(new: dict[str, str], kept: bool, deaths: list[int]) -> None:
+    columns = {"id": 0, "a": 1, "b": 2, "c": 3}
+    names = [new.get(name, name).lower() for name in columns]
+    if len({*names}) < len(names):
+        return  # no table would have them
+    step = Rename(7, tuple(new.items()))
+    have = {**columns, **({"k": 9} if kept else {}), "_dblog_offset": 10}
+    lake = Lake(have, {"dblog.key": json.dumps(["id"]), "dblog.dropped": json.dumps(["k"] if kept else [])})
+    for death in deaths:
+        lake.run(step, death)
+    assert lake.run(step, -1)
+    stale = {} if not kept or "k" in new.values() else {"k": 9}
+    assert lake.columns == {**{new.get(n, n): who for n, who in columns.items()}, **stale, "_dblog_offset": 10}
+    assert json.loads(lake.properties["dblog.key"]) == [new.get("id", "id")]
+    assert json.loads(lake.properties["dblog.dropped"]) == list(stale)
+    assert lake.run(step, -1) and lake.columns.keys() >= {new.get(n, n) for n in columns}
+
+
+def test_a_history_loses_nothing_to_a_name_that_is_taken() -> None:
+    lake = Lake({"id": 0, "a": 1, "b": 2}, {})
+    assert lake.run(Rename(7, (("a", "b"),)), -1)
+    assert lake.columns == {"id": 0, "b": 1, "b_until_7": 2}
+
+
+def test_a_file_is_cut_at_the_renames_that_its_rows_lie_around() -> None:
+    marks = tuple(LogMark(o, "s", "shop.orders", "p", 0, schema="f", renamed={"y": "x"}) for o in (3, 6, 20))
+    file = DataFile("shop.orders", "f", "path", 10, 1, "", 1, 10, has_unchanged=False, has_moves=False)
+    work = works([manifest(1, 1, 10, files=(file,), marks=marks)], lambda name: 0)["shop.orders"]
+    parts = stretches(work.files[0], work.renames)
+    assert [(p.first_offset, p.last_offset, p.part) for p in parts] == [(1, 3, True), (4, 6, True), (7, 10, True)]
+    assert not work.plain().renames
+
+
+def test_no_dump_is_due_for_what_is_proven() -> None:
+    shapes = {"one": ["id", "x"], "two": ["id", "y", "n"]}
+    mark = LogMark(5, "s", "shop.orders", "p", 0, schema="two", renamed={"y": "x"}, filled={"n": None})
+    work = works([manifest(1, 1, 10, marks=(mark,))], lambda name: 0)["shop.orders"]
+    assert lacks_before(work, "one", shapes.__getitem__) is None
+    assert lacks_before(work.plain(), "one", shapes.__getitem__) == 5
