@@ -152,7 +152,7 @@ class _Capture:
             while not clock.wait(over, reload.LOOK):
                 if (config := watch.look()) is not None:
                     self._next = self._with(config)
-                elif self._next is None and newcomers.look(self._parts.config, self._parts.source.tables):
+                elif self._next is None and newcomers.look(self._parts.config, self._parts.source.identities):
                     self._next = self._with(self._parts.config)
 
         watcher = self._parts.spawn("configuration", look)

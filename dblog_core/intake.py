@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dblog_core import control, reload, requests
+from dblog_core import control, identities, reload, requests
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
+from dblog_core.events import SCHEMA
 from dblog_core.interfaces import Json, Lease
 from dblog_core.requests import WHOLE
-from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.manifest import LogMark, Manifest
 
 if TYPE_CHECKING:
     from dblog_core.leader import Parts
@@ -21,9 +23,7 @@ log = logging.getLogger(__name__)
 def shown(parts: Parts) -> frozenset[str] | None:
     """The tables whose log the source will show for certain once it is prepared: those that are there before. None
     where it shows that of every table from its beginning."""
-    if parts.source.kind != "postgres":
-        return None
-    return frozenset(str(table.table) for table in parts.source.tables())
+    return parts.source.identities()
 
 
 def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozenset[str] | None) -> Manifest:
@@ -34,8 +34,8 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
     """
     before, now = reload.in_force(parts.state), reload.live(parts.config.source)
     known = reload.shown(parts.state) if showing is not None else None
-    made = showing - known if showing is not None and known is not None else frozenset()
-    if before == now and not made and (showing is None or known is not None):
+    made = identities.others(known, showing) if showing is not None and known is not None else set()
+    if before == now and not made and (showing is None or known == identities.remembered(showing)):
         return head
     if before is not None:
         head = _take_in(parts, lease, head, before, made)
@@ -51,27 +51,30 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
     return head
 
 
-def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: frozenset[str]) -> Manifest:
+def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set[str]) -> Manifest:
     there = parts.source.tables()
     changed = {table.table for table in reload.taken_in(before, parts.config.source, there)}
     tables = [table for table in there if table.table in changed or str(table.table) in made]
+    dumps: dict[str, str] = {}
     if dumped := tuple(str(table.table) for table in tables if table.key):
         log.warning("captured from here on, and dumped: %s", ", ".join(dumped))
-        _request(parts, dumped)
+        dumps = _request(parts, dumped)
     now = parts.source.horizon()
     if not tables or now is None:
         return head
     # What their transactions have logged before this place is nowhere remembered: a chunk must see all of that. And so
     # it sees all that is staged: a dump that begins now heals what was lost while a table was not captured.
+    marks = _healing(head, dumps)
     manifest = replace(
         head,
         segment=head.segment + 1,
         epoch=lease.epoch,
         first_offset=head.last_offset + 1,
+        last_offset=head.last_offset + len(marks),
         sealed_at=int(parts.clock.time() * 1e6),
         files=(),
         chunks=(),
-        marks=(),
+        marks=marks,
         unseen_after=head.last_offset,
         start=now,
     )
@@ -79,17 +82,28 @@ def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: fro
     return manifest
 
 
-def _request(parts: Parts, tables: tuple[str, ...]) -> None:
-    """Requests a dump; where the source has lost one of the tables meanwhile, of each of the others."""
+def _healing(head: Manifest, dumps: Mapping[str, str]) -> tuple[LogMark, ...]:
+    """Tells whoever has a copy of a table that it is not right before the end of its dump: the shape, once more."""
+    known = [(table, dump, head.schemas[table]) for table, dump in dumps.items() if table in head.schemas]
+    place, time = head.log_position, head.commit_time or 0
+    return tuple(
+        LogMark(head.last_offset + number, SCHEMA, table, place, time, schema=shape, dump=dump)
+        for number, (table, dump, shape) in enumerate(known, 1)
+    )
+
+
+def _request(parts: Parts, tables: tuple[str, ...]) -> dict[str, str]:
+    """Requests a dump; where the source has lost one of the tables meanwhile, of each of the others. Returns the id of
+    each table's dump."""
     try:
         wanted = replace(WHOLE, tables=tables)
-        requests.submit(parts.config, wanted, requested_by=control.SYSTEM, state=parts.state)
+        dump = requests.submit(parts.config, wanted, requested_by=control.SYSTEM, state=parts.state)
     except RequestError as error:
         if len(tables) == 1:
             log.warning("%s cannot be dumped: %s", tables[0], error)
-            return
-        for table in tables:
-            _request(parts, (table,))
+            return {}
+        return {name: dump for table in tables for name, dump in _request(parts, (table,)).items()}
+    return dict.fromkeys(tables, dump)
 
 
 def _give_up(parts: Parts, before: Json, now: Json) -> None:

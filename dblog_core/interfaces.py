@@ -178,6 +178,10 @@ class Source(Protocol):
     def tables(self) -> tuple[TableSchema, ...]:
         """The catalogue's shape of every table that the configuration wants."""
 
+    def identities(self) -> frozenset[str] | None:
+        """What the wanted tables are, whatever their names are (`dblog_core.identities`); None where the log tells when
+        one takes the place of another, and shows all of them from their beginning."""
+
     def current_position(self) -> str:
         """A resume position at the present end of the log."""
 

@@ -1,13 +1,14 @@
 """A configuration that changes while its capture runs: what may change, and what the tables in force were before.
 
     the file changes -> `Watch.look`: read, compared, checked -> the capture begins a term with it, under its lease
-    a table is made  -> `Newcomers.look`: where the source shows its log only from now on, the capture begins a term
+    a table is made, takes another's name, or loses a partition
+                     -> `Newcomers.look`: where the log does not tell of that, the capture begins a term
     a term begins    -> `taken_in`: which tables the one before did not read -> a dump of each -> `put_in_force`
 
 The state store keeps what was in force last (node `tables`), and of a source that shows the log of chosen tables alone
-(PostgreSQL's publication) which those were (node `shown`). So it makes no difference whether the file has changed
-under a running capture, while none ran, or whether a standby with another file takes over. The dump is filed before
-the node: a crash between the two at worst dumps twice.
+(PostgreSQL's publication) which those were (node `shown`: `identities`). So it makes no difference whether the file has
+changed under a running capture, while none ran, or whether a standby with another file takes over. The dump is filed
+before the node: a crash between the two at worst dumps twice.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import orjson
 
-from dblog_core import patterns
+from dblog_core import identities, patterns
 from dblog_core.config import Config, SourceConfig
 from dblog_core.errors import ConfigError, DblogError
 from dblog_core.interfaces import Clock, Json, StateStore
@@ -70,14 +71,14 @@ def put_in_force(state: StateStore, settings: Json) -> None:
 
 
 def shown(state: StateStore) -> set[str] | None:
-    """The tables whose log the source showed to the last term; None where nothing is known of that."""
+    """The tables whose log the source showed to the last term (`identities`); None where nothing is known of that."""
     entry = state.get(_SHOWN)
     return None if entry is None else set(orjson.loads(entry.data))
 
 
-def put_shown(state: StateStore, names: Iterable[str]) -> None:
+def put_shown(state: StateStore, tables: Iterable[str]) -> None:
     """Remembers the tables whose log a term is shown. Raises VersionConflict where another capture does so too."""
-    _put(state, _SHOWN, sorted(names))
+    _put(state, _SHOWN, sorted(identities.remembered(tables)))
 
 
 def _put(state: StateStore, node: str, value: object) -> None:
@@ -170,14 +171,17 @@ class Newcomers:
         self._next = clock.monotonic() + NEWCOMERS
         self._warned = ""
 
-    def look(self, config: Config, tables: Callable[[], Iterable[TableSchema]]) -> bool:
+    def look(self, config: Config, tables: Callable[[], frozenset[str] | None]) -> bool:
         """Whether there are any: a new term takes them in. `tables`: the source's own, as they are now."""
         if self._clock.monotonic() < self._next:
             return False
         self._next = self._clock.monotonic() + NEWCOMERS
         try:
-            known = shown(self._state)
-            if known is None or not {str(table.table) for table in tables()} - known:
+            known, now = shown(self._state), tables()
+            if known is None or now is None:
+                return False
+            if not identities.others(known, now):
+                self._remember(known, now)
                 return False
             self._ready(config)
         except DblogError as error:
@@ -187,3 +191,8 @@ class Newcomers:
             return False
         self._warned = ""
         return True
+
+    def _remember(self, known: set[str], now: frozenset[str]) -> None:
+        """New, empty partitions: when one of them goes, it is to be missed."""
+        if more := identities.remembered(now) - known:
+            put_shown(self._state, known | more)

@@ -119,6 +119,9 @@ class FakeSource:
     def prepare(self) -> None:
         return None
 
+    def identities(self) -> frozenset[str] | None:
+        return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
+
     def tables(self) -> tuple[TableSchema, ...]:
         return tuple(s for s in self.database.schemas.values() if self.wants(s.table))
 

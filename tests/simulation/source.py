@@ -31,6 +31,9 @@ class SimSource(Connection):
     def prepare(self) -> None:
         self._before("prepare")
 
+    def identities(self) -> frozenset[str] | None:
+        return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
+
     def tables(self) -> tuple[TableSchema, ...]:
         self._before("tables")
         return tuple(self.database.schemas.values())

@@ -48,6 +48,9 @@ class MysqlSource:
             )
         return tuple(d.schema for d in found if d and d.schema)
 
+    def identities(self) -> None:
+        """The log tells of every table, and of what takes its name."""
+
     def current_position(self) -> str:
         connection = self._connect()
         with translated(self._config, "reading the log's position"), connection:

@@ -150,6 +150,30 @@ def leaves(connection: Connection, root: CatalogueTable) -> list[CatalogueTable]
     return _describe(connection, rows(connection, query, (root.oid,)))
 
 
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition at any depth below `root`; `brought`: it was not made as such, so that it may have come with rows."""
+
+    root: int
+    oid: int
+    brought: bool
+
+
+_PARTITIONS = """
+    SELECT r.oid::bigint, p.relid::oid::bigint,
+      c.xmin <> i.xmin AND (SELECT sum(pg_relation_size(l.relid)) FROM pg_partition_tree(p.relid) l) > 0
+    FROM unnest(%s::oid[]) AS r(oid), pg_partition_tree(r.oid::regclass) p
+      JOIN pg_class c ON c.oid = p.relid JOIN pg_inherits i ON i.inhrelid = p.relid
+    WHERE p.relid <> r.oid
+"""
+
+
+def partitions(connection: Connection, roots: Sequence[int]) -> list[Partition]:
+    """The partitions of these tables. What the catalogue has of one that was made as such is of one transaction, until
+    somebody alters it; one that holds nothing has brought nothing."""
+    return [Partition(*row) for row in rows(connection, _PARTITIONS, (list(roots),))] if roots else []
+
+
 def type_name(connection: Connection, oid: int, typmod: int) -> str:
     """The base type's text of a type oid of the log. Raises UnknownLogEvent for a type that was dropped since."""
     name = type_names(connection, {(oid, typmod)})[oid, typmod]

@@ -9,6 +9,7 @@ from psycopg2 import sql
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
+from dblog_core.identities import entry
 from dblog_core.interfaces import Problem, Strain
 from dblog_core.schema import TableSchema
 from dblog_core.sources.postgres import binary_values, catalogue, check, publication, slots
@@ -58,6 +59,14 @@ class PostgresSource:
     def tables(self) -> tuple[TableSchema, ...]:
         with session(self._config) as connection:
             return tuple(table.schema(self._config) for table in catalogue.wanted_tables(connection, self._config))
+
+    def identities(self) -> frozenset[str]:
+        with session(self._config) as connection:
+            found = catalogue.wanted_tables(connection, self._config)
+            parts = catalogue.partitions(connection, [table.oid for table in found if table.partitioned])
+        names = {table.oid: str(table.name) for table in found}
+        roots = [entry(name, oid) for oid, name in names.items()]
+        return frozenset([*roots, *(entry(names[p.root], p.root, p.oid, brought=p.brought) for p in parts)])
 
     def current_position(self) -> str:
         """The end of the flushed log. A commit with synchronous_commit off counts once the server has flushed it."""

@@ -1,0 +1,34 @@
+"""Which tables have to be dumped since another one has their name, or partitions came or went: by their oids alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from dblog_core.identities import entry, others, remembered
+
+T, P, Q = entry("public.t", 10), entry("public.t", 10, 11), entry("public.t", 10, 12)
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "found"),
+    [
+        ({T}, {T}, set()),
+        ({T}, {entry("public.t", 20)}, {"public.t"}),  # swapped, or dropped and made again
+        ({T}, {T, entry("public.u", 20)}, {"public.u"}),
+        ({T, entry("public.u", 20)}, {entry("public.u", 10), entry("public.t", 20)}, {"public.t", "public.u"}),
+        ({T}, set(), set()),  # gone: there is nothing to dump
+        ({"public.t"}, {T, P}, set()),  # remembered by an older version
+        ({"public.t"}, {T, entry("public.u", 20)}, {"public.u"}),
+        ({T, P}, {T, P, Q}, set()),  # made as a partition
+        ({T, P}, {T, P, f"{Q}!"}, {"public.t"}),  # attached
+        ({T, P, Q}, {T, P, f"{Q}!"}, set()),  # altered since
+        ({T, P, Q}, {T, P}, {"public.t"}),  # detached or dropped
+        ({T, P}, {entry("public.x", 10), entry("public.x", 10, 11)}, {"public.x"}),  # renamed
+        ({entry("public.a@b", 10)}, {entry("public.a@b", 11)}, {"public.a@b"}),
+    ],
+)
+def test_a_table_is_another_by_its_oid_and_the_oids_of_its_partitions(
+    known: set[str], now: set[str], found: set[str]
+) -> None:
+    assert others(known, now) == found
+    assert others(remembered(now), now) == set()
