@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.config import Config, ConfigError, json_schema, load
+from dblog_core.schema import TableName
 
 SOURCE = """
 [source]
@@ -241,3 +242,29 @@ def test_the_schema_names_every_section_and_key() -> None:
     schema = json_schema()
     assert set(schema["properties"]) == set(Config.model_fields)
     assert json.dumps(schema).count('"additionalProperties": false') >= len(Config.model_fields)
+
+
+POLICIES = """
+schema_changes = "fail"
+[lake.tables."shop.or*"]
+schema_changes = "ignore"
+[lake.tables."shop.orders"]
+schema_changes = "evolve"
+[lake.tables."other.?"]
+"""
+
+
+def test_the_policy_of_a_table_is_that_of_the_first_pattern_that_says_one(file: Path) -> None:
+    file.write_text(SOURCE.replace('"shop.*"', '"shop.*", "other.*"') + REST + POLICIES)
+    lake = load(file).lake
+    tables = {name: lake.schema_changes_of(TableName.parse(name)) for name in ("shop.orders", "shop.x", "other.x")}
+    assert tables == {"shop.orders": "ignore", "shop.x": "fail", "other.x": "fail"}
+    file.write_text(SOURCE + REST)
+    assert load(file).lake.schema_changes_of(TableName("shop", "orders")) == "evolve"
+
+
+def test_a_policy_that_is_none_or_of_no_captured_table_is_a_fault_in_its_place(file: Path) -> None:
+    text = SOURCE + REST + POLICIES.replace("shop.orders", "shopp.orders").replace('"ignore"', '"skip"')
+    found = faults(file, text)
+    assert '[lake.tables."shop.or*"] schema_changes: is none of the possible values' in found
+    assert '[lake.tables."shopp.orders"]: is no table of this capture' in found
