@@ -208,6 +208,10 @@ class Source(Protocol):
         """PostgreSQL: `pg_current_snapshot()` now, with its end after every transaction that has begun (the server's
         own ends after the newest that has *completed*); None where visibility follows the log's order."""
 
+    def stamps(self) -> dict[str, Json] | None:
+        """PostgreSQL: of each wanted table, what tells that its rows were changed and no log says so (`stamps`); None
+        where the log itself tells."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -11,15 +11,25 @@ from typing import Protocol
 from dblog_core import control, dump, intake, requests
 from dblog_core.config import Config
 from dblog_core.dumps import TaskProgress
-from dblog_core.errors import DblogError, LeaseLost, LogPositionLost, RequestError, SegmentTaken, StateError
+from dblog_core.errors import (
+    DblogError,
+    LeaseLost,
+    LogPositionLost,
+    RequestError,
+    SegmentTaken,
+    StateError,
+    VersionConflict,
+)
 from dblog_core.interfaces import Clock, Json, Lease, LogStream, Source, Spawn, StateStore
 from dblog_core.requests import WHOLE
 from dblog_core.rules import Rules
+from dblog_core.schema import TableName
 from dblog_core.sealing import Sealing
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging, compaction
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.manifest import Manifest
+from dblog_core.stamps import Stamps
 from dblog_core.window import LogOrder, Snapshots
 
 log = logging.getLogger(__name__)
@@ -31,6 +41,7 @@ READ_TIMEOUT = 0.1  # seconds: how long a quiet log keeps the loop from looking 
 SHORTEST_READ = 0.001  # seconds: no stream is asked to wait for less
 LINGER = {"normal": 0.02, "low": 0.002}  # seconds for which small transactions gather into one batch, by latency
 SHARE = {"normal": 0.25, "low": 0.5}  # of the time that sealing may take before segments get longer
+STAMPS = 5.0  # seconds between two looks for rows that were changed and no log says so
 HOUSEKEEPING = 1.0  # seconds between two looks at the horizon, the state store and the status
 HAND_OVER = 0.2  # seconds that a change of configuration waits for each thread of the term that ends
 WINDOW_TIMEOUT = 900.0  # seconds after which a window without a high watermark is given up
@@ -129,6 +140,8 @@ class Leader:
             rules=Rules(self._config.source.columns),
         )
         self._mirror()
+        self._stamps, self._stamped_at = Stamps(self._state), float("-inf")
+        self._look_at_stamps()
         self._advance_horizon()  # at once: a dump heals only what lies before all that its windows may not see
         try:
             self._read_on(head)
@@ -298,6 +311,7 @@ class Leader:
         stream.acknowledge(manifest.position)
         self._capture.healthy()
         self._mirror()
+        self._save_stamps()
         self._tell()
 
     def _heal(self) -> None:
@@ -311,6 +325,27 @@ class Leader:
                 log.warning("rows of %s came or went without row events, and it cannot be dumped: %s", table, error)
             else:
                 self._sequencer.heal(table, dump, since)
+
+    def _look_at_stamps(self) -> None:
+        """Has tables dumped whose rows are others by now than the log says."""
+        now = self._clock.monotonic()
+        if now - self._stamped_at < STAMPS or (found := self._source.stamps()) is None:
+            return
+        self._stamped_at = now
+        for name in (changed := self._stamps.look(found)):
+            log.warning("%s was altered in a way that no log tells of: it is dumped", name)
+            self._sequencer.rewritten(TableName.parse(name))
+        if not changed and not self._sequencer.dirty:
+            self._save_stamps()
+
+    def _save_stamps(self) -> None:
+        """After the dumps that they ask for: a crash in between has them found again."""
+        try:
+            self._stamps.save()
+        except VersionConflict as error:
+            raise LeaseLost(
+                "another capture leads", where=self._config.state.url, fix="none: this one stands by"
+            ) from error
 
     def _finish(self, stream: LogStream) -> None:
         """A clean handover: what is whole is published; the rest is read again by the next leader."""
@@ -331,6 +366,7 @@ class Leader:
     def _look(self, now: float) -> None:
         """What does not belong to single batches: horizon, abandoned windows, dumps that are over, status."""
         self._looked_at = now
+        self._look_at_stamps()
         self._advance_horizon()
         self._sequencer.dumps.expire(self._now() - int(WINDOW_TIMEOUT * 1e6))
         self._sequencer.dumps.forget(lambda dump_id: control.is_over(self._state, dump_id))

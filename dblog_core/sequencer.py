@@ -121,6 +121,11 @@ class Sequencer:
         """Progress that the last published segment made true: for the state store."""
         return self._dumps.take_progress()
 
+    def rewritten(self, table: TableName) -> None:
+        """Rows of the table are others by now than those that were read, and no event tells of it."""
+        self._dumps.altered(table)
+        self._rewritten[table] = Transaction("", self._log_position, self._commit_time or 0)
+
     def take_rewritten(self) -> dict[TableName, Transaction]:
         """Tables whose rows came or went without row events since the last call: a dump of each is to be requested."""
         taken, self._rewritten = self._rewritten, {}

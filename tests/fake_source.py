@@ -148,6 +148,9 @@ class FakeSource:
     def strain(self) -> Strain:
         return self.load
 
+    def stamps(self) -> None:
+        """The log tells all."""
+
     def horizon(self) -> str | None:
         return None
 

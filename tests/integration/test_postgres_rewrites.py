@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import orjson
 import psycopg2
 import pytest
 
@@ -13,6 +14,7 @@ from dblog_core.config import Config
 from dblog_core.interfaces import ChunkReader
 from dblog_core.schema import TableName
 from dblog_core.sources.postgres import chunks
+from dblog_core.stamps import mixed_up
 from dblog_core.values import keys_of
 from dblog_core.wiring import open_source
 from tests.fix_servers import Database
@@ -53,6 +55,45 @@ def test_no_rewrite_comes_between_the_snapshot_of_a_chunk_and_its_select(
     assert reader.last_key(schema) == (50,)
     assert reader.read_keys(schema, [(3,)]).rows.num_rows == 1
     assert len(tries) == 3
+
+
+@pytest.mark.parametrize("plan", ["plain", "partitioned"])
+def test_stamps_tell_what_no_log_tells(database: Database, source_config: Config, plan: str) -> None:
+    source = open_source(source_config.source)
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'glad')")
+    told = (
+        "ALTER TABLE a ALTER v TYPE varchar(4) USING left(v, 4)",
+        "ALTER TABLE a ALTER t TYPE timestamp(0)",
+        "ALTER TABLE a ALTER v TYPE text USING upper(v)",
+        "ALTER TABLE a DROP v, ADD v varchar(20) DEFAULT 'new'",
+        "ALTER TABLE a RENAME v TO x; ALTER TABLE a RENAME w TO v; ALTER TABLE a RENAME x TO w",
+        "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'",
+    )
+    untold = (
+        "ALTER TABLE a ADD n int DEFAULT 5",
+        "ALTER TABLE a ADD r double precision DEFAULT random()",
+        "ALTER TABLE a DROP w",
+        "ALTER TABLE a RENAME w TO x",
+        "ALTER TABLE a ALTER w SET NOT NULL",
+        "ALTER TABLE a ALTER v TYPE text",
+        "ALTER TYPE mood ADD VALUE 'mad'",
+        "INSERT INTO a VALUES (1, 'x', 'y')",
+        "TRUNCATE a",
+        "VACUUM FULL a",
+        "ANALYZE a",
+    )
+    for statement in (*told, *untold):
+        parts = "PARTITION BY RANGE (id)" if plan == "partitioned" else ""
+        database.execute(
+            "DROP TABLE IF EXISTS a",
+            f"CREATE TABLE a (id int PRIMARY KEY, v varchar(20), w varchar(20), t timestamp, m mood) {parts}",
+            *["CREATE TABLE a1 PARTITION OF a FOR VALUES FROM (0) TO (9)"] * bool(parts),
+        )
+        before = orjson.loads(orjson.dumps(source.stamps()))["public.a"]
+        database.execute(statement)
+        after = source.stamps()
+        assert after is not None
+        assert mixed_up(before, after["public.a"]) is (statement in told), statement
 
 
 def test_nothing_is_locked_between_two_chunks(database: Database, reader: ChunkReader) -> None:

@@ -68,6 +68,9 @@ class SimSource(Connection):
         self._before("strain")
         return Strain(0.0, 1, len(self.database.log) - self.database.acknowledged)
 
+    def stamps(self) -> None:
+        """The log tells all."""
+
     def horizon(self) -> str | None:
         if self.kind != "postgres":
             return None

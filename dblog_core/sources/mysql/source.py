@@ -97,6 +97,9 @@ class MysqlSource:
     def strain(self) -> Strain:
         return load.strain(self._config)
 
+    def stamps(self) -> None:
+        """The log has the statements."""
+
     def horizon(self) -> str | None:
         """None: with `binlog_order_commits` (MariaDB: always) visibility follows the log's order."""
         return None

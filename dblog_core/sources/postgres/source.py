@@ -10,9 +10,9 @@ from psycopg2 import sql
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.identities import entry
-from dblog_core.interfaces import Problem, Strain
+from dblog_core.interfaces import Json, Problem, Strain
 from dblog_core.schema import TableSchema
-from dblog_core.sources.postgres import binary_values, catalogue, check, publication, slots
+from dblog_core.sources.postgres import binary_values, catalogue, check, publication, slots, stamps
 from dblog_core.sources.postgres import strain as load
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
@@ -111,6 +111,10 @@ class PostgresSource:
         with session(self._config) as connection:
             begun = [int(row[0]) for row in rows(connection, _BEGUN)]
             return widened(str(value(connection, "SELECT pg_current_snapshot()::text")), begun)
+
+    def stamps(self) -> dict[str, Json]:
+        with session(self._config) as connection:
+            return stamps.stamps(connection, catalogue.wanted_tables(connection, self._config))
 
     def _decoder(self, assembly: Assembly, lookups: Lookups) -> Decoder:
         if self._config.plugin == "wal2json":

@@ -1,0 +1,34 @@
+"""Stamps of tables (`dblog_core.stamps`), by one query that locks nothing but the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dblog_core.interfaces import Json
+from dblog_core.sources.postgres.catalogue import CatalogueTable
+from dblog_core.sources.postgres.connection import Connection, rows
+
+_COLUMNS = """
+    SELECT a.attrelid::bigint, a.attname, a.attnum,
+           (SELECT coalesce(json_object_agg(e.oid, e.enumlabel), '{}') FROM pg_enum e WHERE e.enumtypid = a.atttypid),
+           a.atttypid::bigint, a.atttypmod, a.xmin::text
+    FROM pg_attribute a
+    WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+"""
+_FILES = """
+    SELECT t.oid::bigint, f.oid::text, f.relfilenode::bigint
+    FROM unnest(%s::oid[]) AS t(oid) JOIN pg_class f
+      ON f.relkind = 'r' AND (f.oid = t.oid OR f.oid IN (SELECT p.relid FROM pg_partition_tree(t.oid) p))
+"""
+"""Of a partitioned table those of its partitions."""
+
+
+def stamps(connection: Connection, tables: Sequence[CatalogueTable]) -> dict[str, Json]:
+    """The stamp of each table, by its name."""
+    names = {table.oid: str(table.name) for table in tables}
+    found: dict[str, Json] = {name: {"table": oid, "columns": {}, "files": {}} for oid, name in names.items()}
+    for oid, column, *rest in rows(connection, _COLUMNS, (list(names),)):
+        found[names[oid]]["columns"][column] = rest
+    for oid, file, node in rows(connection, _FILES, (list(names),)):
+        found[names[oid]]["files"][file] = node
+    return found

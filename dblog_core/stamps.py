@@ -1,0 +1,66 @@
+"""Rows that are others than before while no log says so: what a source's catalogue tells of that.
+
+PostgreSQL logs nothing of what ALTER TABLE makes of rows that are there. A stamp says of a table which column a name
+stands for, which files hold its rows, and when the description of each column was written last; two stamps tell that
+rows hold other values by now under names and types that may be the same. The state store keeps those that were looked
+at last, so that it makes no difference whether a capture ran meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from dblog_core.interfaces import Json, StateStore
+
+_NODE = "stamps"
+
+
+def mixed_up(before: Json, now: Json) -> bool:
+    """Whether rows of one table may hold other values than before, under a name that is the same.
+
+    `columns` {name: [number, labels, …]}: numbers are never used again; labels {id: text} of an enum. What comes after
+    them changes whenever the column's description is written, which alone says little: values are others only where
+    `files` {id: name} were written anew as well.
+    """
+    old, new = before["columns"], now["columns"]
+    both = [name for name in old if name in new]
+    if any(old[name][0] != new[name][0] or _relabelled(old[name][1], new[name][1]) for name in both):
+        return True
+    rewritten = any(now["files"].get(file, name) != name for file, name in before["files"].items())
+    return rewritten and any(old[name][2:] != new[name][2:] for name in both)
+
+
+def _relabelled(before: dict[str, str], now: dict[str, str]) -> bool:
+    return any(now.get(label, text) != text for label, text in before.items())
+
+
+class Stamps:
+    """The stamps that were looked at last; new ones count once they are saved."""
+
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
+        entry = state.get(_NODE)
+        self._known: dict[str, Any] | None = None if entry is None else orjson.loads(entry.data)
+        self._saved = self._known
+
+    def look(self, found: dict[str, Json]) -> list[str]:
+        """Takes the stamps of all tables; returns the tables whose rows are others than at the last look."""
+        before, self._known = self._known or {}, found
+        return [
+            name
+            for name, stamp in found.items()
+            if name in before and before[name]["table"] == stamp["table"] and mixed_up(before[name], stamp)
+        ]
+
+    def save(self) -> None:
+        """What was found is seen to. Raises VersionConflict where another capture does so in this moment."""
+        if self._known is None or self._known == self._saved:
+            return
+        data, entry = orjson.dumps(self._known), self._state.get(_NODE)
+        if entry is None:
+            self._state.create(_NODE, data)
+        else:
+            self._state.update(_NODE, data, entry.version)
+        self._saved = self._known

@@ -1,0 +1,61 @@
+"""Two stamps of a table tell whether its rows are others without an event, and whoever looks next is told too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dblog_core.stamps import Stamps, mixed_up
+from dblog_core.state.memory import MemoryState
+
+BASE: dict[str, Any] = {
+    "table": 9,
+    "columns": {"id": [1, {}, 23, -1, "700"], "v": [2, {"5": "red"}, 99, -1, "700"]},
+    "files": {"9": 40},
+}
+
+
+def other(files: dict[str, int] | None = None, **columns: list[Any]) -> dict[str, Any]:
+    return {"table": 9, "columns": {**BASE["columns"], **columns}, "files": files or BASE["files"]}
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (other(), False),
+        (other(n=[3, {}, 23, -1, "800"]), False),  # a column that was added
+        (other(v=[3, {}, 99, -1, "800"]), True),  # another column under the name
+        (other(v=[2, {"5": "rot"}, 99, -1, "700"]), True),
+        (other(v=[2, {"5": "red", "6": "blue"}, 99, -1, "700"]), False),
+        (other({"9": 41}), False),  # VACUUM FULL, TRUNCATE
+        (other(v=[2, {"5": "red"}, 99, -1, "800"]), False),  # NOT NULL
+        (other({"9": 41}, v=[2, {"5": "red"}, 99, -1, "800"]), True),
+        (other({"9": 41}, v=[2, {"5": "red"}, 99, 8, "700"]), True),
+        (other({"9": 40, "10": 42}, v=[2, {"5": "red"}, 99, -1, "800"]), False),  # a partition more
+    ],
+)
+def test_values_are_others_under_another_column_or_label_or_in_files_that_were_written_anew(
+    now: dict[str, Any], told: bool
+) -> None:
+    assert mixed_up(BASE, now) is told
+
+
+def test_what_was_not_saved_is_found_again() -> None:
+    state, changed = MemoryState(), {"s.t": other(v=[3, {}, 99, -1, "800"])}
+    first = Stamps(state)
+    assert first.look({"s.t": BASE}) == []
+    first.save()
+    assert first.look(changed) == ["s.t"]
+    assert first.look(changed) == []
+    again = Stamps(state)
+    assert again.look(changed) == ["s.t"]
+    again.save()
+    assert Stamps(state).look(changed) == []
+
+
+def test_another_table_under_the_name_is_none_that_was_altered() -> None:
+    state = MemoryState()
+    stamps = Stamps(state)
+    stamps.look({"s.t": BASE})
+    assert stamps.look({"s.t": {**other(v=[1, {}, 99, -1, "800"]), "table": 10}, "s.new": BASE}) == []
