@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dblog_core import evolution, wiring
-from dblog_core.config import Config
+from dblog_core.config import Config, LakeConfig, SchemaChanges
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status
 from dblog_core.merge_plan import Span, Work, next_span, works
@@ -31,7 +31,7 @@ def merge_plan(config: Config) -> Json:
         "position": spans[-1].position if spans else status.position or None,
         "open_segments": head.segment - last if head is not None else 0,
         "tables": [
-            _table(staging, work, status.tables.get(name), history=config.lake.history)
+            _table(staging, work, status.tables.get(name), config.lake)
             for name, work in sorted(_works(staging, status, last).items())
         ],
         "stopped": [
@@ -68,15 +68,15 @@ def _unfinished(lake: Location, status: LakeStatus) -> int | None:
     return newest if newest > status.merge else None
 
 
-def _table(staging: Staging, work: Work, known: TableStatus | None, *, history: bool) -> Json:
-    schema = staging.schema(work.schema)
+def _table(staging: Staging, work: Work, known: TableStatus | None, lake: LakeConfig) -> Json:
+    schema, history = staging.schema(work.schema), lake.history
     before = known.schema if known is not None and known.version is not None else None
     change = _change(work.renames.shape(staging.schema(before)), schema) if before is not None else {}
     if renamed := {old: now for old, now in _renamed(work, staging, before).items() if now in schema.arrow.names}:
         change = {"renamed": renamed, **change}
     return {
         "table": work.table,
-        "does": _does(schema, change, known, history=history),
+        "does": _does(schema, change, known, lake),
         "rows": work.rows,
         "files": len(work.files),
         "chunks": len(work.chunks),
@@ -95,15 +95,22 @@ def _renamed(work: Work, staging: Staging, before: str | None) -> dict[str, str]
     return {name: now for name in names if (now := work.renames.name(name)) != name}
 
 
-def _does(schema: TableSchema, change: Json, known: TableStatus | None, *, history: bool) -> str:
+def _does(schema: TableSchema, change: Json, known: TableStatus | None, lake: LakeConfig) -> str:
     """`append` to a table that the lake has not yet, `merge` (appended too, where all keys lie above the table's),
     `history` for a table without a key, or `nothing` where none is kept; `stop` for a shape that the lake does not
-    follow."""
+    take."""
     if not schema.key:
-        return "history" if history else "nothing"
-    if any(change.get(name) for name in ("retyped", "rekeyed")):
+        return "history" if lake.history else "nothing"
+    if _stops(change, known, lake.schema_changes_of(schema.table)):
         return "stop"
     return "append" if known is None or known.version is None else "merge"
+
+
+def _stops(change: Json, known: TableStatus | None, policy: SchemaChanges) -> bool:
+    """Under `ignore` values may stop it too: that shows when they are read."""
+    if policy == "fail" and known is not None and known.accepted is None:
+        return bool(change)
+    return bool(change.get("rekeyed") or (policy != "ignore" and change.get("retyped")))
 
 
 def _change(before: TableSchema, after: TableSchema) -> Json:

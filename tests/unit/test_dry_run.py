@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from dblog_core import merge_plan
 from dblog_core.cli import app
 from dblog_core.lake import LakeStatus, State, TableStatus
+from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, manifest, publish, table
@@ -35,12 +36,13 @@ def plan(tmp_path: Path) -> Callable[..., Any]:
     """The command, which must change no file of staging or lake; with `text`, as people see it."""
     file = tmp_path / "shop.toml"
 
-    def run(*, text: bool = False, history: bool = False) -> Any:
+    def run(*, text: bool = False, history: bool = False, policy: str = "evolve") -> Any:
         file.write_text(
             f'[source]\nname = "shop"\nkind = "mysql"\nport = 9\npassword = "hunter2"\ndatabase = "shop"\n'
             f'tables = ["shop.*"]\n[staging]\npath = "{tmp_path}/staging"\n'
             f'[state]\nurl = "sqlite://{tmp_path}/state.db"\n'
             f'[lake]\npath = "{tmp_path}/lake"\nhistory = {str(history).lower()}\n'
+            f'[lake.tables."shop.o*"]\nschema_changes = "{policy}"\n'
         )
         before = files(tmp_path)
         done = CliRunner().invoke(app, ["--config", str(file), "merge", "--dry-run", *([] if text else ["--json"])])
@@ -118,6 +120,35 @@ def test_a_shape_that_is_not_followed_is_foreseen(staging: Staging, plan: Callab
     publish(staging, 2, 3, 3, (NARROWER, rows))
     (orders,) = plan()["tables"]
     assert (orders["does"], orders["change"]) == ("stop", {"gone": ["big"], "retyped": ["name"]})
+
+
+@pytest.mark.parametrize(
+    ("policy", "shape", "accepted", "does"),
+    [
+        ("fail", WIDER, None, "stop"),
+        ("fail", WIDER, 3, "merge"),
+        ("fail", NARROWER, 3, "stop"),
+        ("fail", ORDERS, None, "merge"),
+        ("ignore", NARROWER, None, "merge"),
+        ("ignore", table("shop.orders", key=("id", "name"), id=pa.int64(), name=pa.string()), None, "stop"),
+    ],
+)
+def test_a_policy_decides_what_stops_a_table(
+    staging: Staging,
+    plan: Callable[..., Any],
+    tmp_path: Path,
+    policy: str,
+    shape: TableSchema,
+    accepted: int | None,
+    does: str,
+) -> None:
+    publish(staging, 1, 1, 2, (ORDERS, creates(ORDERS, 1, 2)))
+    merged(tmp_path, orders=ok(accepted=accepted))
+    mark = LogMark(3, "s", "shop.orders", "p", MICROSECONDS, schema=shape.fingerprint)
+    staging.put_schema(shape)
+    publish(staging, 2, 3, 3, marks=(mark,))
+    (orders,) = plan(policy=policy)["tables"]
+    assert orders["does"] == does
 
 
 def test_a_stopped_table_has_all_that_it_missed(staging: Staging, plan: Callable[..., Any], tmp_path: Path) -> None:
