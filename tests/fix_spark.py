@@ -73,10 +73,10 @@ def read_lake(spark: SparkSession) -> Callable[[Path], list[dict[str, Any]]]:
 
 
 @pytest.fixture
-def merge_here(spark: SparkSession) -> Callable[[Config], None]:
-    """The merge job in this process's warm session: all that is sealed, as `dblog merge --once` does."""
+def merged_here(spark: SparkSession) -> Callable[[Config], int]:
+    """The merge job in this process's warm session: all that is sealed, as `dblog merge --once` does; its exit code."""
 
-    def merge(config: Config) -> None:
+    def merge(config: Config) -> int:
         staging = open_staging(config)
         lake = lake_of(config)
         records = Records(own_directory(lake.location))
@@ -86,6 +86,16 @@ def merge_here(spark: SparkSession) -> Callable[[Config], None]:
         ):
             withheld, dumps = Withheld(records), ControlDumps(config)
             merger = Merger(spark, staging, lake, records, withheld, check=check, dumps=dumps)
-            assert Job(merger, withheld, dumps, threading.Event(), json=False).once() == 0
+            return Job(merger, withheld, dumps, threading.Event(), json=False).once()
+
+    return merge
+
+
+@pytest.fixture
+def merge_here(merged_here: Callable[[Config], int]) -> Callable[[Config], None]:
+    """As `merged_here`, and no table may stop."""
+
+    def merge(config: Config) -> None:
+        assert merged_here(config) == 0
 
     return merge
