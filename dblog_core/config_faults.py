@@ -206,6 +206,9 @@ def _columns(text: Text) -> Iterator[Fault]:
                 if column in seen:
                     yield Fault((*place, rule, i), f"is under {seen[column]} too", "a column can have one rule")
                 seen[column] = rule
+        for column in text.section("source", "columns", table, "staged_as"):
+            if column in seen:
+                yield Fault((*place, "staged_as", column), f"is under {seen[column]} too", "a column can have one rule")
 
 
 def _keys(text: Text) -> Iterator[Fault]:
@@ -222,6 +225,8 @@ def _keys(text: Text) -> Iterator[Fault]:
             for rule in ("exclude", "mask", "hash"):
                 if column in text.texts(rules.get(rule)):
                     yield key_rule(table, i, rule)
+            if column in text.section("source", "columns", table, "staged_as"):
+                yield key_rule(table, i, "staged_as")
 
 
 def _lake_tables(text: Text) -> Iterator[Fault]:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from dblog_core import wiring
 from dblog_core.config import LOOPBACK, ColumnRules, Config
 from dblog_core.errors import DblogError, StagingError
+from dblog_core.forms import FORMS, forms_for
 from dblog_core.interfaces import Problem
 from dblog_core.schema import TableSchema
 from dblog_core.storage.opening import open_storage
@@ -81,9 +82,16 @@ def _source(config: Config) -> Iterator[Problem]:
 
 def column_problems(schema: TableSchema, rules: ColumnRules) -> Iterator[Problem]:
     """Rules that do not fit the table: a slip in a name would leave in the open what was meant to be hidden."""
-    names = {column.name for column in schema.columns}
+    names = {column.name: column for column in schema.columns}
     place = f'[source.columns."{schema.table}"]'
-    for rule in ("exclude", "mask", "hash"):
+    for name, form in rules.staged_as.items():
+        if name in names and name not in schema.key and not FORMS[form].fits(names[name]):
+            possible = " or ".join(forms_for(names[name]))
+            yield Problem(
+                f"{place} staged_as: {name} is {names[name].source_type}, and {form} is for {FORMS[form].of}",
+                f"use {possible}" if possible else "remove it: this type has its usual form alone",
+            )
+    for rule in ("exclude", "mask", "hash", "staged_as"):
         for column in getattr(rules, rule):
             if column not in names:
                 what = f"{place} {rule}: {schema.table} has no column {column}"

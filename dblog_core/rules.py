@@ -1,16 +1,18 @@
-"""Column rules (exclude, mask, hash): applied to batches before staging, by one path for log rows and chunk rows."""
+"""Column rules (exclude, mask, hash, staged_as): applied before staging, by one path for log rows and chunk rows."""
 
 from __future__ import annotations
 
 import decimal
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.config import ColumnRules
-from dblog_core.events import TableChanges, changes_schema, image_type
+from dblog_core.errors import ValueOutOfRange
+from dblog_core.events import TableChanges, Transaction, changes_schema, image_type
+from dblog_core.forms import FORMS, FormFault, form_of
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.values import to_json
 
@@ -41,36 +43,49 @@ class Rules:
         return cached
 
     def rows(self, schema: TableSchema, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Chunk rows of `schema` as they are staged."""
+        """Chunk rows of `schema` as they are staged. Raises ValueOutOfRange where a form does not hold a value."""
         if str(schema.table) not in self._rules:
             return rows
-        arrays = self._columns(schema, {c.name: rows.column(c.name) for c in schema.columns})
+        try:
+            arrays = self._columns(schema, {c.name: rows.column(c.name) for c in schema.columns})
+        except _Unformed as fault:
+            raise fault.told(str(schema.table)) from fault
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema(schema).arrow)
 
-    def changes(self, changes: TableChanges) -> TableChanges:
-        """Row changes as they are staged."""
+    def changes(self, changes: TableChanges, transactions: Sequence[Transaction] = ()) -> TableChanges:
+        """Row changes as they are staged. Raises ValueOutOfRange where a form does not hold a value."""
         rules = self._rules.get(str(changes.schema.table))
         if rules is None:
             return changes
         staged = self.schema(changes.schema)
         columns = {name: changes.batch.column(name) for name in changes.batch.schema.names}
-        columns["before"] = self._images(changes.schema, columns["before"])
-        columns["after"] = self._images(changes.schema, columns["after"])
+        try:
+            columns["before"] = self._images(changes.schema, columns["before"])
+            columns["after"] = self._images(changes.schema, columns["after"])
+        except _Unformed as fault:
+            number = columns["transaction"][fault.row].as_py()
+            at = "".join(f" at {t.position} (transaction {t.id})" for t in transactions[number : number + 1])
+            raise fault.told(f"{changes.schema.table}{at}") from fault
         if rules.exclude:
             columns["unchanged"] = _drop_names(columns["unchanged"], frozenset(rules.exclude))
         return TableChanges(staged, pa.RecordBatch.from_arrays(list(columns.values()), schema=changes_schema(staged)))
 
     def _images(self, schema: TableSchema, images: pa.StructArray) -> pa.StructArray:
-        arrays = self._columns(schema, {c.name: images.field(c.name) for c in schema.columns})
+        arrays = self._columns(schema, dict(zip((c.name for c in schema.columns), images.flatten(), strict=True)))
         fields = list(image_type(self.schema(schema)))
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=images.is_null())
 
     def _columns(self, schema: TableSchema, columns: dict[str, pa.Array]) -> list[pa.Array]:
         rules = self._rules[str(schema.table)]
-        arrays = []
+        arrays, by_name = [], {column.name: column for column in schema.columns}
         for name, values in columns.items():
             if name in rules.exclude:
                 continue
+            if form := form_of(by_name[name], rules.staged_as):
+                try:
+                    values = FORMS[form].convert(values)
+                except FormFault as fault:
+                    raise _Unformed(name, form, fault) from fault
             if name in rules.hash:
                 values = _hashed(values)
             elif name in rules.mask:
@@ -79,7 +94,24 @@ class Rules:
         return arrays
 
 
+class _Unformed(Exception):
+    """A value that the form of its column does not hold; `row`: the number of its row."""
+
+    def __init__(self, column: str, form: str, fault: FormFault) -> None:
+        super().__init__(fault.why)
+        self.row, self._column, self._form = fault.row, column, form
+
+    def told(self, where: str) -> ValueOutOfRange:
+        return ValueOutOfRange(
+            f"column {self._column}: {self}, so it has no form as {self._form}",
+            where=where,
+            fix="correct the value in the source, or take the column out of staged_as in [source.columns]",
+        )
+
+
 def _shape(column: Column, rules: ColumnRules) -> Column:
+    if form := form_of(column, rules.staged_as):
+        return Column(column.name, column.source_type, FORMS[form].type)
     return Column(column.name, column.source_type, pa.string()) if column.name in rules.hash else column
 
 

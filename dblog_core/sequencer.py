@@ -138,8 +138,8 @@ class Sequencer:
             self._mark("s", table, since, schema=known, dump=dump)
 
     def process(self, batch: LogBatch) -> None:
-        """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
-        changes = [split_key_changes(self._rules.changes(c)) for c in batch.changes]
+        """Takes a stretch of the log. Raises UnknownLogEvent, ValueOutOfRange, CorruptSegment or StagingUnavailable."""
+        changes = [split_key_changes(self._rules.changes(c, batch.transactions)) for c in batch.changes]
         begin = 0
         for signal in batch.signals:
             here = 2 * signal.sequence

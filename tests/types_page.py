@@ -53,7 +53,7 @@ def _quoted(declared: str | tuple[str, ...], *values: str, edges: str = "", on: 
     return Row(listed, tuple(("'" + value.replace("'", "''") + "'", value) for value in values), edges, on)
 
 
-_NO_DATE = 'a date with a zero part or of no calendar: an error, or NULL with `zero_dates = "null"`'
+_NO_DATE = 'a date with a zero part or of no calendar: an error, NULL with `zero_dates = "null"`, or the server\'s text with `staged_as`'
 _CHARSETS = "`utf8mb4`, `utf8mb3`, `ascii`, `ucs2`, `utf16`, `utf16le`, `utf32` and all of one byte: as the server converts them (a byte that a set of one byte does not have is its `?`); in the others, bytes that stand for no character (half a pair of surrogates, say) are an error. All others are refused (below)"
 _NINES = "9" * 35 + "." + "9" * 30
 _SHAPES = ("point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon")
@@ -113,7 +113,7 @@ NAMES = {
     MARIADB: MYSQL_NAMES | {"geometrycollection", "inet4", "inet6", "uuid"},
 }
 
-_FAR = "before year 1, after 9999, `infinity` and `-infinity`: an error that names the column; as a column of type `text` it is staged"
+_FAR = "before year 1, after 9999, `infinity` and `-infinity`: an error that names the column, or the server's text with `staged_as`"
 _PRINTED = "the server's text"
 
 POSTGRES_ROWS = (
@@ -123,7 +123,7 @@ POSTGRES_ROWS = (
     _plain("bigint", -(2**63), 2**63 - 1),
     Row(("real",), (("1.1", 1.100000023841858), ("'NaN'", float("nan")), ("'-Infinity'", float("-inf"))), "the same four bytes; there is one NaN; -0 stays -0"),
     Row(("double precision",), (("-1.7976931348623157e308", -1.7976931348623157e308), ("'NaN'", float("nan")), ("'Infinity'", float("inf"))), "the same eight bytes"),
-    Row(("numeric(10,2)",), (("-99999999.99", Decimal("-99999999.99")), ("0", Decimal("0.00"))), "up to 38 digits: the same precision and scale. `NaN`, which such a column can hold: an error that names the column"),
+    Row(("numeric(10,2)",), (("-99999999.99", Decimal("-99999999.99")), ("0", Decimal("0.00"))), "up to 38 digits: the same precision and scale. `NaN`, which such a column can hold: an error that names the column, or the server's text (or a double) with `staged_as`"),
     Row(("numeric(38,38)",), ((f"-0.{'9' * 38}", Decimal(f"-0.{'9' * 38}")),)),
     Row(("numeric", "numeric(39,2)", "numeric(5,-2)", "numeric(2,5)"), (("1e-20", "0." + "0" * 19 + "1"), ("1.10", "1.10"), ("'NaN'", "NaN"), ("'-Infinity'", "-Infinity")), "without a precision, of more than 38 digits, or of a scale that is negative or above the precision: the server's text with every digit"),
     _quoted(("text", "character varying(9)", "character varying"), "", "é日😀", edges="text that is no UTF-8 (in a database of encoding `SQL_ASCII`): an error that names the column"),

@@ -153,6 +153,18 @@ def test_a_fault_is_told_in_its_place_with_its_fix(file: Path, change: tuple[str
             '[source.columns."shop.a"]\nexclude = ["id"]\n[source.keys]\n"shop.a" = ["id"]',
             '[source.keys] "shop.a", entry 1: is a key column, and under exclude',
         ),
+        (
+            '[source.columns."shop.a"]\nstaged_as = { x = "float" }',
+            "[source.columns.\"shop.a\"] staged_as, x: is none of the possible values; use 'double', 'text'",
+        ),
+        (
+            '[source.columns."shop.a"]\nmask = ["x"]\nstaged_as = { x = "double" }',
+            '[source.columns."shop.a"] staged_as, x: is under mask too',
+        ),
+        (
+            '[source.columns."shop.a"]\nstaged_as = { id = "bigint" }\n[source.keys]\n"shop.a" = ["id"]',
+            '[source.keys] "shop.a", entry 1: is a key column, and under staged_as',
+        ),
         ('[source.keys]\n"shop.a" = []', '[source.keys] "shop.a": names no column'),
         ('[source.keys]\n"shop.a" = ["id", "id"]', '[source.keys] "shop.a", entry 2: stands there twice'),
     ],

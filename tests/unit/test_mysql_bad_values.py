@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -77,6 +78,11 @@ BAD: list[tuple[str, ColumnType, bytes]] = [
     ("json: a key that is no UTF-8", JSON.column, document({"abc": 1}).replace(b"abc", b"a\xffc")),
     ("json: text that is no UTF-8", JSON.column, document(["abc"]).replace(b"abc", b"a\xffc")),
     ("json: a literal that is none", JSON.column, b"\x04\x07"),
+]
+BAD += [
+    (f"{name}, as text", replace(column, arrow=pa.string()), value)
+    for name, column, value in BAD
+    if name.startswith(("date", "timestamp"))
 ]
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core import columnar
-from dblog_core.sources.mysql import charsets, decimals, fixed_values, json_values, jsontext, printed_values
+from dblog_core.sources.mysql import charsets, decimals, fixed_values, json_values, jsontext, printed_values, temporal
 from dblog_core.sources.mysql.charsets import Decode
 from dblog_core.sources.mysql.types import ColumnType, Kind
 
@@ -51,12 +51,16 @@ class ValueFault(ValueError):
 
 _UNREADABLE = (ValueError, IndexError, KeyError, struct.error)
 """What reading a value that is none may raise."""
-ZERO_DATE_FIX = 'correct the value in the source, or set source.zero_dates = "null"'
+ZERO_DATE_FIX = (
+    'correct the value in the source, set source.zero_dates = "null", or stage the column as text (staged_as)'
+)
 
 
 def to_arrow(column: ColumnType, values: Values, *, zero_dates: str) -> pa.Array:
     """The column's Arrow array. Raises ValueFault."""
     if column.kind in _TEMPORAL:
+        if pa.types.is_string(column.arrow):
+            return _moments(column, values)
         return _temporal(column, values, zero_dates)
     return _CONVERSIONS[column.kind](column, values)
 
@@ -307,6 +311,23 @@ def _temporal(column: ColumnType, values: Values, zero_dates: str) -> pa.Array:
     return columnar.fixed(numbers.astype(np.int32) if column.kind is Kind.DATE else numbers, present, column.arrow)
 
 
+def _moments(column: ColumnType, values: Values) -> pa.Array:
+    """Dates and times as the server prints them in UTC, those that do not exist too."""
+    shown: list[str | None] = []
+    for row, start in enumerate(values.starts.tolist()):
+        raw = values.raw[start : start + column.width].tobytes() if start >= 0 else b""
+        try:
+            shown.append(_SHOWN[column.kind](raw, column.scale) if raw else None)
+        except ValueError as error:
+            raise _undecodable(row, error) from error
+    return pa.array(shown, pa.string())
+
+
+_SHOWN: dict[Kind, Callable[[bytes, int], str]] = {
+    Kind.DATE: temporal.date_text,
+    Kind.DATETIME: temporal.datetime_text,
+    Kind.TIMESTAMP: temporal.timestamp_text,
+}
 _TEMPORAL = (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP)
 _CONVERSIONS: dict[Kind, Callable[[ColumnType, Values], pa.Array]] = {
     Kind.INTEGER: _integer,

@@ -9,7 +9,8 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core.config import SourceConfig
+from dblog_core.config import ColumnRules, SourceConfig
+from dblog_core.forms import printed
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.mysql import types
 from dblog_core.sources.mysql.conditions import labels
@@ -20,7 +21,7 @@ class TableFilter:
     """The configuration's patterns, of which only `*` and `?` are special. The watermark table is never wanted."""
 
     def __init__(self, config: SourceConfig) -> None:
-        self.patterns = config.tables
+        self.patterns, self.columns = config.tables, config.columns
         self.watermarks = TableName.parse(config.watermark_table)
         self._expressions = [expression(pattern) for pattern in config.tables]
         self._any_case = [re.compile(e.pattern, e.flags | re.IGNORECASE) for e in self._expressions]
@@ -90,7 +91,12 @@ def _of_type(connection: Connection[Any], tables: TableFilter, kind: str) -> lis
     return [table for table in found if tables.wants(table)]
 
 
-def describe(connection: Connection[Any], table: TableName, keys: Mapping[str, Sequence[str]]) -> Described | None:
+def describe(
+    connection: Connection[Any],
+    table: TableName,
+    keys: Mapping[str, Sequence[str]],
+    rules: Mapping[str, ColumnRules],
+) -> Described | None:
     """The table as the catalogue has it now; None if it does not exist."""
     found = rows(connection, _COLUMNS, (table.schema, table.name))
     if not found:
@@ -109,7 +115,7 @@ def describe(connection: Connection[Any], table: TableName, keys: Mapping[str, S
     nullable = {str(row[0]) for row in found if row[6] == "YES"}
     unique = [whole for parts in indexes.values() if (whole := _whole(parts))]
     wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in found}, nullable, unique)
-    schema = None if faults or wrong else TableSchema(table, tuple(columns), key)
+    schema = None if faults or wrong else printed(TableSchema(table, tuple(columns), key), rules)
     candidates = tuple(whole for whole in unique if not nullable & set(whole))
     return Described(table, schema, tuple(faults), tuple(wrong), candidates)
 

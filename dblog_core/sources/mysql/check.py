@@ -174,7 +174,7 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
 
 
 def _table(connection: Connection[Any], config: SourceConfig, name: TableName) -> Iterator[Problem]:
-    described = catalogue.describe(connection, name, config.keys)
+    described = catalogue.describe(connection, name, config.keys, config.columns)
     if described is None:
         return  # dropped since the list was made
     for fault in described.column_faults:

@@ -44,7 +44,7 @@ class MysqlChunks:
 
     def schema(self, table: TableName) -> TableSchema:
         with translated(self._config, f"reading the shape of {table}"):
-            ask = partial(catalogue.describe, self._connection, table, self._keys)
+            ask = partial(catalogue.describe, self._connection, table, self._keys, self._config.columns)
             described = self._definitions.look(table, "shape", ask)
         if described is None:
             raise self._missing(table)

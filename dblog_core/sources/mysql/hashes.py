@@ -10,6 +10,7 @@ import re
 import pyarrow as pa
 
 from dblog_core.config import ColumnRules
+from dblog_core.forms import form_of
 from dblog_core.hashes import (
     HASH,
     LONGEST,
@@ -79,6 +80,8 @@ _EMPTY, _BLANK = "''", "' '"
 def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]:
     """The column's fields, each NULL where the column is."""
     value = _present(column, zero_dates)
+    if form := form_of(column, rules.staged_as):
+        return _formed(form, column, value)
     if column.name in rules.hash:
         return _digest(value, column)
     if column.name in rules.mask:
@@ -92,6 +95,25 @@ def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]
     if pa.types.is_timestamp(column.type):
         return [_timestamp(column, value)]
     return [_number(column, value)]
+
+
+def _formed(form: str, column: Column, value: str) -> list[str]:
+    """What `staged_as` stages, see `dblog_core.forms`."""
+    match form:
+        case "double":
+            return [_float(f"({value} + 0e0)")]
+        case "bigint":
+            return [_number(column, value)]
+        case "microseconds":
+            return [f"TIMESTAMPDIFF(MICROSECOND, {_MIDNIGHT}, ADDTIME({_MIDNIGHT}, {value}))"]
+        case "text":
+            return _content(_text(column, value), column)
+    digits = _binary(column, value)[-1] if _base(column) == "bit" else f"LOWER(HEX({value}))"
+    text = digits if form == "hex" else f"REPLACE(TO_BASE64(UNHEX({digits})), {_LINE_END}, {_EMPTY})"
+    return [f"LENGTH({text})", f"IF(LENGTH({text}) > {LONGEST}, SHA2({text}, 256), {text})"]
+
+
+_MIDNIGHT, _LINE_END = "TIMESTAMP'2000-01-01 00:00:00'", "CHAR(10)"
 
 
 def _present(column: Column, zero_dates: str) -> str:

@@ -140,7 +140,13 @@ def double(value: float) -> str:
 def _opaque(field_type: int, data: bytes) -> str:
     if shown := _OPAQUES.get(field_type):
         return shown(data)
-    return quote(f"base64:type{field_type}:{base64.b64encode(data).decode()}")
+    text = base64.b64encode(data).decode()
+    lines = "\n".join(text[at : at + _LINE] for at in range(0, len(text), _LINE))
+    return quote(f"base64:type{field_type}:{lines}")
+
+
+_LINE = 76
+"""Characters after which the server breaks base64 into lines, which its text of a document shows."""
 
 
 def _decimal(data: bytes) -> str:

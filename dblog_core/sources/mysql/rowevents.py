@@ -5,7 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
+from dblog_core.config import ColumnRules
 from dblog_core.events import CREATE, DELETE, UPDATE
+from dblog_core.forms import printed
 from dblog_core.schema import TableName
 from dblog_core.sources.mysql import events, tablemap
 from dblog_core.sources.mysql.charsets import Charsets
@@ -38,8 +40,15 @@ _VERSIONS = 4096
 class Versions:
     """Shapes of tables by the table map that describes them."""
 
-    def __init__(self, keys: Mapping[str, Sequence[str]], charsets: Charsets, *, mariadb: bool) -> None:
-        self._keys, self._charsets, self._mariadb = keys, charsets, mariadb
+    def __init__(
+        self,
+        keys: Mapping[str, Sequence[str]],
+        charsets: Charsets,
+        rules: Mapping[str, ColumnRules],
+        *,
+        mariadb: bool,
+    ) -> None:
+        self._keys, self._charsets, self._rules, self._mariadb = keys, charsets, rules, mariadb
         self._known: dict[bytes, TableVersion] = {}
 
     def of(self, body: bytes, table: TableName) -> TableVersion:
@@ -49,6 +58,7 @@ class Versions:
             return known
         keys = tuple(self._keys.get(str(table), ()))
         version = tablemap.parse(body, server=self._charsets, keys=keys, mariadb=self._mariadb)
+        version = tablemap.typed(version, printed(version.schema, self._rules))
         if len(self._known) >= _VERSIONS:
             self._known.clear()
         self._known[body[6:]] = version

@@ -40,7 +40,7 @@ class MysqlSource:
         connection = self._connect()
         with translated(self._config, "reading the catalogue"), connection:
             names = catalogue.wanted(connection, self._tables)
-            found = [catalogue.describe(connection, name, self._config.keys) for name in names]
+            found = [catalogue.describe(connection, name, self._config.keys, self._config.columns) for name in names]
         faults = [f"{d.table}: {fault}" for d in found if d for fault in d.faults]
         if faults:
             raise ConfigError(

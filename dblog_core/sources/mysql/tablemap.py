@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -97,6 +97,14 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
         if name in key and column.kind is Kind.SET and "" in column.labels:
             raise UnsupportedType(f"column {name}: {types.EMPTY_MEMBER}")
     return TableVersion(TableSchema(start.table, shape, key), columns)
+
+
+def typed(version: TableVersion, schema: TableSchema) -> TableVersion:
+    """The version whose columns become the types of another schema of the same columns."""
+    if schema is version.schema:
+        return version
+    columns = (replace(c, arrow=given.type) for c, given in zip(version.columns, schema.columns, strict=True))
+    return TableVersion(schema, tuple(columns))
 
 
 def _metas(body: bytes, at: int, codes: list[int], names: tuple[str, ...]) -> tuple[list[bytes], list[int]]:

@@ -23,7 +23,7 @@ class TableNumbers:
         self, tables: TableFilter, keys: Mapping[str, Sequence[str]], charsets: Charsets, *, mariadb: bool
     ) -> None:
         self._tables = tables
-        self._versions = Versions(keys, charsets, mariadb=mariadb)
+        self._versions = Versions(keys, charsets, tables.columns, mariadb=mariadb)
         self._known: dict[int, TableVersion | TableName] = {}
         self.usual: dict[int, TableVersion] = {}
         self.unwanted: set[int] = set()

@@ -51,6 +51,8 @@ def to_arrow(raw: Bytes, starts: Int64s, lengths: Int64s, column: Column, table:
     Raises ValueOutOfRange where a value has no exact form there, UnknownLogEvent where the bytes are no such value.
     """
     decode = _decoder(column.source_type)
+    if pa.types.is_string(column.type):
+        decode = _printer(arrow_type(column.source_type)) or decode
     if decode is None:
         raise ValueError(f"{column.source_type} is not supported")
     try:
@@ -167,6 +169,23 @@ def _timestamps(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataTyp
     _checked(_first((values < _FIRST_DAY * _MICROS) | (values >= (_LAST_DAY + 1) * _MICROS)))
     values += _UNIX_MICROS
     return fixed(values, _present(lengths), kind)
+
+
+def _printer(usual: pa.DataType) -> _Decode | None:
+    """For a column that is staged as text, unlike others of its type."""
+    if pa.types.is_decimal(usual):
+        return _numerics
+    return partial(_moments, kind=usual) if pa.types.is_date(usual) or pa.types.is_timestamp(usual) else None
+
+
+def _moments(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataType) -> pa.Array:
+    """Dates and timestamps as the server prints them, infinities and all years too."""
+    width = np.int32 if pa.types.is_date(kind) else np.int64
+    numbers = _swapped(raw, starts, lengths, width).tolist()
+    present = (lengths >= 0).tolist()
+    return pa.array(
+        [_moment(n, kind) if there else None for n, there in zip(numbers, present, strict=True)], pa.string()
+    )
 
 
 def _decimals(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.Decimal128Type) -> pa.Array:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import RequestError, UnknownLogEvent
+from dblog_core.forms import printed
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.sources.postgres import types
 from dblog_core.sources.postgres.connection import Connection, rows
@@ -89,7 +90,7 @@ class CatalogueTable:
     def schema(self, config: SourceConfig) -> TableSchema:
         """The staged shape. Generated columns are not in it: the log does not carry them."""
         stored = tuple(types.column(c.name, c.source_type) for c in self.columns if not c.generated)
-        return TableSchema(self.name, stored, self.key(config))
+        return printed(TableSchema(self.name, stored, self.key(config)), config.columns)
 
 
 def watermark_table(config: SourceConfig) -> TableName:

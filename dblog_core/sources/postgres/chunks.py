@@ -6,7 +6,7 @@ Only the server compares keys.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import psycopg2
 import pyarrow as pa
@@ -17,6 +17,7 @@ from dblog_core.columnar import LARGEST, gather
 from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, SourceError
 from dblog_core.filters import Filter
+from dblog_core.forms import printed
 from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
 from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
@@ -294,7 +295,8 @@ class PostgresChunkReader:
         try:
             ((snapshot, names, oids, typmods),) = rows(connection, begin)
             kinds = dict(zip(names or (), zip(oids or (), typmods or (), strict=True), strict=True))
-            now = _now(schema, columns, kinds, catalogue.type_names(connection, set(kinds.values())))
+            types = catalogue.type_names(connection, set(kinds.values()))
+            now = _now(schema, columns, kinds, types, self._config.columns)
             copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(select(now))
             copied = copy_out.copied(connection, copy.as_string(connection), most=LARGEST)
         except BaseException:
@@ -305,10 +307,15 @@ class PostgresChunkReader:
 
 
 def _now(
-    schema: TableSchema, columns: Sequence[Column], kinds: dict[str, catalogue.Kind], names: dict[catalogue.Kind, str]
+    schema: TableSchema,
+    columns: Sequence[Column],
+    kinds: dict[str, catalogue.Kind],
+    names: dict[catalogue.Kind, str],
+    rules: Mapping[str, ColumnRules],
 ) -> list[Column]:
     """The columns with their types now: bytes of another type of the same length would be read as wrong values."""
-    now = [column(c.name, names[kinds[c.name]]) for c in columns if c.name in kinds]
+    found = tuple(column(c.name, names[kinds[c.name]]) for c in columns if c.name in kinds)
+    now = list(printed(TableSchema(schema.table, found, schema.key), rules).columns)
     if [c.type for c in now] != [c.type for c in columns]:
         raise _changed(schema)
     return now

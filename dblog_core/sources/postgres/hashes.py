@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dblog_core.config import ColumnRules
+from dblog_core.forms import form_of
 from dblog_core.hashes import (
     HASH,
     LONGEST,
@@ -86,6 +87,8 @@ class HashQuery:
     def _fields(self, column: Column) -> list[str]:
         """The column's fields, each NULL where the column is: concat makes an empty text of it."""
         kind, name = column.type, _named(column)
+        if form := form_of(column, self.rules.staged_as):
+            return self._formed(form, name)
         if column.name in self.rules.hash:
             return self._digest(column)
         if column.name in self.rules.mask:
@@ -102,6 +105,21 @@ class HashQuery:
             return [_float(f"{name}::float8" if kind == pa.float32() else name)]
         # The session's zone is UTC.
         return [f"{name}::timestamp" if pa.types.is_timestamp(kind) and kind.tz else name]
+
+    def _formed(self, form: str, name: str) -> list[str]:
+        """What `staged_as` stages, see `dblog_core.forms`."""
+        match form:
+            case "double":
+                return [_float(f"{name}::float8")]
+            case "bigint":
+                return [name]
+            case "microseconds":
+                return [f"(extract(epoch FROM {name}) * 1000000)::bigint"]
+            case "hex":
+                return self._text(f"encode({name}, 'hex')")
+            case "base64":
+                return self._text(f"replace(encode({name}, 'base64'), chr(10), '')")
+        return self._text(f"{name}::text")
 
     def _text(self, text: str) -> list[str]:
         size = f"octet_length(textsend({text}))" if self.recoded else f"octet_length({text})"

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
 from dblog_core.events import LogBatch, TableChanges, Transaction
+from dblog_core.forms import printed
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.sources.postgres import binary_values, types
 from dblog_core.sources.postgres import rowmessages as found
@@ -366,7 +367,7 @@ class PgoutputDecoder:
         if relation.identity == "n" or (relation.identity != "f" and relation.flagged != frozenset(key)):
             identity = ", ".join(sorted(relation.flagged)) or "nothing"
             refusal = f"the log identifies old rows by ({identity}), and the key is ({', '.join(key)})"
-        return Version(TableSchema(relation.table, columns, key), refusal)
+        return Version(printed(TableSchema(relation.table, columns, key), self._config.columns), refusal)
 
     def _change(self, message: bytes) -> None:
         """A row of a table whose rows are read singly, or one that was delivered before a restart."""

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from dblog_core.config import SourceConfig
 from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.events import TableChanges, changes_schema, image_type
+from dblog_core.forms import printed
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.postgres import types
 from dblog_core.sources.postgres.catalogue import FRESH_START, CatalogueTable
@@ -194,7 +195,8 @@ class Shapes:
             if table
             else frozenset[str]()
         )
-        return Version(TableSchema(name, columns, key), ignored=ignored, never_null=floats, base=self._base)
+        schema = printed(TableSchema(name, columns, key), self._config.columns)
+        return Version(schema, ignored=ignored, never_null=floats, base=self._base)
 
     def _columns(
         self, action: str, table: CatalogueTable | None, given: dict[str, str], ignored: frozenset[str]

@@ -124,8 +124,8 @@ def out_of_range(text: str, target: Column, table: TableName) -> ValueOutOfRange
         fix = "the database's encoding does not guarantee UTF-8: repair the text, or exclude the column"
     else:
         fix = (
-            f"change the value, or the column's type to one that is staged as text "
-            f"(ALTER TABLE {table} ALTER COLUMN {target.name} TYPE text), or exclude the column in [source.columns]"
+            f"change the value, or stage the column as text: "
+            f'[source.columns."{table}"] staged_as = {{ {target.name} = "text" }}, or exclude it there'
         )
     return ValueOutOfRange(
         f"{text[:60]!r} of type {target.source_type} has no exact form as {target.type}",

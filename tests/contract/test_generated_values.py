@@ -1,0 +1,196 @@
+"""Values that are made by a seed, of every type: log, chunk, row hash and the server itself agree on each."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dblog_core.config import Config
+from dblog_core.hashes import HASH, of_rows
+from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.rules import Rules
+from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.sources.postgres.connection import SESSION
+from dblog_core.wiring import open_source
+from tests.contract import every_type, generated
+from tests.contract.keyed import MYSQL_KINDS, every_way, shape
+from tests.contract.test_every_type import start
+from tests.contract.test_source import create, log, rows, run
+from tests.fix_servers import Database
+from tests.integration import mysql_types, postgres_types
+
+ROWS = 200
+WHOLE: dict[str, Any] = {"after": None, "upto": None, "limit": 10_000}
+
+
+def test_every_column_type_has_values(source_kind: str) -> None:
+    listed = postgres_types.COLUMNS if source_kind == "postgres" else mysql_types.columns(source_kind)
+    assert set(generated.makers(source_kind)) == set(listed) - {"id", "virtual_", "stored_"}
+
+
+def fill(database: Database, seed: int) -> None:
+    with closing(database.connect()) as connection, connection.cursor() as cursor:
+        zone = "SET TimeZone = 'UTC'" if database.kind == "postgres" else "SET time_zone = '+00:00'"
+        for statement in (zone, "BEGIN", *generated.inserts(database.kind, seed, ROWS), "COMMIT"):
+            try:
+                cursor.execute(statement)
+            except Exception as error:
+                raise AssertionError(f"{error} in {statement[:20_000]}") from error
+
+
+def printed(database: Database, schema: TableSchema) -> dict[Any, dict[str, str | None]]:
+    """What the server prints of each column: text forms that lose nothing, under the settings of our sessions."""
+    postgres = database.kind == "postgres"
+    forms = [(_postgres if postgres else _mysql)(column) for column in schema.columns]
+    settings = [f"SET {name} = '{value}'" for name, value in SESSION.items() if name != "search_path"]
+    with closing(database.connect()) as connection, connection.cursor() as cursor:
+        for setting in settings if postgres else ["SET time_zone = '+00:00'"]:
+            cursor.execute(setting)
+        cursor.execute(f"SELECT id, {', '.join(forms)} FROM a")
+        names = [column.name for column in schema.columns]
+        return {row[0]: dict(zip(names, row[1:], strict=True)) for row in cursor.fetchall()}
+
+
+def _postgres(column: Column) -> str:
+    name = '"' + column.name.replace('"', '""') + '"'
+    return f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {name}) END"
+
+
+def _mysql(column: Column) -> str:
+    if column.source_type.startswith("bit"):
+        return f"LPAD(HEX(`{column.name}` + 0), {(int(column.source_type[4:-1]) + 7) // 8 * 2}, '0')"
+    if column.source_type in ("inet4", "inet6", "uuid"):
+        return f"HEX(CAST(`{column.name}` AS BINARY({4 if column.source_type == 'inet4' else 16})))"
+    if pa.types.is_binary(column.type):
+        return f"HEX(`{column.name}`)"
+    if pa.types.is_floating(column.type):
+        return f"CAST(`{column.name}` AS DOUBLE)"  # a CAST to CHAR rounds it to what fits 22 characters
+    if "zerofill" in column.source_type or column.source_type.startswith("year"):
+        return f"CAST(`{column.name}` + 0 AS CHAR)"
+    return f"CAST(`{column.name}` AS CHAR)"
+
+
+def shown(value: Any, text: str, column: Column) -> tuple[str, str]:
+    """A staged value and the server's text of it, in one form."""
+    match value:
+        case bool():
+            return "t" if value else "f", text
+        case float():
+            exact = float(np.float32(text)) if pa.types.is_float32(column.type) else float(text)
+            return repr(value), repr(exact)
+        case bytes():
+            return value.hex(), text.removeprefix("\\x").lower()
+        case decimal.Decimal():
+            return format(value, "f"), text
+        case dt.datetime():
+            plain = text.removesuffix("+00")
+            whole, _, fraction = plain.partition(".")
+            return value.replace(tzinfo=None).isoformat(" ", "microseconds"), f"{whole}.{fraction:0<6}"
+    return str(value), text
+
+
+def same(one: Any, other: Any, place: str) -> None:
+    """Fails with what stands around the first difference: documents are long."""
+    if (mine := repr(one)) != (its := repr(other)):
+        at = next((n for n, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b), min(len(mine), len(its)))
+        raise AssertionError(
+            f"{place}, at {at}: {mine[max(at - 60, 0) : at + 60]} and {its[max(at - 60, 0) : at + 60]}"
+        )
+
+
+def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
+    database: Database, source: Source, reader: ChunkReader, soak_seed: int
+) -> None:
+    every_type.create(database)
+    if database.kind == "postgres":
+        database.execute("ALTER TABLE a REPLICA IDENTITY FULL")
+    position = start(database, source)
+    fill(database, soak_seed)
+    schema = shape(database, reader)
+    read = reader.read(schema, **WHOLE)
+    read.rows.validate(full=True)
+    chunk = {row["id"]: row for row in read.rows.to_pylist()}
+    told = printed(database, schema)
+    found = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
+    run(database, "DELETE FROM a")
+    logged = rows(list(log(source, position)))
+    after = {row["after"]["id"]: row["after"] for row in logged if row["op"] == "c"}
+    before = {row["before"]["id"]: row["before"] for row in logged if row["op"] == "d"}
+    assert len(chunk) == ROWS and chunk.keys() == told.keys() == after.keys() == before.keys()
+    for key, row in chunk.items():
+        for column in schema.columns:
+            value, text = row[column.name], told[key][column.name]
+            place = f"{column} of row {key}, seed {soak_seed}"
+            same(after[key][column.name], value, f"{place}: inserted")
+            same(before[key][column.name], value, f"{place}: deleted")
+            assert (value is None) == (text is None), place
+            if text is not None and column.name != "dz":  # the server prints the zeros of ZEROFILL
+                same(*shown(value, text, column), f"{place}: the server")
+    assert found == of_rows(read, Rules({})).rows.column(HASH).to_pylist()
+
+
+NO_KEYS = {
+    "mysql": {"j", "ge", "po", "vec", "s_empty", "s_odd", "f74", "g103"},
+    "postgres": {"j", "x", "pt", "h", "p", "nest", "nests", "egg", "t", "by", "jb", "texts", "bys", "ns"},
+}
+"""Columns whose type the server takes into no primary key, or we do not, or whose values are too long for one."""
+
+
+def test_values_of_any_seed_are_keys_that_are_found(
+    database: Database, source: Source, reader: ChunkReader, soak_seed: int
+) -> None:
+    r = random.Random(soak_seed)
+    made = generated.makers(database.kind)
+    listed = postgres_types.COLUMNS if database.kind == "postgres" else mysql_types.columns(database.kind)
+    if database.kind == "postgres":
+        database.execute(*postgres_types.TYPES)
+    unkeyed = NO_KEYS["postgres" if database.kind == "postgres" else "mysql"]
+    names = [name for name in made if name not in unkeyed and listed[name].split("(")[0] not in _LONG]
+    for name in r.sample(names, 6):
+        position = create(database, source, "a", f"n int, k0 {listed[name].replace(' NULL', '')} NOT NULL PRIMARY KEY")
+        # A key that is there already is left out.
+        skipped = ("", " ON CONFLICT DO NOTHING") if database.kind == "postgres" else (" IGNORE", "")
+        values = [f"({number}, {made[name](r)})" for number in range(20)]
+        run(database, *(f"INSERT{skipped[0]} INTO a (n, k0) VALUES {value}{skipped[1]}" for value in values))
+        schema = shape(database, reader)
+        every_way(database, reader, schema)
+        chunk = {row["n"]: repr(row["k0"]) for row in reader.read(schema, **WHOLE).rows.to_pylist()}
+        logged = {row["after"]["n"]: repr(row["after"]["k0"]) for row in rows(list(log(source, position)))}
+        assert logged == chunk, f"{name}, seed {soak_seed}"
+        run(database, "DROP TABLE a")
+
+
+_LONG = ("tinytext", "text", "mediumtext", "longtext", "tinyblob", "blob", "mediumblob", "longblob")
+"""Of MySQL, which takes a part of them alone into a key; PostgreSQL's text is among the others, as varchar."""
+
+
+@pytest.mark.parametrize("source_kind", MYSQL_KINDS, indirect=True)
+def test_dates_of_no_calendar_are_null_on_both_ways(
+    database: Database, source_config: Config, source: Source, soak_seed: int
+) -> None:
+    position = create(database, source, "a", "id int PRIMARY KEY, d date, t datetime(6), s datetime")
+    given = generated.no_dates(soak_seed, 200)
+    texts = [f"{year:04d}-{month:02d}-{day:02d}" for year, month, day in given]
+    values = ", ".join(f"({n}, '{d}', '{d} 23:59:59.999999', '{d} 00:00:00')" for n, d in enumerate(texts))
+    run(database, "SET sql_mode = 'ALLOW_INVALID_DATES'", f"INSERT INTO a VALUES {values}")
+    lenient = open_source(source_config.source.model_copy(update={"zero_dates": "null"}))
+    with closing(lenient.open_reader()) as reader:
+        schema = reader.schema(TableName(database.schema, "a"))
+        read = reader.read(schema, **WHOLE)
+        found = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
+    chunk = {row["id"]: row for row in read.rows.to_pylist()}
+    logged = {row["after"]["id"]: row["after"] for row in rows(list(log(lenient, position)))}
+    assert chunk == logged
+    for number, (year, month, day) in enumerate(given):
+        d = dt.date(year, month, day) if generated.is_a_date(year, month, day) else None
+        assert chunk[number]["d"] == d, texts[number]
+        assert chunk[number]["s"] == (d and dt.datetime.combine(d, dt.time())), texts[number]
+        assert (chunk[number]["t"] is None) == (d is None), texts[number]
+    assert found == of_rows(read, Rules({})).rows.column(HASH).to_pylist()
