@@ -154,3 +154,11 @@ def test_wrong_bytes_are_an_error_or_the_plain_printers_text() -> None:
         for _ in range(r.randrange(4)):
             data[r.randrange(len(data))] = r.choice((0, 1, 2, 0x7F, 0x80, 0xFF, r.randrange(256)))
         wrong(bytes(data[: r.choice((len(data), r.randrange(len(data) + 1)))]))
+
+
+def test_long_binary_values_have_the_line_ends_of_the_servers_base64() -> None:
+    (shown,) = texts(document([Opaque(252, bytes(range(58)))]))
+    line = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4"
+    assert shown == f'["base64:type252:{line}\\nOQ=="]'
+    (shown,) = texts(document([Opaque(252, bytes(range(57)))]))
+    assert shown == f'["base64:type252:{line}"]'
