@@ -1,0 +1,204 @@
+"""Columns that are staged in another form than the usual one: the same through log and chunk, and in row hashes."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from dblog_core.config import ColumnRules, Config
+from dblog_core.errors import ValueOutOfRange
+from dblog_core.forms import FORMS
+from dblog_core.hashes import HASH, of_rows
+from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.preflight import column_problems
+from dblog_core.rules import Rules
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.wiring import open_source
+from tests.contract import every_type
+from tests.contract.keyed import shape
+from tests.contract.test_every_type import start
+from tests.contract.test_generated_values import WHOLE, fill, printed, same
+from tests.contract.test_source import create, log, run
+from tests.fix_servers import Database
+
+BEYOND = {"n", "d65_0"}
+"""Columns whose generated values are beyond a double, or need no other form."""
+
+
+def wanted(schema: TableSchema, form: str) -> dict[str, ColumnRules]:
+    """The rules under which all columns that it fits have a form."""
+    fitting = {c.name: form for c in schema.columns if FORMS[form].fits(c) and c.name not in {*schema.key, *BEYOND}}
+    assert fitting, f"no column of {schema.table} can be staged as {form}"
+    return {str(schema.table): ColumnRules.model_validate({"staged_as": fitting})}
+
+
+def staged(source: Source, position: str, rules: Rules) -> dict[Any, dict[str, Any]]:
+    """The rows that the log has, by key, as they are staged."""
+    found = {}
+    for batch in log(source, position):
+        for changes in batch.changes:
+            for row in rules.changes(changes, batch.transactions).batch.to_pylist():
+                found[row["after"]["id"]] = row["after"]
+    return found
+
+
+def test_log_chunk_and_hash_agree_on_values_of_any_seed_in_every_form(
+    database: Database, source_config: Config, source: Source, reader: ChunkReader, soak_seed: int
+) -> None:
+    every_type.create(database)
+    position = start(database, source)
+    fill(database, soak_seed)
+    usual = {row["id"]: row for row in reader.read(shape(database, reader), **WHOLE).rows.to_pylist()}
+    for form in FORMS.keys() - {"bigint"}:
+        columns = wanted(shape(database, reader), form)
+        rules, ruled = Rules(columns), open_source(source_config.source.model_copy(update={"columns": columns}))
+        with closing(ruled.open_reader()) as its_reader:
+            schema = shape(database, its_reader)
+            read = its_reader.read(schema, **WHOLE)
+            found = its_reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
+        assert found == of_rows(read, rules).rows.column(HASH).to_pylist(), f"{form}, seed {soak_seed}"
+        logged, told = staged(ruled, position, rules), printed(database, schema)
+        for row in rules.rows(schema, read.rows).to_pylist():
+            key = row["id"]
+            for name, value in row.items():
+                same(logged[key][name], value, f"{name} of row {key} as {form}, seed {soak_seed}")
+            for name in columns[str(schema.table)].staged_as:
+                is_form_of(form, row[name], usual[key][name], told[key][name])
+
+
+def is_form_of(form: str, value: Any, usual: Any, told: str | None) -> None:
+    """By a way of its own. `told`: what the server prints of the column."""
+    if usual is None:
+        assert value is None
+    elif form == "base64":
+        assert base64.b64decode(value) == usual
+    elif form == "hex":
+        assert bytes.fromhex(value) == usual
+    elif form == "double":
+        assert repr(value) == repr(float(usual) + 0.0)
+    elif form == "text":
+        assert value == told
+    else:
+        hours, minutes, seconds = usual.removeprefix("-").split(":")
+        whole, _, fraction = seconds.partition(".")
+        total = ((int(hours) * 60 + int(minutes)) * 60 + int(whole)) * 10**6 + int(f"{fraction:0<6}")
+        assert value == (-total if usual.startswith("-") else total)
+
+
+def big(database: Database) -> str:
+    return "numeric(20,0)" if database.kind == "postgres" else "bigint unsigned"
+
+
+def test_numbers_that_fit_are_staged_as_bigint_and_others_are_an_error_that_names_their_place(
+    database: Database, source_config: Config, source: Source
+) -> None:
+    position = create(database, source, "a", f"id int PRIMARY KEY, b {big(database)}")
+    run(database, f"INSERT INTO a VALUES (1, {2**63 - 1}), (2, 0), (3, NULL)")
+    columns = {f"{database.schema}.a": ColumnRules.model_validate({"staged_as": {"b": "bigint"}})}
+    rules = Rules(columns)
+    with closing(open_source(source_config.source.model_copy(update={"columns": columns})).open_reader()) as reader:
+        schema = reader.schema(TableName(database.schema, "a"))
+        read = reader.read(schema, **WHOLE)
+        rows = rules.rows(schema, read.rows).to_pylist()
+        assert rows == [{"id": 1, "b": 2**63 - 1}, {"id": 2, "b": 0}, {"id": 3, "b": None}]
+        assert staged(source, position, rules) == {row["id"]: row for row in rows}
+        found = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
+        assert found == of_rows(read, rules).rows.column(HASH).to_pylist()
+        run(database, "INSERT INTO a VALUES (4, 1)", f"UPDATE a SET b = {2**63} WHERE id = 2")
+        with pytest.raises(ValueOutOfRange, match=f"a: column b: {2**63} is beyond 64 bits"):
+            rules.rows(schema, reader.read(schema, **WHOLE).rows)
+    with pytest.raises(ValueOutOfRange, match=rf"a at \S+ \(transaction .+\): column b: {2**63} is beyond 64 bits"):
+        staged(source, position, rules)
+
+
+def test_check_refuses_a_form_that_does_not_fit_a_column(
+    database: Database, source: Source, reader: ChunkReader
+) -> None:
+    create(database, source, "a", "id int PRIMARY KEY, v varchar(9), n decimal(10,2), i int")
+    schema = shape(database, reader)
+    given = {"id": "double", "v": "double", "n": "bigint", "i": "text", "gone": "hex"}
+    problems = {
+        p.what.partition("staged_as: ")[2]: p.fix for p in column_problems(schema, ColumnRules(staged_as=given))
+    }  # type: ignore[arg-type]
+    told = " | ".join(f"{what}; {fix}" for what, fix in problems.items())
+    assert "id belongs to the key" in told and "has no column gone" in told
+    assert "and double is for decimals; remove it" in told and "i is int" in told
+    assert "and bigint is for whole decimals and unsigned 64 bits; use double or text" in told
+    assert len(problems) == 5
+    assert not list(column_problems(schema, ColumnRules(staged_as={"n": "double"})))
+
+
+def test_a_column_of_another_type_since_keeps_its_usual_form_where_it_has_no_other(
+    database: Database, source: Source
+) -> None:
+    position = create(database, source, "a", "id int PRIMARY KEY, n decimal(10,2)")
+    alter = "ALTER TABLE a ALTER n TYPE" if database.kind == "postgres" else "ALTER TABLE a MODIFY n"
+    run(database, "INSERT INTO a VALUES (1, 1.5)", f"{alter} bigint", "INSERT INTO a VALUES (2, 7)")
+    rules = Rules({f"{database.schema}.a": ColumnRules.model_validate({"staged_as": {"n": "double"}})})
+    assert repr(staged(source, position, rules)) == repr({1: {"id": 1, "n": 1.5}, 2: {"id": 2, "n": 7}})
+    position = source.current_position()
+    run(database, f"{alter} varchar(20)", "INSERT INTO a VALUES (3, '3.5')")
+    assert staged(source, position, rules) == {3: {"id": 3, "n": 3.5}}
+    run(database, "INSERT INTO a VALUES (4, 'x')")
+    with pytest.raises(ValueOutOfRange, match=r"a at \S+ \(transaction .+\): column n: 'x' is no number"):
+        staged(source, position, rules)
+
+
+ODD = {
+    "mysql": ["0000-00-00", "2023-02-31", "2024-00-10", "2024-01-00", "9999-12-31", "0001-01-01"],
+    "postgres": ["infinity", "-infinity", "0044-03-15 BC", "10000-01-01", "9999-12-31", "2024-02-29"],
+}
+"""Dates without another form, and some that have one."""
+
+
+def test_dates_that_have_no_other_form_are_staged_as_the_servers_text(
+    database: Database, source_config: Config, source: Source
+) -> None:
+    on_postgres = database.kind == "postgres"
+    kinds = ("date", "timestamp", "timestamptz") if on_postgres else ("date", "datetime(3)", "timestamp(6) NULL")
+    names = ("d", "t", "z")
+    position = create(
+        database, source, "a", f"id int PRIMARY KEY, {', '.join(map(' '.join, zip(names, kinds, strict=True)))}"
+    )
+    given = ODD["postgres" if on_postgres else "mysql"]
+    own = given if on_postgres else ["0000-00-00", "2001-02-03 04:05:06.000007"]
+    values = ", ".join(f"({n}, '{text}', '{text}', '{own[n % len(own)]}')" for n, text in enumerate(given))
+    mode = "SET TimeZone = 'UTC'" if on_postgres else "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'"
+    run(database, mode, f"INSERT INTO a VALUES {values}", "INSERT INTO a (id) VALUES (99)")
+    columns = {f"{database.schema}.a": ColumnRules.model_validate({"staged_as": dict.fromkeys(names, "text")})}
+    rules, ruled = Rules(columns), open_source(source_config.source.model_copy(update={"columns": columns}))
+    with closing(ruled.open_reader()) as reader:
+        schema = shape(database, reader)
+        read = reader.read(schema, **WHOLE)
+        assert reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist() == (
+            of_rows(read, rules).rows.column(HASH).to_pylist()
+        )
+    assert not list(column_problems(schema, columns[f"{database.schema}.a"]))
+    chunk = {row["id"]: row for row in rules.rows(schema, read.rows).to_pylist()}
+    told = printed(database, schema)
+    assert staged(ruled, position, rules) == chunk
+    assert {key: {name: row[name] for name in names} for key, row in chunk.items()} == {
+        key: {name: row[name] for name in names} for key, row in told.items()
+    }
+    assert chunk[0]["d"] == given[0] and chunk[99]["d"] is None
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_no_number_in_a_decimal_has_its_form_as_a_double_and_as_text(
+    database: Database, source_config: Config, source: Source
+) -> None:
+    position = create(database, source, "a", "id int PRIMARY KEY, n numeric(10,2), m numeric(10,2)")
+    run(database, "INSERT INTO a VALUES (1, 'NaN', 'NaN'), (2, 1.5, -0.5)")
+    columns = {"public.a": ColumnRules.model_validate({"staged_as": {"n": "double", "m": "text"}})}
+    rules, ruled = Rules(columns), open_source(source_config.source.model_copy(update={"columns": columns}))
+    with closing(ruled.open_reader()) as reader:
+        schema = shape(database, reader)
+        read = reader.read(schema, **WHOLE)
+        found = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
+    assert found == of_rows(read, rules).rows.column(HASH).to_pylist()
+    chunk = {row["id"]: row for row in rules.rows(schema, read.rows).to_pylist()}
+    assert repr(chunk) == repr({1: {"id": 1, "n": float("nan"), "m": "NaN"}, 2: {"id": 2, "n": 1.5, "m": "-0.50"}})
+    assert repr(staged(ruled, position, rules)) == repr(chunk)
