@@ -96,6 +96,33 @@ def _done(origins: dict[str, str | None], nulls: set[str], step: Step) -> tuple[
     return then, {*(renamed.get(name, name) for name in nulls), *step.nulls}
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which columns a table has, where the source knows that it never had others (PostgreSQL).
+
+    `token`: two shapes with the same one are of one table, of which no column was ever dropped and no row written anew
+    in between. `nulls`: columns that hold NULL in rows that are older than they are.
+    """
+
+    token: str
+    nulls: frozenset[str] = frozenset()
+
+
+def placed(before: TableSchema, after: TableSchema, token: str | None, layout: Layout | None) -> Facts | None:
+    """What the places of columns prove, if the shapes have layouts: those that were there are the first ones still."""
+    if token is None or layout is None or token != layout.token or len(before.columns) > len(after.columns):
+        return None
+    pairs = list(zip(before.columns, after.columns, strict=False))
+    renamed = {now.name: was.name for was, now in pairs if was.name != now.name}
+    if any(was.name != now.name and was.type != now.type for was, now in pairs):
+        return None
+    names = {was.name: now.name for was, now in pairs}
+    if tuple(names[name] for name in before.key) != after.key:
+        return None
+    added = (column.name for column in after.columns[len(before.columns) :])
+    return Facts(renamed, dict.fromkeys(name for name in added if name in layout.nulls))
+
+
 class Pending:
     """Statements that tables have had since their newest shape, and that no row of them has followed yet."""
 

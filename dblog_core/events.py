@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import pyarrow as pa
 
-from dblog_core.alterations import Step
+from dblog_core.alterations import Layout, Step
 from dblog_core.schema import TableName, TableSchema
 
 CREATE, UPDATE, DELETE, REFRESH, TRUNCATE, SCHEMA, FINISHED = "c", "u", "d", "r", "t", "s", "f"
@@ -88,11 +88,13 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class SchemaSeen:
-    """From here on the table's rows have this shape (its first sight in this stream, or a change)."""
+    """From here on the table's rows have this shape (its first sight in this stream, or a change). `layout`: what the
+    source says of the columns' places (None: nothing that is certain)."""
 
     sequence: int
     transaction: int
     schema: TableSchema
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)

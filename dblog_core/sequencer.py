@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core import recall, watermark
-from dblog_core.alterations import Facts, Pending, Step
+from dblog_core.alterations import Facts, Layout, Pending, Step, placed
 from dblog_core.changes import ChangeTouches, OrderedChanges, log_batch, log_rows, repeated, runs, split_key_changes
 from dblog_core.chunks import Chunks, Finished, Placement, Refused
 from dblog_core.dumps import TaskProgress
@@ -63,7 +63,7 @@ class Sequencer:
         if isinstance(visibility, Snapshots):
             for event in recall.events(staging, head):
                 self._dumps.rows(event.table, event.offsets, event.xid, event.touches)
-        self._schemas, self._altered = dict(head.schemas), Pending(head.altered)
+        self._schemas, self._altered, self._layouts = dict(head.schemas), Pending(head.altered), dict(head.layouts)
         self._rewritten: dict[TableName, Transaction] = {}
         self._next = head.last_offset + 1
         self._position, self._partial = head.position, head.partial
@@ -176,6 +176,7 @@ class Sequencer:
             start=self._visibility.start if isinstance(self._visibility, Snapshots) else None,
             schemas=dict(self._schemas),
             altered=self._altered.to_json(),
+            layouts=dict(self._layouts),
         )
 
     def published(self) -> None:
@@ -217,7 +218,7 @@ class Sequencer:
     def _signal(self, signal: Signal, transaction: Transaction) -> None:
         match signal:
             case SchemaSeen():
-                self._shape(self._rules.schema(signal.schema), transaction)
+                self._shape(self._rules.schema(signal.schema), transaction, signal.layout)
             case Truncated():
                 offset = self._mark("t", signal.table, transaction, transaction=transaction.id)
                 self._dumps.rows(signal.table, (offset, offset), transaction.xid, None)
@@ -232,10 +233,14 @@ class Sequencer:
             case WatermarkSeen():
                 self._watermark(watermark.parse(signal.payload), transaction)
 
-    def _shape(self, schema: TableSchema, transaction: Transaction) -> None:
+    def _shape(self, schema: TableSchema, transaction: Transaction, layout: Layout | None = None) -> None:
         """From here on the table has this shape."""
         known = self._schemas.get(str(schema.table))
-        found = self._proven(known, schema) if known is not None else None
+        found = self._proven(known, schema, layout) if known is not None else None
+        if layout is not None:
+            self._layouts[str(schema.table)] = layout.token
+        elif known != schema.fingerprint:
+            self._layouts.pop(str(schema.table), None)
         if known == schema.fingerprint and not (found and found.renamed):
             return
         self._staging.put_schema(schema)
@@ -250,11 +255,12 @@ class Sequencer:
         known = self._schemas.get(str(table))
         return known is not None and any(step.takes(c.name) for c in self._staging.schema(known).columns)
 
-    def _proven(self, known: str, schema: TableSchema) -> Facts | None:
+    def _proven(self, known: str, schema: TableSchema, layout: Layout | None) -> Facts | None:
         """What is proven of the way from the table's last shape to this one. Rules go by the names of columns, so that
         nothing is where there are any."""
-        plain = not self._rules.concern(schema.table)
-        return self._altered.settle(self._staging.schema(known), schema, plain=plain)
+        before, plain = self._staging.schema(known), not self._rules.concern(schema.table)
+        found = self._altered.settle(before, schema, plain=plain)
+        return found or (placed(before, schema, self._layouts.get(str(schema.table)), layout) if plain else None)
 
     def _mark(self, op: str, table: TableName, at: Transaction, **more: Any) -> int:
         offset = self._take(1)

@@ -135,6 +135,7 @@ class Manifest:
     event that a SELECT from here on may not see, and `start` a snapshot that it must see all of (None: it does): what a
     restart rebuilds its memory from. `altered`: statements (`alterations.Step` as JSON) that tables have had since
     their newest shape, and that no row or chunk has followed yet; None where one of them is not known.
+    `layouts`: tokens of those newest shapes of which the source has told a layout (`alterations.Layout`).
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
     each, and `earlier` the fingerprints after the first of them, where they have changed since (None: no such table).
@@ -163,6 +164,7 @@ class Manifest:
     joined_at: int = 0
     probes: tuple[Probed, ...] = ()
     altered: dict[str, Any] = field(default_factory=dict)
+    layouts: dict[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
@@ -202,7 +204,8 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
-        fields = {name: value for name, value in _fields(self).items() if value or name not in ("probes", "altered")}
+        new = ("probes", "altered", "layouts")
+        fields = {name: value for name, value in _fields(self).items() if value or name not in new}
         return {
             "format": FORMAT,
             **fields,

@@ -21,8 +21,13 @@ from dblog_core.errors import (
 from dblog_core.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
 from dblog_core.interfaces import Problem
 from dblog_core.local.postgres import PostgresServer
+from dblog_core.rules import Rules
 from dblog_core.schema import TableName
+from dblog_core.sequencer import Sequencer
 from dblog_core.sources.postgres.source import PostgresSource
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+from dblog_core.window import LogOrder
 from tests.fix_servers import Database
 
 ALL_TYPES = {
@@ -434,6 +439,48 @@ def test_a_schema_change_is_seen_before_its_first_row(
     assert [line["after"] for line in lines(batches)] == [
         {"id": 1, "v": 1}, {"id": 2, "v": 2}, {"id": 3, "v": 3, "w": "d"}, {"id": 1, "v": 1, "w": None},
     ]  # fmt: skip
+
+
+ALTERS: list[tuple[tuple[str, ...], dict[str, str] | None]] = [
+    (("RENAME a TO x",), {"x": "a"}),
+    (("RENAME x TO t", "RENAME b TO x", "RENAME t TO b"), {"b": "x", "x": "b"}),
+    (("RENAME id TO k", "ADD e int", "ADD f int DEFAULT 5", "ADD g int", "ALTER g SET DEFAULT 6"), {"k": "id"}),
+    (("ALTER n TYPE bigint USING -n", "RENAME b TO c"), None),
+    (("RENAME c TO b",), {"b": "c"}),
+    (("ADD made int GENERATED ALWAYS AS (1) STORED", "RENAME x TO y"), None),
+    (("ALTER made DROP EXPRESSION", "RENAME y TO z"), None),
+    (("DROP e", "ADD e int DEFAULT 3"), None),
+    (("RENAME b TO last",), None),
+]
+"""What each makes of columns; None: nobody can tell."""
+
+
+def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
+    lab: Database, exact: PostgresSource, logged: Callable[..., list[LogBatch]], tmp_path: Path
+) -> None:
+    lab.execute("CREATE TABLE w (id int PRIMARY KEY, a text, b text, n int)")
+    position = begin(exact)
+    lab.execute("INSERT INTO w VALUES (0, 'a', 'b', 7)")
+    staging = Staging(str(tmp_path / "staging"), source="s")
+    staging.publish(Manifest("s", 1, 1, 1, 0, position, 0, "", None, 0))
+    for number, (alters, renamed) in enumerate([((), None), *ALTERS]):
+        ((before,),) = lab.query("SELECT row_to_json(w) FROM w WHERE w::text LIKE '(0,%'")
+        lab.execute("; ".join(["SELECT", *(f"ALTER TABLE w {part}" for part in alters)]))
+        ((after,),) = lab.query("SELECT row_to_json(w) FROM w WHERE w::text LIKE '(0,%'")
+        lab.execute(f"INSERT INTO w VALUES ({number + 1})")
+        head = staging.head()
+        assert head is not None
+        log = Sequencer(staging, source="s", epoch=1, head=head, visibility=LogOrder(), rules=Rules({}))  # a restart
+        for batch in logged(exact, position):
+            log.process(batch)
+            position = batch.position
+        sealed = log.seal(0)
+        staging.publish(sealed)
+        (mark,) = [m for m in sealed.marks if m.op == "s"]
+        assert mark.renamed == renamed, alters
+        assert {n: before[o] for n, o in (mark.renamed or {}).items()} == {n: after[n] for n in mark.renamed or {}}
+        assert mark.filled == ({"e": None, "g": None} if "ADD g int" in alters else None)
+        assert all(after[n] is None for n in mark.filled or {})
 
 
 def test_a_table_without_identity_is_refused_before_it_harms_the_application(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog_core.alterations import Facts, Pending, Step, facts
+from dblog_core.alterations import Facts, Layout, Pending, Step, facts, placed
 from dblog_core.config import ColumnRules
 from dblog_core.events import Altered, LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated
 from dblog_core.renames import Renames
@@ -29,6 +29,7 @@ from tests.unit.test_mysql_transactions import state
 
 STRICT, ANSI = 1 << 21, 1 << 2
 BASE = table("shop.t", id=pa.int64(), a=pa.string(), b=pa.string())
+EXTRA = table("shop.t", m=pa.int64(), n=pa.int64(), key=()).columns
 
 
 @pytest.mark.parametrize(
@@ -335,3 +336,134 @@ def test_names_of_older_rows_are_those_of_now() -> None:
     ]
     assert renames.shape(BASE).key == ("k",) and renames.last == 30
     assert renames.filled == {"b"} and renames.after(30).filled == set()
+
+
+def test_places_prove_what_columns_are_where_the_table_never_had_others() -> None:
+    more = named(BASE, "k", "b", "a", key=("k",))
+    more = replace(more, columns=(*more.columns, *EXTRA))
+    told = placed(BASE, more, "1/2", Layout("1/2", frozenset(("k", "m"))))
+    assert told == Facts({"k": "id", "b": "a", "a": "b"}, {"m": None})
+    assert placed(BASE, BASE, "1/2", Layout("1/2")) == Facts({}, {})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "token"),
+    [
+        (BASE, named(BASE, "id", "c", "b"), None),
+        (BASE, named(BASE, "id", "c", "b"), "1/3"),  # rows were written anew, or it is another table
+        (BASE, replace(BASE, columns=BASE.columns[:2]), "1/2"),
+        (BASE, table("shop.t", id=pa.int64(), c=pa.int64(), b=pa.string()), "1/2"),
+        (BASE, named(BASE, "k", "a", "b", key=("a",)), "1/2"),
+    ],
+)
+def test_places_prove_nothing_otherwise(before: TableSchema, after: TableSchema, token: str | None) -> None:
+    assert placed(before, after, token, Layout("1/2", frozenset(("c",)))) is None
+    assert placed(before, after, "1/2", None) is None
+
+
+def test_a_layout_is_known_over_a_restart_and_not_after_a_shape_without_one(tmp_path: Path) -> None:
+    capture, shapes = Capture(tmp_path), [named(BASE, "id", name, "b") for name in "acdef"]
+    layout = Layout("1/2")
+    found = []
+    for shape, told in zip(shapes, (layout, layout, None, layout, layout), strict=True):
+        capture.take(SchemaSeen(0, 0, shape, told))
+        found.append(capture.publish()[0].renamed)
+        capture.restart()
+    assert found == [None, {"c": "a"}, None, None, {"f": "e"}]
+
+
+class Catalogue:
+    """A PostgreSQL table: each column's name, number, whether it is generated, whether the catalogue keeps a value for
+    older rows, and what a row holds in it that nobody touches."""
+
+    def __init__(self) -> None:
+        self.columns = [["id", 1, False, False, "id"], ["a", 2, False, False, "a"], ["b", 3, False, False, "b"]]
+        self.file, self.next, self.dropped, self.values = 1, 4, False, 0
+
+    def row(self) -> dict[str, str | None]:
+        return {name: value for name, _, generated, _, value in self.columns if not generated}
+
+    def shape(self) -> TableSchema:
+        return table("shop.t", key=(), **{name: pa.int64() for name in self.row()})
+
+    def look(self, shape: TableSchema) -> Layout | None:
+        """As `layouts.layout`."""
+        if self.dropped or [c[0] for c in self.columns] != [c.name for c in shape.columns]:
+            return None
+        if any(generated for _, _, generated, *_ in self.columns):
+            return None
+        return Layout(f"1/{self.file}", frozenset(name for name, _, _, kept, _ in self.columns if not kept))
+
+    def alter(self, what: str, name: str, other: str) -> None:
+        found = {c[0]: c for c in self.columns}
+        if what == "rename" and name in found and other not in found:
+            found[name][0] = other
+        elif what == "swap" and name in found and other in found:
+            found[name][0], found[other][0] = other, name
+        elif what == "drop" and name in found:
+            self.columns.remove(found[name])
+            self.dropped = True
+        elif what == "express" and name in found:
+            found[name][2] = False
+        elif what in ("add", "default", "generated") and name not in found:
+            self.values += 1
+            value = None if what == "add" else f"value {self.values}"
+            self.columns.append([name, self.next, what == "generated", what == "default", value])
+            self.next += 1
+            if what == "generated":
+                self._written_anew()
+        elif what == "rewrite" and name in found:
+            self.values += 1
+            found[name][4] = f"value {self.values}"
+            self._written_anew()
+
+    def _written_anew(self) -> None:
+        self.file += 1
+        for column in self.columns:
+            column[3] = False
+
+
+PLACES = st.tuples(
+    st.sampled_from(["rename", "rename", "swap", "drop", "express", "add", "add", "default", "generated", "rewrite"]),
+    *(NAMES, NAMES, st.booleans(), st.integers(0, 2)),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(PLACES, max_size=14))
+def test_places_say_what_is_true_however_far_the_log_is_behind_the_catalogue(
+    acts: list[tuple[str, str, str, bool, int]],
+) -> None:
+    catalogue, token = Catalogue(), None
+    shown = [(catalogue.shape(), catalogue.row())]
+    before: tuple[TableSchema, dict[str, str | None]] | None = None
+
+    def read() -> None:
+        nonlocal before, token
+        shape, row = shown.pop(0)
+        layout = catalogue.look(shape)
+        if before is not None and (found := placed(before[0], shape, token, layout)) is not None:
+            assert {n: before[1][o] for n, o in found.renamed.items()} == {n: row[n] for n in found.renamed}
+            assert all(row[n] is None for n in found.filled)
+            same = [n for n in row if n in before[1] and n not in found.renamed and n not in found.renamed.values()]
+            assert {n: before[1][n] for n in same} == {n: row[n] for n in same}
+        if layout is not None:
+            token = layout.token
+        elif before is None or before[0].fingerprint != shape.fingerprint:
+            token = None
+        before = shape, row
+
+    for what, name, other, writes, reads in acts:
+        if what == "rewrite":  # `stamps` looks for those that a log behind the catalogue does not show
+            while shown:
+                read()
+            read_now = (catalogue.shape(), catalogue.row())
+            shown.append(read_now)
+            read()
+        catalogue.alter(what, name, other)
+        if writes:
+            shown.append((catalogue.shape(), catalogue.row()))
+        for _ in range(min(reads, len(shown))):
+            read()
+    while shown:
+        read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dblog_core.alterations import Layout
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.events import LogBatch, SchemaSeen, Signal, TableChanges, Transaction, Truncated, WatermarkSeen
 from dblog_core.schema import TableName, TableSchema
@@ -86,10 +87,10 @@ class Assembly:
         sequence = self._next()
         self._signals.append(WatermarkSeen(sequence, self.transaction, payload))
 
-    def schema(self, schema: TableSchema) -> None:
+    def schema(self, schema: TableSchema, layout: Layout | None = None) -> None:
         """From here on the table's rows have this shape."""
         sequence = self._next()
-        self._signals.append(SchemaSeen(sequence, self.transaction, schema))
+        self._signals.append(SchemaSeen(sequence, self.transaction, schema, layout))
 
     def take(self, changes: Sequence[TableChanges]) -> LogBatch:
         """The batch so far, whose rows the decoder gives; the next one begins."""

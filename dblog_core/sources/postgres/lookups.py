@@ -5,14 +5,15 @@ Five hundred tables are described within a second at a log's start; a connection
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import psycopg2
 
+from dblog_core.alterations import Layout
 from dblog_core.config import SourceConfig
 from dblog_core.schema import TableName
-from dblog_core.sources.postgres import catalogue
+from dblog_core.sources.postgres import catalogue, layouts
 from dblog_core.sources.postgres.connection import Connection, connect, translated
 
 Answer = TypeVar("Answer")
@@ -37,6 +38,9 @@ class Lookups:
     def key(self, table: TableName) -> tuple[str, ...]:
         found = self.describe(table)
         return found.key(self._config) if found else tuple(self._config.keys.get(str(table), ()))
+
+    def layout(self, oid: int, names: Sequence[str]) -> Layout | None:
+        return self._ask(lambda connection: layouts.layout(connection, oid, names))
 
     def close(self) -> None:
         if self._connection is not None:

@@ -9,12 +9,13 @@ manual.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from dblog_core.alterations import Layout
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
 from dblog_core.events import LogBatch, TableChanges, Transaction
@@ -43,8 +44,13 @@ _NAMES = {"I": "INSERT", "U": "UPDATE", "D": "DELETE"}
 class Types:
     """What the decoder asks of the catalogue, which knows oids that the log only names."""
 
-    def __init__(self, type_name: Callable[[int, int], str], key: Callable[[TableName], tuple[str, ...]]) -> None:
-        self.key = key
+    def __init__(
+        self,
+        type_name: Callable[[int, int], str],
+        key: Callable[[TableName], tuple[str, ...]],
+        layout: Callable[[int, Sequence[str]], Layout | None] = lambda oid, names: None,
+    ) -> None:
+        self.key, self.layout = key, layout
         self._type_name = type_name
         self._known: dict[tuple[int, int], str] = {}
 
@@ -335,7 +341,8 @@ class PgoutputDecoder:
             version = self._version(relation)
             self._check_forms(version.schema)
             if self._relations.wanted(relation.oid, version):
-                self._assembly.schema(version.schema)
+                names = [name for name, *_ in relation.columns]
+                self._assembly.schema(version.schema, self._catalogue.layout(relation.oid, names))
 
     def _check_forms(self, schema: TableSchema) -> None:
         """Raises SourceUnavailable where the binary form of a column is not certain: what reads again asks for text."""

@@ -120,7 +120,8 @@ class PostgresSource:
         if self._config.plugin == "wal2json":
             return Wal2jsonDecoder(self._config, assembly, Shapes(self._config, lookups.describe, lookups.base_name))
         forms = self._forms if self._forms.binary and self._exact_in_binary() else Forms(binary=False)
-        return PgoutputDecoder(self._config, assembly, Types(lookups.type_name, lookups.key), forms=forms)
+        types = Types(lookups.type_name, lookups.key, lookups.layout)
+        return PgoutputDecoder(self._config, assembly, types, forms=forms)
 
     def _exact_in_binary(self) -> bool:
         """Whether every column of the wanted tables, as they are now, is of a type whose binary form is certain."""

@@ -1,0 +1,37 @@
+"""A table's layout: what the places of its columns in the catalogue prove of shapes that the log has shown.
+
+A column's number is never given to another one of its table, and stays in the catalogue when the column is dropped. So
+where the catalogue knows of no dropped column, each column ever had the same number, and none is missing between them.
+The log names the columns in that order. It is behind the catalogue; but if both list the same columns, then the log
+shows all that the catalogue has, since it cannot have had more: a generated one, which the log leaves out, would be one
+too few.
+
+A new file of the table means that its rows were written anew, with values that no row event tells. Without one, a
+column that came later is, in rows that are older than it, what the catalogue keeps for them, or NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dblog_core.alterations import Layout
+from dblog_core.sources.postgres.connection import Connection, rows
+
+_COLUMNS = """
+    SELECT c.relkind, c.relfilenode::bigint, a.attname, a.attisdropped OR a.attgenerated <> '', a.atthasmissing
+    FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+    WHERE c.oid = %s ORDER BY a.attnum
+"""
+
+
+def layout(connection: Connection, oid: int, names: Sequence[str]) -> Layout | None:
+    """The layout of a table that the log shows with these columns; None where nothing is certain.
+
+    A partitioned table has none: its rows lie in others, with columns of their own.
+    """
+    found = rows(connection, _COLUMNS, (oid,))
+    if [name for _, _, name, *_ in found] != list(names) or any(gone for *_, gone, _ in found):
+        return None
+    if not found or found[0][0] != "r":
+        return None
+    return Layout(f"{oid}/{found[0][1]}", frozenset(name for _, _, name, _, has_missing in found if not has_missing))
