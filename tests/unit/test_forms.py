@@ -98,6 +98,11 @@ def test_forms_are_those_of_a_columns_type() -> None:
     }
 
 
+def test_the_configuration_knows_the_forms() -> None:
+    wanted = ColumnRules.model_json_schema()["properties"]["staged_as"]["additionalProperties"]["enum"]
+    assert set(wanted) == FORMS.keys()
+
+
 def test_shapes_of_one_fingerprint_have_one_form() -> None:
     """A column may become another that is staged alike, without a new shape: log and chunk must still agree."""
     shapes = [Column("c", source, pa.string()) for source in ("decimal(65,30)", "varchar(80)")]
