@@ -6,7 +6,7 @@ A dump of a key range tells of that range alone. It says so only where the lake 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
 
@@ -16,10 +16,11 @@ from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
+from dblog_core.renames import Renames
 from dblog_core.schema import Column as SourceColumn
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import ChunkRef, LogMark
+from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
 from dblog_core.values import key_from_json, to_json
 from spark_jobs import changes, past
 from spark_jobs.changes import chunk_rows
@@ -49,7 +50,7 @@ def remove(
     manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
     lake_rows = lake.rows().where(F.col(OFFSET) <= mark.since)
     keys = within(lake_rows, mark, schema).select(*(F.col(quoted(name)) for name in schema.key))
-    seen = _seen(spark, staging, ghost_chunks(manifests, mark), schema)
+    seen = _seen(spark, staging, manifests, mark, schema)
     if seen is not None:
         keys = keys.join(seen, list(schema.key), "left_anti")
     ghosts = computed_once(keys)  # counted and then merged: one scan of the lake's keys
@@ -75,7 +76,8 @@ def tell_before(
     whole = (F.col("op") != DELETE) & F.col("unchanged").isNull()
     keys = lines.where(whole & (F.col("offset") <= mark.since)).select("key.*")
     later = [changes.events(spark, staging, work, schema).select("key.*")] if work.files or work.chunks else []
-    seen = _seen(spark, staging, ghost_chunks(staging.manifests(after=mark.since_segment - 1, upto=last), mark), schema)
+    manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
+    seen = _seen(spark, staging, manifests, mark, schema)
     for others in (*later, *([seen] if seen is not None else [])):
         keys = keys.join(others, names, "left_anti")
     gone = computed_once(keys)
@@ -120,13 +122,24 @@ def _literal(part: Any, column: SourceColumn) -> Column:
     return F.lit(part)
 
 
-def _seen(spark: SparkSession, staging: Staging, chunks: list[ChunkRef], schema: TableSchema) -> DataFrame | None:
-    """The keys in the dump's chunk files; evicted rows count as seen."""
+def _seen(
+    spark: SparkSession, staging: Staging, manifests: Iterable[Manifest], mark: LogMark, schema: TableSchema
+) -> DataFrame | None:
+    """The keys in the dump's chunk files, whatever the key's columns were called then; evicted rows count as seen."""
+    chunks: list[ChunkRef] = []
+    marks: list[LogMark] = []
+    for manifest in manifests:  # one after the other: they may hold rows
+        chunks += ghost_chunks([manifest], mark)
+        marks += [m for m in manifest.marks if m.table == mark.table]
+    renames = Renames.of(marks)
+    alike: dict[tuple[str, Renames], list[ChunkRef]] = {}
+    for chunk in chunks:
+        alike.setdefault((chunk.schema, renames.after(chunk.first_offset)), []).append(chunk)
     frames = []
-    for fingerprint in dict.fromkeys(c.schema for c in chunks):
+    for (fingerprint, later), read_together in alike.items():
         own = staging.schema(fingerprint)
-        rows = chunk_rows(spark, staging, [c for c in chunks if c.schema == fingerprint], own)
-        # The key's columns may have been renamed since: they are in the same order.
-        names = zip(own.key, schema.key, strict=True)
-        frames.append(rows.select(*(F.col(f"row.{quoted(name)}").alias(now) for name, now in names)))
+        then = {later.name(c.name): c.name for c in own.columns}
+        rows = chunk_rows(spark, staging, read_together, own)
+        names = [(then.get(name, name), name) for name in schema.key]
+        frames.append(rows.select(*(F.col(f"row.{quoted(was)}").alias(now) for was, now in names)))
     return reduce(DataFrame.union, frames) if frames else None

@@ -271,3 +271,18 @@ def test_a_name_that_a_dropped_column_had_is_taken_by_another_one_and_columns_sw
     lake.merge_well()
     assert lake.rows(two_of_it)[:2] == [{"id": 1, "gone": None, "v": "z"}, {"id": 2, "gone": None, "v": "b"}]
     assert not lake.dumps.asked
+
+
+def test_a_dump_that_began_before_its_keys_column_was_renamed_shows_what_is_gone(lake: TestLake) -> None:
+    build = lake.build
+    for key in (1, 2, 3):
+        build.create(TWO, two(key))
+    build.seal()
+    lake.merge_well()
+    since = build.offset
+    build.chunk(TWO, [two(1), two(3)], dump="d2")
+    build.schema(SWAPPED, renamed={"no": "id", "b": "a", "a": "b"}, filled={"c": None})
+    build.finished(SWAPPED, "d2", since=since, since_segment=build.segment + 1)
+    build.seal()
+    lake.merge_well()
+    assert lake.rows(SWAPPED) == [swapped(1), swapped(3)]
