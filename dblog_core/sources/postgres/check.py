@@ -119,7 +119,9 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
 
 def _table(connection: Connection, config: SourceConfig, table: CatalogueTable) -> Iterator[Problem]:
     yield from refusals(connection, table, config)
-    usage, select, hidden, _ = rows(connection, _TABLE_RIGHTS, (table.oid,))[0]
+    if not (found := rows(connection, _TABLE_RIGHTS, (table.oid,))):
+        return  # dropped a moment ago
+    usage, select, hidden, _ = found[0]
     grant = (
         sql.Identifier(table.name.schema),
         sql.Identifier(config.user),
@@ -198,7 +200,7 @@ def _may_publish(connection: Connection, config: SourceConfig, tables: list[Cata
     owned = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
     creatable = "SELECT has_database_privilege(current_database(), 'CREATE')"
     right = value(connection, owned, (config.publication,)) if exists else value(connection, creatable)
-    return bool(right) and all(rows(connection, _TABLE_RIGHTS, (table.oid,))[0][3] for table in tables)
+    return bool(right) and all(own for table in tables for *_, own in rows(connection, _TABLE_RIGHTS, (table.oid,)))
 
 
 def _slot(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
