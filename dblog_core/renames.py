@@ -17,6 +17,11 @@ from dblog_core.staging.manifest import LogMark
 _STALE = "_dblog_stale_"
 
 
+def is_stale(name: str) -> bool:
+    """Whether it is the name of a column whose own another one has taken."""
+    return name.startswith(_STALE)
+
+
 @dataclass(frozen=True)
 class Rename:
     """The renames of one mark: at `offset`, from old names to `new` ones; `filled`: added columns of known value."""

@@ -15,7 +15,7 @@ from dblog_core.config import SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
 from dblog_core.lake import TableStatus, history_location, table_location
-from dblog_core.renames import Renames
+from dblog_core.renames import Renames, is_stale
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
@@ -231,8 +231,8 @@ class TableMerge:
                 policy.check_accepted(work, before[0], self._staging.schema, accepted=known.accepted)
         if not older or not newest.key or not lake.version():
             return newest, gone
-        own = set(map(renames.after(lake.renamed()).name, lake.rows().columns))
-        return alters.folded_into(newest, older, own, gone)
+        names = map(renames.after(lake.renamed()).name, lake.rows().columns)
+        return alters.folded_into(newest, older, {name for name in names if not is_stale(name)}, gone)
 
     def _keyless(
         self, work: Work, schema: TableSchema, history: History, span: Span, known: TableStatus | None, began: float

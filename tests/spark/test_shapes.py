@@ -250,8 +250,7 @@ def test_renamed_columns_are_renamed_wherever_a_merge_dies_and_whatever_is_done_
 
 def test_a_name_that_a_dropped_column_had_is_taken_by_another_one_and_columns_swap_in_one_shape(lake: TestLake) -> None:
     lake.history = True
-    dropped(lake)
-    lake.merge_well()
+    dropped(lake)  # in the same merge
     taken = table("t", id=pa.int64(), gone=pa.string())
     lake.build.update(NEW, new(1, "z"))
     lake.build.schema(taken, renamed={"gone": "v"})
