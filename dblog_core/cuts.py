@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import own_directory
@@ -96,14 +97,26 @@ def cut_of(lake: Location, number: int) -> Cut:
 
 
 def open_table(path: Location, version: int | None = None) -> DeltaTable | None:
-    """A Delta table as it is now, or as it was at `version`; None if there is no table."""
+    """A Delta table as it is now, or as it was at `version`; None if there is no table, or none that is `findable`."""
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
+    if not findable(path):
+        return None
     try:
-        return DeltaTable(str(path), version=version, storage_options=storage_options(path))
+        return DeltaTable(table_uri(path), version=version, storage_options=storage_options(path))
     except TableNotFoundError:
         return None
+
+
+def findable(path: Location) -> bool:
+    """Whether delta-rs finds the table: on an object store it decodes a name twice, so that one with a % is another."""
+    return path.local is not None or "%" not in str(path)
+
+
+def table_uri(path: Location) -> str:
+    """The table as delta-rs calls it: what is no directory is a URI."""
+    return str(path) if path.local is not None else quote(str(path), safe=":/")
 
 
 def storage_options(path: Location) -> dict[str, str] | None:

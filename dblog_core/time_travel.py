@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from dblog_core.cuts import Cut, open_table
+from dblog_core.cuts import Cut, findable, open_table
 from dblog_core.errors import LakeError
 from dblog_core.lake import table_location
 from dblog_core.schema import TableName
@@ -36,13 +37,14 @@ def _gone(lake: Location, name: str, version: int) -> str | None:
     from deltalake.exceptions import DeltaError
 
     path = table_location(lake, TableName.parse(name))
+    if not findable(path):
+        return None  # Spark tells, when it reads it
     try:
         table = open_table(path, version)
         if table is None:
             return "there is no such table"
         wanted = {unquote(file) for file in pa.table(table.get_add_actions())["path"].to_pylist()}
-        for _ in table.deletion_vectors():
-            pass  # each is read, from a file of its own
+        deque(table.deletion_vectors(), maxlen=0)  # each is read, from a file of its own
     except (DeltaError, OSError) as error:
         return " ".join(str(error).split())
     below = f"{path.path}/"

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from dblog_core.cuts import open_table, storage_options
+from dblog_core.cuts import open_table, storage_options, table_uri
 from dblog_core.errors import LakeError
 from dblog_core.storage.location import Location
 from spark_jobs import delta_log
@@ -62,7 +62,7 @@ def append(
 
 
 def _create(path: Location) -> DeltaTable:
-    return DeltaTable.create(str(path), SHAPE, mode="ignore", storage_options=storage_options(path))
+    return DeltaTable.create(table_uri(path), SHAPE, mode="ignore", storage_options=storage_options(path))
 
 
 def _row(intent: Intent, versions: Mapping[str, int], behind: Mapping[str, int], now: float) -> dict[str, object]:

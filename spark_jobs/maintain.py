@@ -16,13 +16,14 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from delta.tables import DeltaTable
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core import control, durations, footprint, maintenance, needs
 from dblog_core.config import Config
-from dblog_core.cuts import cuts_location
+from dblog_core.cuts import cuts_location, findable
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.footprint import Patience
 from dblog_core.interfaces import Json
@@ -136,11 +137,18 @@ def _key(tools: Tools, place: Place) -> tuple[str, ...]:
 
 
 def _size(spark: SparkSession, place: Place) -> TableSize:
-    """Delta counts rows by its log alone."""
-    rows = spark.read.format("delta").load(str(place.path)).count()
-    if (size := footprint.of_table(place.path, place.name, Patience(None), rows=rows)) is None:
-        raise LakeError("the table's Delta log is gone", where=place.name, fix="restore it from a backup")
-    return size
+    """Delta counts rows by its log alone. Where delta-rs cannot find the table, nobody counts those that are marked."""
+    with _named(place):
+        frame = spark.read.format("delta").load(str(place.path))
+        if findable(place.path):
+            size = footprint.of_table(place.path, place.name, Patience(None), rows=frame.count())
+            if size is None:
+                raise LakeError("the table's Delta log is gone", where=place.name, fix="restore it from a backup")
+            return size
+        detail = DeltaTable.forPath(spark, str(place.path)).detail().select("numFiles", "sizeInBytes").collect()[0]
+        files = list(place.path.storage.files(place.path.path))
+        held = sum(file.bytes for file in files)
+        return TableSize(place.name, detail[0], detail[1], frame.count(), None, len(files), held)
 
 
 def _vacuum(spark: SparkSession, place: Place, *, keep: float, since: float) -> int:
@@ -198,9 +206,9 @@ def _retain(tools: Tools, config: Config, now: float) -> Json:
 
 @contextmanager
 def _named(place: Place) -> Iterator[None]:
-    """Spark's errors, with the table's name."""
+    """Spark's errors and delta-rs's, with the table's name."""
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
+    except (PySparkException, Py4JJavaError, DeltaError) as error:
         said = str(error).split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]
         raise LakeError(f"cannot be maintained: {said}", where=place.name, fix="merges go on without") from error

@@ -28,6 +28,7 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -287,7 +288,7 @@ class Merger:
             return tasks.plan(self._tools(self.status.merge + 1), task.kind, task.arguments)
         except LeaseLost:
             raise
-        except (DblogError, PySparkException, Py4JJavaError) as error:
+        except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
             lake_tasks.finish(self._lake.location, task.id, _failed(0, error))
             return None
         except (Py4JNetworkError, Py4JError) as error:
@@ -303,7 +304,7 @@ class Merger:
             came = Outcome(intent.number, done.result)
         except LeaseLost:
             raise
-        except (DblogError, PySparkException, Py4JJavaError) as error:
+        except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
             done, came = Done({}), _failed(intent.number, error)
         except (Py4JNetworkError, Py4JError) as error:
             raise _spark_gone(task["kind"]) from error
@@ -378,7 +379,7 @@ class Merger:
             raise
         except DblogError as error:
             return Applied(work.table, work.rows, error=str(error), version=known.version if known else None)
-        except (PySparkException, Py4JJavaError) as error:
+        except (DeltaError, PySparkException, Py4JJavaError) as error:
             return Applied(work.table, work.rows, error=_first_lines(error), version=known.version if known else None)
         except (Py4JNetworkError, Py4JError) as error:
             raise _spark_gone(work.table) from error

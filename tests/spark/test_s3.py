@@ -1,16 +1,17 @@
-"""Staging and lake on an object store: the whole way of a row, by real processes up to the merge."""
+"""Staging and lake on an object store: the whole way of a row by real processes, and a repair of damage."""
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from dblog_core import lake_tasks, maintenance
 from dblog_core.config import Config
 from dblog_core.lake import read_status, table_location
 from dblog_core.schema import TableName
@@ -19,6 +20,7 @@ from dblog_core.wiring import open_lake
 from spark_jobs.session import reach_s3
 from tests.fix_s3 import Bucket
 from tests.fix_servers import Database
+from tests.fix_verify import Verify
 from tests.integration import test_cli
 from tests.integration.test_cli import Commands
 
@@ -67,7 +69,7 @@ def test_rows_reach_a_lake_on_an_object_store(
     config: Config,
     bucket: Bucket,
     spark: SparkSession,
-    merge_here: Callable[[Config], None],
+    verify_here: Verify,
 ) -> None:
     database.execute(
         "CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, note VARCHAR(50))",
@@ -83,19 +85,26 @@ def test_rows_reach_a_lake_on_an_object_store(
         "INSERT INTO a VALUES (501, NULL)",
     )
     assert dblog("capture", "--until-current").returncode == 0
-    capture.send_signal(signal.SIGINT)
-    assert dblog.end(capture).returncode == 0
     offsets = [json.loads(line)["offset"] for line in dblog("log").stdout.splitlines()]
     assert len(offsets) > 500 and offsets == sorted(set(offsets))
 
-    reach_s3(spark, config.s3)
-    merge_here(config)
-    status = read_status(open_lake(config))
+    lake = open_lake(config)
+    tended = lake_tasks.file(lake, maintenance.KIND, {"tables": []}).id
+    assert dblog("merge", "--once").returncode == 0, "by spark-submit, with what waits for a merge"
+    status, tending = read_status(lake), lake_tasks.outcome(lake, tended)
     assert status is not None and status.offset == offsets[-1]
+    assert tending is not None and tending.error is None and maintenance.read(lake)
+    reach_s3(spark, config.s3)
     for name in ("a", "50% b"):
-        rows = spark.read.format("delta").load(str(table_location(open_lake(config), TableName("public", name))))
+        rows = spark.read.format("delta").load(str(table_location(lake, TableName("public", name))))
         columns = [f"`{c}`" for c in rows.columns if not c.startswith("_dblog_")]
         assert {tuple(row) for row in rows.select(*columns).collect()} == set(database.query(f'SELECT * FROM "{name}"'))
+
+    spark.newSession().sql(f"DELETE FROM delta.`{table_location(lake, TableName('public', 'a'))}` WHERE id IN (3, 4)")
+    (mended,) = verify_here(config, "public.a", mend=True).tables
+    assert mended.equal and mended.repaired is not None and mended.repaired["missing"] == [3, 4]
+    capture.send_signal(signal.SIGINT)
+    assert dblog.end(capture).returncode == 0
     secret = config.s3.secret_key.get_secret_value().encode()
     objects = [bucket.storage().read(file.path) for file in bucket.storage().files("")]
     assert len(objects) > 10 and not any(secret in (data or b"") for data in objects)
