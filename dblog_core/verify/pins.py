@@ -6,7 +6,7 @@ import re
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import LakeStatus, State, read_status, table_location
-from dblog_core.schema import TableName
+from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import Pin
@@ -29,6 +29,17 @@ def pin(lake: Location, staging: Staging, table: TableName) -> Pin | None:
         if _merge(before) == _merge(after):
             return _pin(after, staging, table, version)
     raise LakeError("merges end faster than they can be looked at", where=str(location), fix="verify again")
+
+
+def left_out(lake: Location, staging: Staging, schema: TableSchema) -> tuple[str, ...]:
+    """The columns of the staged shape that the lake has not taken: for a table that keeps its own (`[lake]
+    schema_changes = "ignore"`)."""
+    status = read_status(lake)
+    known = None if status is None else status.tables.get(str(schema.table))
+    if known is None or known.schema is None:
+        return ()
+    have = {c.name for c in staging.schema(known.schema).columns} - set(known.ignored or ())
+    return tuple(c.name for c in schema.columns if c.name not in have and c.name not in schema.key)
 
 
 def _merge(status: LakeStatus | None) -> int:

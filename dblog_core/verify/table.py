@@ -22,7 +22,7 @@ from dblog_core.verify import confidence
 from dblog_core.verify.certificate import Evidence
 from dblog_core.verify.exchange import Answer, Ask, Pin, Task
 from dblog_core.verify.lake_side import LakeSide
-from dblog_core.verify.pins import pin
+from dblog_core.verify.pins import left_out, pin
 from dblog_core.verify.places import Places
 from dblog_core.verify.reading import Placed, Readers, placed
 from dblog_core.verify.report import Sample, TableReport
@@ -76,6 +76,7 @@ class TableCheck:
         self._tools, self._table, self._name = tools, table, str(table)
         self._rules = Rules(tools.config.source.columns)
         self._suspects = Suspects()
+        self._left_out: tuple[str, ...] = ()
         self.evidence: Evidence | None = None
 
     def whole(self) -> TableReport:
@@ -116,7 +117,7 @@ class TableCheck:
         for _ in range(_SCANS):
             pinned = self._pin()
             with _Reader(self._tools.source) as reader:
-                schema = reader.schema(self._table)
+                schema = self._schema(reader)
                 order, parts = reader.key_order(schema), self._parts(reader, schema)
             found = self._tools.readers.whole(schema, parts, self._counted())
             readings = placed(self._tools.readers, self._tools.places, schema, found)
@@ -125,6 +126,14 @@ class TableCheck:
         raise DblogError(
             "the table was altered whenever it was read", where=self._name, fix="verify again when nobody alters it"
         )
+
+    def _schema(self, reader: ChunkReader) -> TableSchema:
+        """The source's shape, as far as it is compared."""
+        schema = reader.schema(self._table)
+        if self._tools.config.lake.schema_changes_of(self._table) != "ignore":
+            return schema
+        self._left_out = left_out(self._tools.lake, self._tools.staging, self._rules.schema(schema))
+        return replace(schema, columns=tuple(c for c in schema.columns if c.name not in self._left_out))
 
     def _parts(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
         options = {"chunk_size": self._tools.config.dump.chunk_size, "workers": self._tools.workers}
@@ -143,14 +152,14 @@ class TableCheck:
 
     def _same(self, schema: TableSchema, order: str) -> bool:
         with _Reader(self._tools.source) as reader:
-            now = reader.schema(self._table)
+            now = self._schema(reader)
             return now.fingerprint == schema.fingerprint and reader.key_order(now) == order
 
     # Chosen keys ----------------------------------------------------------------------------------------------------
 
     def _listed(self, keys: Sequence[Any]) -> TableReport:
         with _Reader(self._tools.source) as reader:
-            schema = reader.schema(self._table)
+            schema = self._schema(reader)
         pinned, answer = self._read_again(schema, keys)
         self._suspects.take(answer)
         self._narrow(schema)
@@ -188,7 +197,7 @@ class TableCheck:
 
     def _sampled(self, wish: Wish) -> TableReport:
         with _Reader(self._tools.source) as reader:
-            schema = reader.schema(self._table)
+            schema = self._schema(reader)
             ours = self._drawn(reader, schema, wish)
         pinned, theirs, lake_rows = self._pin(), (), 0
         if pinned is not None:
@@ -235,7 +244,7 @@ class TableCheck:
             undecided=tuple(told(Kind.UNDECIDED)),
             twice=tuple(twice),
             more=answer.more,
-            note=_note(pinned, answer),
+            note=_note(pinned, answer, self._left_out),
             pin=pinned,
             staged=answer.staged,
         )
@@ -276,11 +285,14 @@ def _share(keys: Sequence[Any], bad: set[str], each: float) -> float:
     return confidence.at_most(found, len(keys), each) if keys else 1.0
 
 
-def _note(pinned: Pin | None, answer: Answer) -> str | None:
+def _note(pinned: Pin | None, answer: Answer, left_out: Sequence[str] = ()) -> str | None:
+    notes = []
     if pinned is None:
-        return "the lake has no copy of it yet: run `dblog merge`"
-    if pinned.stopped:
-        return f"its merge has stopped at offset {pinned.offset}: `dblog status` says why"
-    if answer.staged:
-        return f"{answer.staged:,} staged rows that are not merged yet count as if they were"
-    return None
+        notes.append("the lake has no copy of it yet: run `dblog merge`")
+    elif pinned.stopped:
+        notes.append(f"its merge has stopped at offset {pinned.offset}: `dblog status` says why")
+    elif answer.staged:
+        notes.append(f"{answer.staged:,} staged rows that are not merged yet count as if they were")
+    if left_out:
+        notes.append(f"not compared, since the lake leaves them out: {', '.join(left_out)}")
+    return "; ".join(notes) or None

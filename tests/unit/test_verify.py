@@ -13,13 +13,18 @@ from hypothesis import given
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.hashes import HASH
 from dblog_core.interfaces import Hashes
+from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory
+from dblog_core.staging import Staging
 from dblog_core.storage.opening import open_storage
 from dblog_core.verify import certificate, reading
 from dblog_core.verify.confidence import at_most
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Sum, Task
+from dblog_core.verify.pins import left_out
 from dblog_core.verify.report import Report, TableReport
 from dblog_core.verify.suspects import Kind, Suspects
+from spark_jobs.record import Records
 from tests.fake_source import ORDERS
+from tests.unit.staged import table
 
 
 def test_a_key_has_to_differ_twice_before_it_is_told() -> None:
@@ -146,3 +151,21 @@ def test_a_file_that_is_no_certificate_of_the_source_is_refused(tmp_path: Path) 
     for broken in ({"source": "other"}, {"source": "shop"}):
         with pytest.raises(RequestError, match="no certificate"):
             certificate.claims(file if broken["source"] == "other" else tmp_path / "none", source=broken["source"])
+
+
+@pytest.mark.parametrize(
+    ("ignored", "left"),
+    [(None, ("more",)), (["b"], ("b", "more")), ([], ("more",))],
+)
+def test_columns_that_the_lake_has_not_taken_are_left_out_of_a_comparison(
+    tmp_path: Path, ignored: list[str] | None, left: tuple[str, ...]
+) -> None:
+    """By the shape that was merged last: what came since is not in the lake either."""
+    staging, lake = Staging(str(tmp_path / "staging"), source="shop"), lake_at(str(tmp_path / "lake"))
+    merged = table("shop.orders", id=pa.int64(), a=pa.string(), b=pa.string())
+    now = table("shop.orders", id=pa.int64(), b=pa.string(), more=pa.string())
+    assert left_out(lake, staging, now) == ()
+    staging.put_schema(merged)
+    known = TableStatus(State.OK, None, 1, 9, 1, schema=merged.fingerprint, ignored=ignored)
+    Records(own_directory(lake)).finish(LakeStatus(merge=1, tables={"shop.orders": known}))
+    assert left_out(lake, staging, now) == left
