@@ -16,9 +16,10 @@ from dblog_core.errors import LakeError
 from dblog_core.events import SCHEMA
 from dblog_core.interfaces import Json
 from dblog_core.lake import State, TableStatus
+from dblog_core.renames import Renames
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.manifest import LogMark, Manifest
 
 
 class Way(StrEnum):
@@ -74,24 +75,29 @@ def plan(staging: Staging, table: str, known: TableStatus | None, policy: Schema
             where=table,
             fix="`dblog status` names the tables; a new one takes its first shape with its first merge",
         )
-    shapes = [staging.schema(known.schema), *_since(staging, table, known, head), staging.schema(fingerprint)]
+    marks = _since(staging, table, known, head)
+    shapes = [staging.schema(known.schema), *(staging.schema(f) for _, f in marks), staging.schema(fingerprint)]
     changes = tuple(word for before, after in pairwise(shapes) for word in words(before, after))
-    way = _way(shapes, known, policy)
+    # By the names that columns have by now, where that is proven; a lake that keeps its own names does not ask.
+    renames = Renames.of([] if policy == "ignore" else [mark for mark, _ in marks])
+    changes = (*(f"column {old} is now {new}" for m, _ in marks for new, old in (m.renamed or {}).items()), *changes)
+    led = [renames.shape(shapes[0]), *(renames.after(m.offset).shape(staging.schema(f)) for m, f in marks), shapes[-1]]
+    way = _way(led, known, policy, changed=bool(changes))
     if way is None:
         raise _nothing(table, known, changed=bool(changes))
     return Plan(table, way, fingerprint, head.last_offset, changes or tuple(_left_out(known)))
 
 
-def _since(staging: Staging, table: str, known: TableStatus, head: Manifest) -> list[TableSchema]:
-    """The shapes that the table has taken since what the lake has of it."""
+def _since(staging: Staging, table: str, known: TableStatus, head: Manifest) -> list[tuple[LogMark, str]]:
+    """The shapes that the table has taken since what the lake has of it: marks with their fingerprints."""
     first = max(known.segment, staging.first_number() - 1)
     manifests = () if first >= head.segment else staging.manifests(after=first, upto=head.segment)
     marks = (mark for manifest in manifests for mark in manifest.marks if mark.table == table and mark.op == SCHEMA)
-    return [staging.schema(mark.schema) for mark in marks if mark.schema is not None]
+    return [(mark, mark.schema) for mark in marks if mark.schema is not None]
 
 
-def _way(shapes: list[TableSchema], known: TableStatus, policy: SchemaChanges) -> Way | None:
-    newest, changed = shapes[-1], any(a.fingerprint != b.fingerprint for a, b in pairwise(shapes))
+def _way(shapes: list[TableSchema], known: TableStatus, policy: SchemaChanges, *, changed: bool) -> Way | None:
+    newest = shapes[-1]
     if any(_another_key(older, newest) for older in shapes):
         return Way.RELOAD
     if any(evolution.change(older, newest).faults for older in shapes):

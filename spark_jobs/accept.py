@@ -72,7 +72,11 @@ def _shaped(tools: Tools, name: str, planned: Json) -> str:
     dump = tools.dumps.submit(name, [])
     tools.step(f"requested {name}")
     tools.check()
-    _table(tools, planned).prepare()
+    table = _table(tools, planned)
+    table.prepare()
+    if (renamed := planned.get("renamed", 0)) > table.renamed():  # its columns have the names of after that
+        sql = f"delta.{shapes.quoted(str(table.path))}"
+        tools.session(name).sql(alters.set_properties(sql, {alters.RENAMED: str(renamed)}))
     tools.step(f"shaped {name}")
     return dump
 

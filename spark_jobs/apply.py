@@ -261,7 +261,8 @@ class TableMerge:
         withheld = 0
         work, rows = self._read(staged, schema, lake)
         if lake.exists() or rows is None or len(rows) or work.truncated is not None or work.finished:
-            self._prepare(work, lake, known.schema if known and known.ignored is None else None)
+            as_known = known is not None and (known.ignored is None or self._lake.keeps(schema))
+            self._prepare(work, lake, known.schema if known is not None and as_known else None)
         try:
             if history is not None:
                 rows_before = lake.rows() if lake.exists() else None

@@ -110,6 +110,9 @@ def check_accepted(
     for offset, shape in sorted(came):
         if shape not in well:
             raise _not_accepted(known, shape_of(shape), offset)
+    for mark in work.reshaped:
+        if mark.renamed and mark.offset > upto and mark.schema is not None:  # names may change places, and none is new
+            raise _not_accepted(known, shape_of(mark.schema), mark.offset)
 
 
 def _not_accepted(before: TableSchema, after: TableSchema, offset: int) -> LakeError:
