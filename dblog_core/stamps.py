@@ -8,13 +8,14 @@ at last, so that it makes no difference whether a capture ran meanwhile.
 
 from __future__ import annotations
 
-from typing import Any
+import zlib
 
 import orjson
 
 from dblog_core.interfaces import Json, StateStore
 
-_NODE = "stamps"
+_PLACES = 64
+"""Entries of the state store that they are spread over: ZooKeeper takes a megabyte in each."""
 
 
 def mixed_up(before: Json, now: Json) -> bool:
@@ -41,13 +42,12 @@ class Stamps:
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
-        entry = state.get(_NODE)
-        self._known: dict[str, Any] | None = None if entry is None else orjson.loads(entry.data)
-        self._saved = self._known
+        self._saved = {name: stamp for place in range(_PLACES) for name, stamp in self._read(place).items()}
+        self._known = self._saved
 
     def look(self, found: dict[str, Json]) -> list[str]:
         """Takes the stamps of all tables; returns the tables whose rows are others than at the last look."""
-        before, self._known = self._known or {}, found
+        before, self._known = self._known, found
         return [
             name
             for name, stamp in found.items()
@@ -56,11 +56,31 @@ class Stamps:
 
     def save(self) -> None:
         """What was found is seen to. Raises VersionConflict where another capture does so in this moment."""
-        if self._known is None or self._known == self._saved:
+        if self._known == self._saved:
             return
-        data, entry = orjson.dumps(self._known), self._state.get(_NODE)
-        if entry is None:
-            self._state.create(_NODE, data)
-        else:
-            self._state.update(_NODE, data, entry.version)
+        new, old = _placed(self._known), _placed(self._saved)
+        for place in sorted(place for place in new.keys() | old.keys() if new.get(place) != old.get(place)):
+            self._write(place, new.get(place, {}))
         self._saved = self._known
+
+    def _read(self, place: int) -> dict[str, Json]:
+        entry = self._state.get(_node(place))
+        return {} if entry is None else dict(orjson.loads(zlib.decompress(entry.data)))
+
+    def _write(self, place: int, stamps: dict[str, Json]) -> None:
+        data, entry = zlib.compress(orjson.dumps(stamps)), self._state.get(_node(place))
+        if entry is None:
+            self._state.create(_node(place), data)
+        else:
+            self._state.update(_node(place), data, entry.version)
+
+
+def _node(place: int) -> str:
+    return f"stamps/{place:02}"
+
+
+def _placed(stamps: dict[str, Json]) -> dict[int, dict[str, Json]]:
+    found: dict[int, dict[str, Json]] = {}
+    for name, stamp in stamps.items():
+        found.setdefault(zlib.crc32(name.encode()) % _PLACES, {})[name] = stamp
+    return found

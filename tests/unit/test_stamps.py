@@ -59,3 +59,27 @@ def test_another_table_under_the_name_is_none_that_was_altered() -> None:
     stamps = Stamps(state)
     stamps.look({"s.t": BASE})
     assert stamps.look({"s.t": {**other(v=[1, {}, 99, -1, "800"]), "table": 10}, "s.new": BASE}) == []
+
+
+def test_many_wide_tables_fit_into_the_entries_of_a_state_store() -> None:
+    state = MemoryState()
+    columns = {f"column_{n}": [n, {}, 23, -1, str(700 + n)] for n in range(200)}
+    found = {f"shop.table_{n}": {"table": n, "columns": columns, "files": {str(n): n}} for n in range(500)}
+    stamps = Stamps(state)
+    stamps.look(found)
+    stamps.save()
+    entries = [state.get(f"stamps/{name}") for name in state.children("stamps")]
+    assert max(len(entry.data) for entry in entries if entry is not None) < 1 << 18
+    columns = {**columns, "column_7": [999, {}, 23, -1, "700"]}
+    assert Stamps(state).look({**found, "shop.table_9": {**found["shop.table_9"], "columns": columns}}) == [
+        "shop.table_9"
+    ]
+
+
+def test_a_table_that_has_gone_is_forgotten() -> None:
+    state = MemoryState()
+    for found in ({"s.t": BASE}, {"s.other": BASE}):
+        stamps = Stamps(state)
+        stamps.look(found)
+        stamps.save()
+    assert Stamps(state).look({"s.t": other(v=[3, {}, 99, -1, "800"])}) == []
