@@ -18,7 +18,8 @@ from dblog_core.staging import Staging
 from tests.integration.test_cli import Commands
 from tests.spark.segments import SegmentBuilder, table
 
-T = table("t", id=pa.int64(), v=pa.string())
+T = table("t", id=pa.int64(), v=pa.string(), n=pa.int32())
+WIDE = table("t", id=pa.int64(), v=pa.string(), n=pa.int64())
 
 
 @pytest.fixture
@@ -40,6 +41,7 @@ def dblog(tmp_path: Path) -> Iterator[Commands]:
         url = "sqlite://{tmp_path}/state.db"
         [lake]
         path = "{tmp_path}/lake"
+        schema_changes = "fail"
         [spark]
         driver_memory = "512m"
         """
@@ -55,7 +57,7 @@ def test_lake_tasks_are_carried_out_by_the_merge_that_runs_or_by_one_of_their_ow
 ) -> None:
     build = SegmentBuilder(Staging(str(tmp_path / "staging"), source="shop"))
     for i in range(4):
-        build.create(T, {"id": i, "v": "right"})
+        build.create(T, {"id": i, "v": "right", "n": 1})
     build.seal()
     merging = dblog.start("merge", "--continuous")
     dblog.until(lambda status: status["merge"]["offset"] == 4)
@@ -79,13 +81,29 @@ def test_lake_tasks_are_carried_out_by_the_merge_that_runs_or_by_one_of_their_ow
     assert refused.returncode == 1 and "fix:" in refused.stderr
     assert rows() == right
     # The merge has gone on all the time, and goes on.
-    build.create(T, {"id": 9, "v": "later"})
+    build.create(T, {"id": 9, "v": "later", "n": 1})
     build.seal()
     dblog.until(lambda status: status["merge"]["offset"] == 5)
+    _accepts(dblog, build)
+    assert [key for key, _ in rows()] == [0, 1, 2, 3, 5, 9]
     merging.send_signal(signal.SIGTERM)
     assert dblog.end(merging).returncode == 0
     harmed.update("id = 1", {"v": F.lit("harmed")})
     alone = dblog("replay", "--from", "1")
     assert alone.returncode == 0 and "starting Spark" in alone.stderr
-    assert rows() == [*right, (9, "later")]
+    assert rows() == [*right, (5, "wide"), (9, "later")]
     assert lake_tasks.waiting(lake_at(str(tmp_path / "lake"))) == []
+
+
+def _accepts(dblog: Commands, build: SegmentBuilder) -> None:
+    """A change of shape stops the table until somebody accepts it; the merge goes on with it by itself then."""
+    build.schema(WIDE)
+    build.create(WIDE, {"id": 5, "v": "wide", "n": 2**40})
+    build.seal()
+    (stopped,) = dblog.until(lambda status: [t for t in status["tables"] if t["state"] == "stopped"])["tables"]
+    assert "column n was int32 and is int64" in stopped["error"] and "dblog schema accept shop.t" in stopped["error"]
+    asked = dblog("schema", "accept", "shop.t")
+    assert asked.returncode == 2 and "the next merge follows the change" in asked.stderr
+    accepted = dblog("schema", "accept", "shop.t", "--yes", "--json")
+    assert accepted.returncode == 0 and '"way":"follow"' in accepted.stdout
+    dblog.until(lambda status: [t for t in status["tables"] if t["state"] == "ok"])
