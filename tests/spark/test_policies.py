@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from dblog_core.lake import LakeStatus, State, TableStatus, read_status
 from dblog_core.needs import of_lake
@@ -101,6 +102,7 @@ def test_a_table_that_ignored_a_column_has_it_dumped_when_it_follows_again(lake:
     assert (status(lake).ignored, status(lake).state) == (None, State.INCOMPLETE)
 
 
+@pytest.mark.soak
 def test_ignore_stops_at_another_key_and_at_a_type_that_has_no_value_in_common(lake: TestLake) -> None:
     lake.changes = "ignore"
     begun(lake)
@@ -166,6 +168,7 @@ def test_an_accepted_type_takes_the_place_of_the_old_one_and_a_dump_brings_its_v
     dumped(lake, TEXT, dump, rows)
 
 
+@pytest.mark.soak
 def test_another_key_is_accepted_by_a_dump_in_place_and_nothing_is_accepted_that_no_shape_has_stopped(
     lake: TestLake,
 ) -> None:
