@@ -1,0 +1,65 @@
+"""A lake that keeps its own columns, over real servers: what it has is compared with the source, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dblog_core import wiring
+from dblog_core.capture import run_capture
+from dblog_core.config import Config
+from dblog_core.lake import table_location
+from dblog_core.schema import TableName
+from tests.fix_servers import Database
+from tests.fix_verify import Verify
+
+ALTERS = {
+    "mysql": "ALTER TABLE t ADD COLUMN more int NOT NULL DEFAULT 7 FIRST, MODIFY n bigint, DROP COLUMN old",
+    "mariadb": "ALTER TABLE t ADD COLUMN more int NOT NULL DEFAULT 7 FIRST, MODIFY n bigint, DROP COLUMN old",
+    "postgres": "ALTER TABLE t ADD COLUMN more int NOT NULL DEFAULT 7, ALTER n TYPE bigint, DROP COLUMN old",
+}
+
+
+@pytest.mark.in_turn
+def test_a_table_that_keeps_its_columns_is_compared_in_those(
+    database: Database,
+    spark: SparkSession,
+    merge_here: Callable[[Config], None],
+    verify_here: Verify,
+    tmp_path: Path,
+) -> None:
+    name = f"{database.schema}.t"
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int, v varchar(20), old int)")
+    config = database.config(tmp_path, lake={"tables": {f"{database.schema}.*": {"schema_changes": "ignore"}}})
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute("INSERT INTO t VALUES (1, 1, 'a', 1), (2, 2, 'b', 2), (3, 3, 'c', 3)")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    merge_here(config)
+    database.execute(ALTERS[database.kind], "UPDATE t SET n = 20 WHERE id = 2")
+    database.execute("INSERT INTO t (id, n, v) VALUES (4, 4, 'd')")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    stop = threading.Event()
+    capture = threading.Thread(target=run_capture, args=(config,), kwargs={"stop": stop})
+    capture.start()
+    try:
+        with closing(wiring.open_state(config)) as state:
+            while state.leader("capture") is None:
+                assert capture.is_alive() and not stop.wait(0.05)
+        (before,) = verify_here(config, name).tables  # the change is staged, and not merged
+        merge_here(config)
+        (after,) = verify_here(config, name).tables
+        place = table_location(wiring.open_lake(config), TableName.parse(name))
+        spark.sql(f"UPDATE delta.`{place}` SET v = 'harmed' WHERE id = 1")
+        (harmed,) = verify_here(config, name).tables
+    finally:
+        stop.set()
+        capture.join(timeout=30)
+    left_out = "not compared, since the lake leaves them out: more"
+    assert before.equal and after.equal and after.rows == 4, (before, after)
+    assert left_out in str(before.note) and left_out in str(after.note)
+    assert harmed.different == ((1, ("v",)),)
