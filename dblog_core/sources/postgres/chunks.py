@@ -90,7 +90,7 @@ class PostgresChunkReader:
         after = first[0] if first and first[0] != last else None
         bounds, passing = (
             conditions.between(schema, after, last, self._operators(schema)),
-            conditions.passing(schema, filters, self._operators(schema)),
+            conditions.passing(schema, filters, self._operators(schema, filters)),
         )
         tail = self._query(schema, conditions.every([*bounds, *passing]), conditions.order(schema), _USUAL_LIMIT)
         chunk = sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(_named, schema.columns)), tail)
@@ -123,7 +123,7 @@ class PostgresChunkReader:
     ) -> Chunk:
         condition = [
             *conditions.between(schema, after, upto, self._operators(schema)),
-            *conditions.passing(schema, filters, self._operators(schema)),
+            *conditions.passing(schema, filters, self._operators(schema, filters)),
         ]
         query = self._query(schema, conditions.every(condition), conditions.order(schema), limit)
         return self._chunk(schema, schema.columns, query, plans.BY_INDEX, filters)
@@ -131,7 +131,7 @@ class PostgresChunkReader:
     def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
         condition = [
             conditions.listed(schema, keys, self._operators(schema)),
-            *conditions.passing(schema, filters, self._operators(schema)),
+            *conditions.passing(schema, filters, self._operators(schema, filters)),
         ]
         query = self._query(schema, conditions.every(condition), conditions.order(schema), None)
         return self._chunk(schema, schema.columns, query, plans.BY_LOOKUP, filters)
@@ -165,9 +165,13 @@ class PostgresChunkReader:
     def _table(self, name: TableName) -> catalogue.CatalogueTable:
         return catalogue.table(self._open(), name)
 
-    def _operators(self, schema: TableSchema) -> dict[str, str]:
-        """The schemas of the operators of types that users and extensions have made, see `conditions`."""
-        made = {column.source_type for column in schema.columns if "." in column.source_type}
+    def _operators(self, schema: TableSchema, filters: Sequence[Filter] = ()) -> dict[str, str]:
+        """The schemas of the operators of types that users and extensions have made, see `conditions`.
+
+        Of what is compared alone: we may have no right to name the types of other columns.
+        """
+        compared = {*schema.key, *(f.column for f in filters)}
+        made = {c.source_type for c in schema.columns if c.name in compared and "." in c.source_type}
         if unknown := made - self._made.keys():
             with translated(self._config):
                 found = dict(rows(self._open(), _OPERATORS, (sorted(unknown),)))
