@@ -162,16 +162,16 @@ class Partition:
 
 _PARTITIONS = """
     SELECT r.oid::bigint, p.relid::oid::bigint,
-      c.xmin <> i.xmin AND (SELECT sum(pg_relation_size(l.relid)) FROM pg_partition_tree(p.relid) l) > 0
+      t.xmin <> i.xmin AND (SELECT sum(pg_relation_size(l.relid)) FROM pg_partition_tree(p.relid) l) > 0
     FROM unnest(%s::oid[]) AS r(oid), pg_partition_tree(r.oid::regclass) p
-      JOIN pg_class c ON c.oid = p.relid JOIN pg_inherits i ON i.inhrelid = p.relid
+      JOIN pg_class c ON c.oid = p.relid JOIN pg_type t ON t.oid = c.reltype JOIN pg_inherits i ON i.inhrelid = p.relid
     WHERE p.relid <> r.oid
 """
 
 
 def partitions(connection: Connection, roots: Sequence[int]) -> list[Partition]:
-    """The partitions of these tables. What the catalogue has of one that was made as such is of one transaction, until
-    somebody alters it; one that holds nothing has brought nothing."""
+    """The partitions of these tables. The row type of one that was made as such is of the same transaction as its place
+    in the tree (ATTACH writes its row of pg_class anew, but not that); one that holds nothing has brought nothing."""
     return [Partition(*row) for row in rows(connection, _PARTITIONS, (list(roots),))] if roots else []
 
 
