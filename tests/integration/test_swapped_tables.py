@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import control, reload, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
+from dblog_core.reload import ConfigFile
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 
@@ -44,29 +46,48 @@ def held(database: Database, *tables: str) -> dict[str, dict[int, str]]:
     return {table: rows for table, rows in found.items() if rows}
 
 
-def captured(config: Config, wanted: dict[str, dict[int, str]]) -> None:
-    """A capture that never stops, until the dumps that it requests are done and a consumer has what is `wanted`."""
-    stop, faults = threading.Event(), []
+Wait = Callable[[dict[str, dict[int, str]]], None]
+
+
+@contextlib.contextmanager
+def capturing(config: Config) -> Iterator[Wait]:
+    """A capture that never stops; its value waits until the dumps that it requests are done and a consumer has what is
+    wanted."""
+    stop = threading.Event()
+    faults: list[BaseException] = []
+    file = Path(config.staging.path).parent / "unchanged.toml"
+    file.touch()
 
     def capture() -> None:
         try:
-            run_capture(config, stop=stop)
+            run_capture(config, stop=stop, file=ConfigFile(file, lambda _: config))
         except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
             faults.append(error)
 
     thread = threading.Thread(target=capture, daemon=True)
     thread.start()
-    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
-    try:
+
+    def wait(wanted: dict[str, dict[int, str]]) -> None:
+        deadline, pause = time.monotonic() + DEADLINE, threading.Event()
         with contextlib.closing(wiring.open_state(config)) as state:
             while any(d.state != "done" for d in control.dumps(state)) or copies(config) != wanted:
-                assert thread.is_alive() and not faults, faults
+                if faults:
+                    raise faults[0]
                 assert time.monotonic() < deadline, (copies(config), wanted)
                 pause.wait(0.1)
+
+    try:
+        yield wait
     finally:
         stop.set()
         thread.join(timeout=30)
     assert not faults
+
+
+def captured(config: Config, wanted: dict[str, dict[int, str]]) -> None:
+    """A capture, for as long as it takes."""
+    with capturing(config) as wait:
+        wait(wanted)
 
 
 def healing(config: Config) -> dict[str, str]:
@@ -113,3 +134,40 @@ def test_both_tables_of_an_exchanged_partition_are_dumped(database: Database, tm
     )
     captured(config, held(database, "t", "u"))
     assert set(healing(config)) == {"t", "u"}
+
+
+@pytest.fixture
+def newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that took a name are looked for all the time."""
+    monkeypatch.setattr(reload, "NEWCOMERS", 0.3)
+
+
+@pytest.mark.usefixtures("newcomers")
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_postgres_a_table_that_takes_anothers_name_is_published_and_dumped(database: Database, tmp_path: Path) -> None:
+    config = database.config(tmp_path, source={"tables": ["public.t", "public.u", "public.p"]})
+    shape = "(id int PRIMARY KEY, v varchar(20))"
+    database.execute(
+        f"CREATE TABLE t {shape}", f"CREATE TABLE t_new {shape}", f"CREATE TABLE u {shape}",
+        f"CREATE TABLE p {shape} PARTITION BY RANGE (id)",
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)",
+        "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO t_new VALUES (1, 'a'), (4, 'new')", "INSERT INTO p VALUES (1, 'stays'), (11, 'goes')",
+    )  # fmt: skip
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute(
+        "INSERT INTO t VALUES (1, 'a'), (2, 'b')", "INSERT INTO u VALUES (1, 'old'), (2, 'old')",
+        "UPDATE p SET v = 'seen'",
+    )  # fmt: skip
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute(
+        "BEGIN; ALTER TABLE t RENAME TO t_old; ALTER TABLE t_new RENAME TO t; COMMIT",
+        "DROP TABLE u", f"CREATE TABLE u {shape}", "INSERT INTO u VALUES (3, 'anew')",
+        "ALTER TABLE p DETACH PARTITION p2",
+        "INSERT INTO t VALUES (5, 'after')",
+    )  # fmt: skip
+    captured(config, held(database, "t", "u", "p"))
+    assert set(healing(config)) == {"t", "u", "p"}
+    with capturing(config) as wait:  # and while it runs
+        database.execute("DROP TABLE u", f"CREATE TABLE u {shape}", "INSERT INTO u VALUES (4, 'again')")
+        wait(held(database, "t", "u", "p"))
