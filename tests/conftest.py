@@ -48,7 +48,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests marked `in_turn` each runs on one of its databases, by the first seed, and on all in a soak."""
+    """Of tests marked `in_turn` each runs on one of its databases, at one of its moments if it has any, by the first
+    seed; and on all in a soak."""
     if config.option.every_kind or config.option.soak_seeds > 1:
         return
     kinds: dict[tuple[str, str], set[str]] = {}
@@ -74,7 +75,8 @@ def _function(item: pytest.Item) -> tuple[str, str] | None:
 
 def _kind(item: pytest.Item) -> str:
     callspec = getattr(item, "callspec", None)
-    return "" if callspec is None else str(callspec.params.get("source_kind", ""))
+    params = {} if callspec is None else callspec.params
+    return " ".join(str(params[name]) for name in ("source_kind", "moment") if name in params)
 
 
 @pytest.fixture(autouse=True)

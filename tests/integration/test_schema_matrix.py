@@ -105,7 +105,7 @@ class PlainLake:
         return merge_plan.lacks_before(work, known.fingerprint if known else None, columns) is not None
 
 
-@pytest.mark.soak
+@pytest.mark.in_turn
 @pytest.mark.parametrize("moment", list(Moment), ids=lambda m: m.value)
 def test_the_super_changelog_leads_to_the_source(
     database: Database, moment: Moment, pytestconfig: pytest.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
