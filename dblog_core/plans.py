@@ -14,7 +14,7 @@ from dblog_core import control, ranges, wiring
 from dblog_core.config import Config
 from dblog_core.dump_status import DumpStatus, rate
 from dblog_core.interfaces import ChunkReader, Json, StateStore
-from dblog_core.requests import KEYS_PER_TASK, DumpRequest, Refusal, Wanted, listed_keys, options_of, resolve
+from dblog_core.requests import KEYS_PER_TASK, DumpRequest, Refusal, Wanted, listed_keys, options_of, settled
 
 ASSUMED_RATE = 20_000.0  # rows a second of one worker, where nothing is known
 KEYS_PER_CHUNK = 1_000  # of a task that lists its keys
@@ -93,14 +93,17 @@ class Plan:
 def plan(config: Config, request: DumpRequest, *, state: StateStore | None = None) -> Plan:
     """The plan of a request; nothing is filed and no row is read. Raises RequestError as `submit` does."""
     options = options_of(config, request)
-    wanted, refused = resolve(config, request)
     if state is None:
         with closing(wiring.open_state(config)) as store:
             measured = _measured(control.dumps(store))
     else:
         measured = _measured(control.dumps(state))
-    with closing(wiring.open_source(config.source).open_reader()) as reader:
-        tables = [_table(reader, request, table, options, measured) for table in wanted]
+
+    def look(wanted: list[Wanted]) -> list[TablePlan]:
+        with closing(wiring.open_source(config.source).open_reader()) as reader:
+            return [_table(reader, request, table, options, measured) for table in wanted]
+
+    _, refused, tables = settled(config, request, look)
     return Plan(options, tuple(tables), tuple(refused))
 
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow as pa
 from dblog_core import control, filters, patterns, ranges, wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config import Config
-from dblog_core.errors import RequestError
+from dblog_core.errors import RequestError, SourceError
 from dblog_core.filters import Filter
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore
 from dblog_core.ranges import MOST_RANGES, Range
@@ -29,7 +29,10 @@ from dblog_core.values import key_from_json, key_to_json
 
 KEYS_PER_TASK = 5_000
 MAX_KEYS = 200_000
+_LOOKS = 5  # at tables that somebody alters at the same time
 _OPTIONS = ("chunk_size", "workers", "delay", "rate", "adaptive", "max_retained")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,9 @@ def submit(
     told the name of each. Raises RequestError before anything is filed.
     """
     options = options_of(config, request)
-    wanted, refused = resolve(config, request)
-    tasks = [task for table in _cut(config, request, wanted, options, on_table) for task in table]
+    wanted, refused, tasks = settled(
+        config, request, lambda found: [t for table in _cut(config, request, found, options, on_table) for t in table]
+    )
     now = dt.datetime.fromtimestamp((clock or SystemClock()).time(), dt.UTC)
     record = {
         "tables": [str(w.schema.table) for w in wanted],
@@ -152,6 +156,24 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[Wanted], list[Re
     for key in (*request.keys, *_ends(request)):
         key_from_json(key, shapes[0])
     return [Wanted(s, _filters(request.filters, s)) for s in shapes], refused
+
+
+def settled(
+    config: Config, request: DumpRequest, look: Callable[[list[Wanted]], T]
+) -> tuple[list[Wanted], list[Refusal], T]:
+    """`resolve`, and what `look` finds out about those tables; anew where one was altered in between.
+
+    Raises what `resolve` and `look` raise.
+    """
+    found = resolve(config, request)
+    for _ in range(_LOOKS):
+        try:
+            return *found, look(found[0])
+        except SourceError:
+            if (now := resolve(config, request)) == found:
+                raise
+            found = now
+    return *found, look(found[0])
 
 
 def _check_shape(request: DumpRequest) -> None:

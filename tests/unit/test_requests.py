@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from dblog_core import control, requests
 from dblog_core.control import DumpStatus
-from dblog_core.errors import RequestError
+from dblog_core.errors import RequestError, SourceError
+from dblog_core.interfaces import ReadPlan
 from dblog_core.requests import DumpRequest, Typed
+from dblog_core.schema import TableSchema
 from tests.unit import requests_world
 from tests.unit.requests_world import CUSTOMERS, CUSTOMS, LINES, ORDERS, World
 
@@ -312,3 +315,33 @@ def test_nobody_sees_a_dump_before_it_is_whole(world: World, monkeypatch: pytest
     requests.submit(world.config, DumpRequest(("shop.orders",)), state=world.state)
     assert seen == [[]] * 9
     assert len(control.dumps(world.state)) == 1
+
+
+def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explain, said = requests_world.Reader.explain, []
+
+    def altered(self: requests_world.Reader, schema: TableSchema, **given: Any) -> ReadPlan:
+        there = world.database.schemas[schema.table]
+        if len(said) < 2:
+            said.append(schema)
+            world.database.schemas[schema.table] = requests_world.table(
+                "orders", paid=pa.bool_(), **{f"c{len(said)}": pa.int64()}
+            )
+        if schema != world.database.schemas[schema.table] or there != schema:
+            raise SourceError("Unknown column")
+        return explain(self, schema, **given)
+
+    monkeypatch.setattr(requests_world.Reader, "explain", altered)
+    assert filed(world, DumpRequest(("shop.orders",))).tables == ("shop.orders",)
+    assert len(said) == 2
+
+
+def test_a_server_that_refuses_the_same_table_twice_is_believed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: requests_world.Reader, schema: TableSchema, **_: Any) -> ReadPlan:
+        raise SourceError("no right to it")
+
+    monkeypatch.setattr(requests_world.Reader, "explain", refused)
+    with pytest.raises(SourceError, match="no right to it"):
+        requests.submit(world.config, DumpRequest(("shop.orders",)))
