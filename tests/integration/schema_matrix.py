@@ -311,9 +311,7 @@ class Matrix:
         with monkeypatch.context() as hooked:
             at.patch(hooked)
             self._work_through(self.dump())
-        if self.moment is Moment.AFTER:
-            self._alter_all()
-        else:
+        if self.moment is not Moment.BEFORE:
             self._alter_all(but=at.done)
         self.staged()
 
