@@ -13,6 +13,9 @@ from typing import Any
 
 from dblog_core.schema import TableName, TableSchema
 
+MOST_STEPS = 100
+"""Statements about a table with no row of it in between, after which none is remembered: each manifest has them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -135,10 +138,15 @@ class Pending:
     def add(self, table: TableName, step: Step | None, tables: Iterable[str]) -> None:
         """Takes a statement about one of `tables`; None: what it did is not known. Where the name differs in upper and
         lower case alone it may be of any of them, so that nothing is known of them any more."""
+        if step == Step():
+            return
         for name in tables:
             if name == str(table):
                 steps = self._steps.setdefault(name, [])
-                self._steps[name] = None if steps is None or step is None else [*steps, step]
+                if steps is None or step is None or len(steps) >= MOST_STEPS:
+                    self._steps[name] = None
+                else:
+                    steps.append(step)
             elif name.lower() == str(table).lower():
                 self._steps[name] = None
 

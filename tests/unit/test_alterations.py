@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog_core.alterations import Facts, Layout, Pending, Step, facts, placed
+from dblog_core.alterations import MOST_STEPS, Facts, Layout, Pending, Step, facts, placed
 from dblog_core.config import ColumnRules
 from dblog_core.events import Altered, LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated
 from dblog_core.renames import Renames
@@ -467,3 +467,15 @@ def test_places_say_what_is_true_however_far_the_log_is_behind_the_catalogue(
             read()
     while shown:
         read()
+
+
+def test_statements_that_no_row_follows_are_remembered_up_to_a_number() -> None:
+    shape = table("shop.t", id=pa.int64(), c=pa.int64())
+    name, pending = str(shape.table), Pending({})
+    for _ in range(10 * MOST_STEPS):
+        pending.add(shape.table, Step(), [name])
+    assert pending.to_json() == {}, "what touches no column is nothing to remember"
+    for number in range(10 * MOST_STEPS):
+        pending.add(shape.table, Step(renamed={"cd"[number % 2]: "dc"[number % 2]}), [name])
+    assert pending.to_json() == {name: None}
+    assert pending.settle(shape, shape, plain=True) is None
