@@ -115,7 +115,8 @@ class At:
 class Matrix:
     """Tables, capture, workload and dump of one run."""
 
-    def __init__(self, database: Database, path: Path, moment: Moment, seed: int) -> None:
+    def __init__(self, database: Database, path: Path, moment: Moment, seed: int, *, count: int | None = None) -> None:
+        """`count`: so many of the changes, drawn by the seed; None: all."""
         self.database, self.moment, self.draw = database, moment, random.Random(seed)
         self._began = time.monotonic()
         patterns = {"tables": [f"{database.schema}.t_*"]}
@@ -124,7 +125,8 @@ class Matrix:
         self.config = base.model_copy(update={"source": source})
         self.file = path / "tables"
         self.file.write_text("as it is")
-        self.changes = {f"{database.schema}.t_{change.name}": change for change in changes(database.kind)}
+        some = changes(database.kind) if count is None else self.draw.sample(changes(database.kind), count)
+        self.changes = {f"{database.schema}.t_{change.name}": change for change in some}
         self._quiet = {name for name in self.changes if self.draw.random() < 0.5}
         self._loud = sorted(self.changes)
         self._changed: set[str] = set()
