@@ -184,8 +184,10 @@ class History:
         table = f"delta.{quoted(str(self.path))}"
         for step in self._renames.steps:
             for statement in alters.set_apart(table, self.lines().schema, self._properties(), step):
+                self._check()
                 self._spark.sql(statement)
             for statement in alters.bring_together(table, self.lines().schema, step):
+                self._check()
                 self._spark.sql(statement)
 
     def _begin_anew(self, before: Before) -> None:
