@@ -22,6 +22,7 @@ from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused
 from dblog_core.interfaces import Clock, Lease, Source, Spawn
 from dblog_core.leader import HOUSEKEEPING, LEASE, CaptureOutcome, CaptureStatus, Leader, Parts
 from dblog_core.reload import ConfigFile
+from dblog_core.staging.manifest import Manifest
 
 __all__ = ["LEASE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]
 
@@ -103,6 +104,7 @@ class _Capture:
         self._faults = 0
         self._holder = holder_name()
         self._next: Parts | None = None
+        self._began_at: int | None = None  # the newest segment at the first look
 
     def run(self, until_current: bool) -> CaptureOutcome:
         if until_current:
@@ -197,6 +199,12 @@ class _Capture:
     def _with(self, config: Config) -> Parts:
         return replace(self._parts, config=config, source=wiring.open_source(config.source))
 
+    def has_gone_on(self, head: Manifest) -> bool:
+        """Whether something was published since the first look, which is remembered."""
+        if self._began_at is None:
+            self._began_at = head.segment
+        return head.segment > self._began_at
+
     def healthy(self) -> None:
         """The leader has made progress: the next fault is a first one."""
         self._faults = 0
@@ -208,6 +216,8 @@ class _Capture:
     def _stand_by(self) -> None:
         self._take_next()
         leader, head = self._parts.state.leader(LEASE), self._parts.staging.head()
+        if head is not None:
+            self.has_gone_on(head)
         self.tell(
             CaptureStatus(
                 leading=False,

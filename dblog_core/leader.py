@@ -88,6 +88,9 @@ class Reign(Protocol):
 
     fresh_start: bool
 
+    def has_gone_on(self, head: Manifest) -> bool:
+        """Whether something was published since this capture has looked first."""
+
     def outcome(self, position: str | None = None) -> CaptureOutcome | None:
         """Why to end now; `position`: up to where all is published."""
 
@@ -127,8 +130,9 @@ class Leader:
         self._source.prepare()
         head = self._staging.head() or self._first_manifest()
         self._check_epoch(head)
-        if self._capture.fresh_start:
+        if self._capture.fresh_start and not self._capture.has_gone_on(head):
             head = self._start_afresh(head)
+        self._capture.fresh_start = False  # it is there: by us, whether or not we were told, or by another capture
         head = intake.put_in_force(self._parts, self._lease, head, showing=showing)
         self._published = head
         self._sequencer = Sequencer(
@@ -219,7 +223,6 @@ class Leader:
         # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
         requests.submit(self._config, WHOLE, requested_by=control.SYSTEM, state=self._state)
         self._staging.publish(manifest)
-        self._capture.fresh_start = False
         log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
         return manifest
 

@@ -42,11 +42,13 @@ class Stamps:
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
-        self._saved = {name: stamp for place in range(_PLACES) for name, stamp in self._read(place).items()}
-        self._known = self._saved
+        self._saved: dict[str, Json] | None = None
+        self._known: dict[str, Json] = {}
 
     def look(self, found: dict[str, Json]) -> list[str]:
         """Takes the stamps of all tables; returns the tables whose rows are others than at the last look."""
+        if self._saved is None:
+            self._known = self._saved = dict(item for n in range(_PLACES) for item in self._read(n).items())
         before, self._known = self._known, found
         return [
             name
@@ -56,7 +58,7 @@ class Stamps:
 
     def save(self) -> None:
         """What was found is seen to. Raises VersionConflict where another capture does so in this moment."""
-        if self._known == self._saved:
+        if self._saved is None or self._known == self._saved:
             return
         new, old = _placed(self._known), _placed(self._saved)
         for place in sorted(place for place in new.keys() | old.keys() if new.get(place) != old.get(place)):

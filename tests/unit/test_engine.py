@@ -287,6 +287,28 @@ def test_rows_that_vanish_without_row_events_are_healed_by_a_dump(world: World) 
     assert world.replay() == world.rows() == {1: {"id": 1, "name": "n", "big": "b"}}
 
 
+def test_a_fresh_start_whose_answer_was_lost_is_not_done_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one would give up log that nobody has lost."""
+    world.capture()
+    publish, lost = Staging.publish, list[int]()
+
+    def unanswered(self: Staging, manifest: Manifest) -> None:
+        publish(self, manifest)
+        if not lost:
+            lost.append(manifest.segment)
+            world.put(4)
+            raise StagingUnavailable("the answer is lost")
+
+    monkeypatch.setattr(Staging, "publish", unanswered)
+    world.capture_until_dumped(fresh_start=True)
+    assert lost == [2]
+    assert [(line["op"], line["key"]["id"]) for line in world.lines() if line["origin"] == "log" and line["key"]] == [
+        ("c", 4)
+    ]
+    assert len(control.dumps(world.state)) == 1
+    assert world.replay() == world.rows()
+
+
 def test_a_fresh_start_gives_up_lost_log_and_dumps_all_that_is_there(world: World) -> None:
     world.capture()
     world.put(1, 2, 3)

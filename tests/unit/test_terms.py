@@ -36,6 +36,9 @@ class Reign:
 
     fresh_start = False
 
+    def has_gone_on(self, head: Manifest) -> bool:
+        return False
+
     def outcome(self, position: str | None = None) -> CaptureOutcome | None:
         return CaptureOutcome.STOPPED if position is not None else None
 
