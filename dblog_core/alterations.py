@@ -11,7 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dblog_core.constants import Constant
 from dblog_core.schema import TableName, TableSchema
+
+_Held = dict[str, Constant | None]
+"""Added columns of which it is known what untouched rows hold in them; None: NULL."""
 
 MOST_STEPS = 100
 """Statements about a table with no row of it in between, after which none is remembered: each manifest has them."""
@@ -19,15 +23,16 @@ MOST_STEPS = 100
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One statement, done to all columns at once: `renamed` {old name: new name}; `added` in untouched rows holds NULL
-    (`nulls`), or what only the source can tell (`unknown`); `dropped`; `revalued`: of which no row event tells that
-    rows may hold other values than before.
+    """One statement, done to all columns at once: `renamed` {old name: new name}; an added one holds in untouched rows
+    NULL (`nulls`), a value that is known (`constants`), or what only the source can tell (`unknown`); `dropped`;
+    `revalued`: of which no row event tells that rows may hold other values than before.
 
     Names are as the statement writes them: old ones may differ from the column's in upper and lower case.
     """
 
     renamed: dict[str, str] = field(default_factory=dict)
     nulls: tuple[str, ...] = ()
+    constants: dict[str, Constant] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     revalued: tuple[str, ...] = ()
@@ -35,16 +40,22 @@ class Step:
     def takes(self, name: str) -> bool:
         """Whether another column than before has the name after it, if there was one of that name before."""
         taken = (new for old, new in self.renamed.items() if old.lower() != new.lower())
-        return name.lower() in {other.lower() for other in (*taken, *self.nulls, *self.unknown)}
+        return name.lower() in {other.lower() for other in (*taken, *self.added)}
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        return (*self.nulls, *self.constants, *self.unknown)
 
     def to_json(self) -> dict[str, Any]:
         lists = {name: list(getattr(self, name)) for name in ("nulls", "unknown", "dropped", "revalued")}
-        return {"renamed": self.renamed, **lists}
+        constants = {name: [held.kind, held.text] for name, held in self.constants.items()}
+        return {"renamed": self.renamed, "constants": constants, **lists}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Step:
         lists = {name: tuple(data.get(name, ())) for name in ("nulls", "unknown", "dropped", "revalued")}
-        return cls(dict(data["renamed"]), **lists)
+        constants = {name: Constant(*held) for name, held in data.get("constants", {}).items()}
+        return cls(dict(data["renamed"]), constants=constants, **lists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +77,11 @@ def facts(before: TableSchema, after: TableSchema, steps: Sequence[Step]) -> Fac
     and all others of `after` must have been added.
     """
     origins: dict[str, str | None] = {c.name: c.name for c in before.columns}
-    nulls: set[str] = set()
+    held: _Held = {}
     for step in steps:
-        if (moved := _done(origins, nulls, step)) is None:
+        if (moved := _done(origins, held, step)) is None:
             return None
-        origins, nulls = moved
+        origins, held = moved
     old, new = ({c.name: c.type for c in schema.columns} for schema in (before, after))
     if origins.keys() != new.keys():
         return None
@@ -80,23 +91,37 @@ def facts(before: TableSchema, after: TableSchema, steps: Sequence[Step]) -> Fac
     now = {origin: name for name, origin in renamed.items()}
     if tuple(now.get(name, name) for name in before.key) != after.key:
         return None
-    return Facts(renamed, dict.fromkeys(sorted(nulls)))
+    return Facts(renamed, _filled(held, after))
 
 
-def _done(origins: dict[str, str | None], nulls: set[str], step: Step) -> tuple[dict[str, str | None], set[str]] | None:
-    """Where each name comes from after the step, and the added ones that hold NULL; None where it does not fit."""
+def _filled(held: _Held, after: TableSchema) -> dict[str, Any]:
+    """What added columns hold, as far as it is a value of the type that they have by now."""
+    filled: dict[str, Any] = {}
+    for column in after.columns:
+        constant = held.get(column.name)
+        value = constant.value(column) if constant is not None else None
+        if column.name in held and (constant is None or value is not None):
+            filled[column.name] = value
+    return filled
+
+
+def _done(origins: dict[str, str | None], held: _Held, step: Step) -> tuple[dict[str, str | None], _Held] | None:
+    """Where each name comes from after the step, and what added ones hold; None where it does not fit."""
     by_case = {name.lower(): name for name in origins}
     if len(by_case) != len(origins) or step.dropped:
         return None
     renamed = {by_case.get(old.lower(), old): new for old, new in step.renamed.items()}
     if len(renamed) != len(step.renamed) or not renamed.keys() <= origins.keys():
         return None
-    names = [*(renamed.get(name, name) for name in origins), *step.nulls, *step.unknown]
+    names = [*(renamed.get(name, name) for name in origins), *step.added]
     if len({name.lower() for name in names}) != len(names):
         return None
     then: dict[str, str | None] = {renamed.get(name, name): origin for name, origin in origins.items()}
-    then |= dict.fromkeys((*step.nulls, *step.unknown))
-    return then, {*(renamed.get(name, name) for name in nulls), *step.nulls}
+    then |= dict.fromkeys(step.added)
+    others = {name.lower() for name in step.revalued}
+    stay = {renamed.get(name, name): constant for name, constant in held.items()}
+    stay = {name: constant for name, constant in stay.items() if constant is None or name.lower() not in others}
+    return then, {**stay, **dict.fromkeys(step.nulls), **step.constants}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +129,12 @@ class Layout:
     """Which columns a table has, where the source knows that it never had others (PostgreSQL).
 
     `token`: two shapes with the same one are of one table, of which no column was ever dropped and no row written anew
-    in between. `nulls`: columns that hold NULL in rows that are older than they are.
+    in between. `held`: what columns hold in rows that are older than they are, as far as it is known, in the JSON form
+    of `log`.
     """
 
     token: str
-    nulls: frozenset[str] = frozenset()
+    held: Mapping[str, Any] = field(default_factory=dict)
 
 
 def placed(before: TableSchema, after: TableSchema, token: str | None, layout: Layout | None) -> Facts | None:
@@ -123,7 +149,7 @@ def placed(before: TableSchema, after: TableSchema, token: str | None, layout: L
     if tuple(names[name] for name in before.key) != after.key:
         return None
     added = (column.name for column in after.columns[len(before.columns) :])
-    return Facts(renamed, dict.fromkeys(name for name in added if name in layout.nulls))
+    return Facts(renamed, {name: layout.held[name] for name in added if name in layout.held})
 
 
 class Pending:

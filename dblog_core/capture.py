@@ -14,12 +14,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from dblog_core import reload, wiring
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config import Config
 from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused, SourceUnavailable
-from dblog_core.interfaces import Clock, Lease, Source, Spawn
+from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.leader import HOUSEKEEPING, LEASE, CaptureOutcome, CaptureStatus, Leader, Parts
 from dblog_core.reload import ConfigFile
 from dblog_core.staging.manifest import Manifest
@@ -56,9 +57,9 @@ def run_capture(
     LogPositionLost, ValueOutOfRange, CorruptSegment). Faults that may pass are waited out.
     """
     source, staging = wiring.open_source(config.source), wiring.open_staging(config)
-    refuse(source)
     state = wiring.open_state(config)
     try:
+        refuse(source, config, state)
         parts = Parts(config, source, staging, state, clock or SystemClock(), spawn)
         capture = _Capture(parts, stop, slice_seconds, on_status, fresh_start)
         with capture.watching(file):
@@ -67,18 +68,21 @@ def run_capture(
         state.close()
 
 
-def refuse(source: Source) -> None:
-    """Raises SourceRefused with every problem that prevents a correct capture."""
-    problems = [p for p in source.check() if p.fatal]
+def refuse(source: Source, config: Config, state: StateStore) -> None:
+    """Raises SourceRefused with every problem that prevents a correct capture; a table that was captured so far stops
+    alone."""
+    found = [p for p in source.check() if p.fatal]
+    before = reload.in_force(state) if any(p.table for p in found) else None
+    problems = [p for p in found if not reload.stops_alone(p, before, config.source)]
     if problems:
         lines = [f"  - {p.what}\n    fix: {p.fix}" for p in problems]
         raise SourceRefused("\n".join([f"{len(problems)} problem(s) prevent a correct capture", *lines]))
 
 
-def _make_ready(config: Config) -> None:
+def _make_ready(config: Config, state: StateStore) -> None:
     """Raises DblogError unless the source can be captured with it; makes what is missing there."""
     source = wiring.open_source(config.source)
-    refuse(source)
+    refuse(source, config, state)
     source.prepare()
 
 
@@ -147,14 +151,15 @@ class _Capture:
         if file is None:
             yield
             return
-        watch = reload.Watch(self._parts.config, file, clock, ready=_make_ready)
-        newcomers = reload.Newcomers(self._parts.state, clock, ready=_make_ready)
+        ready = partial(_make_ready, state=self._parts.state)
+        watch = reload.Watch(self._parts.config, file, clock, ready=ready)
+        newcomers = reload.Newcomers(self._parts.state, clock, ready=ready)
 
         def look() -> None:
             while not clock.wait(over, reload.LOOK):
                 if (config := watch.look()) is not None:
                     self._next = self._with(config)
-                elif self._next is None and newcomers.look(self._parts.config, self._parts.source.identities):
+                elif self._next is None and newcomers.look(self._parts.config, self._parts.source):
                     self._next = self._with(self._parts.config)
 
         watcher = self._parts.spawn("configuration", look)

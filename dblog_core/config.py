@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -53,6 +53,9 @@ Duration = Annotated[str, Field(pattern=durations.PATTERN)]
 
 SchemaChanges = Literal["evolve", "ignore", "fail"]
 """What the lake does when a table's shape changes: follow, keep its own columns, or stop that table."""
+
+JsonAs = Literal["text", "variant"]
+"""What a JSON column is in the lake: its text alone, or beside that Delta's VARIANT."""
 
 NORMAL_AGE, LOW_AGE = 0.1, 0.005
 """Seconds after which a segment is sealed at the earliest."""
@@ -237,6 +240,7 @@ class LakeTableConfig(_Section):
     """What the lake does with some tables unlike with the others."""
 
     schema_changes: SchemaChanges | None = Field(default=None, description="as in [lake]; default: what stands there")
+    json_as: JsonAs | None = Field(default=None, description="as in [lake]; default: what stands there")
 
 
 class LakeConfig(_Section):
@@ -250,6 +254,9 @@ class LakeConfig(_Section):
     schema_changes: SchemaChanges = Field(
         default="evolve",
         description="when a table's shape changes: evolve follows it, ignore keeps the lake's columns, fail stops it",
+    )
+    json_as: JsonAs = Field(
+        default="text", description="JSON columns: text alone, or variant: beside NAME its VARIANT, as NAME_variant"
     )
     tables: dict[TableNameText, LakeTableConfig] = Field(
         default={}, description="settings of single tables, by SCHEMA.TABLE patterns; the first that matches counts"
@@ -266,8 +273,14 @@ class LakeConfig(_Section):
 
     def schema_changes_of(self, table: TableName) -> SchemaChanges:
         """The policy of a table: that of the first entry of `tables` which matches and says one, or the lake's."""
-        own = (one.schema_changes for pattern, one in self.tables.items() if patterns.matches(table, [pattern]))
-        return next((policy for policy in own if policy is not None), self.schema_changes)
+        return next((policy for one in self._of(table) if (policy := one.schema_changes)), self.schema_changes)
+
+    def json_as_of(self, table: TableName) -> JsonAs:
+        """What the JSON columns of a table are, told alike."""
+        return next((form for one in self._of(table) if (form := one.json_as)), self.json_as)
+
+    def _of(self, table: TableName) -> Iterator[LakeTableConfig]:
+        return (one for pattern, one in self.tables.items() if patterns.matches(table, [pattern]))
 
 
 class DumpConfig(_Section):

@@ -107,6 +107,17 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """From here on the log does not tell which rows the changes of a table hit: they are left out of the changes, all
+    of them, up to the table's next `SchemaSeen`. `why`: in words."""
+
+    sequence: int
+    transaction: int
+    table: TableName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Altered:
     """A statement may have changed the columns of a table: `step` says how; None: nobody knows.
 
@@ -119,7 +130,7 @@ class Altered:
     step: Step | None
 
 
-Signal = Altered | Rewritten | WatermarkSeen | Truncated | SchemaSeen
+Signal = Altered | Rewritten | Unreadable | WatermarkSeen | Truncated | SchemaSeen
 
 
 @dataclass(frozen=True, slots=True)

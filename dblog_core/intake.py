@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dblog_core import control, identities, reload, requests
+from dblog_core import control, identities, reload, requests, stopped
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
 from dblog_core.events import SCHEMA
-from dblog_core.interfaces import Json, Lease
+from dblog_core.interfaces import Json, Lease, StateStore
 from dblog_core.requests import WHOLE
 from dblog_core.staging.manifest import LogMark, Manifest
 
@@ -35,11 +35,16 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
     before, now = reload.in_force(parts.state), reload.live(parts.config.source)
     known = reload.shown(parts.state) if showing is not None else None
     made = identities.others(known, showing) if showing is not None and known is not None else set()
-    if before == now and not made and (showing is None or known == identities.remembered(showing)):
+    refused, held = stopped.by_source(parts.source.refused()), stopped.read(parts.state)
+    same = before == now and (showing is None or known == identities.remembered(showing))
+    if same and not made and refused == held:
         return head
     if before is not None:
-        head = _take_in(parts, lease, head, before, made)
+        head, owed = _take_in(parts, lease, head, before, made | (held.keys() - refused.keys()))
         _give_up(parts, before, now)
+        give_up_stopped(parts.state, {table: entry["why"] for table, entry in refused.items()})
+        refused |= {table: held[table] for table in owed & held.keys()}
+    stopped.change(parts.state, lambda _: refused)
     try:
         reload.put_in_force(parts.state, now)
         if showing is not None:
@@ -51,20 +56,21 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
     return head
 
 
-def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set[str]) -> Manifest:
+def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set[str]) -> tuple[Manifest, set[str]]:
+    """The manifest to go on after, and the tables that could not be dumped now."""
     there = parts.source.tables()
     changed = {table.table for table in reload.taken_in(before, parts.config.source, there)}
     tables = [table for table in there if table.table in changed or str(table.table) in made]
     dumps: dict[str, str] = {}
-    if dumped := tuple(str(table.table) for table in tables if table.key):
+    dumped = tuple(str(table.table) for table in tables if table.key)
+    if dumped:
         log.warning("captured from here on, and dumped: %s", ", ".join(dumped))
         dumps = _request(parts, dumped)
-    now = parts.source.horizon()
-    if not tables or now is None:
-        return head
+    owed, marks, now = set(dumped) - dumps.keys(), _healing(head, dumps), parts.source.horizon()
+    if not tables or (now is None and not marks):
+        return head, owed
     # What their transactions have logged before this place is nowhere remembered: a chunk must see all of that. And so
     # it sees all that is staged: a dump that begins now heals what was lost while a table was not captured.
-    marks = _healing(head, dumps)
     manifest = replace(
         head,
         segment=head.segment + 1,
@@ -79,7 +85,7 @@ def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set
         start=now,
     )
     parts.staging.publish(manifest)
-    return manifest
+    return manifest, owed
 
 
 def _healing(head: Manifest, dumps: Mapping[str, str]) -> tuple[LogMark, ...]:
@@ -112,3 +118,11 @@ def _give_up(parts: Parts, before: Json, now: Json) -> None:
         for task in status.tasks:
             if reload.is_captured(task.table, before) and not reload.is_captured(task.table, now):
                 control.fail(parts.state, status.id, task.number, f"{task.table} is no longer captured")
+
+
+def give_up_stopped(state: StateStore, tables: Mapping[str, str]) -> None:
+    """Ends dumps of tables that are stopped, for the same reason. `tables`: with what has stopped them."""
+    for status in control.unfinished(state):
+        for task in status.tasks:
+            if task.table in tables:
+                control.fail(state, status.id, task.number, f"{task.table} is stopped: {tables[task.table]}")

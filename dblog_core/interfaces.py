@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A finding of the preflight. `fatal`: a correct capture is impossible with it; otherwise a warning."""
+    """A finding of the preflight. `fatal`: a correct capture is impossible with it; otherwise a warning. `table`: the
+    only one of which that is so, where the others can be captured without it."""
 
     what: str
     fix: str
     fatal: bool = True
+    table: str | None = None
 
 
 class LogStream(Protocol):
@@ -176,7 +178,10 @@ class Source(Protocol):
         """Makes what the capture needs (watermark table; slot and publication), where missing. Idempotent."""
 
     def tables(self) -> tuple[TableSchema, ...]:
-        """The catalogue's shape of every table that the configuration wants."""
+        """The catalogue's shape of every table that the configuration wants and that can be captured as it is."""
+
+    def refused(self) -> tuple[Problem, ...]:
+        """Why the other wanted tables cannot be captured as they are, each with its `table`."""
 
     def identities(self) -> frozenset[str] | None:
         """What the wanted tables are, whatever their names are (`dblog_core.identities`); None where the log tells when

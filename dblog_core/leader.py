@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import control, dump, intake, requests
+from dblog_core import control, dump, intake, requests, stopped
 from dblog_core.config import Config
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import (
@@ -120,6 +120,7 @@ class Leader:
         self._linger = LINGER[staging.latency]
         self._horizon: tuple[str, str] | None = None
         self._quit = threading.Event()
+        self._healed: list[str] = []
 
     def run(self) -> None:
         """Until the capture is to end, or to go on with another configuration.
@@ -142,6 +143,7 @@ class Leader:
             head=head,
             visibility=self._visibility(head),
             rules=Rules(self._config.source.columns),
+            stopped=stopped.read(self._state),
         )
         self._mirror()
         self._stamps, self._stamped_at = Stamps(self._state), float("-inf")
@@ -310,6 +312,7 @@ class Leader:
         self._sequencer.published()
         self._rows += manifest.last_offset - manifest.first_offset + 1
         self._published, self._published_at, self._dirty_since = manifest, self._clock.monotonic(), None
+        self._forget_stopped()
         self._sealing = self._sealing.after(self._published_at - began)
         stream.acknowledge(manifest.position)
         self._capture.healthy()
@@ -320,14 +323,33 @@ class Leader:
     def _heal(self) -> None:
         """Requests dumps of tables whose rows came or went without row events. Before the manifest that goes past the
         place: a crash between the two must not lose them, and two of them would do no harm."""
+        for name, why in self._sequencer.take_unreadable().items():
+            log.warning("%s stops alone, its rows are passed over: %s", name, why)
+            stopped.add_by_log(self._state, name, why)
+            intake.give_up_stopped(self._state, {name: why})
         for table, since in self._sequencer.take_rewritten().items():
             wanted = replace(WHOLE, tables=(str(table),))
             try:
                 dump = requests.submit(self._config, wanted, requested_by=control.SYSTEM, state=self._state)
             except RequestError as error:  # gone meanwhile, or without a key: nothing of it is in the lake
                 log.warning("rows of %s came or went without row events, and it cannot be dumped: %s", table, error)
+                stopped.owe(self._state, str(table))
             else:
+                self._healed.append(str(table))
                 self._sequencer.heal(table, dump, since)
+
+    def _forget_stopped(self) -> None:
+        """After the manifest with their dumps: a crash in between has them dumped again."""
+        if self._healed:
+            stopped.forget(self._state, self._healed)
+            self._healed = []
+
+    def _look_at_stopped(self) -> None:
+        """Passes over what the source's catalogue has refused meanwhile."""
+        entries = {name: e for name, e in stopped.read(self._state).items() if e["by"] == stopped.SOURCE}
+        for name in self._sequencer.stop(entries):
+            log.warning("%s stops alone, its rows are passed over: %s", name, entries[name]["why"])
+            intake.give_up_stopped(self._state, {name: entries[name]["why"]})
 
     def _look_at_stamps(self) -> None:
         """Has tables dumped whose rows are others by now than the log says."""
@@ -369,6 +391,7 @@ class Leader:
     def _look(self, now: float) -> None:
         """What does not belong to single batches: horizon, abandoned windows, dumps that are over, status."""
         self._looked_at = now
+        self._look_at_stopped()
         self._look_at_stamps()
         self._advance_horizon()
         self._sequencer.dumps.expire(self._now() - int(WINDOW_TIMEOUT * 1e6))

@@ -61,6 +61,11 @@ class Work:
         """The renames of columns that some of its rows lie before."""
         return Renames.of(self.reshaped)
 
+    def with_nulls_alone(self) -> Work:
+        """The work without the values of added columns, NULL apart: for a history, which takes them from a dump."""
+        marks = (replace(m, filled={n: None for n, v in (m.filled or {}).items() if v is None}) for m in self.reshaped)
+        return replace(self, reshaped=tuple(marks))
+
     def plain(self) -> Work:
         """The work without what is proven of its shapes: for a lake that does not follow them."""
         return replace(self, reshaped=tuple(replace(m, renamed=None, filled=None) for m in self.reshaped))

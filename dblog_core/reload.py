@@ -20,10 +20,10 @@ from pathlib import Path
 
 import orjson
 
-from dblog_core import identities, patterns
+from dblog_core import identities, patterns, stopped
 from dblog_core.config import Config, SourceConfig
 from dblog_core.errors import ConfigError, DblogError
-from dblog_core.interfaces import Clock, Json, StateStore
+from dblog_core.interfaces import Clock, Json, Problem, Source, StateStore
 from dblog_core.schema import TableName, TableSchema
 
 log = logging.getLogger(__name__)
@@ -92,12 +92,21 @@ def _put(state: StateStore, node: str, value: object) -> None:
 def taken_in(before: Json, source: SourceConfig, tables: Iterable[TableSchema]) -> list[TableSchema]:
     """Those of the source's `tables` of which the log was not read as it is now: new ones, and those whose key or
     column rules have changed."""
-    now = live(source)
+    return [t for t in tables if is_new(t.table, before, source)]
 
-    def changed(name: str) -> bool:
-        return any(before[section].get(name) != now[section].get(name) for section in ("columns", "keys"))
 
-    return [t for t in tables if not patterns.matches(t.table, before["tables"]) or changed(str(t.table))]
+def is_new(table: TableName, before: Json, source: SourceConfig) -> bool:
+    """Whether the log of a table was not read as it is to be now."""
+    name, now = str(table), live(source)
+    changed = any(before[section].get(name) != now[section].get(name) for section in ("columns", "keys"))
+    return changed or not patterns.matches(table, before["tables"])
+
+
+def stops_alone(problem: Problem, before: Json | None, source: SourceConfig) -> bool:
+    """Whether it stops a table that was captured so far, and no other: what is newly asked for has to be right."""
+    if problem.table is None or before is None:
+        return False
+    return not is_new(TableName.parse(problem.table), before, source)
 
 
 def is_captured(table: str, settings: Json) -> bool:
@@ -163,7 +172,8 @@ class Watch:
 
 
 class Newcomers:
-    """Looks for tables that were made under a pattern in force, of which the source does not show the log yet."""
+    """Looks for tables that were made under a pattern in force, of which the source does not show the log yet, for
+    those that the source refuses by now, and for stopped ones that are mended."""
 
     def __init__(self, state: StateStore, clock: Clock, *, ready: Callable[[Config], None]) -> None:
         """`ready`: as that of `Watch`; it has the source show them."""
@@ -171,17 +181,14 @@ class Newcomers:
         self._next = clock.monotonic() + NEWCOMERS
         self._warned = ""
 
-    def look(self, config: Config, tables: Callable[[], frozenset[str] | None]) -> bool:
-        """Whether there are any: a new term takes them in. `tables`: the source's own, as they are now."""
+    def look(self, config: Config, source: Source) -> bool:
+        """Whether a new term is to take some of them in; those that are refused are stopped without one."""
         if self._clock.monotonic() < self._next:
             return False
         self._next = self._clock.monotonic() + NEWCOMERS
         try:
-            known, now = shown(self._state), tables()
-            if known is None or now is None:
-                return False
-            if not identities.others(known, now):
-                self._remember(known, now)
+            mended = self._look_at_stopped(source)
+            if not self._others(source) and not mended:
                 return False
             self._ready(config)
         except DblogError as error:
@@ -191,6 +198,22 @@ class Newcomers:
             return False
         self._warned = ""
         return True
+
+    def _look_at_stopped(self, source: Source) -> bool:
+        """Notes what the source refuses; whether something that it has refused is mended."""
+        refused = stopped.by_source(source.refused())
+        stopped.change(self._state, lambda known: {**known, **refused})
+        known = stopped.read(self._state)
+        return any(entry["by"] == stopped.SOURCE and table not in refused for table, entry in known.items())
+
+    def _others(self, source: Source) -> bool:
+        known, now = shown(self._state), source.identities()
+        if known is None or now is None:
+            return False
+        if identities.others(known, now):
+            return True
+        self._remember(known, now)
+        return False
 
     def _remember(self, known: set[str], now: frozenset[str]) -> None:
         """New, empty partitions: when one of them goes, it is to be missed."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from dblog_core.schema import TableSchema
 from dblog_core.staging.manifest import LogMark
@@ -22,13 +23,26 @@ def is_stale(name: str) -> bool:
     return name.startswith(_STALE)
 
 
+def until(stale: str) -> str:
+    """What a history calls a column whose name another one has taken: with the offset at which it has."""
+    offset, _, name = stale.removeprefix(_STALE).partition("_")
+    return old_name(name, int(offset))
+
+
+def old_name(name: str, offset: int) -> str:
+    """As `until`."""
+    return f"{name}_until_{offset}"
+
+
 @dataclass(frozen=True)
 class Rename:
-    """The renames of one mark: at `offset`, from old names to `new` ones; `filled`: added columns of known value."""
+    """The renames of one mark: at `offset`, from old names to `new` ones; `filled`: added columns of known value;
+    `constants`: those of them whose value is not NULL, with its JSON form."""
 
     offset: int
     pairs: tuple[tuple[str, str], ...]
     filled: tuple[str, ...] = ()
+    constants: tuple[tuple[str, Any], ...] = ()
 
     @cached_property
     def new(self) -> dict[str, str]:
@@ -42,7 +56,7 @@ class Rename:
     def name(self, name: str) -> str:
         if name in self.new:
             return self.new[name]
-        return f"{_STALE}{name}" if name in self.taken else name
+        return f"{_STALE}{self.offset}_{name}" if name in self.taken else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +67,7 @@ class Renames:
 
     @classmethod
     def of(cls, marks: Iterable[LogMark]) -> Renames:
-        steps = (
-            Rename(m.offset, tuple((old, new) for new, old in (m.renamed or {}).items()), tuple(m.filled or ()))
-            for m in marks
-            if m.renamed or m.filled
-        )
+        steps = (_rename(mark) for mark in marks if mark.renamed or mark.filled)
         return cls(tuple(sorted(steps, key=lambda step: step.offset)))
 
     def __bool__(self) -> bool:
@@ -89,3 +99,15 @@ class Renames:
     def filled(self) -> set[str]:
         """Columns, under their names of now, of which rows from before all of this are known to hold a value."""
         return {self.after(step.offset).name(name) for step in self.steps for name in step.filled}
+
+    @property
+    def constants(self) -> dict[str, tuple[int, Any]]:
+        """Such columns whose value is not NULL: the offset before which rows hold it, and its JSON form."""
+        return {self.after(s.offset).name(name): (s.offset, value) for s in self.steps for name, value in s.constants}
+
+
+def _rename(mark: LogMark) -> Rename:
+    filled = mark.filled or {}
+    pairs = tuple((old, new) for new, old in (mark.renamed or {}).items())
+    constants = tuple((name, value) for name, value in filled.items() if value is not None)
+    return Rename(mark.offset, pairs, tuple(filled), constants)

@@ -22,9 +22,9 @@ from dblog_core.clock import SystemClock
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SourceError
 from dblog_core.filters import Filter
-from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore
+from dblog_core.interfaces import ChunkReader, Clock, Json, Source, StateStore
 from dblog_core.ranges import MOST_RANGES, Range
-from dblog_core.schema import Column, TableSchema
+from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.values import key_from_json, key_to_json
 
 KEYS_PER_TASK = 5_000
@@ -149,8 +149,9 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[Wanted], list[Re
     Raises RequestError for a request that is empty, unknown or contradicts itself.
     """
     _check_shape(request)
-    known = {str(s.table): s for s in wiring.open_source(config.source).tables()}
-    shapes, refused = _tables(known, request.tables)
+    source = wiring.open_source(config.source)
+    known = {str(s.table): s for s in source.tables()}
+    shapes, refused = _tables(known, _stopped(source, request.tables), request.tables)
     if (request.keys or _ends(request)) and len(shapes) != 1:
         raise RequestError(f"keys belong to one table, and {len(shapes)} are asked for", fix="name exactly one table")
     for key in (*request.keys, *_ends(request)):
@@ -201,9 +202,22 @@ def _ends(request: DumpRequest) -> list[Any]:
     return [k for k in (request.key_from, request.key_to) if k is not None]
 
 
-def _tables(known: dict[str, TableSchema], names: tuple[str, ...] | None) -> tuple[list[TableSchema], list[Refusal]]:
+def _stopped(source: Source, names: tuple[str, ...] | None) -> dict[str, Refusal]:
+    """Wanted tables among those named, whose log cannot be read as they are: a dump of one would miss changes."""
+    found = {p.table: Refusal(p.table, p.what, p.fix) for p in source.refused() if p.table is not None}
+    if names is None:
+        return found
+    return {name: refusal for name, refusal in found.items() if patterns.matches(TableName.parse(name), names)}
+
+
+def _tables(
+    known: dict[str, TableSchema], stopped: dict[str, Refusal], names: tuple[str, ...] | None
+) -> tuple[list[TableSchema], list[Refusal]]:
     shapes: dict[str, TableSchema] = {}
-    refused: dict[str, Refusal] = {}
+    refused = dict(stopped)
+    for name in names or ():
+        if name in stopped:
+            raise RequestError(stopped[name].reason, fix=stopped[name].fix)
     for pattern in dict.fromkeys(names) if names is not None else (None,):
         if pattern in known:
             if not known[pattern].key:

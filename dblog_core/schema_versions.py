@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -80,7 +81,9 @@ def _changes(before: TableSchema, after: TableSchema, mark: LogMark | None, *, d
     keyed = bool(after.key)
     for name in found.added:
         lake = "added; a full dump that the merge requests brings what older rows hold"
-        lake = "added; it is NULL in older rows" if name in facts.filled else lake
+        if name in facts.filled:
+            held = facts.constants.get(name, (0, None))[1]
+            lake = "added; it is NULL in older rows" if held is None else f"added; older rows hold {json.dumps(held)}"
         yield _changed(ADDED, name, None, new[name], lake if keyed else "added to the history")
     for name in found.gone:
         lake = "dropped" if drop_columns else "kept: rows that are not written again keep its values"

@@ -7,7 +7,7 @@ them, to the windows; watermarks open windows and place chunks. It reads chunk f
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,17 @@ from dblog_core.alterations import Facts, Layout, Pending, Step, placed
 from dblog_core.changes import ChangeTouches, OrderedChanges, log_batch, log_rows, repeated, runs, split_key_changes
 from dblog_core.chunks import Chunks, Finished, Placement, Refused
 from dblog_core.dumps import TaskProgress
-from dblog_core.events import Altered, LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated, WatermarkSeen
+from dblog_core.events import (
+    Altered,
+    LogBatch,
+    Rewritten,
+    SchemaSeen,
+    Signal,
+    Transaction,
+    Truncated,
+    Unreadable,
+    WatermarkSeen,
+)
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging import Staging
@@ -56,7 +66,10 @@ class Sequencer:
         head: Manifest,
         visibility: LogOrder | Snapshots,
         rules: Rules,
+        stopped: Iterable[str] = (),
     ) -> None:
+        """`stopped`: tables that are passed over."""
+        self._stopped, self._unreadable, self._met = set(stopped), set[str](), dict[str, str]()
         self._staging, self._source, self._epoch, self._rules = staging, source, epoch, rules
         self._visibility = visibility
         self._dumps = Chunks(visibility, head.tasks)
@@ -83,7 +96,7 @@ class Sequencer:
     @property
     def dirty(self) -> bool:
         """Whether the segment would hold anything but a position."""
-        return self._next > self._draft.first_offset or self._dumps.changed or bool(self._rewritten)
+        return self._next > self._draft.first_offset or self._dumps.changed or bool(self._rewritten) or bool(self._met)
 
     @property
     def places_chunks(self) -> bool:
@@ -129,6 +142,19 @@ class Sequencer:
     def take_rewritten(self) -> dict[TableName, Transaction]:
         """Tables whose rows came or went without row events since the last call: a dump of each is to be requested."""
         taken, self._rewritten = self._rewritten, {}
+        return {table: since for table, since in taken.items() if not self._passes_over(table)}
+
+    def stop(self, tables: Iterable[str]) -> set[str]:
+        """Passes these tables over from here on; returns those that were not before."""
+        new = set(tables) - self._stopped
+        for table in new:
+            self._dumps.altered(TableName.parse(table))
+        self._stopped |= new
+        return new
+
+    def take_unreadable(self) -> dict[str, str]:
+        """Tables whose rows are passed over since the last call, and why, as the log has told."""
+        taken, self._met = self._met, {}
         return taken
 
     def heal(self, table: TableName, dump: str, since: Transaction) -> None:
@@ -189,7 +215,7 @@ class Sequencer:
     # Rows -----------------------------------------------------------------------------------------------------------
 
     def _rows(self, stretches: list[OrderedChanges], transactions: tuple[Transaction, ...]) -> None:
-        stretches = [s for s in stretches if len(s)]
+        stretches = [s for s in stretches if len(s) and not self._passes_over(s.schema.table)]
         if not stretches:
             return
         sequence = np.concatenate([s.sequence for s in stretches])
@@ -215,8 +241,22 @@ class Sequencer:
 
     # Signals --------------------------------------------------------------------------------------------------------
 
+    def _passes_over(self, table: TableName) -> bool:
+        name = str(table)
+        return name in self._stopped or name in self._unreadable
+
     def _signal(self, signal: Signal, transaction: Transaction) -> None:
+        if isinstance(signal, SchemaSeen) and str(signal.schema.table) in self._unreadable:
+            self._go_on(signal.schema.table, transaction)
         match signal:
+            case Unreadable():
+                self._dumps.altered(signal.table)
+                self._unreadable.add(str(signal.table))
+                self._met[str(signal.table)] = signal.why
+            case SchemaSeen() if self._passes_over(signal.schema.table):
+                pass
+            case Truncated() | Rewritten() if self._passes_over(signal.table):
+                pass
             case SchemaSeen():
                 self._shape(self._rules.schema(signal.schema), transaction, signal.layout)
             case Truncated():
@@ -232,6 +272,12 @@ class Sequencer:
                 self._rewritten[signal.table] = transaction
             case WatermarkSeen():
                 self._watermark(watermark.parse(signal.payload), transaction)
+
+    def _go_on(self, table: TableName, transaction: Transaction) -> None:
+        """The log can be read again: what was passed over is for a dump to bring."""
+        self._unreadable.discard(str(table))
+        if str(table) not in self._stopped:
+            self._rewritten[table] = transaction
 
     def _shape(self, schema: TableSchema, transaction: Transaction, layout: Layout | None = None) -> None:
         """From here on the table has this shape."""

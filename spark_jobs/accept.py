@@ -27,7 +27,7 @@ def plan(tools: Tools, arguments: Json) -> Json:
         tools.staging, name, tools.status.tables.get(name), tools.lake.changes(TableName.parse(name))
     )
     schema = tools.staging.schema(found.schema)
-    shapes.check_names(schema)
+    tools.lake.check_names(schema)
     planned = {"table": name, "way": found.way.value, "schema": found.schema, "offset": found.offset}
     if found.way in (Way.REPLACE, Way.RELOAD):
         _check_history(tools, schema)

@@ -7,20 +7,23 @@ run is to end.
 
 A column that the source drops stays in the lake: rows that are not written again keep its values. The property
 `dblog.dropped` names such columns, so that they are told from those that somebody else has added. With
-`[lake] drop_columns` they go, by column mapping, which leaves files as they are. A type is widened in place.
+`[lake] drop_columns` they go, by column mapping, which leaves files as they are. A type is widened in place. Where a
+column that is JSON has a VARIANT beside it, that one follows it (`variants`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import types as t
 
 from dblog_core import evolution
-from dblog_core.renames import Rename
+from dblog_core.renames import Rename, old_name
 from dblog_core.schema import Column, TableSchema
+from dblog_core.variants import name_of
+from spark_jobs import variants
 from spark_jobs.shapes import MOVED_FROM, arrow_type, is_odd, not_followed, quoted, row_shape
 
 DROPPED, RENAMED, KEY = "dblog.dropped", "dblog.renamed", "dblog.key"
@@ -58,18 +61,21 @@ def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], ste
     if renamed(properties) >= step.offset:
         return
     own, wanted = set(have.names), {name.lower() for name in step.taken}
-    done = {new for old, new in step.pairs if _alone(step, old, new) and old not in own}
+    done = {new for old, new in step.pairs if _alone(step.pairs, step, old, new) and old not in own}
     stale = [n for n in have.names if n.lower() in wanted and n not in step.new and n not in done]
+    stale += [variant for text, variant in variants.of(have).items() if text in stale]
     if properties.get(_MAPPING) in (None, "none"):
         yield set_properties(table, {_MAPPING: "name"})
     if stale and KEY in properties:
         yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quoted, stale))})"
     elif stale:
-        yield from (_renaming(table, quoted(n), f"{n}_until_{step.offset}") for n in stale)
+        yield from (_renaming(table, quoted(n), old_name(n, step.offset)) for n in stale)
+    pairs = variants.followed(step, have)
     for within, names in _levels(have):
-        for old, new in step.pairs:
+        for old, new in pairs:
             if old in names:
-                yield _renaming(table, within + quoted(old), new if _alone(step, old, new) else _between(step, new))
+                name = new if _alone(pairs, step, old, new) else _between(step, new)
+                yield _renaming(table, within + quoted(old), name)
     now = {RENAMED: str(step.offset)}
     if KEY in properties:
         now[KEY] = json.dumps([step.name(name) for name in json.loads(properties[KEY])])
@@ -82,9 +88,9 @@ def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], ste
 def bring_together(table: str, have: t.StructType, step: Rename) -> Iterator[str]:
     """The second half of a rename."""
     for within, names in _levels(have):
-        for _, new in step.pairs:
-            if _between(step, new) in names:
-                yield _renaming(table, within + quoted(_between(step, new)), new)
+        for name in (n for _, new in step.pairs for n in (new, name_of(new))):
+            if _between(step, name) in names:
+                yield _renaming(table, within + quoted(_between(step, name)), name)
 
 
 def _levels(have: t.StructType) -> Iterator[tuple[str, list[str]]]:
@@ -94,9 +100,10 @@ def _levels(have: t.StructType) -> Iterator[tuple[str, list[str]]]:
         yield f"{quoted(MOVED_FROM)}.", old.names
 
 
-def _alone(step: Rename, old: str, new: str) -> bool:
+def _alone(pairs: Sequence[tuple[str, str]], step: Rename, old: str, new: str) -> bool:
     """Whether no other column of the step has had, or gets, one of the names: it is renamed at once then."""
-    return old.lower() not in {n.lower() for n in step.taken} and new.lower() not in {n.lower() for n in step.new}
+    taken = {n.lower() for n in (*step.filled, *(new for _, new in pairs))}
+    return old.lower() not in taken and new.lower() not in {old.lower() for old, _ in pairs}
 
 
 def _between(step: Rename, name: str) -> str:
@@ -115,12 +122,14 @@ def statements(
     key: list[str],
     schema: TableSchema,
     gone: Gone,
+    json_as_variant: bool = False,
 ) -> Iterator[str]:
-    """In their order. `table`: its name in SQL; `have`, `key`: what the lake table has.
+    """In their order. `table`: its name in SQL; `have`, `key`: what the lake table has; `json_as_variant`: what is JSON
+    has a VARIANT beside it.
 
     Raises LakeError for a difference that the lake does not follow.
     """
-    own = {f.name: f.dataType for f in have if not f.name.startswith("_dblog_")}
+    own = {f.name: f.dataType for f in have if not (f.name.startswith("_dblog_") or variants.is_own(f))}
     source = [c.name for c in schema.columns if c.name not in gone.told]
     marked = set(kept(properties))
     left = [name for name in own if name not in source]
@@ -137,6 +146,8 @@ def statements(
     shape = row_shape(schema)
     added = [n for n in names if n not in own or n in drop]
     wider = [n for n in names if n not in added and own[n] != shape[n].dataType]
+    wants = variants.plan(have, schema, wanted=json_as_variant, going=drop)
+    drop += wants.drop
     settings = {_MAPPING: "name"} if drop or any(map(is_odd, added)) else {}
     settings |= {_WIDENING: "true"} if wider else {}
     if settings := {n: v for n, v in settings.items() if properties.get(n) in (None, "none", "false")}:
@@ -151,6 +162,7 @@ def statements(
         after = names[names.index(name) - 1] if name != names[0] else None
         place = f"AFTER {quoted(after)}" if after else "FIRST"
         yield f"ALTER TABLE {table} ADD COLUMNS ({quoted(name)} {shape[name].dataType.simpleString()} {place})"
+    yield from variants.statements(table, wants, fresh=added)
 
 
 def _is_another(own: t.DataType, name: str, schema: TableSchema) -> bool:

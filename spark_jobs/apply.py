@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dblog_core.config import SchemaChanges
+from dblog_core.config import JsonAs, SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
 from dblog_core.lake import TableStatus, history_location, table_location
@@ -20,7 +20,8 @@ from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.values import Key
-from spark_jobs import alters, changes, fold, ghosts, moves, policy, small
+from dblog_core.variants import check_variants
+from spark_jobs import alters, changes, fold, ghosts, moves, policy, shapes, small, variants
 from spark_jobs.alters import Gone
 from spark_jobs.highest import Highest
 from spark_jobs.history import Before, History
@@ -84,6 +85,10 @@ class Lake:
     """Raises LeaseLost once another may merge."""
     changes: Callable[[TableName], SchemaChanges] = lambda table: "evolve"
     """What becomes of a new shape of a table (`policy`)."""
+    json_as: Callable[[TableName], JsonAs] = lambda table: "text"
+    """What a table's JSON columns are (`variants`)."""
+    settled: set[Location] = field(default_factory=set)
+    """Tables whose VARIANT columns are known to be as they are wanted."""
 
     def table(
         self, spark: SparkSession, schema: TableSchema, gone: Gone | None = None, renames: Renames | None = None
@@ -93,8 +98,27 @@ class Lake:
         app = f"{self.app}:{schema.table}"
         gone = gone or Gone(drop=self.drop_columns)
         return LakeTable(
-            spark, location, schema, app=app, highest=self.highest, check=self.check, gone=gone, renames=renames
+            spark,
+            location,
+            schema,
+            app=app,
+            highest=self.highest,
+            check=self.check,
+            gone=gone,
+            renames=renames,
+            json_as_variant=self.has_variants(schema),
+            settled=self.settled,
         )
+
+    def has_variants(self, schema: TableSchema) -> bool:
+        """Whether the lake has a VARIANT beside each column of the table that is JSON."""
+        return self.json_as(schema.table) == "variant"
+
+    def check_names(self, schema: TableSchema) -> None:
+        """Raises LakeError where the lake could not keep the columns apart."""
+        shapes.check_names(schema)
+        if self.has_variants(schema):
+            check_variants(schema)
 
     def keeps(self, schema: TableSchema) -> bool:
         """Whether the lake keeps its own columns, whatever shape the source's table takes."""
@@ -102,7 +126,9 @@ class Lake:
 
     def taken(self, work: Work, schema: TableSchema) -> Work:
         """The work with what is proven of its shapes, if the lake goes by it."""
-        return work.plain() if self.keeps(schema) else work
+        if self.keeps(schema):
+            return work.plain()
+        return work.with_nulls_alone() if self.history else work
 
     def check_follows(self, older: TableSchema, newest: TableSchema) -> None:
         """Raises LakeError unless rows of `older` can be read as rows of `newest`."""
@@ -119,7 +145,12 @@ class Lake:
         if (self.drop_columns and not self.keeps(schema)) or not table.exists():
             return schema
         have, names = table.rows().schema, {c.name for c in schema.columns}
-        more = [Column(n, "", kind) for n in table.kept() if n not in names and (kind := _kind(have, n)) is not None]
+        types = dict.fromkeys(variants.of(have), "json")  # so that they keep their VARIANTs too
+        more = [
+            Column(n, types.get(n, ""), kind)
+            for n in table.kept()
+            if n not in names and (kind := _kind(have, n)) is not None
+        ]
         return TableSchema(schema.table, (*schema.columns, *more), schema.key)
 
     def history_of(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History | None:
@@ -169,6 +200,7 @@ class TableMerge:
         schema, gone = self._shape(work, known)
         history = self._lake.history_of(self._spark, schema, work.renames)
         if not schema.key:
+            _check_never_keyed(schema, known)
             return None if history is None else self._keyless(work, schema, history, span, known, began)
         lake = self._lake.table(self._spark, schema, gone, work.renames)
         since = seen = known.version if known else None
@@ -331,7 +363,7 @@ class TableMerge:
 
     def _prepare(self, work: Work, lake: LakeTable, known: str | None) -> None:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
-        if not lake.exists() or known != work.schema or work.renames:
+        if not lake.exists() or known != work.schema or work.renames or not lake.settled():
             lake.prepare()
 
     def _commit(self, work: Work, rows: pa.Table | None, schema: TableSchema, lake: LakeTable, number: int) -> int:
@@ -383,6 +415,18 @@ def _before(rows: DataFrame | None, withheld: Sequence[Key], known: TableStatus 
     if known is None:
         return Before(rows, withheld, span.first_offset - 1, told=False)
     return Before(rows, withheld, known.offset, known.told)
+
+
+def _check_never_keyed(schema: TableSchema, known: TableStatus | None) -> None:
+    """Raises LakeError where the lake has rows of a table that has no key any more: what changes meanwhile would be
+    missed, and nobody would notice once it has its key again."""
+    if known is not None and known.version is not None:
+        raise LakeError(
+            "the table has lost its key, so that its rows cannot be told apart",
+            where=str(schema.table),
+            fix="give it its key again, or name unique, never-null columns in [source.keys]; then run "
+            f"`dblog schema accept {schema.table}`: a dump brings what was missed",
+        )
 
 
 def _reaches_below(work: Work, floor: int) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -123,6 +123,7 @@ def _log_events(
         first, last = min(f.first_offset for f in files), max(f.last_offset for f in files)
         lines = lines.where(F.col("offset").between(first, last))
     lines, own = _renamed(lines, own, later)
+    held = later.constants
     key, moved_from = F.lit(None), F.lit(None)
     if schema.key:
         key = F.struct(*(_key_part(name).alias(name) for name in schema.key)).cast(key_shape(schema))
@@ -138,8 +139,8 @@ def _log_events(
         "commit_time",
         _left_out(own, schema).alias("unchanged"),
         moved_from.alias("moved_from"),
-        F.when(~deleted, _image(F.col("after"), own, schema, F.col("offset"))).alias("row"),
-        F.when(deleted, _image(F.col("before"), own, schema, F.col("offset"))).alias("before"),
+        F.when(~deleted, _image(F.col("after"), own, schema, F.col("offset"), held)).alias("row"),
+        F.when(deleted, _image(F.col("before"), own, schema, F.col("offset"), held)).alias("before"),
         (deleted & F.col("key_only")).alias("key_only"),
     )
 
@@ -173,16 +174,18 @@ def _left_out(own: TableSchema, schema: TableSchema) -> Column:
     return F.when(F.size(left) > 0, left)
 
 
-def _image(image: Column, own: TableSchema, schema: TableSchema, offset: Column) -> Column:
-    """An image in the shape `schema`: columns that came later are NULL, those that are wider there hold the same. Where
-    the lake keeps a narrower one, the value of `offset` must be one of that, too."""
+def _image(
+    image: Column, own: TableSchema, schema: TableSchema, offset: Column, held: Mapping[str, tuple[int, Any]]
+) -> Column:
+    """An image in the shape `schema`: columns that came later are NULL, or what `held` says, those that are wider there
+    hold the same. Where the lake keeps a narrower one, the value of `offset` must be one of that, too."""
     if own.columns == schema.columns:
         return image
     have = {c.name: c for c in own.columns}
 
     def value(column: TableColumn, wanted: t.DataType) -> Column:
         if (is_now := have.get(column.name)) is None:
-            return F.lit(None).cast(wanted)
+            return F.lit(held.get(column.name, (0, None))[1]).cast(wanted)
         field = image.getField(column.name)
         if is_now.type == column.type or evolution.widens(is_now.type, column.type):
             return field.cast(wanted)
@@ -217,7 +220,7 @@ def _chunk_events(
             F.timestamp_micros("ref.commit_micros").alias("commit_time"),
             F.lit(None).cast("array<string>").alias("unchanged"),
             F.lit(None).cast(key_shape(schema)).alias("moved_from"),
-            _image(F.col("row"), own, schema, offset).alias("row"),
+            _image(F.col("row"), own, schema, offset, later.constants).alias("row"),
             F.lit(None).cast(row_shape(schema)).alias("before"),
             F.lit(False).alias("key_only"),
         )

@@ -94,6 +94,7 @@ def lake_of(config: Config) -> Lake:
         history=wanted.history,
         drop_columns=wanted.drop_columns,
         changes=wanted.schema_changes_of,
+        json_as=wanted.json_as_of,
     )
 
 

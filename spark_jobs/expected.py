@@ -21,7 +21,7 @@ from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.segment import log_schema
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import Pin
-from spark_jobs import changes, fold, moves, plan
+from spark_jobs import changes, fold, moves, plan, variants
 from spark_jobs.plan import Work
 from spark_jobs.shapes import OFFSET, quoted, row_shape
 
@@ -59,9 +59,10 @@ def lake_rows(
     """The rows of the pinned version: `key` and `row` (structs in the shape `schema`), `offset`. `renames`: those of
     the stretch that is staged after it.
 
-    A column that the lake does not have yet is NULL. Raises LakeError where it lacks a column of the key.
+    A column that the lake does not have yet is NULL, or what rows are known to hold in it; a text whose VARIANT is
+    another is told apart from itself. Raises LakeError where it lacks a column of the key.
     """
-    frame = spark.read.format("delta").option("versionAsOf", pin.version).load(str(table))
+    frame = variants.judged(spark.read.format("delta").option("versionAsOf", pin.version).load(str(table)))
     for step in renames.after(pin.offset).steps if renames else ():
         if {old for old, _ in step.pairs}.issubset(frame.columns):  # a merge that died may have renamed them already
             frame = frame.toDF(*map(step.name, frame.columns))
@@ -72,12 +73,15 @@ def lake_rows(
             where=str(table),
             fix=f"rebuild the table: it is not a copy of {schema.table}",
         )
-    columns = []
+    columns, held = [], renames.after(pin.offset).constants if renames else {}
     for wanted in row_shape(schema):
         own = F.lit(None).cast(wanted.dataType)
         if wanted.name in have:
             own = F.col(quoted(wanted.name))
             own = own if have[wanted.name] == wanted.dataType else own.try_cast(wanted.dataType)
+        if wanted.name in held:  # a merge that died may have added it already
+            before, value = held[wanted.name]
+            own = F.when(F.col(OFFSET) < before, F.lit(value).cast(wanted.dataType)).otherwise(own)
         columns.append(own.alias(wanted.name))
     offset = F.col(OFFSET) if OFFSET in have else F.lit(None)
     possible = offset.cast("bigint").between(0, pin.newest)

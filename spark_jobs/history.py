@@ -20,9 +20,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core import evolution
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE, REFRESH, TRUNCATE
-from dblog_core.renames import Renames
+from dblog_core.renames import Renames, is_stale, until
+from dblog_core.schema import Column as TableColumn
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
@@ -43,6 +45,7 @@ from spark_jobs.shapes import (
     history_shape,
     needs_mapping,
     quoted,
+    spark_type,
 )  # fmt: skip
 
 _AFTER, _WHOLE = "dblog.after", "dblog.whole"
@@ -115,13 +118,15 @@ class History:
         if not (told_of or work.finished or self.version() is not None):
             return
         self._prepare(before)
+        stale = _stale(work, staging) if self._renames else []
+        self._keep(stale)
         done = self.done()
         if not told_of or done >= upto:
             return
         told = [self._truncates(work.truncates)] if work.truncates else []
         if work.files or work.chunks:
-            told.append(self._changes(work, before, staging))
-        lines = told[0] if len(told) == 1 else told[1].unionByName(told[0])
+            told.append(self._with_stale(self._changes(work, before, staging), work, staging, stale))
+        lines = told[0] if len(told) == 1 else told[1].unionByName(told[0], allowMissingColumns=True)
         lines = lines.where(F.col(OFFSET) > done)
         self._append(lines.coalesce(1) if work.rows <= small.MAX_ROWS else lines, self._app, upto)
 
@@ -189,6 +194,27 @@ class History:
             for statement in alters.bring_together(table, self.lines().schema, step):
                 self._check()
                 self._spark.sql(statement)
+
+    def _keep(self, stale: Sequence[TableColumn]) -> None:
+        """Has a column for each whose name another one takes within the merge; `_rename` has made those it has had."""
+        have = {name.lower() for name in self.lines().columns}
+        for column in stale:
+            if until(column.name).lower() not in have:
+                self._check()
+                added = f"{quoted(until(column.name))} {spark_type(column.type).simpleString()}"
+                self._spark.sql(f"ALTER TABLE delta.{quoted(str(self.path))} ADD COLUMNS ({added})")
+
+    def _with_stale(self, lines: DataFrame, work: Work, staging: Staging, stale: Sequence[TableColumn]) -> DataFrame:
+        """The lines with the values that those columns had until then."""
+        if not stale:
+            return lines
+        whole = TableSchema(self._schema.table, (*self._schema.columns, *stale), self._schema.key)
+        events = changes.events(self._spark, staging, replace(work, truncates=(), floor=None), whole)
+        image = F.when(F.col("op") == DELETE, F.col("before")).otherwise(F.col("row"))
+        values = events.select(
+            F.col("offset").alias(OFFSET), *(image[column.name].alias(until(column.name)) for column in stale)
+        )
+        return lines.join(values, OFFSET, "left")
 
     def _begin_anew(self, before: Before) -> None:
         """Changes up to where the table stood may be missing. A merge that is tried again has said so already."""
@@ -271,6 +297,16 @@ class History:
         have = {**values, **told}
         shape = history_shape(self._schema)
         return rows.select(*(have.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in shape))
+
+
+def _stale(work: Work, staging: Staging) -> list[TableColumn]:
+    """Columns of the work's rows whose names others have by now, each in its widest type."""
+    found: dict[str, TableColumn] = {}
+    for column in (c for shape in work.shapes(staging.schema) for c in shape.columns if is_stale(c.name)):
+        known = found.get(column.name)
+        if known is None or evolution.widens(known.type, column.type):
+            found[column.name] = column
+    return list(found.values())
 
 
 def _properties(before: Before) -> dict[str, str]:

@@ -6,7 +6,7 @@ Every statement is also guarded by offsets, so that applying one again changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -23,7 +23,8 @@ from dblog_core.events import DELETE
 from dblog_core.renames import Renames
 from dblog_core.schema import TableSchema
 from dblog_core.storage.location import Location
-from spark_jobs import alters, delta_log, ranges, small
+from dblog_core.variants import check_variants, json_columns
+from spark_jobs import alters, delta_log, ranges, small, variants
 from spark_jobs.alters import KEY, Gone
 from spark_jobs.fold import PUT, WITHHOLD
 from spark_jobs.highest import Highest
@@ -39,6 +40,7 @@ from spark_jobs.shapes import (
     lake_shape,
     needs_mapping,
     quoted,
+    row_shape,
 )  # fmt: skip
 
 SMALL_TABLE = 16 << 20
@@ -121,10 +123,15 @@ class LakeTable:
         check: Callable[[], None] = lambda: None,
         gone: Gone | None = None,
         renames: Renames | None = None,
+        json_as_variant: bool = False,
+        settled: set[Location] | None = None,
     ) -> None:
         """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
-        that led to the shape."""
+        that led to the shape; `json_as_variant`: a column that is JSON has a VARIANT beside it; `settled`: tables where
+        that is known to be so."""
         self._check = check
+        self._json_as_variant = json_as_variant
+        self._settled = settled if settled is not None else set()
         self._renames = renames or Renames()
         self._gone = gone or Gone()
         self._spark = spark
@@ -141,7 +148,7 @@ class LakeTable:
 
     def prepare(self) -> None:
         """Makes the table, or gives it the shape. Raises LakeError for a shape that it can not take."""
-        check_names(self._schema)
+        self._check_names()
         self._check()
         if not self.exists():
             self._create()
@@ -152,10 +159,47 @@ class LakeTable:
         properties, have = self._properties(), self.rows().schema
         self._check_provenance(have)
         for statement in alters.statements(
-            self._sql, have, properties, key=json.loads(properties[KEY]), schema=self._schema, gone=self._gone
+            self._sql,
+            have,
+            properties,
+            key=json.loads(properties[KEY]),
+            schema=self._schema,
+            gone=self._gone,
+            json_as_variant=self._json_as_variant,
         ):
             self._check()
             self._spark.sql(statement)
+        self._fill()
+        self._settled.add(self.path)
+
+    def _fill(self) -> None:
+        """Gives rows from before a column was added what they are known to hold in it: once, and without a dump."""
+        for name, (offset, value) in self._renames.constants.items():
+            if (kind := next((f.dataType for f in row_shape(self._schema) if f.name == name), None)) is None:
+                continue
+            self._check()
+            with _transaction(self._spark, f"{self._app}:filled:{name}", offset):
+                held: dict[str, str | Column] = {quoted(name): F.lit(value).cast(kind)}
+                DeltaTable.forPath(self._spark, str(self.path)).update(F.col(OFFSET) < offset, held)
+
+    def settled(self) -> bool:
+        """Whether what is JSON has the VARIANTs beside it that are wanted. A process looks once at each table: what is
+        wanted changes with the configuration alone, or with the table's shape."""
+        if self.path not in self._settled and not variants.plan(
+            self.rows().schema, self._schema, wanted=self._json_as_variant
+        ):
+            self._settled.add(self.path)
+        return self.path in self._settled
+
+    def _check_names(self) -> None:
+        check_names(self._schema)
+        if self._json_as_variant:
+            check_variants(self._schema)
+
+    def _shape(self) -> StructType:
+        """The shape of a table that is made."""
+        columns = json_columns(self._schema) if self._json_as_variant else ()
+        return variants.beside(lake_shape(self._schema), columns)
 
     def _rename(self) -> None:
         for step in self._renames.steps:
@@ -211,14 +255,16 @@ class LakeTable:
     def replace(self, rows: DataFrame | None, number: int, *, renamed: int = 0) -> None:
         """Commits these folded rows, all of them whole (None: no row), in this shape, as merge `number` in place of all
         that the table has. Its versions go on. `renamed`: the offset of a rename in it that is still to be met."""
-        check_names(self._schema)
+        self._check_names()
         self._check()
         self._own_properties(renamed)
         options = {"overwriteSchema": "true", "txnAppId": self._app, "txnVersion": str(number)}
         if rows is None:
-            new = self._spark.createDataFrame([], lake_shape(self._schema))
+            new = self._spark.createDataFrame([], self._shape())
         else:
-            new = rows.select(*(value.alias(name) for name, value in self._values("").items()))
+            shape = self._shape()
+            values = self._values("", variants.of(shape))
+            new = rows.select(*(values[field.name].alias(field.name, metadata=field.metadata) for field in shape))
         self._check()
         new.write.format("delta").mode("overwrite").options(**options).save(str(self.path))
         delta_log.check_committed(self.path, self._app, number)
@@ -246,7 +292,7 @@ class LakeTable:
         builder = (
             DeltaTable.createIfNotExists(self._spark)
             .location(str(self.path))
-            .addColumns(lake_shape(self._schema))
+            .addColumns(self._shape())
             .property("delta.enableDeletionVectors", "true")
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
             .property(KEY, json.dumps(list(self._schema.key)))
@@ -301,7 +347,8 @@ class LakeTable:
     def _append(self, batch: Batch) -> dict[str, int]:
         """The table has none of these keys: nothing to compare with."""
         whole = batch.rows.where((F.col("op") == PUT) & F.col("missing").isNull())
-        columns = [value.alias(name) for name, value in self._values("").items()]
+        beside = variants.of(self.rows().schema) if json_columns(self._schema) else {}
+        columns = [value.alias(name) for name, value in self._values("", beside).items()]
         whole = whole.coalesce(1) if batch.count <= small.MAX_ROWS else whole
         whole.select(*columns).write.format("delta").mode("append").save(str(self.path))
         # A row that is not whole is withheld, and one that is deleted was never there.
@@ -317,24 +364,28 @@ class LakeTable:
         )
         if batch.deletes:
             merge = merge.whenMatchedDelete(F.col("s.op").isin(DELETE, WITHHOLD) & later)
-        emptied = {} if mending else dict.fromkeys(self._left(), F.lit(None))
+        have = self.rows().schema
+        beside = variants.of(have)
+        emptied = {} if mending else self._left(have)
+        kept = {**emptied, **self._values("s.", beside, keeps=batch.keeps)}
         merge = merge.whenMatchedUpdate(
-            (F.col("s.op") == PUT) & later & (F.col("s.inserted") | ~self._equal(batch.keeps)),
-            {quoted(name): value for name, value in {**self._values("s.", keeps=batch.keeps), **emptied}.items()},
+            (F.col("s.op") == PUT) & later & (F.col("s.inserted") | ~self._equal(batch.keeps, beside)),
+            {quoted(name): value for name, value in kept.items()},
         )
         merge = merge.whenNotMatchedInsert(
             (F.col("s.op") == PUT) & F.col("s.missing").isNull(),
-            {quoted(name): value for name, value in self._values("s.").items()},
+            {quoted(name): value for name, value in self._values("s.", beside).items()},
         )
         metrics = merge.execute().collect()
         if not metrics:
             return {"inserted": 0, "updated": 0, "deleted": 0}
         return {name: int(metrics[0][f"num_{name}_rows"]) for name in ("inserted", "updated", "deleted")}
 
-    def _left(self) -> list[str]:
-        """The columns of the table that no row of the batch has: the source has dropped them."""
+    def _left(self, have: StructType) -> dict[str, Column]:
+        """NULL for the columns of the table that no row of the batch has: the source has dropped them."""
         names = {c.name for c in self._schema.columns}
-        return [n for n in self.rows().columns if n not in names and not n.startswith("_dblog_")]
+        left = [f for f in have if f.name not in names and not f.name.startswith("_dblog_")]
+        return {f.name: F.lit(None).cast(f.dataType) for f in left}
 
     def _same_key(self, batch: Batch) -> Column:
         """Equal keys; the literal ranges of the batch's keys let Delta leave out files."""
@@ -348,24 +399,35 @@ class LakeTable:
         plan = self.rows()._jdf.queryExecution().analyzed()
         return int(plan.stats().sizeInBytes())
 
-    def _equal(self, keeps: bool) -> Column:
-        """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN."""
-        same = []
-        for column in self._schema.columns:
-            equal = F.col(f"t.{quoted(column.name)}").eqNullSafe(F.col(f"s.row.{quoted(column.name)}"))
-            same.append(_kept(column.name) | equal if keeps else equal)
-        return reduce(Column.__and__, same)
+    def _equal(self, keeps: bool, beside: Mapping[str, str]) -> Column:
+        """Whether the lake has the row's values already: NULL equals NULL, NaN equals NaN. VARIANTs (`beside`, by text)
+        are looked at last, where all else is equal."""
+        same = [(c.name, F.col(f"t.{quoted(c.name)}").eqNullSafe(_row("s.", c.name))) for c in self._schema.columns]
+        same += [
+            (c.name, variants.agrees(F.col(f"t.{quoted(beside[c.name])}"), _row("s.", c.name)))
+            for c in self._schema.columns
+            if c.name in beside
+        ]
+        return reduce(Column.__and__, (_kept(name) | equal if keeps else equal for name, equal in same))
 
-    def _values(self, source: str, *, keeps: bool = False) -> dict[str, Column]:
-        """Each lake column's new value. `keeps`: a missing one stays as the lake has it."""
+    def _values(self, source: str, beside: Mapping[str, str], *, keeps: bool = False) -> dict[str, Column]:
+        """Each lake column's new value; `beside`: the VARIANTs, by text. `keeps`: a missing one stays as the lake has
+        it."""
         values: dict[str, Column] = {}
         for column in self._schema.columns:
-            value = F.col(f"{source}row.{quoted(column.name)}")
-            if keeps:
-                value = F.when(_kept(column.name), F.col(f"t.{quoted(column.name)}")).otherwise(value)
-            values[column.name] = value
+            text = _row(source, column.name)
+            own = {column.name: text}
+            if column.name in beside:
+                own[beside[column.name]] = variants.parsed(text)
+            for name, value in own.items():
+                kept = F.when(_kept(column.name), F.col(f"t.{quoted(name)}")).otherwise(value) if keeps else value
+                values[name] = kept
         provenance = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
         return {**values, **{name: F.col(f"{source}{field}") for name, field in provenance.items()}}
+
+
+def _row(source: str, name: str) -> Column:
+    return F.col(f"{source}row.{quoted(name)}")
 
 
 def _kept(name: str) -> Column:

@@ -18,6 +18,7 @@ from dblog_core import accepting, evolution
 from dblog_core.errors import LakeError
 from dblog_core.schema import Column as TableColumn
 from dblog_core.schema import TableName, TableSchema
+from spark_jobs import variants
 from spark_jobs.plan import Work
 from spark_jobs.shapes import arrow_type, not_followed, spark_type
 
@@ -40,7 +41,8 @@ def kept(schema: TableSchema, have: t.StructType) -> TableSchema:
 
 def left_out(schema: TableSchema, have: t.StructType) -> list[str]:
     """The columns of the shape that the lake does not have."""
-    return [c.name for c in schema.columns if c.name not in have.names]
+    own = {f.name for f in have if not variants.is_own(f)}
+    return [c.name for c in schema.columns if c.name not in own]
 
 
 def check_key(before: TableSchema, shapes: Iterable[TableSchema]) -> None:

@@ -32,7 +32,7 @@ def plan(tools: Tools, arguments: Json) -> Json:
             fix="`dblog status` names the tables; one that is new is dumped with `dblog dump` and merged",
         )
     schema = tools.staging.schema(fingerprint)
-    shapes.check_names(schema)
+    tools.lake.check_names(schema)
     if not schema.key:
         raise LakeError("a table without a key has no place in the lake", where=name, fix="name it in [source.keys]")
     segment, offset = head.segment, head.last_offset

@@ -418,7 +418,7 @@ class Merger:
             shape = before if before is not None and fingerprint == own else fingerprint
             return [c.name for c in self._staging.schema(shape).columns if c.name not in out]
 
-        return plan.lacks_before(work, own, columns)
+        return plan.lacks_before(work.with_nulls_alone() if self._lake.history else work, own, columns)
 
     def _tried(self, work: Work, intent: Intent, known: TableStatus | None, again: bool) -> Applied | None:
         """Applies the work; again where another commit came between, or where ours is there and its answer was lost."""

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
 
+from dblog_core import constants
 from dblog_core.events import CREATE, DELETE, REFRESH
 from dblog_core.renames import Renames
-from dblog_core.schema import TableSchema
+from dblog_core.schema import Column, TableSchema
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
 from spark_jobs.fold import PUT
@@ -134,7 +135,9 @@ def _log_events(lines: pa.Table, own: TableSchema, schema: TableSchema, later: R
         f"k{i}": pc.if_else(deleted, before[c.name], after[c.name]).cast(c.type)
         for i, c in enumerate(schema.key_columns)
     }
-    return pa.table({**meta, "created": pc.equal(meta["op"], CREATE), **keys, **_values(after, schema, len(lines))})
+    return pa.table(
+        {**meta, "created": pc.equal(meta["op"], CREATE), **keys, **_values(after, schema, len(lines), later)}
+    )
 
 
 def _chunk_events(
@@ -153,7 +156,7 @@ def _chunk_events(
     }
     image = {later.name(c.name): _column(rows, c.name, c.type) for c in own.columns}
     keys = {f"k{i}": image[c.name].cast(c.type) for i, c in enumerate(schema.key_columns)}
-    events = pa.table({**meta, **keys, **_values(image, schema, count)})
+    events = pa.table({**meta, **keys, **_values(image, schema, count, later)})
     if not chunk.evicted:
         return events
     return events.filter(pc.invert(pc.is_in(index, pa.array(chunk.evicted, pa.int64()))))
@@ -177,9 +180,18 @@ def _image(lines: pa.Table, side: str, own: TableSchema, later: Renames) -> dict
     }
 
 
-def _values(image: dict[str, pa.ChunkedArray], schema: TableSchema, count: int) -> dict[str, pa.ChunkedArray]:
-    """The image in the newest shape: columns that came later are NULL, those that are wider by now hold the same."""
-    return {
-        f"v{i}": image[c.name].cast(c.type) if c.name in image else pa.chunked_array([pa.nulls(count, c.type)])
-        for i, c in enumerate(schema.columns)
-    }
+def _values(
+    image: dict[str, pa.ChunkedArray], schema: TableSchema, count: int, later: Renames
+) -> dict[str, pa.ChunkedArray]:
+    """The image in the newest shape: columns that came `later` are NULL or hold a constant, those that are wider by now
+    hold the same."""
+    held = later.constants
+
+    def value(column: Column) -> pa.ChunkedArray:
+        if column.name in image:
+            return image[column.name].cast(column.type)
+        if column.name in held:
+            return pa.chunked_array([pa.repeat(constants.scalar(held[column.name][1], column), count)])
+        return pa.chunked_array([pa.nulls(count, column.type)])
+
+    return {f"v{i}": value(c) for i, c in enumerate(schema.columns)}

@@ -21,8 +21,9 @@ from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.values import key_from_json, key_to_json
+from dblog_core.variants import name_of
 from dblog_core.verify.exchange import MOST_KEYS, Answer, Desk, Sum, Task
-from spark_jobs import expected
+from spark_jobs import expected, variants
 from spark_jobs.expected import Staged
 from spark_jobs.hashes import row_hash
 from spark_jobs.ranges import literal
@@ -61,10 +62,7 @@ class Judge:
         found, lake = self._expected(task, table, schema)
         rows = self._within(self._rows(task, lake, found, schema), source.select("key"))
         both = source.alias("s").join(rows.alias("l"), F.col("s.key") == F.col("l.key"))
-        differs = [
-            F.when(~F.col(f"s.row.{quoted(c.name)}").eqNullSafe(F.col(f"l.row.{quoted(c.name)}")), F.lit(c.name))
-            for c in schema.columns
-        ]
+        differs = [_differs(c.name) for c in schema.columns]
         named = both.select(F.col("s.key").alias("key"), F.array_compact(F.array(*differs)).alias("columns"))
         changed = expected.states(found.above(task.since), named.select("key"), schema)
         if changed is not None:
@@ -199,6 +197,14 @@ def _odd(source: DataFrame, lake: DataFrame, seen: Observation, schema: TableSch
         (F.col("ln") > 0).alias("expected"),
         (F.col("ln") > 1).alias("twice"),
     )
+
+
+def _differs(name: str) -> Column:
+    """The column's name if its values differ; that of its VARIANT where only this one does."""
+    source, lake = F.col(f"s.row.{quoted(name)}"), F.col(f"l.row.{quoted(name)}")
+    text = F.concat(F.coalesce(source.cast("string"), F.lit("")), F.lit(variants.OTHER))
+    told = F.when(lake.cast("string") == text, F.lit(name_of(name))).otherwise(F.lit(name))
+    return F.when(~source.eqNullSafe(lake), told)
 
 
 def _answered(answer: Answer, found: list[dict[str, Any]], schema: TableSchema, most: int) -> Answer:

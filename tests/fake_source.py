@@ -119,6 +119,9 @@ class FakeSource:
     def prepare(self) -> None:
         return None
 
+    def refused(self) -> tuple[Problem, ...]:
+        return ()
+
     def identities(self) -> frozenset[str] | None:
         return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
 

@@ -13,10 +13,11 @@ from dblog_core.commands.session import JsonFlag, Session, note, session_of, sto
 from dblog_core.commands.tables import moment
 from dblog_core.errors import RequestError
 from dblog_core.schema import TableName
+from dblog_core.variants import json_columns, name_of
 
 if TYPE_CHECKING:
     from dblog_core.accepting import Plan
-    from dblog_core.config import SchemaChanges
+    from dblog_core.config import JsonAs, SchemaChanges
     from dblog_core.lake import TableStatus
     from dblog_core.schema_versions import Changed, Version
 
@@ -67,7 +68,8 @@ def _show(session: Session, name: str) -> None:
     from dblog_core.wiring import open_lake, open_staging
 
     config = session.config()
-    policy = config.lake.schema_changes_of(TableName.parse(name))
+    table = TableName.parse(name)
+    policy, json_as = config.lake.schema_changes_of(table), config.lake.json_as_of(table)
     found = [
         _by_policy(version, policy)
         for version in schema_versions.versions(open_staging(config), name, drop_columns=config.lake.drop_columns)
@@ -80,7 +82,7 @@ def _show(session: Session, name: str) -> None:
         )
     status = read_status(open_lake(config))
     lake = None if status is None else status.tables.get(name)
-    session.result(as_json(name, found, lake, policy), text(found, lake, policy))
+    session.result(as_json(name, found, lake, policy, json_as), text(found, lake, policy, json_as))
 
 
 def _by_policy(version: Version, policy: SchemaChanges) -> Version:
@@ -133,12 +135,17 @@ def _done(plan: Plan, done: dict[str, Any]) -> str:
 
 
 def as_json(
-    table: str, found: list[Version], lake: TableStatus | None, policy: SchemaChanges = "evolve"
+    table: str,
+    found: list[Version],
+    lake: TableStatus | None,
+    policy: SchemaChanges = "evolve",
+    json_as: JsonAs = "text",
 ) -> dict[str, Any]:
     """The object of `schema --json`."""
     return {
         "table": table,
         "schema_changes": policy,
+        "json_as": json_as,
         "versions": [
             {
                 "version": one.number,
@@ -169,7 +176,9 @@ def as_json(
     }
 
 
-def text(found: list[Version], lake: TableStatus | None, policy: SchemaChanges = "evolve") -> str:
+def text(
+    found: list[Version], lake: TableStatus | None, policy: SchemaChanges = "evolve", json_as: JsonAs = "text"
+) -> str:
     """The versions for people, oldest first."""
     lines: list[str] = []
     for one in found:
@@ -183,6 +192,8 @@ def text(found: list[Version], lake: TableStatus | None, policy: SchemaChanges =
         lines += [f"  {_said(c.what, c.column, c.before, c.after)}  ->  {c.lake}" for c in one.changes]
     if policy != "evolve":
         lines.append(f'schema_changes = "{policy}"')
+    if json_as == "variant" and (columns := json_columns(found[-1].schema)) and found[-1].schema.key:
+        lines.append(f'json_as = "variant": {", ".join(f"{name_of(c)} beside {c}" for c in columns)}')
     return "\n".join([*lines, f"lake: {_lake(found, lake)}"])
 
 

@@ -68,6 +68,8 @@ class Daemon:
         deadline = time.monotonic() + timeout
         while not ready():
             if not self.pid:
+                if self._child:
+                    self._child.wait()  # it may have ended since it was asked
                 raise LocalError(f"ended at start:\n{self.log_end()}", where=self._name, fix=f"see {self._dir / 'log'}")
             if time.monotonic() > deadline:
                 self.kill()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from dblog_core import values
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable, UnknownLogEvent, ValueOutOfRange
 from dblog_core.events import LogBatch, SchemaSeen, Truncated
 from dblog_core.interfaces import LogStream, Problem
@@ -213,6 +214,8 @@ def test_changed_shape_is_told_before_its_rows(database: Database, source: Mysql
     assert [row["after"] for row in changes(found)] == [{"id": 1}, {"id": 2, "n": 3}]
 
 
+CONSTANTS = [f"c{number}" for number in range(1, 10)]
+"""The columns added below of which the statement tells what older rows hold in them."""
 ALTERS: list[tuple[str, dict[str, str] | None]] = [
     ("RENAME COLUMN a TO x", {"x": "a"}),
     ("RENAME COLUMN x TO b, RENAME COLUMN b TO x", {"b": "x", "x": "b"}),
@@ -222,6 +225,14 @@ ALTERS: list[tuple[str, dict[str, str] | None]] = [
     ("DROP COLUMN b, ADD COLUMN b varchar(9) DEFAULT 'new'", None),
     ("RENAME COLUMN id TO k", {"k": "id"}),
     ("ADD INDEX i (a)", None),
+    (
+        "ADD c1 int unsigned NOT NULL, ADD c2 decimal(6,3) DEFAULT '-1.5', ADD c3 varchar(9) DEFAULT 'it''s ', "
+        "ADD c4 enum('a','b') DEFAULT 'b', ADD c5 date DEFAULT '2024-02-29', ADD c6 char(4) NOT NULL, "
+        "ADD c7 datetime(3) DEFAULT '2024-02-29 01:02:03', ADD c8 double DEFAULT 0.1, ADD c9 bool DEFAULT true, "
+        "ADD c10 char(4) DEFAULT 'a ', ADD c11 enum('a','b') DEFAULT 'B', ADD c12 float DEFAULT 0.1, "
+        "ADD c13 timestamp NOT NULL DEFAULT '2024-02-29 01:02:03', ADD c14 text, RENAME COLUMN m TO mm",
+        {"mm": "m"},
+    ),
     ("RENAME COLUMN a TO y /* why */", None),
 ]
 
@@ -239,6 +250,7 @@ def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
             witnesses.append(dict(zip([c[0] for c in cursor.description], cursor.fetchone(), strict=True)))
             cursor.execute("SET sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES'")
             cursor.execute(f"ALTER TABLE w {what}")
+            cursor.execute("SET sql_mode = ''")
             cursor.execute(f"INSERT INTO w ({'k' if number >= 6 else 'id'}) VALUES ({number + 2})")
     with database.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT * FROM w WHERE k = 1")
@@ -256,9 +268,9 @@ def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
         if renamed is not None:
             mark = told[frozenset(renamed.items())]
             assert {n: before[o] for n, o in renamed.items()} == {n: after[n] for n in renamed}, what
-            assert all(after[n] is None for n in mark.filled or {})
+            assert {n: values.to_json(after[n]) for n in mark.filled or {}} == (mark.filled or {})
     assert sum(m.renamed is not None for m in marks) == sum(r is not None for _, r in ALTERS)
-    assert [m.filled for m in marks if m.filled] == [{"e": None}]
+    assert [sorted(m.filled) for m in marks if m.filled] == [["e"], ["f"], sorted([*CONSTANTS, "c14"])]
 
 
 def test_emptied_tables_are_signals(database: Database, source: MysqlSource) -> None:

@@ -15,10 +15,9 @@ from dblog_core.errors import (
     RequestError,
     SourceRefused,
     SourceUnavailable,
-    UnknownLogEvent,
     ValueOutOfRange,
 )
-from dblog_core.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
+from dblog_core.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
 from dblog_core.interfaces import Problem
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.rules import Rules
@@ -27,6 +26,7 @@ from dblog_core.sequencer import Sequencer
 from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.reader import lines as log_lines
 from dblog_core.window import LogOrder
 from tests.fix_servers import Database
 
@@ -452,6 +452,23 @@ ALTERS: list[tuple[tuple[str, ...], dict[str, str] | None]] = [
     (("DROP e", "ADD e int DEFAULT 3"), None),
     (("RENAME b TO last",), None),
 ]
+CONSTANTS = {
+    "bool": "true",
+    "int": "5",
+    "numeric(6,3)": "-1.5",
+    "float8": "0.1",
+    "real": "1.5",
+    "text": "'it''s, {\"so}'",
+    "varchar(9)": "'a '",
+    "char(4)": "'a '",
+    "date": "'2024-02-29'",
+    "timestamp(3)": "'2024-02-29 01:02:03.5'",
+    "timestamptz": "'2024-02-29 01:02:03+05:30'",
+    "uuid": "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",
+}
+"""By type, what rows from before hold that the catalogue tells."""
+UNKNOWN = {"numeric": "1.10", "bytea": "'x'", "text[]": "'{a}'", "jsonb": "'{}'", "interval": "'1 day'"}
+"""What a dump brings."""
 """What each makes of columns; None: nobody can tell."""
 
 
@@ -479,23 +496,59 @@ def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
         (mark,) = [m for m in sealed.marks if m.op == "s"]
         assert mark.renamed == renamed, alters
         assert {n: before[o] for n, o in (mark.renamed or {}).items()} == {n: after[n] for n in mark.renamed or {}}
-        assert mark.filled == ({"e": None, "g": None} if "ADD g int" in alters else None)
-        assert all(after[n] is None for n in mark.filled or {})
+        assert mark.filled == ({"e": None, "f": 5, "g": None} if "ADD g int" in alters else None)
+        assert all(after[n] == value for n, value in (mark.filled or {}).items())
+
+
+def test_what_is_told_of_added_columns_is_what_rows_hold_in_them(
+    lab: Database, exact: PostgresSource, logged: Callable[..., list[LogBatch]], tmp_path: Path
+) -> None:
+    lab.execute("CREATE TABLE w (id int PRIMARY KEY)")
+    position = begin(exact)
+    lab.execute("INSERT INTO w VALUES (0)")
+    staging = Staging(str(tmp_path / "staging"), source="s")
+    staging.publish(Manifest("s", 1, 1, 1, 0, position, 0, "", None, 0))
+    head = staging.head()
+    assert head is not None
+    log = Sequencer(staging, source="s", epoch=1, head=head, visibility=LogOrder(), rules=Rules({}))
+    (first,) = logged(exact, position)  # the catalogue has the shape that the log shows
+    log.process(first)
+    names = {f"c{i}": (kind, value) for i, (kind, value) in enumerate((CONSTANTS | UNKNOWN).items())}
+    parts = ", ".join(f"ADD {name} {kind} DEFAULT {value}" for name, (kind, value) in names.items())
+    lab.execute(f"ALTER TABLE w {parts}")
+    lab.execute("INSERT INTO w VALUES (1)")  # whose row event has the same values
+    for batch in logged(exact, first.position):
+        log.process(batch)
+    staging.publish(log.seal(0))
+    marks = [line for line in log_lines(staging) if line["op"] == "s"]
+    (row,) = [line["after"] for line in log_lines(staging) if line["op"] == "c" and line["key"] == {"id": 1}]
+    filled = marks[-1]["filled"]
+    assert filled == {name: row[name] for name in list(names)[: len(CONSTANTS)]}
 
 
 def test_a_table_without_identity_is_refused_before_it_harms_the_application(
-    lab: Database, source: PostgresSource
+    lab: Database, exact: PostgresSource
 ) -> None:
+    tables, user = ("good", "keyless"), lab.account.user
     lab.execute("CREATE TABLE keyless (a int)", "CREATE TABLE good (id int PRIMARY KEY)")
-    with pytest.raises(SourceRefused, match="keyless") as caught:
-        source.prepare()
-    assert "REPLICA IDENTITY FULL" in caught.value.fix
+    lab.execute(*(f'ALTER TABLE {table} OWNER TO "{user}"' for table in tables))
+    lab.execute(f"DROP PUBLICATION dblog_{lab.name}", f'GRANT CREATE ON DATABASE "{lab.name}" TO "{user}"')
+
+    def published() -> set[str]:
+        asked = f"SELECT tablename FROM pg_publication_tables WHERE pubname = 'dblog_{lab.name}'"
+        return {str(name) for (name,) in lab.query(asked)} & set(tables)
+
+    exact.prepare()
+    (problem,) = exact.refused()
+    assert problem.table == "public.keyless" and "REPLICA IDENTITY FULL" in problem.fix
+    assert published() == {"good"} == {t.table.name for t in exact.tables()}
     lab.execute("ALTER TABLE keyless REPLICA IDENTITY FULL")
-    source.prepare()
+    exact.prepare()
+    assert exact.refused() == () and published() == {"good", "keyless"}
 
 
-def test_an_identity_that_is_not_the_key_stops_the_log(
-    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]]
+def test_an_identity_that_is_not_the_key_is_told_and_its_rows_are_passed_over(
+    lab: Database, source: PostgresSource, logged: Callable[..., list[LogBatch]], plugin: str
 ) -> None:
     lab.execute("CREATE TABLE t (id int PRIMARY KEY, other int NOT NULL UNIQUE, v int)")
     position = begin(source)
@@ -503,8 +556,11 @@ def test_an_identity_that_is_not_the_key_stops_the_log(
         "ALTER TABLE t REPLICA IDENTITY USING INDEX t_other_key", "INSERT INTO t VALUES (1, 2, 3)", "DELETE FROM t"
     )
     assert any("identifies" in problem.what for problem in source.check())
-    with pytest.raises(UnknownLogEvent, match="identifies"):
-        logged(source, position)
+    batches = logged(source, position)
+    (told,) = [s for batch in batches for s in batch.signals if isinstance(s, Unreadable)]
+    assert told.table.name == "t" and "by (other), and the key is (id)" in told.why
+    # wal2json says nothing of an INSERT's identity.
+    assert [line["op"] for line in lines(batches)] == ([] if plugin == "pgoutput" else ["c"])
 
 
 def test_generated_columns_are_left_out_of_log_and_chunk(

@@ -31,6 +31,9 @@ class SimSource(Connection):
     def prepare(self) -> None:
         self._before("prepare")
 
+    def refused(self) -> tuple[Problem, ...]:
+        return ()
+
     def identities(self) -> frozenset[str] | None:
         return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
 

@@ -6,8 +6,9 @@ The lake is judged by another reader of Delta than the one that wrote it.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -174,7 +175,15 @@ def judge(lake: TestLake, model: Model, vacuumed: int) -> None:
         assert set(lake.withheld.keys(f"shop.{name}", SHAPE)) == oracle.withheld
         if lake.history:
             told = Expected.as_all_told(_rows(history_location(lake.location, TableName("shop", name))))
-            assert told == model.history(name, ends).in_order(), f"the history of {name}"
+            right = [model.history(name, list(upto)).in_order() for upto in _told_upto(cuts, name)]
+            assert told in right, f"the history of {name}"
+
+
+def _told_upto(cuts: list[Row], name: str) -> Iterator[tuple[int, ...]]:
+    """Where the merges may have ended that the history of a table has been told by. One in which the table stopped may
+    have told all of it before: what a dump in it shows to be gone is told then, and later rows do not undo that."""
+    ends = [{cut["offset"], dict(cut["behind"]).get(f"shop.{name}", cut["offset"])} for cut in cuts]
+    return product(*ends)
 
 
 def _cuts(lake: TestLake) -> list[Row]:

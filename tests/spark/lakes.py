@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dblog_core.config import SchemaChanges
+from dblog_core.config import JsonAs, SchemaChanges
 from dblog_core.lake import lake_at, own_directory, table_location
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
@@ -47,6 +47,7 @@ class TestLake:
         self.history = False
         self.drop_columns = False
         self.changes: SchemaChanges = "evolve"
+        self.json_as: JsonAs = "text"
         self.dumps = Dumps()
 
     def merger(self, **options: Any) -> Merger:
@@ -59,6 +60,7 @@ class TestLake:
             history=self.history,
             drop_columns=self.drop_columns,
             changes=lambda table: self.changes,
+            json_as=lambda table: self.json_as,
         )
         options["dumps"] = options.get("dumps") or self.dumps
         merger = Merger(self.spark, self.staging, lake, records, self.withheld, **options)

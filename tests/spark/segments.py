@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,12 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 def table(name: str, /, *, key: Sequence[str] = ("id",), **columns: pa.DataType) -> TableSchema:
     """A table shop.NAME."""
     return TableSchema(TableName("shop", name), tuple(Column(n, str(t), t) for n, t in columns.items()), tuple(key))
+
+
+def json_in(schema: TableSchema, **kinds: str) -> TableSchema:
+    """The shape, with columns that are JSON at the source: their types there, by name."""
+    columns = tuple(replace(c, source_type=kinds.get(c.name, c.source_type)) for c in schema.columns)
+    return replace(schema, columns=columns)
 
 
 @dataclass

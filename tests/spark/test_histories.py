@@ -6,7 +6,9 @@ import random
 from pathlib import Path
 
 import pytest
+from pyspark.sql import functions as F
 
+from dblog_core.config import JsonAs
 from dblog_core.staging import Staging
 from tests.simulation.lake import SimLake
 from tests.spark.lakes import TestLake
@@ -51,6 +53,16 @@ def test_two_readers_of_the_lines_that_share_no_code_agree(tmp_path: Path, numbe
     _everything_happened(source, oracle, number)
 
 
+def _check_variants(lake: TestLake) -> None:
+    """Beside each document is its VARIANT, where it is wanted."""
+    rows = lake.spark.read.format("delta").load(str(lake.table(SHAPE)))
+    assert ("big_variant" in rows.columns) == (lake.json_as == "variant")
+    if lake.json_as == "variant":
+        printed = rows.select(F.to_json("big_variant").alias("own"), F.to_json(F.try_parse_json("big")).alias("right"))
+        counts = printed.agg(F.count("own"), F.count_if(~F.col("own").eqNullSafe(F.col("right")))).collect()[0]
+        assert counts[0] > 10 and counts[1] == 0
+
+
 def _everything_happened(source: Source, oracle: Oracle, number: int) -> None:
     # Where a full dump comes first, every row is known.
     wanted = (*KINDS, "ghost removed") if number else (*KINDS, "ghost removed", "withheld row")
@@ -63,11 +75,13 @@ def test_the_lake_is_what_the_lines_say_after_every_merge(lake: TestLake, number
     dice = random.Random(f"{soak_seed}/{number}")
     source, oracle = Source(lake.build, dice, WORLDS), Oracle()
     source.unseen(0.3)
-    for burst in range(3):
+    settings: tuple[JsonAs, ...] = ("text", "variant", "variant") if number else ("variant", "text", "variant")
+    for burst, lake.json_as in enumerate(settings):
         _burst(source, dice, burst, dump=burst == 2 or (burst, number) == (0, 1))
         for merged in lake.merge_well(max_rows=dice.choice((100, 10_000))):
             oracle.read(source.lines, merged.offset)
         source.merged()
+        _check_variants(lake)
         have = {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in lake.rows(SHAPE)}
         assert have == oracle.rows
         assert all(source.rows[key] == row for key, row in have.items()), "a row of the lake is not the source's"

@@ -326,3 +326,33 @@ def test_the_history_is_what_a_reader_of_the_lines_would_have_kept(kept: TestLak
     found = sorted(lines(kept, SHAPE), key=lambda row: row["_dblog_offset"])
     assert [expected.as_told(row) for row in found] == expected.lines
     assert expected.left_out, "no refresh was equal to what was there: the test shows nothing"
+
+
+def test_a_dropped_column_keeps_its_values_where_its_name_is_taken_within_the_same_merge(kept: TestLake) -> None:
+    """By an added column of another type, and again by one that is renamed."""
+    build = kept.build
+    first = table("t", id=pa.int64(), x=pa.string(), y=pa.int64())
+    second = table("t", id=pa.int64(), x=pa.int64(), y=pa.int64())
+    third = table("t", id=pa.int64(), x=pa.int64())
+    build.create(first, {"id": 1, "x": "merged", "y": 10})
+    build.seal()
+    kept.merge_well()
+    build.create(first, {"id": 2, "x": "staged", "y": 20})
+    build.line(first, "d", before={"id": 1, "x": None, "y": None})
+    build.schema(second, filled={"x": None})
+    one = build.offset
+    build.create(second, {"id": 3, "x": 7, "y": 30})
+    build.truncate(second)
+    build.schema(third, renamed={"x": "y"})
+    two = build.offset
+    build.create(third, {"id": 4, "x": 40})
+    build.seal()
+    kept.merge_until("history shop.t")
+    kept.merge_well()
+    names = ("id", "x", f"x_until_{one}", f"x_until_{two}")
+    rows = sorted(lines(kept, third), key=lambda row: row["_dblog_offset"])
+    assert [(row["_dblog_op"], *(row[name] for name in names)) for row in rows] == [
+        ("c", 1, 10, "merged", None), ("c", 2, 20, "staged", None), ("d", 1, None, None, None),
+        ("c", 3, 30, None, 7), ("t", None, None, None, None), ("c", 4, 40, None, None),
+    ]  # fmt: skip
+    assert kept.rows(third) == [{"id": 4, "x": 40}]

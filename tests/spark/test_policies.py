@@ -18,6 +18,7 @@ TEXT = table("t", id=pa.int64(), n=pa.string(), old=pa.string())
 KEYED = table("t", key=("id", "n"), id=pa.int64(), n=pa.int32(), old=pa.string())
 STEPS = ("requested shop.t", "shaped shop.t", "done")
 """Of which a run takes one, by its seed."""
+KEYLESS = table("t", key=(), id=pa.int64(), n=pa.int32(), old=pa.string())
 OTHER = table("u", id=pa.int64(), v=pa.string())
 
 
@@ -180,3 +181,17 @@ def test_another_key_is_accepted_by_a_dump_in_place_and_nothing_is_accepted_that
     assert done(lake, "accept", {"table": "shop.t"})["way"] == "reload"
     assert lake.rows(KEYED) == []
     dumped(lake, KEYED, "dump1", [first(1), first(1, 2), first(4)])
+
+
+def test_a_table_that_loses_its_key_stops_and_misses_nothing_when_it_has_it_again(lake: TestLake) -> None:
+    begun(lake)
+    changed(lake, KEYLESS, first(7))
+    lake.merge()
+    assert "the table has lost its key" in str(status(lake).error)
+    assert lake.rows(FIRST) == [first(1), first(2), first(3)]
+    changed(lake, FIRST, first(8))
+    lake.merge()
+    assert "the key is another one" in str(status(lake).error)
+    assert lake.rows(FIRST) == [first(1), first(2), first(3)]
+    assert done(lake, "accept", {"table": "shop.t"})["way"] == "reload"
+    dumped(lake, FIRST, "dump1", [first(1), first(2), first(3), first(7), first(8)])

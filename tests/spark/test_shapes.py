@@ -7,13 +7,15 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from dblog_core.lake import State, TableStatus, history_location, read_status
 from dblog_core.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs import delta_log, expected
+from spark_jobs.lake import LakeTable
 from tests.spark.asked import done, replay
-from tests.spark.lakes import TestLake
+from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
 
 OLD = table("t", id=pa.int64(), v=pa.string(), gone=pa.string())
@@ -285,3 +287,122 @@ def test_a_dump_that_began_before_its_keys_column_was_renamed_shows_what_is_gone
     build.seal()
     lake.merge_well()
     assert lake.rows(SWAPPED) == [swapped(1), swapped(3)]
+
+
+FEW = table("t", id=pa.int64(), v=pa.string())
+MORE = table(
+    "t",
+    id=pa.int64(),
+    v=pa.string(),
+    n=pa.int32(),
+    word=pa.string(),
+    d=pa.decimal128(9, 2),
+    day=pa.date32(),
+    at=pa.timestamp("us"),
+    moment=pa.timestamp("us", tz="UTC"),
+    flag=pa.bool_(),
+    f=pa.float32(),
+    nothing=pa.string(),
+)
+FILLED = {
+    "n": -5,
+    "word": "it's",
+    "d": "1.50",
+    "day": "2024-02-29",
+    "at": "2024-02-29T01:02:03.500000",
+    "moment": "2024-02-29T23:02:03Z",
+    "flag": False,
+    "f": 0.10000000149011612,
+    "nothing": None,
+}
+HELD = {
+    "n": -5,
+    "word": "it's",
+    "d": Decimal("1.50"),
+    "day": dt.date(2024, 2, 29),
+    "at": dt.datetime.fromisoformat("2024-02-29T01:02:03.500000"),
+    "moment": dt.datetime.fromisoformat("2024-02-29T23:02:03"),
+    "flag": False,
+    "f": 0.10000000149011612,
+    "nothing": None,
+}
+OTHERS = {**HELD, "n": 7, "word": None, "moment": dt.datetime(2000, 1, 1, tzinfo=dt.UTC)}
+
+
+def filled(lake: TestLake, *, partial: bool) -> tuple[int, int]:
+    """Columns come with constants: 1 is not written again, 2 and 3 are written before, by log and dump, 4 and 5 after
+    it, and 6, where it is `partial`, by a change that leaves all but `v` out."""
+    build = lake.build
+    for key in (1, 2, 3, 4, 6):
+        build.create(FEW, new(key))
+    build.seal()
+    lake.merge_well()
+    before = (delta_log.version(lake.table(FEW)) or 0, build.offset)
+    build.update(FEW, new(2, "b"))
+    build.chunk(FEW, [new(3, "c")])
+    build.schema(MORE, filled=FILLED)
+    build.update(MORE, {**new(4, "d"), **OTHERS})
+    build.create(MORE, {**new(5), **OTHERS})
+    if partial:
+        build.update(MORE, {**new(6, "e"), **dict.fromkeys(HELD)}, unchanged=list(HELD))
+    build.seal()
+    return before
+
+
+@pytest.mark.parametrize(("dies", "partial"), [(None, True), ("_fill", False), ("apply", True)])
+def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone(
+    lake: TestLake, monkeypatch: pytest.MonkeyPatch, dies: str | None, partial: bool
+) -> None:
+    def die(*_: object, **__: object) -> None:
+        raise Crash
+
+    before = filled(lake, partial=partial)
+    others = {**OTHERS, "moment": dt.datetime.fromisoformat("2000-01-01T00:00:00")}
+    right = [{**new(key, v), **HELD} for key, v in ((1, "a"), (2, "b"), (3, "c"))]
+    right += [{**new(key, v), **others} for key, v in ((4, "d"), (5, "a"))]
+    right.append({**new(6, "e" if partial else "a"), **HELD})
+    if dies is not None:
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeTable, dies, die)
+            with pytest.raises(Crash):
+                lake.merge()
+    assert at_the_end(lake, MORE, before) == right
+    lake.merge_well()
+    assert lake.rows(MORE) == right and not lake.dumps.asked
+    assert status(lake).state is State.OK
+    version = delta_log.version(lake.table(MORE))
+    assert at_the_end(lake, MORE, (version or 0, lake.build.offset)) == right
+    if dies is None:
+        harm = f"UPDATE delta.`{lake.table(MORE)}` SET n = 0, day = NULL"
+        lake.spark.sql(harm)
+        replay(lake, 1, lake.build.offset)
+        assert lake.rows(MORE) == right
+        lake.spark.sql(harm)
+        done(lake, "rebuild", {"table": "shop.t"})
+        assert lake.rows(MORE) == right
+
+
+def test_a_constant_is_followed_through_what_becomes_of_its_column(lake: TestLake) -> None:
+    """It is widened and renamed within the same merge; one of its name that was dropped before is another column."""
+    dropped(lake)
+    build, back = lake.build, table("t", id=pa.int64(), v=pa.string(), gone=pa.int32())
+    build.schema(back, filled={"gone": 5})
+    build.update(back, {**new(5), "gone": 6})
+    wide = table("t", id=pa.int64(), v=pa.string(), came=pa.int64())
+    build.schema(wide, renamed={"came": "gone"})
+    build.create(wide, {**new(7), "came": 8})
+    build.seal()
+    lake.merge_well()
+    values = [(1, "a", 5), (2, "b", 5), (3, "b", 5), (4, "a", 5), (5, "a", 6), (7, "a", 8)]
+    assert [(row["id"], row["v"], row["came"]) for row in lake.rows(wide)] == values
+    assert not lake.dumps.asked
+
+
+def test_a_history_has_the_values_of_an_added_column_by_a_dump(lake: TestLake) -> None:
+    """Which tells them as lines; the history's own, from before the column, are not written anew."""
+    lake.history = True
+    filled(lake, partial=False)
+    lake.merge_well()
+    assert lake.dumps.asked == [("shop.t", [])]
+    assert status(lake).state is State.INCOMPLETE
+    assert [row["n"] for row in lake.rows(MORE)] == [None, None, None, 7, 7, None]

@@ -14,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from dblog_core.schema import TableSchema
-from tests.spark.segments import Row, SegmentBuilder, table
+from tests.spark.segments import Row, SegmentBuilder, json_in, table
 
-SHAPE = table(
-    "worlds", key=("world", "k"), world=pa.int32(), k=pa.string(), a=pa.int64(), f=pa.float64(), big=pa.string()
+SHAPE = json_in(
+    table("worlds", key=("world", "k"), world=pa.int32(), k=pa.string(), a=pa.int64(), f=pa.float64(), big=pa.string()),
+    big="jsonb",
 )
 Key = tuple[int, str]
 UNKNOWN = object()
@@ -233,7 +234,7 @@ class Source:
         return {
             "a": self.dice.choice((None, 1, 2)),
             "f": self.dice.choice((None, 0.5, 1.5)),
-            "big": self.dice.choice((None, "x", "y")),
+            "big": self.dice.choice((None, '{"x": 1}', '{"y": 1, "y": 2}')),
         }
 
     def _some_unchanged(self) -> frozenset[str]:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from dblog_core.alterations import MOST_STEPS, Facts, Layout, Pending, Step, facts, placed
 from dblog_core.config import ColumnRules
+from dblog_core.constants import Constant
 from dblog_core.events import Altered, LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated
-from dblog_core.renames import Renames
+from dblog_core.renames import Renames, until
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql import events
 from dblog_core.sources.mysql.columns_ddl import NOTHING, step
@@ -29,6 +30,7 @@ from tests.unit.test_mysql_transactions import state
 
 STRICT, ANSI = 1 << 21, 1 << 2
 BASE = table("shop.t", id=pa.int64(), a=pa.string(), b=pa.string())
+ZERO, FIVE, EMPTY = Constant("number", "0"), Constant("number", "5"), Constant("text", "")
 EXTRA = table("shop.t", m=pa.int64(), n=pa.int64(), key=()).columns
 
 
@@ -42,8 +44,31 @@ EXTRA = table("shop.t", m=pa.int64(), n=pa.int64(), key=()).columns
         ("ALTER TABLE t CHANGE COLUMN a b DECIMAL(10, 2) NULL FIRST", Step({"a": "b"})),
         ("ALTER TABLE t ADD c INT", Step(nulls=("c",))),
         ("ALTER TABLE t ADD COLUMN `c` ENUM('a','b)') CHARACTER SET latin1 DEFAULT NULL AFTER a", Step(nulls=("c",))),
-        ("ALTER TABLE t ADD c INT NOT NULL", Step(unknown=("c",))),
-        ("ALTER TABLE t ADD c INT DEFAULT 5, ADD d TEXT NULL", Step(nulls=("d",), unknown=("c",))),
+        ("ALTER TABLE t ADD c INT NOT NULL", Step(constants={"c": Constant("number", "0")})),
+        (
+            "ALTER TABLE t ADD c INT DEFAULT 5, ADD d TEXT NULL",
+            Step(nulls=("d",), constants={"c": Constant("number", "5")}),
+        ),
+        (
+            "ALTER TABLE t ADD c DECIMAL(9,2) UNSIGNED DEFAULT '1.5' NOT NULL, ADD d BOOL DEFAULT TRUE AFTER c",
+            Step(constants={"c": Constant("number", "1.5"), "d": Constant("number", "1")}),
+        ),
+        (
+            "ALTER TABLE t ADD c VARCHAR(9) DEFAULT 'it''s ', ADD d ENUM('new','old') NOT NULL DEFAULT \"old\"",
+            Step(constants={"c": Constant("text", "it's "), "d": Constant("text", "old")}),
+        ),
+        (
+            "ALTER TABLE t ADD c DATE DEFAULT '2024-02-30', ADD d DATETIME(6) DEFAULT '2024-02-29 01:02:03'",
+            Step(constants={"c": Constant("date", "2024-02-30"), "d": Constant("moment", "2024-02-29 01:02:03")}),
+        ),
+        ("ALTER TABLE t ADD c TEXT NOT NULL, ADD d DOUBLE DEFAULT -0.0", Step(constants={"c": EMPTY, "d": ZERO})),
+        (  # what the server may store in another form
+            "ALTER TABLE t ADD c CHAR(3) DEFAULT 'a ', ADD d ENUM('new') DEFAULT 'NEW', ADD e VARCHAR(9) DEFAULT 5, "
+            "ADD f FLOAT DEFAULT 0.1, ADD g DOUBLE(5,1) DEFAULT 0.15, ADD h BIT(3) DEFAULT 5, ADD i YEAR DEFAULT 24, "
+            "ADD j DATETIME DEFAULT '2024-01-01', ADD k SET('a','b') DEFAULT 'b,a', ADD l VARBINARY(3) DEFAULT 'a', "
+            "ADD m ENUM('a') NOT NULL, ADD n DATE NOT NULL, ADD o INT DEFAULT 'x', ADD p BINARY(3) NOT NULL",
+            Step(unknown=tuple("cdefghijklmnop")),
+        ),
         ("ALTER TABLE t ADD a INT, RENAME COLUMN a TO b", Step({"a": "b"}, nulls=("a",))),
         ("ALTER TABLE t ADD INDEX i (a, b) USING BTREE, ALGORITHM=INPLACE, LOCK = NONE", NOTHING),
         ("ALTER TABLE t ADD UNIQUE KEY (a), DROP INDEX x, RENAME INDEX y TO z", NOTHING),
@@ -66,6 +91,8 @@ EXTRA = table("shop.t", m=pa.int64(), n=pa.int64(), key=()).columns
         ("ALTER TABLE t CHANGE a b VARCHAR(9)", Step(unknown=("b",), dropped=("a",))),
         ("ALTER TABLE t CHANGE a b YEAR, ADD c INT AS (a)", Step(unknown=("b", "c"), dropped=("a",))),
         ("ALTER TABLE t ADD c INT DEFAULT (1), ADD d SERIAL", Step(unknown=("c", "d"))),
+        ("ALTER TABLE t ADD c TEXT DEFAULT _ucs2'1', ADD d INT DEFAULT x'31'", Step(unknown=("c", "d"))),
+        ("ALTER TABLE t ADD c VARCHAR(9) DEFAULT 'a' 'b', ADD d TEXT DEFAULT 'a' COLLATE x", Step(unknown=("c", "d"))),
         ("ALTER TABLE t ADD c TIMESTAMP, ADD d DATETIME DEFAULT CURRENT_TIMESTAMP", Step(unknown=("c", "d"))),
         ("ALTER TABLE t ADD c INT UNIQUE, ADD CHECK (a), ADD d INT AUTO_INCREMENT", Step(unknown=("c", "d"))),
     ],
@@ -82,6 +109,7 @@ def test_a_statement_is_read_whole(sql: str, found: Step) -> None:
         *("RENAME COLUMN IF EXISTS a TO b", "RENAME COLUMN a TO b,", "RENAME COLUMN a TO b c", "RENAME COLUMN a b"),
         *("RENAME COLUMN a TO b, RENAME COLUMN A TO c", "DROP PARTITION p0, ADD c INT", "", "DROP IF EXISTS c"),
         *("ADD c INT DEFAULT 'a\\'", "ADD c INT COMMENT 'it\\'s'", "ADD IF NOT EXISTS c INT", "MODIFY a INT AS (b)"),
+        *("ADD c INT DEFAULT 1, ALTER C SET DEFAULT 2"),
         *('ADD "c" INT', "ADD c INT)", "ADD KEY (a", "EXCHANGE PARTITION p WITH TABLE u", "DISCARD TABLESPACE"),
     ],
 )  # fmt: skip
@@ -112,6 +140,48 @@ def test_facts_follow_names_from_statement_to_statement() -> None:
     more = replace(BASE, columns=(*BASE.columns, replace(BASE.columns[1], name="n")))
     assert facts(BASE, more, [Step(nulls=("m",)), Step({"m": "n"})]) == Facts({}, {"n": None})
     assert facts(BASE, more, [Step(unknown=("n",))]) == Facts({}, {})
+    assert facts(BASE, more, [Step(constants={"n": FIVE})]) == Facts({}, {})  # it became a text later
+    more = replace(BASE, columns=(*BASE.columns, EXTRA[1]))
+    assert facts(BASE, more, [Step(constants={"m": FIVE}), Step({"M": "n"})]) == Facts({}, {"n": 5})
+    assert facts(BASE, more, [Step(constants={"n": FIVE}), Step(revalued=("N",))]) == Facts({}, {})
+
+
+@pytest.mark.parametrize(
+    ("constant", "source_type", "kind", "value"),
+    [
+        (FIVE, "int", pa.int32(), 5),
+        (Constant("number", "300"), "tinyint", pa.int8(), None),
+        (Constant("number", "1.0"), "int", pa.int32(), None),
+        (Constant("number", "1.5"), "decimal(9,2)", pa.decimal128(9, 2), "1.50"),
+        (Constant("number", "1.555"), "decimal(9,2)", pa.decimal128(9, 2), None),
+        (Constant("number", "1.5"), "decimal(65,2)", pa.string(), None),
+        (Constant("number", "0.1"), "double", pa.float64(), 0.1),
+        (FIVE, "varchar(9)", pa.string(), None),  # MODIFY made a text of it
+        (Constant("text", "5"), "int", pa.int32(), None),
+        (Constant("text", "a "), "varchar(9)", pa.string(), "a "),
+        (Constant("text", "a "), "char(9)", pa.string(), None),
+        (Constant("text", "a "), "character(9)", pa.string(), "a "),
+        (Constant("text", "{}"), "json", pa.string(), None),
+        (Constant("text", "{a}"), "text[]", pa.string(), None),
+        (Constant("date", "2024-02-29"), "date", pa.date32(), "2024-02-29"),
+        (Constant("date", "2023-02-29"), "date", pa.date32(), None),
+        (Constant("date", "infinity"), "date", pa.date32(), None),
+        (Constant("date", "2024-02-29"), "datetime", pa.timestamp("us"), None),
+        (Constant("moment", "2024-02-29 01:02:03.5"), "datetime(1)", pa.timestamp("us"), "2024-02-29T01:02:03.500000"),
+        (
+            Constant("moment", "2024-02-29 01:02:03+00"),
+            "timestamp with time zone",
+            pa.timestamp("us", tz="UTC"),
+            "2024-02-29T01:02:03Z",
+        ),
+        (Constant("flag", "t"), "boolean", pa.bool_(), True),
+        (Constant("flag", "f"), "boolean", pa.bool_(), False),
+    ],
+)
+def test_a_constant_is_a_value_of_its_column_or_not_known(
+    constant: Constant, source_type: str, kind: pa.DataType, value: object
+) -> None:
+    assert constant.value(Column("c", source_type, kind)) == value
 
 
 @pytest.mark.parametrize(
@@ -151,15 +221,16 @@ class World:
         elif what == "rename" and name in names and other not in names:
             renamed = {name: other}
         else:
-            return self._other(what, name, names)
+            return self._other(what, name, other, names)
         self.columns = [(renamed.get(n, n), who) for n, who in self.columns]
         return Step(renamed)
 
-    def _other(self, what: str, name: str, names: list[str]) -> Step | None:
+    def _other(self, what: str, name: str, other: str, names: list[str]) -> Step | None:
         if what == "add" and name not in names:
+            constant = Constant("number", str(self.next))
             self.columns.append((name, self.next))
             self.next += 1
-            return Step(nulls=(name,))
+            return Step(nulls=(name,)) if other < name else Step(constants={name: constant})
         if what == "drop" and name in names:
             self.columns = [c for c in self.columns if c[0] != name]
             return None
@@ -190,7 +261,7 @@ def test_what_is_said_is_true_wherever_shapes_are_seen_and_it_restarts(
         found = pending.settle(before, after, plain=True)
         if found is not None:
             assert {n: was[o] for n, o in found.renamed.items()} == {n: now[n] for n in found.renamed}
-            assert all(now[n] not in was.values() for n in found.filled)
+            assert all(now[n] not in was.values() and value in (None, now[n]) for n, value in found.filled.items())
             left = now.keys() - found.renamed.keys() - found.filled.keys()
             assert {n: was[n] for n in left} == {n: now[n] for n in left}
         if found is not None or before.fingerprint != after.fingerprint:
@@ -330,10 +401,11 @@ def test_names_of_older_rows_are_those_of_now() -> None:
     ]
     renames = Renames.of(marks)
     assert [[renames.after(o).name(n) for n in ("id", "a", "b", "c")] for o in (5, 10, 30)] == [
-        ["k", "_dblog_stale_b", "c", "_dblog_stale_c"],
-        ["k", "c", "_dblog_stale_b", "_dblog_stale_c"],
+        ["k", "_dblog_stale_30_b", "c", "_dblog_stale_30_c"],
+        ["k", "c", "_dblog_stale_30_b", "_dblog_stale_30_c"],
         ["id", "a", "b", "c"],
     ]
+    assert until("_dblog_stale_30_b") == "b_until_30" and until("_dblog_stale_30_7_x") == "7_x_until_30"
     assert renames.shape(BASE).key == ("k",) and renames.last == 30
     assert renames.filled == {"b"} and renames.after(30).filled == set()
 
@@ -341,8 +413,8 @@ def test_names_of_older_rows_are_those_of_now() -> None:
 def test_places_prove_what_columns_are_where_the_table_never_had_others() -> None:
     more = named(BASE, "k", "b", "a", key=("k",))
     more = replace(more, columns=(*more.columns, *EXTRA))
-    told = placed(BASE, more, "1/2", Layout("1/2", frozenset(("k", "m"))))
-    assert told == Facts({"k": "id", "b": "a", "a": "b"}, {"m": None})
+    told = placed(BASE, more, "1/2", Layout("1/2", {"k": None, "m": 5}))
+    assert told == Facts({"k": "id", "b": "a", "a": "b"}, {"m": 5})
     assert placed(BASE, BASE, "1/2", Layout("1/2")) == Facts({}, {})
 
 
@@ -357,7 +429,7 @@ def test_places_prove_what_columns_are_where_the_table_never_had_others() -> Non
     ],
 )
 def test_places_prove_nothing_otherwise(before: TableSchema, after: TableSchema, token: str | None) -> None:
-    assert placed(before, after, token, Layout("1/2", frozenset(("c",)))) is None
+    assert placed(before, after, token, Layout("1/2", {"c": None})) is None
     assert placed(before, after, "1/2", None) is None
 
 
@@ -392,7 +464,7 @@ class Catalogue:
             return None
         if any(generated for _, _, generated, *_ in self.columns):
             return None
-        return Layout(f"1/{self.file}", frozenset(name for name, _, _, kept, _ in self.columns if not kept))
+        return Layout(f"1/{self.file}", {name: value if kept else None for name, _, _, kept, value in self.columns})
 
     def alter(self, what: str, name: str, other: str) -> None:
         found = {c[0]: c for c in self.columns}
@@ -444,7 +516,7 @@ def test_places_say_what_is_true_however_far_the_log_is_behind_the_catalogue(
         layout = catalogue.look(shape)
         if before is not None and (found := placed(before[0], shape, token, layout)) is not None:
             assert {n: before[1][o] for n, o in found.renamed.items()} == {n: row[n] for n in found.renamed}
-            assert all(row[n] is None for n in found.filled)
+            assert {n: row[n] for n in found.filled} == found.filled
             same = [n for n in row if n in before[1] and n not in found.renamed and n not in found.renamed.values()]
             assert {n: before[1][n] for n in same} == {n: row[n] for n in same}
         if layout is not None:

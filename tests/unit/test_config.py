@@ -275,6 +275,20 @@ def test_the_policy_of_a_table_is_that_of_the_first_pattern_that_says_one(file: 
     assert load(file).lake.schema_changes_of(TableName("shop", "orders")) == "evolve"
 
 
+def test_json_columns_are_text_but_for_tables_whose_first_pattern_says_otherwise(file: Path) -> None:
+    told = POLICIES.replace('schema_changes = "fail"', 'json_as = "variant"').replace(
+        '"evolve"', '"evolve"\njson_as = "text"'
+    )
+    file.write_text(SOURCE.replace('"shop.*"', '"shop.*", "other.*"') + REST + told)
+    lake = load(file).lake
+    tables = {name: lake.json_as_of(TableName.parse(name)) for name in ("shop.orders", "shop.x", "other.x")}
+    assert tables == {"shop.orders": "text", "shop.x": "variant", "other.x": "variant"}
+    file.write_text(SOURCE + REST)
+    assert load(file).lake.json_as_of(TableName("shop", "orders")) == "text"
+    found = faults(file, SOURCE + REST + 'json_as = "struct"\n')
+    assert "[lake] json_as: is none of the possible values" in found
+
+
 def test_a_policy_that_is_none_or_of_no_captured_table_is_a_fault_in_its_place(file: Path) -> None:
     text = SOURCE + REST + POLICIES.replace("shop.orders", "shopp.orders").replace('"ignore"', '"skip"')
     found = faults(file, text)

@@ -9,7 +9,7 @@ import pytest
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
-from dblog_core.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
+from dblog_core.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
 from dblog_core.schema import TableName
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.messages import Messages
@@ -222,11 +222,47 @@ def test_messages_that_change_no_row_are_passed_over() -> None:
     assert not batch.signals and not batch.changes and batch.position == "0/6E"
 
 
-def test_an_update_by_another_identity_than_the_key_is_refused() -> None:
-    by_index = relation("t", [(0, "id", 20), (1, "v", 25), (0, "big", 25)], identity="i")
-    assert len(rows(feed(begin(), by_index, change(b"I", (b"N", row("1", None, None))), commit()))) == 1
-    with pytest.raises(UnknownLogEvent, match="REPLICA IDENTITY FULL"):
-        feed(begin(), by_index, change(b"D", (b"K", row(None, "v", None))), commit())
+COLUMNS = ("id", 20), ("v", 25), ("big", 25)
+
+
+@pytest.mark.parametrize(
+    ("identity", "flagged", "told"),
+    [
+        ("i", "v", "identifies old rows by (v), and the key is (id)"),
+        ("n", "id", "identifies old rows by (nothing), and the key is (id)"),
+        ("d", "", "identifies old rows by (nothing), and the key is (none)"),
+    ],
+)
+def test_rows_that_cannot_be_told_by_the_key_are_passed_over_and_the_others_are_not(
+    identity: str, flagged: str, told: str
+) -> None:
+    odd = relation("t", [(int(name == flagged), name, kind) for name, kind in COLUMNS], identity=identity)
+    other = relation("t2", [(1, "id", 20)], oid=2)
+    insert, more = change(b"I", (b"N", row("1", None, None))), change(b"I", (b"N", row("7")), oid=2)
+    delete = change(b"D", (b"K", row(None, "v", None)))
+    batch = feed(begin(), T, insert, odd, insert, other, more, odd, delete, more, T, insert, commit())
+    assert [(s.table.name, s.why) for s in batch.signals if isinstance(s, Unreadable)] == [("t", f"the log {told}")]
+    assert [r["after"]["id"] for r in rows(batch)] == [1, 7, 7, 1]
+    seen = [(s.sequence, s.schema.table.name) for s in batch.signals if isinstance(s, SchemaSeen)]
+    assert [name for _, name in seen] == ["t", "t2", "t"] and seen[2][0] < rows(batch)[3]["sequence"]
+
+
+def test_rows_that_are_passed_over_count_for_a_restart() -> None:
+    """By then the table may be one that can be read."""
+    odd, insert = relation("t", [(0, *c) for c in COLUMNS]), change(b"I", (b"N", row("1", None, None)))
+    other, more = relation("t2", [(1, "id", 20)], oid=2), change(b"I", (b"N", row("7")), oid=2)
+    first = feed(begin(), odd, insert, insert, other, more)
+    assert first.partial == 3
+    rest = feed(begin(), T, insert, insert, other, more, more, commit(), skip=first.partial)
+    assert [r["after"]["id"] for r in rows(rest)] == [7]
+    again = feed(begin(), odd, insert, insert, other, more, more, commit(), skip=first.partial)
+    assert [r["after"]["id"] for r in rows(again)] == [7]
+
+
+def test_a_table_without_its_key_column_is_passed_over() -> None:
+    batch = feed(begin(), relation("t", [(1, "v", 25)], identity="f"), change(b"I", (b"N", row("x"))), commit())
+    (signal,) = batch.signals
+    assert isinstance(signal, Unreadable) and "without the key column id" in signal.why and not batch.changes
 
 
 def test_a_relation_sent_again_is_a_new_schema_only_if_it_changed() -> None:
@@ -273,6 +309,18 @@ def test_wal2json_keeps_every_digit_and_text_that_looks_like_a_number() -> None:
         "value": 1e300,
     }
     assert batch.changes[0].schema.key == ("id",) and batch.transactions[0].commit_time == 1795255737204539
+
+
+def test_wal2json_passes_over_what_cannot_be_told_by_the_key() -> None:
+    columns = '[{"name":"id","type":"bigint","value":1},{"name":"v","type":"text","value":"a"}]'
+    table = '"schema":"public","table":"t","pk":[{"name":"id","type":"bigint"}]'
+    insert = f'{{"action":"I",{table},"columns":{columns}}}'
+    odd = f'{{"action":"U",{table},"columns":{columns},"identity":[{{"name":"v","type":"text","value":"a"}}]}}'
+    batch = wal2json(BEGIN, insert, odd, odd, insert, COMMIT)
+    assert [type(s).__name__ for s in batch.signals] == ["SchemaSeen", "Unreadable", "SchemaSeen"]
+    assert [r["op"] for r in rows(batch)] == ["c", "c"]
+    (told,) = [s.why for s in batch.signals if isinstance(s, Unreadable)]
+    assert told == "the log identifies old rows by (v), and the key is (id)"
 
 
 def test_wal2json_names_an_unknown_action() -> None:

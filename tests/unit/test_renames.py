@@ -27,7 +27,8 @@ class Lake:
 
     @property
     def have(self) -> t.StructType:
-        return t.StructType([t.StructField(name, t.LongType()) for name in self.columns])
+        kinds = ((name, t.VariantType() if name.endswith("_variant") else t.LongType()) for name in self.columns)
+        return t.StructType([t.StructField(name, kind) for name, kind in kinds])
 
     def run(self, step: Rename, dies_after: int) -> bool:
         """Whether it came to the end."""
@@ -77,6 +78,28 @@ def test_a_rename_ends_the_same_wherever_it_dies(new: dict[str, str], kept: bool
     assert json.loads(lake.properties["dblog.key"]) == [new.get("id", "id")]
     assert json.loads(lake.properties["dblog.dropped"]) == list(stale)
     assert lake.run(step, -1) and lake.columns.keys() >= {new.get(n, n) for n in columns}
+
+
+@settings(deadline=None)
+@given(st.dictionaries(OLD, NEW, max_size=4), st.sets(OLD), st.booleans(), st.lists(st.integers(0, 12), max_size=5))
+def test_variants_follow_their_texts_wherever_a_rename_dies(
+    new: dict[str, str], json_columns: set[str], kept: bool, deaths: list[int]
+) -> None:
+    columns = {"id": 0, "a": 1, "b": 2, "c": 3, **({"k": 9} if kept else {})}
+    renamed = {name: new.get(name, name) for name in columns if name != "k"}
+    if len({name.lower() for name in renamed.values()}) < len(renamed):
+        return  # no table would have them
+    texts = {name for name in columns if name in json_columns or name == "k"}
+    properties = {"dblog.key": json.dumps(["id"]), "dblog.dropped": json.dumps(["k"] if kept else [])}
+    lake = Lake({**columns, **{f"{name}_variant": -columns[name] for name in texts}}, properties)
+    step = Rename(7, tuple(new.items()))
+    for death in deaths:
+        lake.run(step, death)
+    assert lake.run(step, -1)
+    stays = {} if not kept or "k" in new.values() else {"k": 9, "k_variant": -9}
+    wanted = {now: columns[name] for name, now in renamed.items()}
+    wanted |= {f"{renamed[name]}_variant": -columns[name] for name in texts if name != "k"}
+    assert lake.columns == {**wanted, **stays}
 
 
 def test_a_history_loses_nothing_to_a_name_that_is_taken() -> None:

@@ -24,6 +24,7 @@ from tests.unit.test_cut_command import CONFIG
 
 FIRST = table(id=pa.int64(), a=pa.int16(), b=pa.string(), c=pa.int64())
 SECOND = table(id=pa.int64(), a=pa.int32(), c=pa.int64(), d=pa.string())
+WITH_JSON = replace(FIRST, columns=tuple(replace(c, source_type="json") if c.name == "b" else c for c in FIRST.columns))
 THIRD = table(key=("d",), id=pa.int64(), a=pa.int32(), c=pa.string(), d=pa.string())
 
 
@@ -174,3 +175,12 @@ def test_the_policy_of_a_table_changes_what_is_told_of_its_changes(shop: Shop) -
     found = json.loads(shop.run("shop.orders", "--json").stdout)
     assert (found["schema_changes"], found["lake"]["ignored"]) == ("fail", ["d"])
     assert "dblog schema accept shop.orders" in found["versions"][1]["changes"][0]["lake"]
+
+
+def test_it_tells_of_the_variants_that_the_lake_has_beside_json(shop: Shop) -> None:
+    newest = replace(WITH_JSON, columns=(*WITH_JSON.columns, *table(e=pa.string()).columns))
+    shop.write(6, [newest])
+    assert "variant" not in shop.run("shop.orders").stdout
+    shop.file.write_text(CONFIG + '\n[lake.tables."shop.orders"]\njson_as = "variant"\n')
+    assert 'json_as = "variant": b_variant beside b\n' in shop.run("shop.orders").stdout
+    assert json.loads(shop.run("shop.orders", "--json").stdout)["json_as"] == "variant"

@@ -16,7 +16,7 @@ from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.schema import TableName
 from dblog_core.sources.mysql import catalogue, log, xa_start
-from dblog_core.sources.mysql.catalogue import TableFilter
+from dblog_core.sources.mysql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, rows, variables
 from dblog_core.sources.mysql.server import LOG_BIN_FIX, log_status
 from dblog_core.sources.mysql.watermarks import create_statement, qualified
@@ -179,8 +179,7 @@ def _table(connection: Connection[Any], config: SourceConfig, name: TableName) -
         return  # dropped since the list was made
     for fault in described.column_faults:
         yield Problem(f"{name}: {fault}", "change the column, or leave the table out of source.tables")
-    for fault in described.key_faults:
-        yield Problem(f"{name}: {fault}", _key_fix(name, described.candidates))
+    yield from key_problems(described)
     if described.schema and not described.schema.key:
         yield Problem(
             f"{name} has no primary key: it goes to the super-changelog and to history, not to the lake or to dumps",
@@ -195,6 +194,13 @@ def _table(connection: Connection[Any], config: SourceConfig, name: TableName) -
         yield _missing(
             connection, f"{name} cannot be read: {error.args[-1]}", "SELECT", qualified(name).replace("%%", "%")
         )
+
+
+def key_problems(described: Described) -> Iterator[Problem]:
+    """What is wrong with the table's entry in [source.keys]; nobody can tell its rows apart then."""
+    fix = _key_fix(described.table, described.candidates)
+    for fault in described.key_faults:
+        yield Problem(f"{described.table}: {fault}", fix, table=str(described.table))
 
 
 def _key_fix(name: TableName, candidates: Sequence[Sequence[str]]) -> str:

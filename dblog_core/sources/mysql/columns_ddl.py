@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 
 from dblog_core.alterations import Step
+from dblog_core.constants import Constant, Kind
 
 _ANSI_QUOTES, _STRICT = 1 << 2, (1 << 21) | (1 << 22)
 """Bits of a session's sql_mode, as QUERY events have it."""
@@ -40,6 +41,14 @@ _NULLABLE = (
     | frozenset(["TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB"])
 )
 """Types that a column has NULL in, unless it says NOT NULL. An old server's TIMESTAMP has the time instead."""
+_INTEGERS = frozenset(["TINYINT", "SMALLINT", "MEDIUMINT", "INT", "INTEGER", "BIGINT", "BOOL", "BOOLEAN"])
+_DOUBLE: tuple[str, list[str]] = ("DOUBLE", [])
+"""One of a fixed number of digits rounds."""
+_IMPLICIT: dict[Kind, Constant] = {"number": Constant("number", "0"), "text": Constant("text", "")}
+"""What a column that is NOT NULL and has no default holds in rows from before, by its kind."""
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MOMENT = re.compile(_DATE.pattern + r" [0-9]{2}:[0-9]{2}:[0-9]{2}")
 _NO_NAMES = frozenset(
     ["INDEX", "KEY", "UNIQUE", "PRIMARY", "FULLTEXT", "SPATIAL", "FOREIGN", "CONSTRAINT", "CHECK", "PARTITION",
      "COLUMN", "PERIOD", "SYSTEM", "IF", "TO", "NULL", "NOT", "DEFAULT", "FIRST", "AFTER", "AS", "GENERATED"]
@@ -72,12 +81,14 @@ class _Read:
             match match.lastgroup:
                 case "quoted":
                     self._found.append(("name", "", text[1:-1].replace("``", "`")))
+                case "text":
+                    self._found.append(("text", "", text[1:-1].replace("''", "'")))
                 case "double":
                     self._found.append(("name" if mode & _ANSI_QUOTES else "text", "", text[1:-1]))
                 case "word":
                     self._found.append(("word", text.upper(), text))
-                case "text" | "number" | "sign" as kind:
-                    self._found.append((kind, text, ""))
+                case "number" | "sign" as kind:
+                    self._found.append((kind, text, text))
 
     @property
     def ended(self) -> bool:
@@ -112,14 +123,21 @@ class _Read:
         self.at += 1
         return self._found[self.at - 1][2]
 
-    def brackets(self) -> None:
-        """Steps over what stands in brackets, if anything does."""
-        depth = 0
+    def literal(self) -> tuple[str, str]:
+        """A number or a text, and which of them it is."""
+        kind = self.peek()[0]
+        self.one_of("number", "text")
+        return kind, self._found[self.at - 1][2]
+
+    def brackets(self) -> list[str]:
+        """Steps over what stands in brackets, if anything does; its numbers and texts."""
+        depth, start = 0, self.at
         while not self.ended and (depth or self.peek() == ("sign", "(")):
             depth += {"(": 1, ")": -1}.get(self.peek()[1] if self.peek()[0] == "sign" else "", 0)
             self.at += 1
         if depth:
             raise _Unread
+        return [text for kind, _, text in self._found[start : self.at] if kind in ("number", "text")]
 
     def rest(self) -> None:
         """Steps to the end."""
@@ -161,6 +179,7 @@ def _alter(read: _Read, *, strict: bool) -> Step:
     return Step(
         columns.renamed,
         tuple(columns.nulls),
+        columns.constants,
         tuple(columns.unknown),
         tuple(columns.dropped),
         tuple(columns.revalued),
@@ -173,6 +192,7 @@ class _Columns:
 
     renamed: dict[str, str] = field(default_factory=dict)
     nulls: list[str] = field(default_factory=list)
+    constants: dict[str, Constant] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     revalued: list[str] = field(default_factory=list)
@@ -181,6 +201,15 @@ class _Columns:
         if old.lower() in {name.lower() for name in self.renamed}:
             raise _Unread
         self.renamed[old] = new
+
+    def add(self, name: str, definition: _Definition | None) -> None:
+        """`definition`: None where it says nothing."""
+        if definition is not None and definition.holds_null:
+            self.nulls.append(name)
+        elif definition is not None and (constant := _constant(definition)) is not None and name not in self.constants:
+            self.constants[name] = constant
+        else:
+            self.unknown.append(name)
 
 
 def _part(read: _Read, columns: _Columns, *, strict: bool) -> None:
@@ -206,14 +235,57 @@ def _part(read: _Read, columns: _Columns, *, strict: bool) -> None:
     elif read.take("ADD"):
         if not _index(read):
             read.take("COLUMN")
-            name = read.name()
-            (columns.nulls if _holds_null(read) else columns.unknown).append(name)
+            columns.add(read.name(), _added(read))
     elif read.take("RENAME", "INDEX") or read.take("RENAME", "KEY"):
         _pair(read)
     elif read.take("DROP"):
         _drop(read, columns)
-    elif not _touches_no_value(read, strict=strict):
+    elif not _touches_no_value(read, columns, strict=strict):
         raise _Unread
+
+
+@dataclass(slots=True)
+class _Definition:
+    """What is read of a column's definition: the word of its type, the numbers and texts in brackets after it, whether
+    it may be NULL, and its default, a number or a text, if it has one that is not NULL."""
+
+    type: str
+    within: list[str]
+    nullable: bool = True
+    default: tuple[str, str] | None = None
+
+    @property
+    def holds_null(self) -> bool:
+        """Whether rows from before the column have NULL in it."""
+        return self.nullable and self.default is None
+
+
+def _constant(column: _Definition) -> Constant | None:
+    """What rows from before hold in an added column where that is not NULL; None: that is not certain."""
+    if (kind := _kind(column)) is None:
+        return None
+    if column.default is None:
+        return _IMPLICIT.get(kind)
+    is_text, text = column.default[0] == "text", column.default[1]
+    match kind:
+        case "number" if (found := _NUMBER.fullmatch(text)) is not None:
+            return Constant("number", text) if float(found[0]) else _IMPLICIT["number"]  # no -0
+        case "text" if is_text and (column.type not in ("ENUM", "CHAR") or text == text.rstrip(" ")):
+            return Constant("text", text) if column.type != "ENUM" or text in column.within else None
+        case "date" if is_text and _DATE.fullmatch(text):
+            return Constant("date", text)
+        case "moment" if is_text and _MOMENT.fullmatch(text):
+            return Constant("moment", text)
+    return None
+
+
+def _kind(column: _Definition) -> Kind | None:
+    """The kind of values that a column has; None for those whose default the server may store in another form."""
+    if column.type in _INTEGERS or column.type in ("DECIMAL", "NUMERIC") or (column.type, column.within) == _DOUBLE:
+        return "number"
+    if column.type in _TEXTS - {"SET"}:
+        return "text" if column.default is not None or column.type != "ENUM" else None
+    return {"DATE": "date", "DATETIME": "moment"}.get(column.type)  # type: ignore[return-value]
 
 
 def _drop(read: _Read, columns: _Columns) -> None:
@@ -226,7 +298,7 @@ def _drop(read: _Read, columns: _Columns) -> None:
     columns.dropped.append(read.name())
 
 
-def _touches_no_value(read: _Read, *, strict: bool) -> bool:
+def _touches_no_value(read: _Read, columns: _Columns, *, strict: bool) -> bool:
     """Steps over a part that leaves every value as it is; False where none stands here."""
     if read.take("ALGORITHM") or read.take("LOCK"):
         read.take("=")
@@ -239,7 +311,8 @@ def _touches_no_value(read: _Read, *, strict: bool) -> bool:
         read.one_of("word", "number", "text")
     elif read.take("ALTER"):
         read.take("COLUMN")
-        read.name()
+        if read.name().lower() in {name.lower() for name in columns.constants}:
+            raise _Unread
         if not read.take("DROP", "DEFAULT"):
             read.must("SET", "DEFAULT")
             read.one_of("number", "text", "word")
@@ -289,45 +362,45 @@ def _index(read: _Read) -> bool:
     return True
 
 
-def _definition(read: _Read, types: frozenset[str]) -> bool:
-    """Steps over a column's definition; whether the column holds NULL in rows from before."""
+def _definition(read: _Read, types: frozenset[str]) -> _Definition:
+    """Steps over a column's definition."""
     kind = read.one_of("word")
     if kind not in types:
         raise _Unread
-    read.brackets()
+    found = _Definition(kind, read.brackets())
     read.take("UNSIGNED")
     if kind in _TEXTS and (read.take("CHARACTER", "SET") or read.take("CHARSET")):
         read.one_of("word")
     if kind in _TEXTS and read.take("COLLATE"):
         read.one_of("word")
-    nulls = True
     while True:
         if read.take("NOT", "NULL"):
-            nulls = False
+            found.nullable = False
         elif read.take("DEFAULT"):
-            if not read.take("NULL"):
-                read.one_of("number", "text")
-                nulls = False
+            if kind in _INTEGERS and (read.peek()[1] in ("TRUE", "FALSE")):
+                found.default = ("number", str(int(read.one_of("word") == "TRUE")))
+            elif not read.take("NULL"):
+                found.default = read.literal()
         elif read.take("COMMENT"):
             read.one_of("text")
         elif not read.take("NULL"):
-            return nulls
+            return found
 
 
-def _holds_null(read: _Read) -> bool:
-    """Steps over the definition of an added column; whether it certainly holds NULL in rows from before."""
+def _added(read: _Read) -> _Definition | None:
+    """Steps over the definition of an added column; None where it is beyond the grammar."""
     start = read.at
     try:
-        nulls = _definition(read, _NULLABLE)
+        found = _definition(read, _NULLABLE)
         _place(read)
         if read.ended or read.peek() == ("sign", ","):
-            return nulls
+            return found
     except _Unread:
         pass
     read.at = start
     read.one_of("word")
     read.skip()
-    return False
+    return None
 
 
 def _place(read: _Read) -> None:

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 
 from dblog_core.alterations import Layout
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.events import LogBatch, SchemaSeen, Signal, TableChanges, Transaction, Truncated, WatermarkSeen
+from dblog_core.events import (
+    LogBatch,
+    SchemaSeen,
+    Signal,
+    TableChanges,
+    Transaction,
+    Truncated,
+    Unreadable,
+    WatermarkSeen,
+)
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.sources.postgres.catalogue import FRESH_START
 from dblog_core.sources.postgres.position import Lsn
@@ -91,6 +100,15 @@ class Assembly:
         """From here on the table's rows have this shape."""
         sequence = self._next()
         self._signals.append(SchemaSeen(sequence, self.transaction, schema, layout))
+
+    def unreadable(self, table: TableName, why: str) -> None:
+        """From here on the table's rows are passed over."""
+        sequence = self._next()
+        self._signals.append(Unreadable(sequence, self.transaction, table, why))
+
+    def pass_over(self) -> None:
+        """A row change of a table that cannot be read: counted, since after a restart it may be one that can."""
+        self._skipped()
 
     def take(self, changes: Sequence[TableChanges]) -> LogBatch:
         """The batch so far, whose rows the decoder gives; the next one begins."""

@@ -14,7 +14,7 @@ from dblog_core.interfaces import Problem
 from dblog_core.sources.postgres import catalogue, publication, slots
 from dblog_core.sources.postgres.catalogue import CatalogueTable
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, session, value
-from dblog_core.sources.postgres.identity import refusals
+from dblog_core.sources.postgres.identity import refusals, usable
 from dblog_core.sources.postgres.watermarks import creation, identifier
 
 OLDEST = 150000
@@ -76,7 +76,7 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
         yield from _table(connection, config, table)
     yield from _watermarks(connection, config)
     if config.plugin == "pgoutput":
-        yield from _publication(connection, config, tables)
+        yield from _publication(connection, config, usable(connection, config))
     yield from _slot(connection, config)
 
 

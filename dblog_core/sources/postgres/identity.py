@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from dblog_core.config import SourceConfig
 from dblog_core.interfaces import Problem
-from dblog_core.sources.postgres.catalogue import CatalogueTable, leaves
+from dblog_core.sources.postgres.catalogue import CatalogueTable, leaves, wanted_tables
 from dblog_core.sources.postgres.connection import Connection
 
 
 def refusals(connection: Connection, table: CatalogueTable, config: SourceConfig) -> list[Problem]:
-    """Why the table must not be captured as it is; empty if it may.
+    """Why the table must not be captured as it is, each with its `table`; empty if it may.
 
     A table without a usable replica identity is not only unreadable: in a publication, every UPDATE and DELETE of it
-    fails, for the application too. So it is refused before anything is made.
+    fails, for the application too. So it is never added to one.
     """
+    return [replace(problem, table=str(table.name)) for problem in _refusals(connection, table, config)]
+
+
+def usable(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:
+    """The wanted tables that may be captured as they are."""
+    return [table for table in wanted_tables(connection, config) if not refusals(connection, table, config)]
+
+
+def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfig) -> list[Problem]:
     if table.partitioned and config.plugin == "wal2json":
         what = f"{table.name} is partitioned, and wal2json shows only its partitions, each under its own name"
         return [Problem(what, 'set plugin = "pgoutput", or name the partitions in tables')]
@@ -76,4 +86,5 @@ def _identity_problems(part: CatalogueTable, table: CatalogueTable, config: Sour
         if part.primary_key and key == table.primary_key
         else ""
     )
-    return [Problem(what, default or f"ALTER TABLE {part.name} REPLICA IDENTITY FULL")]
+    full = f"ALTER TABLE {part.name} REPLICA IDENTITY FULL"
+    return [Problem(what, default or (full if key else f"{full}, give it a primary key, or leave it out of `tables`"))]

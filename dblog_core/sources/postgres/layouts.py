@@ -7,31 +7,48 @@ shows all that the catalogue has, since it cannot have had more: a generated one
 too few.
 
 A new file of the table means that its rows were written anew, with values that no row event tells. Without one, a
-column that came later is, in rows that are older than it, what the catalogue keeps for them, or NULL.
+column that came later is, in rows that are older than it, what the catalogue keeps for them, or NULL. The kept value is
+known as far as its type is still the one that the log shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dblog_core.alterations import Layout
+from dblog_core.constants import Constant, kind_of
+from dblog_core.schema import Column
 from dblog_core.sources.postgres.connection import Connection, rows
 
 _COLUMNS = """
-    SELECT c.relkind, c.relfilenode::bigint, a.attname, a.attisdropped OR a.attgenerated <> '', a.atthasmissing
+    SELECT c.relkind, c.relfilenode::bigint, a.attname, a.attisdropped OR a.attgenerated <> '', a.atthasmissing,
+        format_type(a.atttypid, a.atttypmod), (a.attmissingval::text::text[])[1]
     FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
     WHERE c.oid = %s ORDER BY a.attnum
 """
 
 
-def layout(connection: Connection, oid: int, names: Sequence[str]) -> Layout | None:
+def layout(connection: Connection, oid: int, columns: Sequence[Column]) -> Layout | None:
     """The layout of a table that the log shows with these columns; None where nothing is certain.
 
     A partitioned table has none: its rows lie in others, with columns of their own.
     """
     found = rows(connection, _COLUMNS, (oid,))
-    if [name for _, _, name, *_ in found] != list(names) or any(gone for *_, gone, _ in found):
+    if [name for _, _, name, *_ in found] != [c.name for c in columns] or any(gone for _, _, _, gone, *_ in found):
         return None
     if not found or found[0][0] != "r":
         return None
-    return Layout(f"{oid}/{found[0][1]}", frozenset(name for _, _, name, _, has_missing in found if not has_missing))
+    held: dict[str, Any] = {}
+    for column, (*_, has_missing, kind, missing) in zip(columns, found, strict=True):
+        value = _constant(column, missing) if has_missing and kind == column.source_type else None
+        if not has_missing or value is not None:
+            held[column.name] = value
+    return Layout(f"{oid}/{found[0][1]}", held)
+
+
+def _constant(column: Column, text: str | None) -> Any | None:
+    """The JSON form of a value of which the catalogue has the text; None where that is not certain to be it."""
+    if text is None or (kind := kind_of(column)) is None:
+        return None
+    return Constant(kind, text).value(column)

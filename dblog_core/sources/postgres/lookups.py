@@ -12,7 +12,7 @@ import psycopg2
 
 from dblog_core.alterations import Layout
 from dblog_core.config import SourceConfig
-from dblog_core.schema import TableName
+from dblog_core.schema import Column, TableName
 from dblog_core.sources.postgres import catalogue, layouts
 from dblog_core.sources.postgres.connection import Connection, connect, translated
 
@@ -39,8 +39,8 @@ class Lookups:
         found = self.describe(table)
         return found.key(self._config) if found else tuple(self._config.keys.get(str(table), ()))
 
-    def layout(self, oid: int, names: Sequence[str]) -> Layout | None:
-        return self._ask(lambda connection: layouts.layout(connection, oid, names))
+    def layout(self, oid: int, columns: Sequence[Column]) -> Layout | None:
+        return self._ask(lambda connection: layouts.layout(connection, oid, columns))
 
     def close(self) -> None:
         if self._connection is not None:

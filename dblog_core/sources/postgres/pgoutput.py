@@ -20,11 +20,11 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
 from dblog_core.events import LogBatch, TableChanges, Transaction
 from dblog_core.forms import printed
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.postgres import binary_values, types
 from dblog_core.sources.postgres import rowmessages as found
 from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly
-from dblog_core.sources.postgres.catalogue import FRESH_START, wanted, watermark_table
+from dblog_core.sources.postgres.catalogue import wanted, watermark_table
 from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.streams import EPOCH, Delivery, Streams
@@ -38,7 +38,6 @@ _RELATION_COLUMN = struct.Struct(">Ii")
 _IN_STREAMS = b"IUDRTYM"  # kinds of messages that name their transaction in a stream
 _WELL_FILLED = MAX_ROWS * 3 // 4  # rows of a batch that does not begin another transaction
 _HEAD = 6  # bytes of the smallest row message, up to its first marker
-_NAMES = {"I": "INSERT", "U": "UPDATE", "D": "DELETE"}
 
 
 class Types:
@@ -48,7 +47,7 @@ class Types:
         self,
         type_name: Callable[[int, int], str],
         key: Callable[[TableName], tuple[str, ...]],
-        layout: Callable[[int, Sequence[str]], Layout | None] = lambda oid, names: None,
+        layout: Callable[[int, Sequence[Column]], Layout | None] = lambda oid, columns: None,
     ) -> None:
         self.key, self.layout = key, layout
         self._type_name = type_name
@@ -97,19 +96,11 @@ class Forms:
     binary: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A table version; `refusal`: why its updates and deletes cannot be told apart by our key, empty if they can."""
-
-    schema: TableSchema
-    refusal: str
-
-
 class Relations:
     """What the relation oids of the log stand for, as the scan of row messages asks for it."""
 
     def __init__(self) -> None:
-        self.versions: list[Version] = []
+        self.versions: list[TableSchema] = []
         self.names: dict[int, TableName] = {}
         self.watermarks: dict[int, int] = {}  # number of the payload column
         self._codes: dict[int, int] = {}
@@ -124,15 +115,22 @@ class Relations:
         self._set(oid, name, found.SINGLY)
         self.watermarks[oid] = payload
 
-    def wanted(self, oid: int, version: Version) -> bool:
+    def unreadable(self, oid: int, name: TableName) -> bool:
+        """Whether the table could be read until now."""
+        was = self._codes.get(oid)
+        self._current.pop(name, None)
+        self._set(oid, name, found.UNREADABLE)
+        return was != found.UNREADABLE
+
+    def wanted(self, oid: int, version: TableSchema) -> bool:
         """Whether the version is another one than the table had."""
-        name = version.schema.table
+        name = version.table
         number = self._current.get(name)
         new = number is None or self.versions[number] != version
         if number is None or new:
             number = self._current[name] = len(self.versions)
             self.versions.append(version)
-        self._set(oid, name, 2 * number + bool(version.refusal))
+        self._set(oid, name, number)
         return new
 
     def code(self, oid: int) -> int | None:
@@ -338,11 +336,19 @@ class PgoutputDecoder:
         elif not wanted(relation.table, self._config):
             self._relations.stranger(relation.oid, relation.table)
         else:
-            version = self._version(relation)
-            self._check_forms(version.schema)
-            if self._relations.wanted(relation.oid, version):
-                names = [name for name, *_ in relation.columns]
-                self._assembly.schema(version.schema, self._catalogue.layout(relation.oid, names))
+            self._wanted(relation)
+
+    def _wanted(self, relation: Relation) -> None:
+        """A table of ours: its shape from here on, or why its rows cannot be read."""
+        key = self._key(relation)
+        if why := _unreadable(relation, key):
+            if self._relations.unreadable(relation.oid, relation.table):
+                self._assembly.unreadable(relation.table, why)
+            return
+        version = self._version(relation, key)
+        self._check_forms(version)
+        if self._relations.wanted(relation.oid, version):
+            self._assembly.schema(version, self._catalogue.layout(relation.oid, version.columns))
 
     def _check_forms(self, schema: TableSchema) -> None:
         """Raises SourceUnavailable where the binary form of a column is not certain: what reads again asks for text."""
@@ -355,26 +361,18 @@ class PgoutputDecoder:
                 fix="none: it is read again from the last position, as text",
             )
 
-    def _version(self, relation: Relation) -> Version:
-        columns = tuple(types.column(name, self._catalogue.name(oid, typmod)) for name, oid, typmod in relation.columns)
-        names = [c.name for c in columns]
+    def _key(self, relation: Relation) -> tuple[str, ...]:
+        """The key that the table's rows are known by, at this place of the log."""
         key = self._catalogue.key(relation.table)
         configured = str(relation.table) in self._config.keys
         if relation.identity == "d" and not configured and relation.flagged != frozenset(key):
             # The primary key has changed since: this is the one of that time, in column order.
-            key = tuple(name for name in names if name in relation.flagged)
-        if not set(key) <= set(names):
-            missing = ", ".join(sorted(set(key) - set(names)))
-            raise UnknownLogEvent(
-                f"the log holds rows without the key column {missing}",
-                where=f"{relation.table}, {self._where()}",
-                fix=FRESH_START,
-            )
-        refusal = ""
-        if relation.identity == "n" or (relation.identity != "f" and relation.flagged != frozenset(key)):
-            identity = ", ".join(sorted(relation.flagged)) or "nothing"
-            refusal = f"the log identifies old rows by ({identity}), and the key is ({', '.join(key)})"
-        return Version(printed(TableSchema(relation.table, columns, key), self._config.columns), refusal)
+            return tuple(name for name, *_ in relation.columns if name in relation.flagged)
+        return key
+
+    def _version(self, relation: Relation, key: tuple[str, ...]) -> TableSchema:
+        columns = tuple(types.column(name, self._catalogue.name(oid, typmod)) for name, oid, typmod in relation.columns)
+        return printed(TableSchema(relation.table, columns, key), self._config.columns)
 
     def _change(self, message: bytes) -> None:
         """A row of a table whose rows are read singly, or one that was delivered before a restart."""
@@ -391,13 +389,9 @@ class PgoutputDecoder:
         if code == found.SINGLY:
             self._watermark(oid, message)
             return
-        version = self._relations.versions[code >> 1]
-        if version.refusal and message[0] != 73:  # I
-            raise UnknownLogEvent(
-                f"{_NAMES[chr(message[0])]}: {version.refusal}",
-                where=f"{version.schema.table}, {self._where()}",
-                fix=f"ALTER TABLE {version.schema.table} REPLICA IDENTITY FULL; then {FRESH_START}",
-            )
+        if code == found.UNREADABLE and self._assembly.open is not None:
+            self._assembly.pass_over()
+            return
         if self._assembly.open is None or self._assembly.row():
             raise UnknownLogEvent("a change outside of a transaction", where=self._where(), fix="report this")
 
@@ -422,7 +416,7 @@ class PgoutputDecoder:
                 raise UnknownLogEvent(
                     f"relation {oid} is truncated before its description", where=self._where(), fix="report this"
                 )
-            if code >= 0:
+            if code >= 0 or code == found.UNREADABLE:
                 self._assembly.truncated(self._relations.names[oid])
 
     def _changes(self) -> list[TableChanges]:
@@ -435,7 +429,7 @@ class PgoutputDecoder:
         cuts = np.flatnonzero(np.diff(versions[order])) + 1
         changes = []
         for part in np.split(order, cuts):
-            schema = self._relations.versions[int(versions[part[0]])].schema
+            schema = self._relations.versions[int(versions[part[0]])]
             ours = rows if len(part) == count else rows[:, part]
             batch = decode_placed(schema, self._raw, np.ascontiguousarray(ours), self._place)
             changes.append(TableChanges(schema, batch))
@@ -448,6 +442,16 @@ class PgoutputDecoder:
 
     def _where(self) -> str:
         return self._assembly.where()
+
+
+def _unreadable(relation: Relation, key: tuple[str, ...]) -> str:
+    """Why old rows cannot be told by our key, in words; empty if they can. Without a key they have to come whole."""
+    if missing := sorted(set(key) - {name for name, *_ in relation.columns}):
+        return f"the log holds rows without the key column {', '.join(missing)}"
+    if relation.identity == "f" or (relation.identity != "n" and key and relation.flagged == frozenset(key)):
+        return ""
+    identity = ", ".join(sorted(relation.flagged)) if relation.identity != "n" else ""
+    return f"the log identifies old rows by ({identity or 'nothing'}), and the key is ({', '.join(key) or 'none'})"
 
 
 def _transaction(xid: int, final: int, committed: int) -> Transaction:

@@ -27,9 +27,9 @@ batch, the open transaction's number in the batch (-1: none yet), transactions i
 commit, transactions that the scan has added, rows with which a batch ends when a transaction does; CURRENT and the two
 after it: the open transaction, as above."""
 STATE = CURRENT + 3
-STRANGER, SINGLY = -1, -2
-"""Codes of relations: rows that nobody wants, and rows that Python reads. Others: twice the number of the table
-version, plus one if only its INSERTs may be taken."""
+STRANGER, SINGLY, UNREADABLE = -1, -2, -3
+"""Codes of relations: rows that nobody wants, rows that Python reads, and rows that it passes over. Others: the number
+of the table version."""
 FINE, COUNT, IMAGE, LENGTH, VALUE = range(5)
 """What `places` finds: the last ones are what is wrong."""
 TEXT_FORM, BINARY_FORM = 1, 2
@@ -123,9 +123,9 @@ def _change(
     code = codes[place]
     if code == STRANGER:
         return True
-    if code < 0 or (code & 1 and kind != _I):
+    if code < 0:
         return False
-    return _add(kind, at + 4, end, code >> 1, state, rows, begun)
+    return _add(kind, at + 4, end, code, state, rows, begun)
 
 
 @kernel(int64, RAW, INT64S, INT64S, int64, int64, boolean, INT64S, INT64S, INT64S, INT64S, INT64_ROWS, INT64_ROWS)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.config import SourceConfig
-from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
+from dblog_core.errors import ValueOutOfRange
 from dblog_core.events import TableChanges, changes_schema, image_type
 from dblog_core.forms import printed
 from dblog_core.schema import Column, TableName, TableSchema
@@ -59,12 +59,22 @@ class Version:
             known = self._known[action, signature] = self._compare(action, signature)
         return known
 
-    def add(self, record: Json, sequence: int, transaction: int, *, where: Callable[[], str]) -> None:
-        """Takes a row that fits. Raises UnknownLogEvent where the old row cannot be told by the key."""
+    def fault(self, record: Json) -> str:
+        """Why the old row of a row that fits can be told neither by the key nor as a whole; empty if it can."""
+        if record["action"] == "I":
+            return ""
+        names = {c["name"] for c in record.get("identity", ())} - self._ignored
+        if names == self._types.keys() or (self.schema.key and names == set(self.schema.key)):
+            return ""
+        identity, key = ", ".join(sorted(names)) or "nothing", ", ".join(self.schema.key) or "none"
+        return f"the log identifies old rows by ({identity}), and the key is ({key})"
+
+    def add(self, record: Json, sequence: int, transaction: int) -> None:
+        """Takes a row that fits and has no fault."""
         action = record["action"]
         new = None if action == "D" else _values(record["columns"])
         old = None if action == "I" else _values(record.get("identity", ()))
-        key_only = old is not None and self._by_key(old, where)
+        key_only = old is not None and self._by_key(old)
         unchanged = None
         if new is not None and old is not None:
             unchanged = self._fill(new, old)
@@ -123,19 +133,9 @@ class Version:
             return missing.isdisjoint(self.schema.key)
         return all(action == "U" and _toastable(self._types[name]) for name in missing)
 
-    def _by_key(self, old: Json, where: Callable[[], str]) -> bool:
-        """Whether the old image is the key alone; otherwise it must be the whole row (REPLICA IDENTITY FULL)."""
-        names = old.keys() - self._ignored
-        if self.schema.key and names == set(self.schema.key):
-            return True
-        if names == self._types.keys():
-            return False
-        key = ", ".join(self.schema.key)
-        raise UnknownLogEvent(
-            f"the log identifies old rows by ({', '.join(old) or 'nothing'}), and the key is ({key})",
-            where=f"{self.schema.table}, {where()}",
-            fix=f"ALTER TABLE {self.schema.table} REPLICA IDENTITY FULL; then {FRESH_START}",
-        )
+    def _by_key(self, old: Json) -> bool:
+        """Whether the old image is the key alone; otherwise it is the whole row (REPLICA IDENTITY FULL)."""
+        return bool(self.schema.key) and old.keys() - self._ignored == set(self.schema.key)
 
     def _struct(self, images: list[Json | None], *, complete: bool) -> pa.Array:
         kind = image_type(self.schema)

@@ -17,7 +17,7 @@ from dblog_core.sources.postgres import strain as load
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
 from dblog_core.sources.postgres.connection import Connection, execute, rows, session, value
-from dblog_core.sources.postgres.identity import refusals
+from dblog_core.sources.postgres.identity import refusals, usable
 from dblog_core.sources.postgres.log import Decoder, PostgresLog
 from dblog_core.sources.postgres.lookups import Lookups
 from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
@@ -50,15 +50,19 @@ class PostgresSource:
             # A synchronous standby that is away must not keep a first capture waiting for its own small commits.
             execute(connection, "SET synchronous_commit = local")
             self._watermark_table(connection)
-            tables = catalogue.wanted_tables(connection, self._config)
-            self._refuse(tables, connection)
+            tables = usable(connection, self._config)
             if self._config.plugin == "pgoutput":
                 publication.ensure_publication(connection, self._config, tables)
             slots.ensure_slot(connection, self._config)
 
     def tables(self) -> tuple[TableSchema, ...]:
         with session(self._config) as connection:
-            return tuple(table.schema(self._config) for table in catalogue.wanted_tables(connection, self._config))
+            return tuple(table.schema(self._config) for table in usable(connection, self._config))
+
+    def refused(self) -> tuple[Problem, ...]:
+        with session(self._config) as connection:
+            found = catalogue.wanted_tables(connection, self._config)
+            return tuple(problem for table in found for problem in refusals(connection, table, self._config))
 
     def identities(self) -> frozenset[str]:
         with session(self._config) as connection:
@@ -140,15 +144,6 @@ class PostgresSource:
                 where=f"source {self._config.name}",
                 fix=check.watermark_fix(connection, self._config),
             ) from error
-
-    def _refuse(self, tables: list[catalogue.CatalogueTable], connection: Connection) -> None:
-        found = [problem for table in tables for problem in refusals(connection, table, self._config)]
-        if found:
-            raise SourceRefused(
-                "\n".join(["tables that cannot be captured:", *(f"  - {p.what}" for p in found)]),
-                where=f"source {self._config.name}",
-                fix="; ".join(p.fix for p in found),
-            )
 
 
 def widened(snapshot: str, begun: Iterable[int]) -> str:

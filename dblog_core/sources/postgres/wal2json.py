@@ -44,6 +44,7 @@ class Wal2jsonDecoder:
         self._names: dict[tuple[str, str], TableName | None] = {}  # None: a table that nobody asked for
         self._versions: dict[TableName, Version] = {}
         self._filled: list[Version] = []  # versions with rows of this batch
+        self._unreadable = set[TableName]()
         self._handlers: dict[str, Callable[[Json], None]] = {
             "B": self._begin,
             "C": self._commit,
@@ -127,10 +128,22 @@ class Wal2jsonDecoder:
             self._watermark(record)
             return
         version = self._version(name, record)
+        if why := version.fault(record):
+            self._pass_over(name, why)
+            return
+        self._go_on(name, version)
         if sequence := self._assembly.row():
             if version.empty:
                 self._filled.append(version)
-            version.add(record, sequence, self._assembly.transaction, where=self._where)
+            version.add(record, sequence, self._assembly.transaction)
+
+    def _pass_over(self, name: TableName, why: str) -> None:
+        """A row that cannot be told by its key: the next one that can comes behind the shape, once more."""
+        self._versions.pop(name, None)
+        if name not in self._unreadable:
+            self._unreadable.add(name)
+            self._assembly.unreadable(name, why)
+        self._assembly.pass_over()
 
     def _version(self, name: TableName, record: Json) -> Version:
         """The table version that the row is of; a new one where it does not fit the current one."""
@@ -138,11 +151,14 @@ class Wal2jsonDecoder:
         if current is not None and current.fits(record):
             return current
         version = self._shapes.version(name, record)
-        if current is not None and current.schema == version.schema:
-            return current
-        self._assembly.schema(version.schema)
-        self._versions[name] = version
-        return version
+        return current if current is not None and current.schema == version.schema else version
+
+    def _go_on(self, name: TableName, version: Version) -> None:
+        """From here on rows are of this version."""
+        if self._versions.get(name) is not version:
+            self._assembly.schema(version.schema)
+            self._versions[name] = version
+            self._unreadable.discard(name)
 
     def _watermark(self, record: Json) -> None:
         if record["action"] == "D":

@@ -1,0 +1,135 @@
+"""The VARIANT columns of lake tables: NAME_variant, beside the text NAME of a column that is JSON at the source.
+
+Each is always `try_parse_json` of its text, since every statement that writes the text writes both. Where one is added
+to a table that has rows, one UPDATE fills it; only then it gets its comment. So a run that finds it without the comment
+knows that an earlier one has died in between, and fills it: nothing is filled twice, and nothing is left out.
+
+No staged type becomes a VARIANT: a column of this type with such a name is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from dblog_core.renames import Rename
+from dblog_core.schema import TableSchema
+from dblog_core.variants import SUFFIX, json_columns, name_of, name_taken
+from spark_jobs.shapes import quoted
+
+COMMENT = "what try_parse_json makes of the text beside it"
+"""Of a column that is filled."""
+
+OTHER = " (the VARIANT beside it is another)"
+"""What a comparison sees at the end of a text whose VARIANT is not the text's: no JSON ends like that."""
+
+METADATA = {"comment": COMMENT}
+
+
+def of(have: t.StructType) -> dict[str, str]:
+    """The VARIANT columns of a lake table, by the name of the text's column."""
+    return {f.name.removesuffix(SUFFIX): f.name for f in have if is_own(f)}
+
+
+def is_filled(field: t.StructField) -> bool:
+    """Whether a VARIANT column has the rows from before it was added, too."""
+    return bool(field.metadata.get("comment") == COMMENT)
+
+
+def is_own(field: t.StructField) -> bool:
+    """Whether the column of a lake table is a VARIANT of ours. One whose rename is under way is not yet again."""
+    return (
+        isinstance(field.dataType, t.VariantType)
+        and field.name.endswith(SUFFIX)
+        and not field.name.startswith("_dblog_")
+    )
+
+
+def beside(fields: t.StructType, columns: Collection[str]) -> t.StructType:
+    """The shape with the VARIANTs of these columns, each after its text."""
+    added = {n: t.StructField(name_of(n), t.VariantType(), metadata=dict(METADATA)) for n in columns}
+    return t.StructType([f for field in fields for f in (field, added.get(field.name)) if f is not None])
+
+
+def parsed(text: Column) -> Column:
+    """The VARIANT of a text; NULL where none can hold it."""
+    return F.try_parse_json(text)
+
+
+def agrees(variant: Column, text: Column) -> Column:
+    """Whether the VARIANT is that of the text. VARIANTs cannot be compared: what they print is."""
+    return F.to_json(variant).eqNullSafe(F.to_json(parsed(text)))
+
+
+def judged(rows: DataFrame) -> DataFrame:
+    """A lake table's rows as a comparison is to see them: a text whose VARIANT is another's ends with `OTHER`.
+
+    A VARIANT that is not filled yet says nothing.
+    """
+    texts, have = {}, rows.schema
+    for name, variant in of(have).items():
+        if name in have.names and is_filled(have[variant]):
+            text = F.col(quoted(name))
+            other = F.concat(F.coalesce(text, F.lit("")), F.lit(OTHER))
+            texts[name] = F.when(agrees(F.col(quoted(variant)), text), text).otherwise(other)
+    return rows.withColumns(texts) if texts else rows
+
+
+# What gives a table its columns -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a lake table's VARIANT columns want: the texts whose VARIANT is to be added, and (these too) to be filled;
+    the VARIANTs that go."""
+
+    add: tuple[str, ...]
+    fill: tuple[str, ...]
+    drop: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.add or self.fill or self.drop)
+
+
+def plan(have: t.StructType, schema: TableSchema, *, wanted: bool, going: Sequence[str] = ()) -> Plan:
+    """`going`: columns of the table that are dropped, though one of the same name may come in their place.
+
+    A column that the source has no more keeps its VARIANT as it keeps its text. Raises LakeError where another column
+    has the name of a VARIANT.
+    """
+    own, json = of(have), json_columns(schema) if wanted else ()
+    lives = {n for n in have.names if n not in going}
+    source = {c.name for c in schema.columns}
+    stay = {n for n in own if wanted and n in lives and (n in json or n not in source)}
+    others = {n.lower(): n for n in lives if n not in own.values()}
+    for name in json:
+        if name not in stay and (other := others.get(name_of(name).lower())) is not None:
+            raise name_taken(schema, name, f"the lake has a column {other} still")
+    add = tuple(n for n in json if n not in stay)
+    unfilled = tuple(n for n in json if n in stay and not is_filled(have[own[n]]))
+    return Plan(add, (*add, *unfilled), tuple(v for n, v in own.items() if n not in stay))
+
+
+def statements(table: str, wants: Plan, *, fresh: Collection[str]) -> Iterator[str]:
+    """Those that add and fill VARIANTs, in their order. `fresh`: columns without a value in any row."""
+    for name in wants.add:
+        filled = f" COMMENT '{COMMENT}'" if name in fresh else ""
+        yield f"ALTER TABLE {table} ADD COLUMNS ({quoted(name_of(name))} VARIANT{filled} AFTER {quoted(name)})"
+    fill = [name for name in wants.fill if name not in fresh]
+    if fill:
+        values = {quoted(name_of(n)): f"try_parse_json({quoted(n)})" for n in fill}
+        lacks = " OR ".join(f"({v} IS NULL AND {value} IS NOT NULL)" for v, value in values.items())
+        yield f"UPDATE {table} SET {', '.join(f'{v} = {value}' for v, value in values.items())} WHERE {lacks}"
+    for name in fill:
+        yield f"ALTER TABLE {table} ALTER COLUMN {quoted(name_of(name))} COMMENT '{COMMENT}'"
+
+
+def followed(step: Rename, have: t.StructType) -> tuple[tuple[str, str], ...]:
+    """The pairs of a rename, and those of the VARIANTs that follow their texts."""
+    own, names = of(have), {f.name.lower() for f in have if not is_own(f)}
+    more = ((own[old], name_of(new)) for old, new in step.pairs if old in own)
+    return (*step.pairs, *(pair for pair in more if pair[1].lower() not in names))

@@ -1,0 +1,180 @@
+"""Tables that cannot be captured as they are by now stop alone, say why, and are dumped when they are mended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dblog_core import reload, requests, wiring
+from dblog_core.capture import run_capture
+from dblog_core.config import Config
+from dblog_core.errors import RequestError, SourceRefused
+from dblog_core.preflight import findings
+from dblog_core.requests import DumpRequest
+from dblog_core.status import status
+from tests.fix_servers import Database
+from tests.integration.test_swapped_tables import DEADLINE, Wait, capturing, copies, healing, held
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("newcomers")]
+SHAPE = "(id int PRIMARY KEY, v varchar(20))"
+
+
+@pytest.fixture
+def newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalogue is looked at all the time."""
+    monkeypatch.setattr(reload, "NEWCOMERS", 0.3)
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"it never came about: {what}"
+        pause.wait(0.1)
+
+
+def stopped(config: Config) -> dict[str, str]:
+    """The tables that `status` shows as stopped, and why."""
+    return {t["table"].partition(".")[2]: t["error"] for t in status(config)["tables"] if t["state"] == "stopped"}
+
+
+def begun(database: Database, config: Config) -> dict[str, dict[int, str]]:
+    """A capture that has rows of both tables; returns them."""
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')", "INSERT INTO u VALUES (1, 'other')")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    assert copies(config) == held(database, "t", "u")
+    return held(database, "t")
+
+
+def runs(database: Database, wait: Wait, before: dict[str, dict[int, str]]) -> None:
+    """The capture has begun its term."""
+    database.execute("INSERT INTO u VALUES (100, 'runs')")
+    wait({**before, **held(database, "u")})
+
+
+def others_go_on(database: Database, config: Config, wait: Wait, key: int, before: dict[str, dict[int, str]]) -> None:
+    """The other table flows, and the one that has stopped stays as it was."""
+    database.execute(f"INSERT INTO u VALUES ({key}, 'goes on')")
+    wait({**before, **held(database, "u")})
+    assert set(stopped(config)) == {"t"}
+    problems = [f.problem for f in findings(config) if f.problem.fatal]
+    assert {p.table for p in problems} == {str(t) for t in [f"{database.schema}.t"]} and all(p.fix for p in problems)
+    with pytest.raises(RequestError) as refused:
+        requests.submit(config, DumpRequest((f"{database.schema}.t",)))
+    assert str(refused.value).startswith(problems[0].what)
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+@pytest.mark.parametrize("plugin", ["pgoutput", "wal2json"])
+def test_postgres_a_table_that_loses_its_key_stops_alone_and_is_dumped_when_it_has_it_again(
+    database: Database, tmp_path: Path, plugin: str
+) -> None:
+    # While it has no key the server refuses its UPDATEs in a publication; without one they say nothing in the log.
+    change = "INSERT INTO t VALUES ({}, 'missed')" if plugin == "pgoutput" else "UPDATE t SET v = 'missed {}'"
+    config = database.config(tmp_path, source={"tables": ["public.t", "public.u"], "plugin": plugin})
+    if plugin == "wal2json":
+        database.execute(f"DROP PUBLICATION dblog_{database.name}")
+    database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
+    before = begun(database, config)
+    lose, have = "ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (id)"
+    database.execute(lose, change.format(3))
+    with capturing(config) as wait:
+        others_go_on(database, config, wait, 2, before)
+        told = stopped(config)["t"]
+        assert "identifies old rows of public.t by nothing, and its key is (none)" in told
+        assert "ALTER TABLE public.t REPLICA IDENTITY FULL, give it a primary key" in told
+        database.execute(have, "INSERT INTO t VALUES (4, 'after')")
+        wait(held(database, "t", "u"))
+        assert stopped(config) == {} and set(healing(config)) == {"t"}
+        before = held(database, "t")
+        database.execute(lose)
+        until(lambda: bool(stopped(config)), "the table is stopped while the capture runs")
+        database.execute(change.format(5))
+        others_go_on(database, config, wait, 3, before)
+    database.execute(have, "DELETE FROM t WHERE id = 1")  # while none runs
+    with capturing(config) as wait:
+        wait(held(database, "t", "u"))
+    assert stopped(config) == {}
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+@pytest.mark.parametrize("moment", ["between two captures", "while it runs"])
+def test_postgres_what_the_log_alone_has_told_is_dumped_too(database: Database, tmp_path: Path, moment: str) -> None:
+    """The catalogue is never seen without the key."""
+    config = database.config(tmp_path, source={"tables": ["public.t", "public.u"]})
+    database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
+    before = begun(database, config)
+    statements = (
+        "BEGIN; ALTER TABLE t DROP CONSTRAINT t_pkey; INSERT INTO t VALUES (3, 'missed'); "
+        "ALTER TABLE t ADD PRIMARY KEY (id); COMMIT",
+        "INSERT INTO t VALUES (4, 'after')",
+        "INSERT INTO u VALUES (2, 'other')",
+    )
+    if moment == "between two captures":
+        database.execute(*statements)
+    with capturing(config) as wait:
+        if moment == "while it runs":
+            runs(database, wait, before)
+            database.execute(*statements)
+        wait(held(database, "t", "u"))
+    assert set(healing(config)) == {"t"} and stopped(config) == {}
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_postgres_what_the_log_has_told_is_remembered_when_the_capture_ends(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next capture neither finds the table without its key, nor reads the rows that were passed over."""
+    monkeypatch.setattr(reload, "NEWCOMERS", 3600)
+    config = database.config(tmp_path, source={"tables": ["public.t", "public.u"]})
+    database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
+    before = begun(database, config)
+    with capturing(config) as wait:
+        runs(database, wait, before)
+        database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey", "INSERT INTO t VALUES (3, 'missed')")
+        database.execute("INSERT INTO u VALUES (2, 'later')")
+        wait({**before, **held(database, "u")})
+    assert set(stopped(config)) == {"t"}
+    database.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
+    with capturing(config) as wait:
+        wait(held(database, "t", "u"))
+    assert stopped(config) == {}
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_mysql_a_key_of_the_configuration_that_is_none_any_more_stops_its_table_alone(
+    database: Database, tmp_path: Path
+) -> None:
+    config = database.config(tmp_path, source={"keys": {f"{database.schema}.t": ["id"]}})
+    database.execute("CREATE TABLE t (id int NOT NULL, v varchar(20), UNIQUE one (id))", f"CREATE TABLE u {SHAPE}")
+    before = begun(database, config)
+    database.execute("ALTER TABLE t DROP INDEX one", "INSERT INTO t VALUES (2, 'twice'), (3, 'missed')")
+    with capturing(config) as wait:
+        others_go_on(database, config, wait, 2, before)
+        assert "no unique index has exactly these columns" in stopped(config)["t"]
+        database.execute("DELETE FROM t WHERE v = 'twice'", "ALTER TABLE t ADD UNIQUE one (id)")
+        wait(held(database, "t", "u"))
+        assert stopped(config) == {} and set(healing(config)) == {"t"}
+        before = held(database, "t")
+        database.execute("ALTER TABLE t DROP INDEX one")
+        until(lambda: bool(stopped(config)), "the table is stopped while the capture runs")
+        pause = threading.Event()
+        pause.wait(2.5)  # the leader looks about once a second
+        database.execute("INSERT INTO t VALUES (5, 'missed')")
+        others_go_on(database, config, wait, 3, before)
+        database.execute("ALTER TABLE t ADD UNIQUE one (id)")
+        wait(held(database, "t", "u"))
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_what_is_newly_asked_for_has_to_be_right(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE keyless (id int)", f"CREATE TABLE u {SHAPE}")
+    config = database.config(tmp_path, source={"tables": ["public.*"]})
+    with pytest.raises(SourceRefused, match="keyless"):
+        run_capture(config, stop=threading.Event(), until_current=True)
+    assert wiring.open_staging(config).head() is None

@@ -1,0 +1,363 @@
+"""JSON columns as VARIANT: beside each text what it is when parsed, whatever becomes of text, column or setting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable as ByDeltaRs
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from dblog_core import footprint, lake_tasks, maintenance, time_travel
+from dblog_core.config import Config
+from dblog_core.cuts import find
+from dblog_core.footprint import Patience
+from dblog_core.lake import State, TableStatus, read_status
+from dblog_core.schema import TableSchema
+from dblog_core.verify.exchange import Pin
+from spark_jobs import clustering, delta_log, expected, views
+from spark_jobs.shapes import PROVENANCE
+from spark_jobs.variants import METADATA, OTHER
+from tests.spark.asked import done, replay
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row, json_in, table
+
+HUGE = (
+    '{"n": 12345678901234567890123456789012345678901234567890, "d": 1.10, "m": 98765432109876543210987654321098765432}'
+)
+TWICE = '{"a": 1, "a": 2}'
+NESTED = '{"b": [1, {"c": null}, "x"], "a": true}'
+
+
+DOC = json_in(table("t", id=pa.int64(), j=pa.string(), v=pa.string()), j="jsonb")
+
+
+def doc(key: int, j: str | None, v: str = "a") -> Row:
+    return {"id": key, "j": j, "v": v}
+
+
+def shown(lake: TestLake, schema: TableSchema = DOC) -> list[Row]:
+    """The table's rows by key, each VARIANT as it prints; no name of ours."""
+    frame = lake.spark.read.format("delta").load(str(lake.table(schema)))
+    printed = {f.name: F.to_json(f.name) for f in frame.schema if f.dataType.typeName() == "variant"}
+    rows = [row.asDict() for row in frame.withColumns(printed).collect()] if printed else lake.rows(schema)
+    own = [{k: v for k, v in row.items() if not k.startswith("_dblog_")} for row in rows]
+    return sorted(own, key=lambda row: int(row[schema.key[0]]))
+
+
+def both(key: int, j: str | None, variant: str | None, v: str = "a") -> Row:
+    return {"id": key, "j": j, "j_variant": variant, "v": v}
+
+
+def status(lake: TestLake) -> TableStatus:
+    found = read_status(lake.location)
+    assert found is not None
+    return found.tables["shop.t"]
+
+
+def state(lake: TestLake, schema: TableSchema = DOC) -> tuple[list[str], bool]:
+    """The columns of the source's, and whether the table wants the feature of its readers."""
+    features = ByDeltaRs(str(lake.table(schema))).protocol().reader_features or []
+    return list(shown(lake, schema)[0]), "variantType" in features
+
+
+@pytest.fixture
+def variants(lake: TestLake) -> TestLake:
+    lake.json_as = "variant"
+    return lake
+
+
+def test_every_change_of_a_text_is_one_of_its_variant_and_what_equals_is_not_written(variants: TestLake) -> None:
+    lake, build = variants, variants.build
+    lake.history = True
+    for key, j in enumerate([NESTED, TWICE, HUGE, None, "null", '"x"'], start=1):
+        build.create(DOC, doc(key, j))
+    build.seal()
+    lake.merge_well()
+    nested = '{"a":true,"b":[1,{"c":null},"x"]}'
+    right = [
+        both(1, NESTED, nested),
+        both(2, TWICE, None),
+        both(3, HUGE, '{"d":1.1,"m":98765432109876543210987654321098765432,"n":1.2345678901234567E49}'),
+        both(4, None, None),
+        both(5, "null", "null"),
+        both(6, '"x"', '"x"'),
+    ]
+    assert shown(lake) == right
+    build.update(DOC, doc(1, "[1]"))
+    build.update(DOC, doc(2, None, "b"), unchanged=["j"])  # a long value that the log leaves out
+    build.update(DOC, doc(5, "", "b"), unchanged=["j"])
+    build.delete(DOC, {"id": 6})
+    build.chunk(DOC, [doc(3, HUGE), doc(4, '{"z": 1}'), doc(7, "7")])
+    build.seal()
+    (merged,) = lake.merge_well()
+    right = [both(1, "[1]", "[1]"), both(2, TWICE, None, "b"), right[2], both(4, '{"z": 1}', '{"z":1}')]
+    right += [both(5, "null", "null", "b"), both(7, "7", "7")]
+    assert shown(lake) == right
+    assert (merged.tables[0].updated, merged.tables[0].unchanged) == (4, 1)
+    assert state(lake) == (["id", "j", "j_variant", "v"], True)
+    history = lake.spark.read.format("delta").load(f"{lake.table(DOC)}__history")
+    assert [name for name in history.columns if "variant" in name] == []
+
+
+def filled(lake: TestLake) -> None:
+    """A table of text, as it was before the setting."""
+    for key, j in ((1, '{"a": 1}'), (2, None), (3, TWICE)):
+        lake.build.create(DOC, doc(key, j))
+    lake.build.seal()
+    lake.merge_well()
+    assert state(lake) == (["id", "j", "v"], False)
+
+
+FILLED = [both(1, '{"a": 1}', '{"a":1}'), both(2, None, None), both(3, TWICE, None)]
+
+
+def test_the_setting_fills_the_rows_that_are_there_once_and_its_end_takes_them_away(lake: TestLake) -> None:
+    filled(lake)
+    lake.json_as = "variant"
+    lake.merge_well()
+    assert state(lake) == (["id", "j", "v"], False)  # no row came: nobody has looked
+    lake.build.create(DOC, doc(4, "[4]"))
+    lake.build.seal()
+    lake.merge_well()
+    assert shown(lake) == [*FILLED, both(4, "[4]", "[4]")]
+    assert status(lake).merged is not None and status(lake).merged["updated"] == 0
+    version = delta_log.version(lake.table(DOC)) or 0
+    lake.build.create(DOC, doc(5, "[5]"))
+    lake.build.seal()
+    lake.merge_well()
+    assert delta_log.version(lake.table(DOC)) == version + 1  # nothing but its own commit
+    lake.json_as = "text"
+    replay(lake, 1, lake.build.offset)  # before a merge has looked: what is there is kept up
+    assert shown(lake)[3:] == [both(4, "[4]", "[4]"), both(5, "[5]", "[5]")]
+    lake.build.update(DOC, doc(1, '{"a": 2}'))
+    lake.build.seal()
+    lake.merge_well()
+    assert shown(lake)[:2] == [doc(1, '{"a": 2}'), doc(2, None)]
+    assert state(lake)[0] == ["id", "j", "v"]
+
+
+def test_what_dies_while_the_setting_is_turned_on_is_finished_by_the_next_merge(lake: TestLake) -> None:
+    filled(lake)
+    sql = f"delta.`{lake.table(DOC)}`"
+    lake.json_as = "variant"
+    lake.spark.sql(f"ALTER TABLE {sql} ADD COLUMNS (j_variant VARIANT AFTER j)")  # and no more: it died there
+    pinned = Pin(delta_log.version(lake.table(DOC)) or 0, lake.build.offset, 1, lake.build.offset)
+    assert [
+        row.row.j for row in expected.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
+    ] == ['{"a": 1}', None, TWICE]  # no false alarm meanwhile
+    lake.build.update(DOC, doc(2, "[2]"))
+    lake.build.seal()
+    lake.merge_well()
+    assert shown(lake) == [FILLED[0], both(2, "[2]", "[2]"), FILLED[2]]
+    lake.spark.sql(f"ALTER TABLE {sql} ALTER COLUMN j_variant COMMENT ''")  # as if it had died before it said so
+    lake.build.update(DOC, doc(2, "[3]"))
+    lake.build.seal()
+    lake.merge_well()
+    assert shown(lake) == [FILLED[0], both(2, "[3]", "[3]"), FILLED[2]]
+    operations = [delta_log.operation(lake.table(DOC), n) for n in range(delta_log.version(lake.table(DOC)) or 0)]
+    assert operations.count("UPDATE") == 1
+
+
+LATER = json_in(table("t", id=pa.int64(), k=pa.string(), v=pa.string(), more=pa.string()), k="jsonb", more="json")
+
+
+def test_a_variant_follows_its_text_through_renames_drops_and_returns(variants: TestLake) -> None:
+    lake, build = variants, variants.build
+    for key in (1, 2):
+        build.create(DOC, doc(key, f"[{key}]"))
+    build.seal()
+    lake.merge_well()
+    build.schema(LATER, renamed={"k": "j"}, filled={"more": None})
+    build.create(LATER, {"id": 3, "k": "[3]", "v": "a", "more": "{}"})
+    build.seal()
+    lake.merge_well()
+    names = ["id", "k", "k_variant", "v", "more", "more_variant"]
+    rows = [
+        dict(zip(names, (n, f"[{n}]", f"[{n}]", "a", m, m), strict=True)) for n, m in ((1, None), (2, None), (3, "{}"))
+    ]
+    assert shown(lake, LATER) == rows
+    without = table("t", id=pa.int64(), v=pa.string())
+    build.schema(without)
+    build.update(without, {"id": 2, "v": "b"})
+    build.seal()
+    lake.merge_well()
+    rows[1] |= {"k": None, "k_variant": None, "v": "b"}
+    assert shown(lake, LATER) == rows
+    done(lake, "rebuild", {"table": "shop.t"})
+    assert shown(lake, LATER) == rows
+    lake.drop_columns = True
+    build.schema(DOC)
+    build.create(DOC, doc(4, "[4]"))
+    build.seal()
+    lake.merge_well()
+    assert shown(lake) == [both(n, None, None, v) for n, v in ((1, "a"), (2, "b"), (3, "a"))] + [both(4, "[4]", "[4]")]
+
+
+def test_two_documents_swap_their_names(variants: TestLake) -> None:
+    lake, build = variants, variants.build
+    two = json_in(table("t", id=pa.int64(), a=pa.string(), b=pa.string()), a="json", b="json")
+    build.create(two, {"id": 1, "a": "[1]", "b": "[2]"})
+    build.seal()
+    lake.merge_well()
+    build.schema(two, renamed={"a": "b", "b": "a"})
+    build.create(two, {"id": 2, "a": "[3]", "b": "[4]"})
+    build.seal()
+    lake.merge_well()
+    swapped = [("[2]", "[2]", "[1]", "[1]"), ("[3]", "[3]", "[4]", "[4]")]
+    assert [tuple(row[n] for n in ("a", "a_variant", "b", "b_variant")) for row in shown(lake, two)] == swapped
+    path = lake.table(two)
+    assert {*lake.rows(two, provenance=True)[0]} == {*lake.rows(two)[0], *(f.name for f in PROVENANCE)}
+    operations = [delta_log.operation(path, n) for n in range((delta_log.version(path) or 0) + 1)]
+    assert "UPDATE" not in operations  # they were renamed, not filled anew
+
+
+def test_a_column_that_is_no_json_any_more_loses_its_variant(variants: TestLake) -> None:
+    lake, build = variants, variants.build
+    build.create(DOC, doc(1, "[1]"))
+    build.seal()
+    lake.merge_well()
+    plain = table("t", id=pa.int64(), j=pa.string(), v=pa.string(), w=pa.string())
+    build.schema(plain)
+    build.create(plain, {**doc(2, "[2]"), "w": "w"})
+    build.seal()
+    lake.merge_well()
+    assert shown(lake, plain) == [{**doc(1, "[1]"), "w": None}, {**doc(2, "[2]"), "w": "w"}]
+
+
+def test_a_column_of_the_source_with_the_name_of_a_variant_stops_its_table_alone(variants: TestLake) -> None:
+    lake, build = variants, variants.build
+    other = json_in(replace(DOC, table=replace(DOC.table, name="other")), j="jsonb")
+    build.create(DOC, doc(1, "[1]"))
+    build.create(other, doc(1, "[1]"))
+    build.seal()
+    lake.merge_well()
+    taken = json_in(table("t", id=pa.int64(), j=pa.string(), J_variant=pa.string(), v=pa.string()), j="json")
+    build.schema(taken)
+    build.create(taken, {**doc(2, "[2]"), "J_variant": "x"})
+    build.create(other, doc(2, "[2]"))
+    build.seal()
+    lake.merge()
+    assert status(lake).state is State.STOPPED
+    said = str(status(lake).error)
+    assert "the source has a column J_variant: the VARIANT of j cannot be named j_variant" in said
+    assert 'json_as = "text" under [lake.tables."shop.t"]' in said
+    assert [row["j_variant"] for row in shown(lake, other)] == ["[1]", "[2]"]
+    lake.json_as = "text"
+    lake.merge_well()
+    assert [row["J_variant"] for row in shown(lake, taken)] == [None, "x"]
+
+
+def test_a_variant_that_is_not_its_texts_is_found_and_a_dump_of_the_row_mends_it(variants: TestLake) -> None:
+    lake, build = variants, variants.build
+    for key, j in ((1, '{"a": 1}'), (2, None), (3, TWICE), (4, "[4]")):
+        build.create(DOC, doc(key, j))
+    build.seal()
+    lake.merge_well()
+    right = shown(lake)
+    harm = "UPDATE delta.`{}` SET j_variant = parse_json('{{\"a\": 2}}') WHERE id < 4"
+    lake.spark.sql(harm.format(lake.table(DOC)))
+
+    def seen() -> list[str | None]:
+        pinned = Pin(delta_log.version(lake.table(DOC)) or 0, build.offset, build.segment, build.offset)
+        return [
+            row.row.j for row in expected.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
+        ]
+
+    assert seen() == [f'{{"a": 1}}{OTHER}', OTHER, f"{TWICE}{OTHER}", "[4]"]
+    build.chunk(DOC, [doc(1, '{"a": 1}'), doc(2, None), doc(3, TWICE), doc(4, "[4]")], dump="mends")
+    build.seal()
+    (merged,) = lake.merge_well()
+    assert (merged.tables[0].updated, merged.tables[0].unchanged) == (3, 1)
+    assert shown(lake) == right
+    assert seen() == ['{"a": 1}', None, TWICE, "[4]"]
+    lake.spark.sql(harm.format(lake.table(DOC)))
+    replay(lake, 1, build.offset)
+    assert shown(lake) == right
+
+
+def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
+    lake: TestLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(lake)
+    (before,) = lake.cuts()
+    lake.json_as = "variant"
+    lake.build.update(DOC, doc(2, "[0]"))
+    for key in (4, 5, 6):
+        lake.build.create(DOC, doc(key, f"[{key}]"))
+    lake.build.seal()
+    lake.merge_well()
+    lake.build.update(DOC, doc(5, "[0]"))  # a deletion vector beside the file that the last merge has written
+    lake.build.seal()
+    lake.merge_well()
+    right = [FILLED[0], both(2, "[0]", "[0]"), FILLED[2]]
+    right += [both(4, "[4]", "[4]"), both(5, "[0]", "[0]"), both(6, "[6]", "[6]")]
+    newest = find(lake.location, None).cut
+    time_travel.check(lake.location, newest)
+    size = footprint.of_table(lake.table(DOC), "shop.t", Patience(None), rows=6)
+    assert size is not None and size.deleted
+    monkeypatch.setattr(clustering, "FILES", 0)  # all files count as mixed
+    task = lake_tasks.file(lake.location, maintenance.KIND, {"tables": []})
+    lake.merger(config=_config(tmp_path)).task()
+    came = lake_tasks.outcome(lake.location, task.id)
+    assert came is not None and came.error is None and came.result is not None, came
+    (found,) = came.result["tables"]
+    assert {"joined", "clustered"} & {*found["done"]} and (found["rows"], found["deleted"]) == (6, 0)
+    assert shown(lake) == right
+    time_travel.check(lake.location, newest)
+    then = views.at_cut(lake.spark, lake.location, cut=newest.number).table("shop.t")
+    assert then.where("variant_get(j_variant, '$[0]', 'int') = 0").count() == 2
+    first = views.at_cut(lake.spark, lake.location, cut=before["cut"]).table("shop.t")
+    assert "j_variant" not in first.columns and first.count() == 3
+    with pytest.raises(PySparkException, match="VARIANT"):  # why what they print is compared
+        then.where("j_variant = j_variant").count()
+
+
+def _config(directory: Path) -> Config:
+    return Config.model_validate(
+        {
+            "source": {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]},
+            "staging": {"path": str(directory / "staging")},
+            "state": {"url": f"sqlite:///{directory / 'state.db'}"},
+            "lake": {"path": str(directory / "lake")},
+        }
+    )
+
+
+def test_a_table_that_is_made_anew_or_keeps_its_columns_has_its_variants_too(lake: TestLake) -> None:
+    filled(lake)
+    lake.json_as, lake.changes = "variant", "ignore"
+    wider = json_in(table("t", id=pa.int64(), j=pa.string(), v=pa.string(), more=pa.string()), j="jsonb", more="json")
+    named_so = json_in(table("t", id=pa.int64(), j=pa.string(), j_variant=pa.string(), v=pa.string()), j="jsonb")
+    lake.build.schema(named_so)
+    lake.build.create(named_so, {**doc(4, "[4]"), "j_variant": "left out"})
+    lake.build.seal()
+    lake.merge_well()
+    assert shown(lake) == [*FILLED, both(4, "[4]", "[4]")] and status(lake).ignored == ["j_variant"]
+    lake.build.schema(wider)
+    lake.build.seal()
+    lake.merge_well()
+    assert status(lake).ignored == ["more"]
+    lake.json_as = "text"
+    done(lake, "rebuild", {"table": "shop.t"})
+    assert shown(lake) == [doc(1, '{"a": 1}'), doc(2, None), doc(3, TWICE), doc(4, "[4]")]
+    lake.json_as = "variant"
+    done(lake, "rebuild", {"table": "shop.t"})
+    assert shown(lake) == [*FILLED, both(4, "[4]", "[4]")]
+    rebuilt = lake.spark.read.format("delta").load(str(lake.table(DOC))).schema
+    assert rebuilt["j_variant"].metadata == METADATA  # so that no merge fills it again
+    done(lake, "reset", {"table": "shop.t"})
+    since = lake.build.offset
+    lake.build.chunk(wider, [{**doc(1, "[1]"), "more": "{}"}], dump="dump1")
+    lake.build.finished(wider, "dump1", since=since, since_segment=lake.build.segment + 1)
+    lake.build.seal()
+    lake.merge_well()
+    assert shown(lake, wider) == [{**both(1, "[1]", "[1]"), "more": "{}", "more_variant": "{}"}]
+    commits = delta_log.version(lake.table(DOC))
+    lake.build.create(wider, {**doc(2, "[2]"), "more": None})
+    lake.build.seal()
+    lake.merge_well()
+    assert delta_log.version(lake.table(DOC)) == (commits or 0) + 1  # they are known to be filled

@@ -1,0 +1,156 @@
+"""Tables that stop alone: which problems do that, what is passed over, and that nothing is missed in the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import control, intake, reload, requests, stopped, wiring
+from dblog_core.config import Config
+from dblog_core.errors import RequestError, SourceRefused
+from dblog_core.interfaces import Problem
+from dblog_core.requests import DumpRequest
+from dblog_core.status import status
+from tests.fake_source import FakeSource
+from tests.unit.test_reload import A, B, Crash, World, until
+
+ALONE = Problem("shop.a has lost its key", "give it one", table="shop.a")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Of which `problems` are what its source finds."""
+    world = World(tmp_path, monkeypatch)
+    world.write("shop.?")
+    world.problems = []  # type: ignore[attr-defined]
+    problems = world.problems  # type: ignore[attr-defined]
+    tables = FakeSource.tables
+    monkeypatch.setattr(FakeSource, "check", lambda self: list(problems))
+    monkeypatch.setattr(FakeSource, "refused", lambda self: tuple(p for p in problems if p.table))
+    monkeypatch.setattr(
+        FakeSource,
+        "tables",
+        lambda self: tuple(t for t in tables(self) if str(t.table) not in {p.table for p in problems}),
+    )
+    return world
+
+
+def problems(world: World) -> list[Problem]:
+    found: list[Problem] = world.problems  # type: ignore[attr-defined]
+    return found
+
+
+def begun(world: World) -> None:
+    world.capture()
+    world.put(A, 1, 2)
+    world.put(B, 1)
+    world.capture()
+
+
+def dumps(world: World) -> list[tuple[str, ...]]:
+    return [tuple(d.tables) for d in control.dumps(world.state)]
+
+
+def shown(config: Config) -> dict[str, str]:
+    return {t["table"]: t["error"] for t in status(config)["tables"] if t["state"] == "stopped"}
+
+
+def test_a_problem_of_one_table_stops_a_capture_only_if_the_table_is_new_to_it(world: World) -> None:
+    problems(world).append(ALONE)
+    with pytest.raises(SourceRefused, match=r"shop\.a has lost its key"):
+        world.capture()
+    problems(world).clear()
+    begun(world)
+    problems(world).append(ALONE)
+    world.capture()
+    world.write("shop.?", more='[source.keys]\n"shop.a" = ["v"]')
+    with pytest.raises(SourceRefused):  # another key is asked for than was in force
+        world.capture()
+    problems(world).append(replace(ALONE, table=None))
+    world.write("shop.?")
+    with pytest.raises(SourceRefused):
+        world.capture()
+
+
+def test_a_stopped_table_is_passed_over_and_dumped_once_it_is_mended(world: World) -> None:
+    begun(world)
+    problems(world).append(ALONE)
+    world.put(A, 3)
+    world.put(B, 2)
+    world.capture()
+    assert [line["key"]["id"] for line in world.lines(A)[-2:]] == [1, 2]
+    assert [line["key"]["id"] for line in world.lines(B)[-1:]] == [2]
+    assert "shop.a has lost its key" in shown(world.config)["shop.a"] and "give it one" in shown(world.config)["shop.a"]
+    with pytest.raises(RequestError, match=r"shop\.a has lost its key"):
+        requests.submit(world.config, DumpRequest(("shop.a",)))
+    assert dumps(world) == []
+    problems(world).clear()
+    world.put(A, 4)
+    world.capture()
+    assert dumps(world) == [("shop.a",)] and shown(world.config) == {}
+    marks = [mark for m in wiring.open_staging(world.config).manifests(after=0) for mark in m.marks if mark.dump]
+    assert [(mark.op, mark.table, mark.dump) for mark in marks] == [("s", "shop.a", control.dumps(world.state)[0].id)]
+    assert world.lines(A)[-1]["key"] == {"id": 4} and world.lines(A)[-1]["offset"] > marks[0].offset
+    with world.capturing():
+        until(lambda: world.replayed(A) == world.held(A))
+
+
+def test_a_crash_before_a_mended_table_is_forgotten_has_it_dumped_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(world)
+    problems(world).append(ALONE)
+    world.put(A, 3)
+    world.capture()
+    problems(world).clear()
+
+    def die(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stopped, "change", die)
+        with pytest.raises(Crash):
+            world.capture()
+    assert dumps(world) == [("shop.a",)] and set(shown(world.config)) == {"shop.a"}
+    world.capture()
+    assert dumps(world) == [("shop.a",)] * 2 and shown(world.config) == {}
+
+
+def test_a_mended_table_that_cannot_be_dumped_yet_is_not_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(world)
+    problems(world).append(ALONE)
+    world.capture()
+    problems(world).clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(intake, "_request", lambda *_: {})
+        world.capture()
+    assert dumps(world) == [] and set(shown(world.config)) == {"shop.a"}
+    world.capture()
+    assert dumps(world) == [("shop.a",)] and shown(world.config) == {}
+
+
+def test_a_dump_of_a_table_that_stops_ends_and_says_why(world: World) -> None:
+    begun(world)
+    dump_id = requests.submit(world.config, DumpRequest(("shop.?",)))
+    problems(world).append(ALONE)
+    world.capture()
+    tasks = {task.table: task.error for task in control.dump(world.state, dump_id).tasks}
+    assert "shop.a has lost its key" in str(tasks["shop.a"]) and tasks["shop.b"] is None
+
+
+def test_a_running_capture_stops_and_mends_without_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reload, "NEWCOMERS", 0.1)
+    begun(world)
+    with world.capturing():
+        problems(world).append(ALONE)
+        until(lambda: bool(shown(world.config)))
+        world.put(B, 7)
+        until(lambda: (7,) in world.replayed(B))
+        problems(world).clear()
+        world.put(A, 8)
+        until(lambda: shown(world.config) == {} and world.replayed(A) == world.held(A))
