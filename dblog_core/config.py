@@ -109,7 +109,7 @@ class ColumnRules(_Section):
     exclude: tuple[str, ...] = Field(default=(), description="columns that never reach staging")
     mask: tuple[str, ...] = Field(default=(), description="columns whose values become ***** (text) or the type's zero")
     hash: tuple[str, ...] = Field(default=(), description="columns whose values become their SHA-256 in hex")
-    staged_as: dict[str, Literal["double", "text", "bigint", "microseconds", "base64", "hex"]] = Field(
+    staged_as: dict[str, Literal["double", "text", "or_null", "bigint", "microseconds", "base64", "hex"]] = Field(
         default={}, description='another form than the usual one, by column: { price = "double" }'
     )
 

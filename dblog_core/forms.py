@@ -10,7 +10,7 @@ import base64
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -40,27 +40,34 @@ class Form:
     """`of`: the columns that it is for, in words. `convert` raises FormFault; NULL stays NULL.
 
     `fits` is what `check` asks of a column. A capture asks `takes` alone, of the type that is staged without the form:
-    shapes are known by these types, so that log and dump of one shape come to the same form.
+    shapes are known by these types, so that log and dump of one shape come to the same form. A form that takes none is
+    read by the source itself (`printed`), as the column's own type.
     """
 
     of: str
-    type: pa.DataType
     fits: Callable[[Column], bool]
-    takes: Callable[[pa.DataType], bool]
-    convert: Callable[[pa.Array], pa.Array]
+    type: pa.DataType | None = None
+    takes: Callable[[pa.DataType], bool] = lambda kind: False
+    convert: Callable[[pa.Array], pa.Array] = lambda values: values
 
 
 def printed(schema: TableSchema, columns: Mapping[str, ColumnRules]) -> TableSchema:
     """The shape as its source is to read it: what `as_printed` names is text from the beginning, as the server prints,
-    since some of its values have no other form: zero dates, infinity, years before 1, PostgreSQL's NaN in decimals."""
+    since some of its values have no other form: zero dates, infinity, years before 1, PostgreSQL's NaN in decimals; or
+    these values are NULL (`or_null`)."""
     rules = columns.get(str(schema.table))
-    if rules is None or not any(as_printed(c, rules.staged_as) and c.name not in schema.key for c in schema.columns):
+    if rules is None or not rules.staged_as:
         return schema
-    shown = (
-        Column(c.name, c.source_type, pa.string()) if c.name not in schema.key and as_printed(c, rules.staged_as) else c
-        for c in schema.columns
-    )
-    return TableSchema(schema.table, tuple(shown), schema.key)
+    shown = tuple(c if c.name in schema.key else _printed(c, rules.staged_as) for c in schema.columns)
+    return TableSchema(schema.table, shown, schema.key)
+
+
+def _printed(column: Column, staged_as: Mapping[str, str]) -> Column:
+    if as_printed(column, staged_as):
+        return Column(column.name, column.source_type, pa.string())
+    if staged_as.get(column.name) == "or_null" and not pa.types.is_string(column.type) and _is_moment(column):
+        return replace(column, or_null=True)
+    return column
 
 
 def as_printed(column: Column, staged_as: Mapping[str, str]) -> bool:
@@ -189,19 +196,20 @@ def _is_integer(kind: pa.DataType) -> bool:
 
 
 FORMS: dict[str, Form] = {
-    "double": Form("decimals", pa.float64(), _is_decimal, _is_number, _doubles),
+    "double": Form("decimals", _is_decimal, pa.float64(), _is_number, _doubles),
     "text": Form(
         "decimals, dates and timestamps",
-        pa.string(),
         lambda c: _is_decimal(c) or _is_moment(c),
+        pa.string(),
         pa.types.is_decimal,
         digits,
     ),
+    "or_null": Form("dates and timestamps", _is_moment),
     "bigint": Form(
-        "whole decimals and unsigned 64 bits", pa.int64(), lambda c: _is_integer(c.type), _is_integer, _bigints
+        "whole decimals and unsigned 64 bits", lambda c: _is_integer(c.type), pa.int64(), _is_integer, _bigints
     ),
-    "microseconds": Form("times without a date and a zone", pa.int64(), _is_clock, pa.types.is_string, _microseconds),
-    "base64": Form("binary columns", pa.string(), _is_binary, pa.types.is_binary, _each(_base64)),
-    "hex": Form("binary columns", pa.string(), _is_binary, pa.types.is_binary, _each(bytes.hex)),
+    "microseconds": Form("times without a date and a zone", _is_clock, pa.int64(), pa.types.is_string, _microseconds),
+    "base64": Form("binary columns", _is_binary, pa.string(), pa.types.is_binary, _each(_base64)),
+    "hex": Form("binary columns", _is_binary, pa.string(), pa.types.is_binary, _each(bytes.hex)),
 }
 """By the name that stands in the configuration."""

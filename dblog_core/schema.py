@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -33,11 +33,15 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name, the source's own type text, and the Arrow type of its values everywhere after decoding."""
+    """A column: its name, the source's own type text, and the Arrow type of its values everywhere after decoding.
+
+    `or_null`: dates and timestamps that the type does not hold are read as NULL; no part of the shape.
+    """
 
     name: str
     source_type: str
     type: pa.DataType
+    or_null: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

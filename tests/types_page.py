@@ -53,7 +53,7 @@ def _quoted(declared: str | tuple[str, ...], *values: str, edges: str = "", on: 
     return Row(listed, tuple(("'" + value.replace("'", "''") + "'", value) for value in values), edges, on)
 
 
-_NO_DATE = 'a date with a zero part or of no calendar: an error, NULL with `zero_dates = "null"`, or the server\'s text with `staged_as`'
+_NO_DATE = 'a date with a zero part or of no calendar: an error, NULL with `zero_dates = "null"`, or NULL or the server\'s text with `staged_as`'
 _CHARSETS = "`utf8mb4`, `utf8mb3`, `ascii`, `ucs2`, `utf16`, `utf16le`, `utf32` and all of one byte: as the server converts them (a byte that a set of one byte does not have is its `?`); in the others, bytes that stand for no character (half a pair of surrogates, say) are an error. All others are refused (below)"
 _NINES = "9" * 35 + "." + "9" * 30
 _SHAPES = ("point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon")
@@ -113,7 +113,7 @@ NAMES = {
     MARIADB: MYSQL_NAMES | {"geometrycollection", "inet4", "inet6", "uuid"},
 }
 
-_FAR = "before year 1, after 9999, `infinity` and `-infinity`: an error that names the column, or the server's text with `staged_as`"
+_FAR = "before year 1, after 9999, `infinity` and `-infinity`: an error that names the column, or the server's text or NULL with `staged_as`"
 _PRINTED = "the server's text"
 
 POSTGRES_ROWS = (

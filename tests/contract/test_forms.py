@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 from contextlib import closing
 from typing import Any
 
@@ -73,6 +74,8 @@ def is_form_of(form: str, value: Any, usual: Any, told: str | None) -> None:
     """By a way of its own. `told`: what the server prints of the column."""
     if usual is None:
         assert value is None
+    elif form == "or_null":
+        assert value == usual
     elif form == "base64":
         assert base64.b64decode(value) == usual
     elif form == "hex":
@@ -154,8 +157,9 @@ ODD = {
 """Dates without another form, and some that have one."""
 
 
-def test_dates_that_have_no_other_form_are_staged_as_the_servers_text(
-    database: Database, source_config: Config, source: Source
+@pytest.mark.parametrize("form", ["text", "or_null"])
+def test_dates_that_have_no_other_form_are_staged_as_the_servers_text_or_null(
+    database: Database, source_config: Config, source: Source, form: str
 ) -> None:
     on_postgres = database.kind == "postgres"
     kinds = ("date", "timestamp", "timestamptz") if on_postgres else ("date", "datetime(3)", "timestamp(6) NULL")
@@ -168,7 +172,7 @@ def test_dates_that_have_no_other_form_are_staged_as_the_servers_text(
     values = ", ".join(f"({n}, '{text}', '{text}', '{own[n % len(own)]}')" for n, text in enumerate(given))
     mode = "SET TimeZone = 'UTC'" if on_postgres else "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'"
     run(database, mode, f"INSERT INTO a VALUES {values}", "INSERT INTO a (id) VALUES (99)")
-    columns = {f"{database.schema}.a": ColumnRules.model_validate({"staged_as": dict.fromkeys(names, "text")})}
+    columns = {f"{database.schema}.a": ColumnRules.model_validate({"staged_as": dict.fromkeys(names, form)})}
     rules, ruled = Rules(columns), open_source(source_config.source.model_copy(update={"columns": columns}))
     with closing(ruled.open_reader()) as reader:
         schema = shape(database, reader)
@@ -180,10 +184,21 @@ def test_dates_that_have_no_other_form_are_staged_as_the_servers_text(
     chunk = {row["id"]: row for row in rules.rows(schema, read.rows).to_pylist()}
     told = printed(database, schema)
     assert staged(ruled, position, rules) == chunk
-    assert {key: {name: row[name] for name in names} for key, row in chunk.items()} == {
-        key: {name: row[name] for name in names} for key, row in told.items()
-    }
-    assert chunk[0]["d"] == given[0] and chunk[99]["d"] is None
+    if form == "text":
+        assert {key: {name: row[name] for name in names} for key, row in chunk.items()} == {
+            key: {name: row[name] for name in names} for key, row in told.items()
+        }
+        assert chunk[0]["d"] == given[0] and chunk[99]["d"] is None
+        return
+    days = [dt.date.fromisoformat(text) if n >= 4 else None for n, text in enumerate(given)]
+    assert {key: row["d"] for key, row in chunk.items()} == {**dict(enumerate(days)), 99: None}
+    for n, day in enumerate(days):
+        moment = None if day is None else dt.datetime.combine(day, dt.time())
+        assert chunk[n]["t"] == moment
+        if on_postgres:
+            assert chunk[n]["z"] == (None if moment is None else moment.replace(tzinfo=dt.UTC))
+        else:
+            assert chunk[n]["z"] == (dt.datetime(2001, 2, 3, 4, 5, 6, 7, dt.UTC) if n % 2 else None)
 
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)

@@ -272,7 +272,8 @@ class Oracle:
             ghosts = [k for k in self.rows if self._offsets[k] <= line.since and k not in line.dumped]
             self.seen["ghost removed"] += len(ghosts)
             for key in ghosts:
-                del self.rows[key]
+                if UNKNOWN in self.rows.pop(key).values():
+                    self.withheld.add(key)  # a dump of the key, asked for by then, tells that it is gone
             return
         assert line.key is not None
         self._offsets[line.key] = line.offset

@@ -90,9 +90,9 @@ def test_forms_are_those_of_a_columns_type() -> None:
         "time(6)": ["microseconds"],
         "time without time zone": ["microseconds"],
         "time with time zone": [],
-        "timestamp(3) without time zone": ["text"],
+        "timestamp(3) without time zone": ["text", "or_null"],
         "daterange": [],
-        "datetime": ["text"],
+        "datetime": ["text", "or_null"],
         "blob": ["base64", "hex"],
         "int": [],
     }
@@ -114,6 +114,9 @@ def test_moments_are_text_from_the_source_on_and_never_in_a_key() -> None:
     schema = TableSchema(TABLE, columns, ("k",))
     rules = {"shop.t": ColumnRules(staged_as={"k": "text", "c": "text"})}
     assert [c.type for c in printed(schema, rules).columns] == [pa.timestamp("us"), pa.string(), pa.timestamp("us")]
+    rules = {"shop.t": ColumnRules(staged_as={"k": "or_null", "c": "or_null"})}
+    assert printed(schema, rules).fingerprint == schema.fingerprint
+    assert [c.or_null for c in printed(schema, rules).columns] == [False, True, False]
     assert printed(schema, {}) is schema and printed(schema, {"shop.t": ColumnRules()}) is schema
 
 

@@ -52,7 +52,8 @@ class ValueFault(ValueError):
 _UNREADABLE = (ValueError, IndexError, KeyError, struct.error)
 """What reading a value that is none may raise."""
 ZERO_DATE_FIX = (
-    'correct the value in the source, set source.zero_dates = "null", or stage the column as text (staged_as)'
+    'correct the value in the source, set source.zero_dates = "null", or stage the column as "text" or "or_null" '
+    "(staged_as)"
 )
 
 
@@ -305,7 +306,7 @@ def _temporal(column: ColumnType, values: Values, zero_dates: str) -> pa.Array:
         raise _undecodable(bad, "it is no date or time of a server")
     present = values.present
     if missing.any():
-        if zero_dates != "null":
+        if zero_dates != "null" and not column.or_null:
             raise ValueFault(int(missing.argmax()), "is a date that does not exist (a zero date)", ZERO_DATE_FIX)
         present = ~missing if present is None else present & ~missing
     return columnar.fixed(numbers.astype(np.int32) if column.kind is Kind.DATE else numbers, present, column.arrow)

@@ -119,7 +119,9 @@ _MIDNIGHT, _LINE_END = "TIMESTAMP'2000-01-01 00:00:00'", "CHAR(10)"
 def _present(column: Column, zero_dates: str) -> str:
     """The column, NULL where its date does not exist and is staged as none."""
     name = selected(column) if _base(column) in NATIVE else quoted(column.name)
-    if zero_dates != "null" or not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
+    if not (zero_dates == "null" or column.or_null) or not (
+        pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)
+    ):
         return name
     exists = f"{name} >= '0001-01-01' AND DAYOFMONTH({name}) BETWEEN 1 AND DAYOFMONTH(LAST_DAY({name}))"
     return f"IF({exists}, {name}, NULL)"

@@ -103,7 +103,8 @@ def typed(version: TableVersion, schema: TableSchema) -> TableVersion:
     """The version whose columns become the types of another schema of the same columns."""
     if schema is version.schema:
         return version
-    columns = (replace(c, arrow=given.type) for c, given in zip(version.columns, schema.columns, strict=True))
+    pairs = zip(version.columns, schema.columns, strict=True)
+    columns = (replace(c, arrow=given.type, or_null=given.or_null) for c, given in pairs)
     return TableVersion(schema, tuple(columns))
 
 

@@ -36,7 +36,7 @@ def to_arrow(column: Column, raw: pa.BinaryArray, *, zero_dates: str) -> pa.Arra
     if pa.types.is_string(kind):
         return _plain_decimals(text) if column.source_type.startswith("decimal") else text
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return _dates(kind, text, zero_dates)
+        return _dates(kind, text, "null" if column.or_null else zero_dates)
     if pa.types.is_float32(kind):
         return text.cast(pa.float64()).cast(pa.float32(), safe=False)  # selected as its exact double
     return text.cast(kind)

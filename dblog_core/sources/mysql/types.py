@@ -43,7 +43,8 @@ class ColumnType:
     """A column's type in one table version of the log.
 
     `width`: bytes of a fixed value (PADDED: the length to pad to); `prefix`: bytes of the length before a variable one;
-    `precision`: digits, of BIT its bits; `decode`: for text that is not UTF-8; `labels`: of ENUM and SET, in order.
+    `precision`: digits, of BIT its bits; `decode`: for text that is not UTF-8; `labels`: of ENUM and SET, in order;
+    `or_null`: as a `Column`'s.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class ColumnType:
     scale: int = 0
     decode: Decode | None = None
     labels: tuple[str, ...] = ()
+    or_null: bool = False
 
 
 _SIGNED = {1: pa.int8(), 2: pa.int16(), 3: pa.int32(), 4: pa.int32(), 8: pa.int64()}

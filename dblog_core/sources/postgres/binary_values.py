@@ -55,6 +55,8 @@ def to_arrow(raw: Bytes, starts: Int64s, lengths: Int64s, column: Column, table:
         decode = _printer(arrow_type(column.source_type)) or decode
     if decode is None:
         raise ValueError(f"{column.source_type} is not supported")
+    if column.or_null:
+        decode = partial(decode, or_null=True)
     try:
         return decode(raw, starts, lengths)
     except _Refused as refused:
@@ -158,17 +160,27 @@ def _booleans(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [bitmap, bits])
 
 
-def _dates(raw: Bytes, starts: Int64s, lengths: Int64s) -> pa.Array:
+def _dates(raw: Bytes, starts: Int64s, lengths: Int64s, *, or_null: bool = False) -> pa.Array:
     values = _swapped(raw, starts, lengths, np.int32)
-    _checked(_first((values < _FIRST_DAY) | (values > _LAST_DAY)))
-    return fixed(values + np.int32(_UNIX_DAYS), _present(lengths), pa.date32())
+    present = _held(lengths, (values < _FIRST_DAY) | (values > _LAST_DAY), or_null=or_null)
+    return fixed(values + np.int32(_UNIX_DAYS), present, pa.date32())
 
 
-def _timestamps(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataType) -> pa.Array:
+def _timestamps(raw: Bytes, starts: Int64s, lengths: Int64s, *, kind: pa.DataType, or_null: bool = False) -> pa.Array:
     values = _swapped(raw, starts, lengths, np.int64)
-    _checked(_first((values < _FIRST_DAY * _MICROS) | (values >= (_LAST_DAY + 1) * _MICROS)))
+    outside = (values < _FIRST_DAY * _MICROS) | (values >= (_LAST_DAY + 1) * _MICROS)
+    present = _held(lengths, outside, or_null=or_null)
     values += _UNIX_MICROS
-    return fixed(values, _present(lengths), kind)
+    return fixed(values, present, kind)
+
+
+def _held(lengths: Int64s, outside: npt.NDArray[np.bool_], *, or_null: bool) -> npt.NDArray[np.bool_] | None:
+    """Which values are there, where those that are `outside` of the type are none or refused."""
+    if not or_null:
+        _checked(_first(outside))
+        return _present(lengths)
+    there = (lengths >= 0) & ~outside
+    return None if there.all() else there
 
 
 def _printer(usual: pa.DataType) -> _Decode | None:

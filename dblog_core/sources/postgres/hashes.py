@@ -104,7 +104,10 @@ class HashQuery:
         if pa.types.is_floating(kind):
             return [_float(f"{name}::float8" if kind == pa.float32() else name)]
         # The session's zone is UTC.
-        return [f"{name}::timestamp" if pa.types.is_timestamp(kind) and kind.tz else name]
+        value = f"{name}::timestamp" if pa.types.is_timestamp(kind) and kind.tz else name
+        if column.or_null:
+            return [f"CASE WHEN {value} >= '0001-01-01' AND {value} < '10000-01-01' THEN {value} END"]
+        return [value]
 
     def _formed(self, form: str, name: str) -> list[str]:
         """What `staged_as` stages, see `dblog_core.forms`."""

@@ -58,8 +58,14 @@ def comparable(source_type: str) -> str:
     return source_type
 
 
+_IN_RANGE = r"^\d{4}-[^B]*$"
+"""A date or timestamp from year 1 to 9999: not BC, and no infinity."""
+
+
 def from_text(values: pa.Array, target: Column, table: TableName) -> pa.Array:
     """Values in the server's text form as the column's Arrow type. Raises ValueOutOfRange where none is exact."""
+    if target.or_null:
+        values = pc.if_else(pc.match_substring_regex(values, _IN_RANGE), values, pa.scalar(None, values.type))
     try:
         return _convert(values, target.type)
     except (pa.ArrowInvalid, ValueError) as error:
@@ -118,13 +124,18 @@ def _first_bad(values: pa.Array, kind: pa.DataType) -> str:
     return "a value"
 
 
+def _or_null(column: Column) -> str:
+    moment = pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)
+    return ', or such values as NULL ("or_null")' if moment else ""
+
+
 def out_of_range(text: str, target: Column, table: TableName) -> ValueOutOfRange:
     """The error for a value that prints as `text`."""
     if pa.types.is_string(target.type):
         fix = "the database's encoding does not guarantee UTF-8: repair the text, or exclude the column"
     else:
         fix = (
-            f"change the value, or stage the column as text: "
+            f"change the value, or stage the column as text{_or_null(target)}: "
             f'[source.columns."{table}"] staged_as = {{ {target.name} = "text" }}, or exclude it there'
         )
     return ValueOutOfRange(
