@@ -170,7 +170,7 @@ def settled(
     for _ in range(_LOOKS):
         try:
             return *found, look(found[0])
-        except SourceError:
+        except (SourceError, RequestError):  # the server's words, or ours for a column that is gone
             if (now := resolve(config, request)) == found:
                 raise
             found = now

@@ -7,12 +7,13 @@ import random
 import subprocess
 import time
 from collections.abc import Callable, Collection
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dblog_core import wiring
+from dblog_core import control, wiring
 from dblog_core.config import Config
 from dblog_core.lake import State, read_status
 from dblog_core.staging.reader import lines
@@ -24,6 +25,7 @@ from tests.nemesis.replicas import Key, Row, values
 from tests.nemesis.workload import TABLES, Writers, column_of, create_tables
 
 CHAOS = 14.0  # seconds of kills, at least
+FILED = 60.0  # seconds until the first dump is filed: the machine may be busy
 RUNNING = {"capture": ("capture",), "work": ("work",), "merge": ("merge",)}
 MERGES_KILLED = 4
 """Of so many runs of a soak, one runs and kills merges too: Spark's starts are most of a run's work, and the seeded
@@ -117,6 +119,7 @@ def test_kills_lose_nothing_and_repeat_nothing(
         dblog.run("capture", "--until-current")
         with Writers(database, seed=soak_seed) as writers:
             first = dblog.start("dump", "--all")
+            wait_until_filed(config, first)
             with dumps:
                 chaos.run(CHAOS)
             kill(first)
@@ -136,6 +139,15 @@ def test_kills_lose_nothing_and_repeat_nothing(
         raise
     finally:
         dblog.close()
+
+
+def wait_until_filed(config: Config, command: subprocess.Popen[bytes]) -> None:
+    """The dump of all tables reaches every row: it is there before anything is killed."""
+    deadline = time.monotonic() + FILED
+    with closing(wiring.open_state(config)) as state:
+        while not control.dumps(state):
+            assert command.poll() is None and time.monotonic() < deadline, "the first dump was not filed"
+            time.sleep(0.1)
 
 
 def merge_to_the_end(dblog: Dblog, config: Config, merge: Callable[[Config], None]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dblog_core import control, requests
 from dblog_core.control import DumpStatus
-from dblog_core.errors import RequestError, SourceError
+from dblog_core.errors import DblogError, RequestError, SourceError
 from dblog_core.interfaces import ReadPlan
 from dblog_core.requests import DumpRequest, Typed
 from dblog_core.schema import TableSchema
@@ -317,8 +317,9 @@ def test_nobody_sees_a_dump_before_it_is_whole(world: World, monkeypatch: pytest
     assert len(control.dumps(world.state)) == 1
 
 
+@pytest.mark.parametrize("told", [SourceError("Unknown column"), RequestError("a column of this shape is gone")])
 def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, told: DblogError
 ) -> None:
     explain, said = requests_world.Reader.explain, []
 
@@ -330,7 +331,7 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
                 "orders", paid=pa.bool_(), **{f"c{len(said)}": pa.int64()}
             )
         if schema != world.database.schemas[schema.table] or there != schema:
-            raise SourceError("Unknown column")
+            raise told
         return explain(self, schema, **given)
 
     monkeypatch.setattr(requests_world.Reader, "explain", altered)

@@ -53,10 +53,11 @@ def to_arrow(raw: Bytes, starts: Int64s, lengths: Int64s, column: Column, table:
     decode = _decoder(column.source_type)
     if pa.types.is_string(column.type):
         decode = _printer(arrow_type(column.source_type)) or decode
+    elif column.or_null:
+        dates = pa.types.is_date(column.type)
+        decode = partial(_dates if dates else partial(_timestamps, kind=column.type), or_null=True)
     if decode is None:
         raise ValueError(f"{column.source_type} is not supported")
-    if column.or_null:
-        decode = partial(decode, or_null=True)
     try:
         return decode(raw, starts, lengths)
     except _Refused as refused:
