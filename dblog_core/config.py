@@ -311,6 +311,19 @@ class SparkConfig(_Section):
     conf: dict[str, str] = Field(default={}, description="more Spark settings, each value in quotes")
 
 
+class AirflowConfig(_Section):
+    """When Airflow's DAGs run by themselves."""
+
+    verify_every: Duration = Field(
+        default="7d", description='how often dblog_NAME_verify compares all tables, once it is unpaused; or "never"'
+    )
+    verify_repair: Flag = Field(default=False, description="true: what it finds is mended at once")
+    repair_every: Duration = Field(
+        default="1d", description='how often dblog_NAME_repair mends a slice, once it is unpaused; or "never"'
+    )
+    repair_slices: Whole = Field(default=30, ge=1, le=200, description="slices that are the full state together")
+
+
 class S3Config(_Section):
     """The object store behind paths that begin with s3://."""
 
@@ -345,6 +358,7 @@ class Config(_Section):
     lake: LakeConfig
     dump: DumpConfig = DumpConfig()
     spark: SparkConfig = SparkConfig()
+    airflow: AirflowConfig = AirflowConfig()
     s3: S3Config = S3Config()
 
 

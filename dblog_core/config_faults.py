@@ -148,9 +148,15 @@ def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[F
     yield from _s3(text, files=files)
 
 
+_LEAST = (
+    *(("staging", "keep", 60.0), ("lake", "keep", 3600.0), ("lake", "maintain_every", 60.0)),
+    *(("airflow", "verify_every", 60.0), ("airflow", "repair_every", 60.0)),
+)  # seconds
+
+
 def _ages(text: Text) -> Iterator[Fault]:
     """Who reads something needs its files for as long as it reads."""
-    for section, key, least in (("staging", "keep", 60.0), ("lake", "keep", 3600.0), ("lake", "maintain_every", 60.0)):
+    for section, key, least in _LEAST:
         given = text.text(section, key)
         if given is not None and re.match(durations.PATTERN, given) and durations.parse(given) < least:
             yield Fault((section, key), "is too short", f"give {durations.text(least)} or more")

@@ -78,11 +78,11 @@ def cut(
     stride = _stride(rows_in_table, options, wanted, whole=open_ended)
     if sparing and (number := min(count(read.rows, options, wanted), int(options["workers"]))) > 1:
         enough = -(-read.rows * (number - 1) // number)
-        sample, step = _sample(reader, schema, ends, every=stride, enough=enough)
-        return _balanced(sample, step, ends, max(read.rows, len(sample) * step), number)
-    sample, step = _sample(reader, schema, ends, every=stride)
-    rows = _rows(len(sample) * step, step, rows_in_table if open_ended else None)
-    parts = _balanced(sample, step, ends, rows, count(rows, options, wanted))
+        keys, step = sample(reader, schema, ends, every=stride, enough=enough)
+        return _balanced(keys, step, ends, max(read.rows, len(keys) * step), number)
+    keys, step = sample(reader, schema, ends, every=stride)
+    rows = _rows(len(keys) * step, step, rows_in_table if open_ended else None)
+    parts = _balanced(keys, step, ends, rows, count(rows, options, wanted))
     return [_scaled(part, read.rows, rows) for part in parts] if filters else parts
 
 
@@ -117,7 +117,19 @@ def _stride(rows: int, options: Json, wanted: int | None, *, whole: bool) -> int
     return max(1, finest, -(-rows // SAMPLE) if whole else 0)
 
 
-def _sample(
+def ordered_alike(schema: TableSchema) -> bool:
+    """Whether Spark orders the table's keys as every database does, so that the lake can tell which are in a range."""
+    types = pa.types
+    tests = (types.is_integer, types.is_decimal, types.is_date, types.is_timestamp, types.is_binary)
+    return all(any(test(column.type) for test in tests) for column in schema.key_columns)
+
+
+def as_json(keys: Sequence[Key]) -> list[Any]:
+    """Keys as ranges have them."""
+    return [key_to_json(key) for key in keys]
+
+
+def sample(
     reader: ChunkReader, schema: TableSchema, ends: Range, *, every: int, enough: int | None = None
 ) -> tuple[list[Key], int]:
     """Evenly spaced keys of the range, at most SAMPLE, of its first `enough` rows; and how many rows lie from one to

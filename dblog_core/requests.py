@@ -334,13 +334,7 @@ def _may_heal(ends: Range, schema: TableSchema) -> bool:
     """Whether the lake can tell which of its rows lie in the range: it must order the key as the database does."""
     if ends.key_from is None and ends.key_to is None:
         return True
-    return all(_ordered_alike(column.type) for column in schema.key_columns)
-
-
-def _ordered_alike(kind: pa.DataType) -> bool:
-    types = pa.types
-    tests = (types.is_integer, types.is_decimal, types.is_date, types.is_timestamp, types.is_binary)
-    return any(test(kind) for test in tests)
+    return ranges.ordered_alike(schema)
 
 
 def _task(

@@ -38,12 +38,14 @@ class Judge:
         self._numbers = itertools.count()
 
     def compare(self, task: Task, table: Location, *, most: int = MOST_KEYS) -> Answer:
-        """Every key of either side, or the asked ones."""
+        """Every key of either side, those within the ranges, or the asked ones."""
         schema = task.shape
         source = self._source(task, schema)
         found, lake = self._expected(task, table, schema)
         asked = source.select("key") if task.asked else None
         rows = self._within(self._rows(task, lake, found, schema), asked)
+        if task.within:
+            rows = rows.where(reduce(Column.__or__, (_between(schema, *ends) for ends in task.within)))
         seen = Observation()
         odd = _odd(source, _hashed(rows, schema), seen, schema).localCheckpoint(eager=True)
         counts = seen.get
@@ -227,7 +229,15 @@ def _json(key: dict[str, Any], schema: TableSchema) -> Any:
     return key_to_json(tuple(key[name] for name in schema.key))
 
 
+def _between(schema: TableSchema, after: Any, upto: Any) -> Column:
+    inside = F.lit(True) if after is None else ~_upto(schema, after)
+    return inside if upto is None else inside & _upto(schema, upto)
+
+
 def _upto(schema: TableSchema, bound: Any) -> Column:
-    """Keys up to `bound`; the key is one column, which Spark orders as the source does."""
-    (column,), (value,) = schema.key_columns, key_from_json(bound, schema)
-    return F.col(f"key.{quoted(column.name)}") <= literal(value, column)
+    """Keys up to `bound`; of types that Spark orders as the source does."""
+    condition = F.lit(True)
+    for column, part in reversed(list(zip(schema.key_columns, key_from_json(bound, schema), strict=True))):
+        own, other = F.col(f"key.{quoted(column.name)}"), literal(part, column)
+        condition = (own < other) | ((own == other) & condition)
+    return condition

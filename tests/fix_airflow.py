@@ -34,6 +34,8 @@ url = "sqlite:///{root}/state.db"
 ttl = 4
 [lake]
 path = "{root}/lake"
+[airflow]
+repair_slices = 2
 """
 _TABLES = (
     "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40))",

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from dblog_core.config import Config
 from dblog_core.hashes import HASH, row_hash
 from dblog_core.schema import TableSchema
-from dblog_core.values import Key, key_to_json, keys_of
+from dblog_core.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from dblog_core.wiring import open_staging
 
@@ -70,6 +70,8 @@ class PlainLake:
         source = self._source(task, schema)
         since = task.upto if self.blind else task.since
         then, now, passed = self._replayed(schema, since, task.upto)
+        if task.within:
+            now = {key: row for key, row in now.items() if _inside(key, task, schema)}
         keys = source.keys() if task.asked else source.keys() | now.keys()
         if task.ask is Ask.COLUMNS:
             both = [key for key in keys if key in now and key not in passed]
@@ -132,6 +134,11 @@ class PlainLake:
                 for number, row in enumerate(rows):
                     if number not in chunk.evicted:
                         yield Event(chunk.first_offset + number, _key(row, schema), row, log=False)
+
+
+def _inside(key: Key, task: Task, schema: TableSchema) -> bool:
+    ends = [[None if end is None else key_from_json(end, schema) for end in pair] for pair in task.within]
+    return any((after is None or key > after) and (upto is None or key <= upto) for after, upto in ends)
 
 
 def _event(line: Row, schema: TableSchema) -> Event:

@@ -7,18 +7,21 @@ no other's; `faults` tells of it, for a DAG file of its own whose import error A
 from __future__ import annotations
 
 import datetime as dt
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
+from dblog_core import durations
 from dblog_core.airflow.capture import CaptureSensor
 from dblog_core.airflow.doorbell import sealed_segments
 from dblog_core.airflow.dump import DUMP, CloseDump, CompleteDump, PlanDump, WorkDump
 from dblog_core.airflow.engine import KEEP_TRYING, ONLY_TRANSIENT
-from dblog_core.airflow.form import form
+from dblog_core.airflow.form import form, repair_form, replay_form, verify_form
+from dblog_core.airflow.lake import MaintainLake, RepairSlice, ReplayInterval, VerifyTables
 from dblog_core.airflow.merge import MergeOperator
 from dblog_core.config import Config, load
 from dblog_core.errors import ConfigError
@@ -27,6 +30,7 @@ DIRECTORY = "DBLOG_CONFIG_DIR"
 _BEGINNING = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)  # without a start date a continuous DAG never gets a second run
 _SECOND = dt.timedelta(seconds=1)
 _SLICE, _STANDBY_SLICE = 1800.0, 1370.0  # seconds; unequal, so that the two seldom end together
+_TWICE: dict[str, Any] = {"retries": 2, "retry_policy": ONLY_TRANSIENT, "retry_delay": 10 * _SECOND}
 _FIRST = 1000  # priority: a capture that waits behind dump workers would keep them waiting
 
 
@@ -79,6 +83,10 @@ def source_dags(file: Path, config: Config) -> tuple[DAG, ...]:
         _capture(file, config, "capture_standby", _STANDBY_SLICE),
         _dump(file, config),
         _merge(file, config),
+        _replay(file, config),
+        _verify(file, config),
+        _repair(file, config),
+        _maintenance(file, config),
     )
 
 
@@ -130,6 +138,59 @@ def _merge(file: Path, config: Config) -> DAG:
     with _dag(file, config, "merge", text, schedule=schedule, max_active_runs=1, is_paused_upon_creation=False) as dag:
         MergeOperator(task_id="merge", config_file=str(file), retries=2, retry_delay=dt.timedelta(seconds=10))
     return dag
+
+
+def _replay(file: Path, config: Config) -> DAG:
+    text = (
+        f"Applies the last change of every key of `{config.source.name}` that changed in an hour again: what was "
+        "damaged in the lake since comes back. A backfill replays many hours; a trigger, any interval."
+    )
+    hourly = CronDataIntervalTimetable("0 * * * *", timezone="UTC")
+    options = {"params": replay_form(config), "max_active_runs": 1}
+    with _dag(file, config, "replay", text, schedule=hourly, **options) as dag:
+        ReplayInterval(task_id="replay", config_file=str(file), **_TWICE)
+    return dag
+
+
+def _verify(file: Path, config: Config) -> DAG:
+    text = (
+        f"Compares the tables of `{config.source.name}` with the lake, row by row, while both change. A capture must "
+        "be running. A run fails where something differs in its end; with `repair` it mends that first."
+    )
+    options = {"params": verify_form(config), "max_active_runs": 1}
+    with _dag(file, config, "verify", text, schedule=_every(config.airflow.verify_every), **options) as dag:
+        VerifyTables(task_id="verify", config_file=str(file), **_TWICE)
+    return dag
+
+
+def _repair(file: Path, config: Config) -> DAG:
+    every, slices = config.airflow.repair_every, config.airflow.repair_slices
+    text = (
+        f"Compares a slice of the keys of every table of `{config.source.name}` with the lake, and mends what differs. "
+        f"{slices} intervals in a row are the full state, and so is a backfill of as many. A capture must be running."
+    )
+    period = durations.parse(every) if math.isfinite(durations.parse(every)) else 86_400.0
+    options = {"params": repair_form(config), "max_active_runs": 1}
+    with _dag(file, config, "repair", text, schedule=_every(every), **options) as dag:
+        RepairSlice(task_id="repair", config_file=str(file), slices=slices, period=period, **_TWICE)
+    return dag
+
+
+def _maintenance(file: Path, config: Config) -> DAG:
+    text = (
+        f"Joins small files of the lake of `{config.source.name}`, and removes what is older than it is kept, in lake "
+        "and staging. No row changes."
+    )
+    every = _every(config.lake.maintain_every)
+    options = {"max_active_runs": 1, "is_paused_upon_creation": False}
+    with _dag(file, config, "maintenance", text, schedule=every, **options) as dag:
+        MaintainLake(task_id="maintain", config_file=str(file), **_TWICE)
+    return dag
+
+
+def _every(duration: str) -> DeltaDataIntervalTimetable | None:
+    seconds = durations.parse(duration)
+    return DeltaDataIntervalTimetable(dt.timedelta(seconds=seconds)) if math.isfinite(seconds) else None
 
 
 def _dag(file: Path, config: Config, kind: str, text: str, **options: Any) -> DAG:

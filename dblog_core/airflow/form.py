@@ -33,12 +33,51 @@ _SIZE = r"^\s*(\d+\s*[KMGTkmgt]?[Bb]?)?\s*$"
 
 def form(config: Config) -> dict[str, Param]:
     """Every field may be left empty; an empty one means what the configuration says."""
-    return {"tables": _tables(config), **_keys(), **_pace(config), "dry_run": _dry_run()}
+    return {"tables": _tables(config, "dump"), **_keys(), **_pace(config), "dry_run": _dry_run()}
 
 
-def _tables(config: Config) -> Param:
+def replay_form(config: Config) -> dict[str, Param]:
+    """Of a replay; a run that has a data interval needs none of it."""
+    text: dict[str, Any] = {"type": ["null", "string"]}
+    place = "a commit time such as 2026-11-21T14:00:00Z, or an offset"
+    first = f"Where the replay begins: {place}. Empty: with the run's interval, or an hour before its end."
+    last = f"Where it ends: {place}. Empty: with the run's interval, or now."
+    return {
+        "tables": _tables(config, "replay", of="tables of the lake"),
+        "from": Param(None, title="From", description_md=first, **text),
+        "to": Param(None, title="To", description_md=last, **text),
+    }
+
+
+def verify_form(config: Config) -> dict[str, Param]:
+    """Of a verification; every field may be left empty."""
+    sample = "Compare so many rows, drawn at random. Empty: every row."
+    rate = "Rows a second that the source hashes, at most. Empty: no limit."
+    whole: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1}
+    mend = "Dump the keys that differ, merge them, and compare them again."
+    return {
+        "tables": _tables(config, "verify"),
+        "repair": Param(config.airflow.verify_repair, type="boolean", title="Repair", description_md=mend),
+        "sample_rows": Param(None, title="Sample", description_md=sample, section=PACE, **whole),
+        "rows_per_second": Param(None, title="Rows a second", description_md=rate, section=PACE, **whole),
+    }
+
+
+def repair_form(config: Config) -> dict[str, Param]:
+    """Of a repair; a run that has a data interval needs none of it."""
+    number: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1}
+    text = f"Which of {config.airflow.repair_slices} slices of each table's keys. Empty: that of the run's interval."
+    rate = "Rows a second that the source hashes, at most. Empty: no limit."
+    return {
+        "tables": _tables(config, "repair"),
+        "slice": Param(None, title="Slice", description_md=text, maximum=config.airflow.repair_slices, **number),
+        "rows_per_second": Param(None, title="Rows a second", description_md=rate, section=PACE, **number),
+    }
+
+
+def _tables(config: Config, what: str, *, of: str = "captured tables that have a key") -> Param:
     patterns = list(config.source.tables)
-    text = "Tables to dump, as SCHEMA.TABLE or patterns with `*` and `?`. Empty: all captured tables that have a key."
+    text = f"Tables to {what}, as SCHEMA.TABLE or patterns with `*` and `?`. Empty: all {of}."
     if any(re.search(r"[*?]", p) for p in patterns):  # a form can offer only what is known without a connection
         captured = ", ".join(f"`{p}`" for p in patterns)
         text, offer = f"{text} One name per line; captured are {captured}.", dict[str, Any]()
@@ -120,11 +159,11 @@ def request(params: Mapping[str, Any]) -> DumpRequest:
     from dblog_core.requests import DumpRequest
 
     return DumpRequest(
-        tables=_lines("tables", params.get("tables")),
-        keys=tuple(_key(item) for item in _lines("pks", params.get("pks")) or ()),
+        tables=lines("tables", params.get("tables")),
+        keys=tuple(_key(item) for item in lines("pks", params.get("pks")) or ()),
         key_from=_key(params.get("key_from")),
         key_to=_key(params.get("key_to")),
-        filters=tuple(map(_filter, _lines("filters", params.get("filters")) or ())),
+        filters=tuple(map(_filter, lines("filters", params.get("filters")) or ())),
         ranges=params.get("ranges"),
         chunk_size=params.get("chunk_size"),
         workers=params.get("workers"),
@@ -135,7 +174,7 @@ def request(params: Mapping[str, Any]) -> DumpRequest:
     )
 
 
-def _lines(name: str, items: list[Any] | None) -> tuple[Any, ...] | None:
+def lines(name: str, items: list[Any] | None) -> tuple[Any, ...] | None:
     """What is in the list, without the empty lines that the form hands on. Raises RequestError if that is nothing."""
     if items is None:
         return None

@@ -9,13 +9,12 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Connection
 
 from dblog_core.airflow.engine import configuration
+from dblog_core.airflow.spark import CONNECTION
 
 if TYPE_CHECKING:
     from dblog_core.config import Config
 
 log = logging.getLogger(__name__)
-
-CONNECTION = "dblog_spark"
 
 
 class MergeOperator(SparkSubmitOperator):

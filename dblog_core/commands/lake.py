@@ -13,9 +13,7 @@ from dblog_core.errors import RequestError
 
 if TYPE_CHECKING:
     from dblog_core.config import Config
-    from dblog_core.cuts import At
 
-_HOUR = dt.timedelta(hours=1)
 _COUNTS = ("keys", "inserted", "updated", "deleted", "withheld")
 
 _Table = Annotated[str, typer.Argument(metavar="TABLE", help="SCHEMA.TABLE, as `dblog status` names it.")]
@@ -50,11 +48,13 @@ def replay(
       dblog --config shop.toml replay --from 2026-11-21T14:00:00Z --to 2026-11-21T15:00:00Z
       dblog --config shop.toml replay --from 17500 --table shop.orders
     """
+    from dblog_core.intervals import end_json, interval
+
     session = session_of(context, json)
     low, high = interval(start, end, dt.datetime.now(dt.UTC))
     config = session.config()
     tables = [_known(config, name) for name in table or ()]
-    result = _carry_out(session, config, "replay", {"from": _end(low), "to": _end(high), "tables": tables})
+    result = _carry_out(session, config, "replay", {"from": end_json(low), "to": end_json(high), "tables": tables})
     failed = [t for t in result["tables"] if t["error"] is not None]
     rows = [[t["table"], *(str(t[name]) for name in _COUNTS)] for t in result["tables"] if t["error"] is None]
     session.result(result, aligned(["TABLE", *(name.upper() for name in _COUNTS)], rows) if rows else "")
@@ -88,31 +88,6 @@ def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None
     config = session.config()
     result = _carry_out(session, config, "reset", {"table": _known(config, table)})
     session.result(result, f"{table}: emptied; dump {result['dump']} brings its rows")
-
-
-def interval(start: str | None, end: str | None, now: dt.datetime) -> tuple[At, At]:
-    """The two ends. Raises RequestError for an interval that ends before it begins, or begins nowhere."""
-    from dblog_core.cuts import parse_at
-
-    high = now if end is None else parse_at(end)
-    if start is not None:
-        low = parse_at(start)
-    elif isinstance(high, dt.datetime):
-        low = high - _HOUR
-    else:
-        raise RequestError("an interval that ends at an offset needs its begin", fix="give --from as well")
-    offsets = isinstance(low, int) and isinstance(high, int) and low > high
-    times = isinstance(low, dt.datetime) and isinstance(high, dt.datetime) and low > high
-    if offsets or times:
-        raise RequestError(f"the interval ends ({end or 'now'}) before it begins ({start})", fix="swap --from and --to")
-    return low, high
-
-
-def _end(at: At) -> dict[str, int]:
-    """An end of the interval as the task has it: times in microseconds since 1970, UTC."""
-    if isinstance(at, int):
-        return {"offset": at}
-    return {"time": (at - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)}
 
 
 def _known(config: Config, name: str) -> str:

@@ -40,6 +40,10 @@ def verify(
         Path | None,
         typer.Option(metavar="CERTIFICATE", exists=True, dir_okay=False, help="Does the lake still give its hashes?"),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option("--slice", metavar="I/N", help="This slice of each table's keys; N in a row are the full state."),
+    ] = None,
     rate: Annotated[int, typer.Option(min=0, metavar="ROWS", help="Rows a second; 0: no limit.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, max=64, metavar="N", help="SELECTs at the same time.")] = None,
     json: JsonFlag = False,
@@ -54,15 +58,17 @@ def verify(
     Examples:
       dblog --config shop.toml verify --all
       dblog --config shop.toml verify --table shop.orders --repair
+      dblog --config shop.toml verify --all --slice 3/30 --repair
       dblog --config shop.toml verify --table shop.orders --sample 10000 --confidence 0.999
       dblog --config shop.toml verify --all --certificate orders.json
       dblog --config shop.toml verify --check orders.json
     """
     from dblog_core.verify.run import VerifyRequest
+    from dblog_core.verify.slices import Slice
 
     session = session_of(context, json)
     if check is not None:
-        if table or all_tables or repair or sample or certificate:
+        if table or all_tables or repair or sample or certificate or part:
             raise typer.BadParameter("--check stands alone")
         _check(session, check)
         return
@@ -75,6 +81,7 @@ def verify(
         certificate=certificate,
         rate=rate,
         workers=workers,
+        slice=None if part is None else Slice.parse(part),
     )
     _compare(session, request)
 

@@ -57,7 +57,8 @@ class Task:
     """`since`, `upto`: the source's SELECTs saw every event up to the first offset and none above the second.
 
     `pin` None: there is no lake copy. `asked`: `files` hold chosen keys, those that the source lacks without a hash;
-    otherwise all rows of the table. `bounds`: JSON keys between which SUMS counts. `rows`, `seed`: of a SAMPLE.
+    otherwise all rows of the table, or of the ranges `within` (JSON keys: the one before the first, and the last; None:
+    open). `bounds`: JSON keys between which SUMS counts. `rows`, `seed`: of a SAMPLE.
     """
 
     ask: Ask
@@ -70,6 +71,7 @@ class Task:
     bounds: tuple[Any, ...] = ()
     rows: int = 0
     seed: int = 0
+    within: tuple[tuple[Any, Any], ...] = ()
 
     @property
     def shape(self) -> TableSchema:
@@ -82,6 +84,7 @@ class Task:
     def from_json(cls, data: Mapping[str, Any]) -> Task:
         pin = data["pin"]
         lists = {name: tuple(data[name]) for name in ("files", "bounds")}
+        lists["within"] = tuple((after, upto) for after, upto in data["within"])
         return cls(**{**data, **lists, "ask": Ask(data["ask"]), "pin": None if pin is None else Pin(**pin)})
 
 

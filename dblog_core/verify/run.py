@@ -16,6 +16,7 @@ from dblog_core.config import Config
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import Clock, Json
 from dblog_core.leader import LEASE
+from dblog_core.ranges import Range
 from dblog_core.requests import DumpRequest
 from dblog_core.schema import TableName
 from dblog_core.verify import certificate, repair
@@ -24,13 +25,14 @@ from dblog_core.verify.lake_side import LakeSide
 from dblog_core.verify.places import Interrupted, Places, no_capture
 from dblog_core.verify.reading import Readers
 from dblog_core.verify.report import Report, TableReport
+from dblog_core.verify.slices import Slice, Slices
 from dblog_core.verify.table import TableCheck, Tools, Wish
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """What a user asks for. `tables`: names or patterns (None: all); `rate`: rows a second (0: no limit); `workers`
-    None: the configuration's for dumps."""
+    """What a user asks for. `tables`: names or patterns (None: all); `slice`: that of each table alone; `rate`: rows a
+    second (0: no limit); `workers` None: the configuration's for dumps."""
 
     tables: tuple[str, ...] | None
     mend: bool = False
@@ -38,6 +40,7 @@ class VerifyRequest:
     certificate: Path | None = None
     rate: int = 0
     workers: int | None = None
+    slice: Slice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,17 @@ def verify(
         say(f"left out: {left_out.reason}")
     with _tools(config, request, stop, say, clock) as tools:
         report, parts = Report(), []
+        cut = _Cut(tools, request.slice)
         for table in (w.schema.table for w in wanted):
-            check = TableCheck(tools, table)
+            try:
+                ranges = cut.ranges(table)
+            except DblogError as error:
+                report = Report((*report.tables, TableReport(str(table), error=str(error))))
+                continue
+            if ranges is None:
+                say(f"{table}: none of its keys are in this slice")
+                continue
+            check = TableCheck(tools, table, ranges)
             found = check.sampled(request.wish) if request.wish.sampled else check.whole()
             say(f"{table}: {found.outcome}, {found.seconds:.0f} s")
             report = Report((*report.tables, found))
@@ -82,7 +94,11 @@ def verify(
         if request.certificate is not None:
             now = dt.datetime.fromtimestamp(clock.time(), dt.UTC).isoformat(timespec="seconds")
             request.certificate.write_bytes(certificate.certificate(config.source.name, now, parts))
-        return _mended(tools, report, stop=stop, clock=clock) if request.mend else report
+        report = _mended(tools, cut, report, stop=stop, clock=clock) if request.mend else report
+        for one in report.tables:
+            if one.equal:
+                cut.done(TableName.parse(one.table))
+        return report
 
 
 def check(config: Config, file: Path, *, stop: threading.Event, clock: Clock | None = None) -> list[Checked]:
@@ -107,6 +123,8 @@ def _tools(
 ) -> Iterator[Tools]:
     if request.wish.sampled and request.certificate is not None:
         raise RequestError("a sample has no certificate", fix="leave out --sample or --certificate")
+    if request.slice is not None and (request.wish.sampled or request.certificate is not None):
+        raise RequestError("a slice is neither sampled nor certified", fix="leave out --slice, or the other")
     staging, source = wiring.open_staging(config), wiring.open_source(config.source)
     workers = request.workers or config.dump.workers
     with closing(wiring.open_state(config)) as state:
@@ -149,7 +167,33 @@ def _certified(tools: Tools, check: TableCheck, found: TableReport) -> Json:
     return certificate.table_json(found, evidence, sums)
 
 
-def _mended(tools: Tools, report: Report, *, stop: threading.Event, clock: Clock) -> Report:
+class _Cut:
+    """The ranges of each table that are compared."""
+
+    def __init__(self, tools: Tools, wanted: Slice | None) -> None:
+        self._tools, self._wanted = tools, wanted
+
+    def ranges(self, table: TableName) -> list[Range] | None:
+        """Those of the wanted slice, or none for the whole table; None where the slice has nothing of it."""
+        if self._wanted is None:
+            return []
+        with closing(self._tools.source.open_reader()) as reader, self._slices(self._wanted) as slices:
+            return slices.ranges(reader, reader.schema(table)) or None
+
+    def done(self, table: TableName) -> None:
+        """What was to be compared is equal, or mended."""
+        if self._wanted is None:
+            return
+        with closing(self._tools.source.open_reader()) as reader, self._slices(self._wanted) as slices:
+            slices.done(reader, reader.schema(table))
+
+    @contextmanager
+    def _slices(self, wanted: Slice) -> Iterator[Slices]:
+        with closing(wiring.open_state(self._tools.config)) as state:
+            yield Slices(state, wanted, smallest=self._tools.config.dump.chunk_size)
+
+
+def _mended(tools: Tools, cut: _Cut, report: Report, *, stop: threading.Event, clock: Clock) -> Report:
     """Dumps what differs, has it merged, and compares it again; the report of that second comparison."""
     dumps: dict[str, str] = {}
     for table in (t for t in report.tables if t.found):
@@ -162,12 +206,12 @@ def _mended(tools: Tools, report: Report, *, stop: threading.Event, clock: Clock
         tools.say("the dumps are merged")
         repair.merge(tools.config, tools.lake, tools.staging, stop=stop, clock=clock, on_line=tools.say)
     for table in (t for t in report.tables if t.table in dumps):
-        report = report.with_table(_compared_again(tools, table, dumps[table.table]))
+        check = TableCheck(tools, TableName.parse(table.table), cut.ranges(TableName.parse(table.table)) or ())
+        report = report.with_table(_compared_again(check, table, dumps[table.table]))
     return report
 
 
-def _compared_again(tools: Tools, table: TableReport, dump_id: str) -> TableReport:
-    check = TableCheck(tools, TableName.parse(table.table))
+def _compared_again(check: TableCheck, table: TableReport, dump_id: str) -> TableReport:
     again = check.whole() if table.more else check.listed([*table.keys, *table.undecided])
     repaired = {"dump": dump_id, **table.differences()}
     return replace(again, rows=table.rows, lake_rows=table.lake_rows, sample=table.sample, repaired=repaired)

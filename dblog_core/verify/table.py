@@ -26,6 +26,7 @@ from dblog_core.verify.pins import left_out, pin
 from dblog_core.verify.places import Places
 from dblog_core.verify.reading import Placed, Readers, placed
 from dblog_core.verify.report import Sample, TableReport
+from dblog_core.verify.slices import within
 from dblog_core.verify.suspects import Kind, Suspects
 
 ROUNDS = 8
@@ -72,15 +73,16 @@ class Wish:
 class TableCheck:
     """Compares one table; `evidence` is what a certificate is made of."""
 
-    def __init__(self, tools: Tools, table: TableName) -> None:
-        self._tools, self._table, self._name = tools, table, str(table)
+    def __init__(self, tools: Tools, table: TableName, ranges: Sequence[Range] = ()) -> None:
+        """`ranges`: those that a whole comparison is of; none: the table."""
+        self._tools, self._table, self._name, self._ranges = tools, table, str(table), ranges
         self._rules = Rules(tools.config.source.columns)
         self._suspects = Suspects()
         self._left_out: tuple[str, ...] = ()
         self.evidence: Evidence | None = None
 
     def whole(self) -> TableReport:
-        """Every row of either side."""
+        """Every row of either side, in the table or its ranges."""
         return self._timed(self._whole)
 
     def sampled(self, wish: Wish) -> TableReport:
@@ -122,7 +124,8 @@ class TableCheck:
             found = self._tools.readers.whole(schema, parts, self._counted())
             readings = placed(self._tools.readers, self._tools.places, schema, found)
             if self._same(schema, order):
-                return schema, pinned, self._ask(Ask.COMPARE, schema, pinned, readings), readings
+                inside = within(self._ranges) if self._ranges else ()
+                return schema, pinned, self._ask(Ask.COMPARE, schema, pinned, readings, inside=inside), readings
         raise DblogError(
             "the table was altered whenever it was read", where=self._name, fix="verify again when nobody alters it"
         )
@@ -136,6 +139,8 @@ class TableCheck:
         return replace(schema, columns=tuple(c for c in schema.columns if c.name not in self._left_out))
 
     def _parts(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
+        if self._ranges and within(self._ranges):
+            return list(self._ranges)
         options = {"chunk_size": self._tools.config.dump.chunk_size, "workers": self._tools.workers}
         wanted = 1 if self._tools.workers == 1 else None
         return ranges.cut(reader, schema, (), Range(), options, wanted=wanted, sparing=True)
@@ -256,11 +261,19 @@ class TableCheck:
         return placed(self._tools.readers, self._tools.places, schema, readings)
 
     def _ask(
-        self, ask: Ask, schema: TableSchema, pinned: Pin | None, readings: Sequence[Placed], *, asked: bool = False
+        self,
+        ask: Ask,
+        schema: TableSchema,
+        pinned: Pin | None,
+        readings: Sequence[Placed],
+        *,
+        asked: bool = False,
+        inside: tuple[tuple[Any, Any], ...] = (),
     ) -> Answer:
         files = tuple(p.reading.file for p in readings)
         since, upto = min(p.since for p in readings), max(p.upto for p in readings)
-        return self._tools.lake_side.ask(Task(ask, self._staged(schema), pinned, files, since, upto, asked))
+        shape = self._staged(schema)
+        return self._tools.lake_side.ask(Task(ask, shape, pinned, files, since, upto, asked, within=inside))
 
     def _staged(self, schema: TableSchema) -> Any:
         return self._rules.schema(schema).to_json()

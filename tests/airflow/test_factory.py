@@ -45,7 +45,9 @@ except Exception as fault:
 known = ("pyspark", "pyarrow", "pandas", "pymysql", "psycopg2", "kazoo", "pymysqlreplication")
 drivers = [module for module in known if module in sys.modules]
 tasks = {{name: {{t.task_id: t.retries for t in dag.tasks}} for name, dag in dags.items()}}
-print(json.dumps({{"tasks": tasks, "params": params, "error": error, "drivers": drivers}}))
+deltas = {{name: getattr(dag.timetable, "delta", None) for name, dag in dags.items()}}
+periods = {{name: delta.total_seconds() for name, delta in deltas.items() if delta is not None}}
+print(json.dumps({{"tasks": tasks, "params": params, "error": error, "drivers": drivers, "periods": periods}}))
 """
 
 
@@ -71,8 +73,11 @@ def sources(tmp_path: Path) -> Path:
 def test_a_source_gets_its_dags_without_secrets_drivers_or_connections(sources: Path, tmp_path: Path) -> None:
     write(sources, "shop.toml", name="shop")
     found = look(sources, tmp_path)
-    assert set(found["tasks"]) == {"dblog_shop_" + d for d in ("capture", "capture_standby", "dump", "merge")}
+    captures, lake = ("capture", "capture_standby"), ("merge", "replay", "verify", "repair", "maintenance")
+    assert set(found["tasks"]) == {f"dblog_shop_{kind}" for kind in (*captures, "dump", *lake)}
     assert found["tasks"]["dblog_shop_capture"] == {"capture": 100}
+    periods = {name.removeprefix("dblog_shop_"): period for name, period in found["periods"].items()}
+    assert (periods["verify"], periods["repair"], periods["maintenance"]) == (604800.0, 86400.0, 86400.0)
     assert set(found["tasks"]["dblog_shop_dump"]) == {"plan", "work", "complete", "close"}
     assert found["drivers"] == []
     assert found["error"] == ""

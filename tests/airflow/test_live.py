@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import threading
@@ -19,14 +20,18 @@ from dblog_core import control, wiring
 from dblog_core.capture import LEASE
 from dblog_core.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo
-from dblog_core.lake import lake_at, table_location
+from dblog_core.lake import lake_at, read_status, table_location
 from dblog_core.local.errors import LocalError
 from dblog_core.schema import TableName
 from dblog_core.staging.reader import lines
+from dblog_core.wiring import open_lake
 from tests.fix_airflow import PASSWORD, Live
 
 CAPTURES = ("dblog_live_capture", "dblog_live_capture_standby")
 DUMP, MERGE = "dblog_live_dump", "dblog_live_merge"
+REPLAY, VERIFY, REPAIR = "dblog_live_replay", "dblog_live_verify", "dblog_live_repair"
+MAINTENANCE = "dblog_live_maintenance"
+SLICES = 2  # tests/fix_airflow.py says so
 PATIENCE = 120.0  # seconds: the machine may be busy with other tests
 Found = TypeVar("Found")
 
@@ -73,6 +78,21 @@ def dump_of(live: Live, run: str) -> DumpStatus | None:
     return mine[-1] if mine else None
 
 
+def in_lake(live: Live) -> None:
+    """Rows of both tables are in the lake."""
+    capturing(live)
+    tables = [f"{live.database.name}.{table}" for table in ("orders", "countries")]
+
+    def merged() -> bool:
+        status = read_status(open_lake(live.config))
+        return status is not None and all(name in status.tables for name in tables)
+
+    if not merged():
+        run = live.client.trigger(DUMP, {"tables": tables})
+        assert live.client.wait(DUMP, run, timeout=PATIENCE) == "success"
+        until(merged, "the dump is merged", timeout=240)
+
+
 def states(live: Live, dag: str, run: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for task in live.client.tasks(dag, run):
@@ -81,7 +101,7 @@ def states(live: Live, dag: str, run: str) -> dict[str, set[str]]:
 
 
 def test_a_broken_file_is_named_and_costs_no_other_source_its_dags(live: Live) -> None:
-    wanted = {*CAPTURES, DUMP, MERGE}
+    wanted = {*CAPTURES, DUMP, MERGE, REPLAY, VERIFY, REPAIR, MAINTENANCE}
     assert wanted <= set(live.client.dags())
     [error] = until(live.client.import_errors, "the import error is shown")
     assert "broken.toml" in error["stack_trace"]
@@ -171,6 +191,85 @@ def test_sealed_segments_start_the_merge_and_the_lake_gets_the_rows(live: Live) 
     until(merged, "the row is in the lake", timeout=240)
     run = live.client.runs(MERGE, limit=1)[0]
     assert run["run_type"] == "asset_triggered"
+
+
+def test_a_replay_takes_its_interval_from_the_run_or_from_its_parameters(live: Live) -> None:
+    in_lake(live)
+    live.client.pause(REPLAY, False)
+    live.database.execute("INSERT INTO orders VALUES (71001, 'replayed')")
+    orders = f"{live.database.name}.orders"
+    begin = (dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)).isoformat()
+    run = live.client.trigger(REPLAY, {"tables": [f"{live.database.name}.ord*"], "from": begin})
+    assert live.client.wait(REPLAY, run, timeout=240) == "success"
+    (table,) = live.client.xcom(REPLAY, run, "replay")["tables"]
+    assert table["table"] == orders and table["keys"] >= 500
+    assert table["inserted"] == table["updated"] == table["deleted"] == 0, "nothing was damaged"
+    wrong = live.client.trigger(REPLAY, {"tables": ["shop.missing"]})
+    assert live.client.wait(REPLAY, wrong, timeout=PATIENCE) == "failed"
+    assert "the lake has no table shop.missing" in live.client.log(REPLAY, wrong, "replay", attempt=1)
+
+
+def backfilled(live: Live, dag: str, first: dt.datetime, last: dt.datetime, runs: int) -> list[dict[str, Any]]:
+    """The runs of a backfill, once they have ended; the first first."""
+    ends = {"from_date": first.isoformat(), "to_date": last.isoformat()}
+    asked = {"dag_id": dag, **ends, "run_backwards": False, "max_active_runs": 1, "reprocess_behavior": "none"}
+    live.client.call("POST", "/backfills", {**asked, "dag_run_conf": {}})
+
+    def ended() -> list[dict[str, Any]]:
+        found = [run for run in live.client.runs(dag) if run["run_type"] == "backfill"]
+        return found if len(found) == runs and all(run["state"] in ("success", "failed") for run in found) else []
+
+    found = until(ended, f"the backfill of {dag} has ended", timeout=400)
+    return sorted(found, key=lambda run: str(run["data_interval_start"]))
+
+
+def test_a_backfill_replays_its_hour(live: Live) -> None:
+    in_lake(live)
+    live.client.pause(REPLAY, False)
+    last = dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0) - dt.timedelta(hours=1)
+    (run,) = backfilled(live, REPLAY, last, last, 1)
+    assert run["state"] == "success"
+    log = live.client.log(REPLAY, run["dag_run_id"], "replay")
+    assert (
+        f"replay from {last:%Y-%m-%d %H:00:00}+00:00 to {last + dt.timedelta(hours=1):%Y-%m-%d %H:00:00}+00:00" in log
+    )
+
+
+def test_a_backfill_of_as_many_days_as_there_are_slices_has_compared_every_row(live: Live) -> None:
+    in_lake(live)
+    live.client.pause(REPAIR, False)
+    last = dt.datetime.now(dt.UTC).replace(hour=0, minute=0, second=0, microsecond=0) - dt.timedelta(days=2)
+    runs = backfilled(live, REPAIR, last - dt.timedelta(days=SLICES - 1), last, SLICES)
+    assert {run["state"] for run in runs} == {"success"}
+    tables = [t for run in runs for t in live.client.xcom(REPAIR, run["dag_run_id"], "repair", "tables")]
+    rows = {name: sum(t["rows"] for t in tables if t["table"] == name) for name in {t["table"] for t in tables}}
+    assert rows[f"{live.database.name}.orders"] >= 500 and rows[f"{live.database.name}.countries"] == 3
+    logs = [live.client.log(REPAIR, run["dag_run_id"], "repair") for run in runs]
+    numbers = {int(re.search(rf"slice (\d) of {SLICES}", log).group(1)) for log in logs}  # type: ignore[union-attr]
+    assert numbers == set(range(1, SLICES + 1))
+
+
+def test_a_verification_tells_rows_and_fails_with_the_reason(live: Live) -> None:
+    in_lake(live)
+    live.client.pause(VERIFY, False)
+    tables = [f"{live.database.name}.orders", f"{live.database.name}.countries"]
+    run = live.client.trigger(VERIFY, {"tables": tables})
+    assert live.client.wait(VERIFY, run, timeout=300) == "success"
+    found = live.client.xcom(VERIFY, run, "verify", "tables")
+    assert {table["table"] for table in found} == set(tables)
+    assert all(table["missing_keys"] == table["extra_keys"] == table["different_keys"] == 0 for table in found)
+    assert sum(table["rows"] for table in found) >= 503
+    wrong = live.client.trigger(VERIFY, {"tables": [f"{live.database.name}.missing"]})
+    assert live.client.wait(VERIFY, wrong, timeout=PATIENCE) == "failed"
+    assert "is not a captured table" in live.client.log(VERIFY, wrong, "verify", attempt=1)
+
+
+def test_maintenance_by_hand_says_what_it_did(live: Live) -> None:
+    in_lake(live)
+    run = live.client.trigger(MAINTENANCE)
+    assert live.client.wait(MAINTENANCE, run, timeout=300) == "success"
+    found = live.client.xcom(MAINTENANCE, run, "maintain")
+    assert {table["table"] for table in found["tables"]} >= {f"{live.database.name}.orders"}
 
 
 def test_kill_9_of_the_leading_capture_loses_nothing_and_another_leads(live: Live) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -18,11 +19,12 @@ from pyspark.sql import SparkSession
 from dblog_core import control, dump, requests
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
-from dblog_core.errors import DblogError
+from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake import table_location
 from dblog_core.requests import DumpRequest
 from dblog_core.schema import TableName
 from dblog_core.verify import reading, run
+from dblog_core.verify.slices import Slice
 from dblog_core.window import Windows
 from dblog_core.wiring import open_lake, open_staging, open_state
 from tests.contract.test_source import numbers_of
@@ -349,3 +351,40 @@ def test_without_a_capture_nothing_is_compared(database: Database, tmp_path: Pat
     verify, _ = verify_plainly(config)
     with pytest.raises(DblogError, match="no capture is running"):
         verify(config)
+
+
+@pytest.mark.timeout(600)
+def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify_plainly: Plainly
+) -> None:
+    """The slices of an integer key and of one of two columns; the table of a text key is in one of them, whole."""
+    monkeypatch.setattr(reading, "WINDOW_ROWS", 50)
+    shop = Shop(database, database.config(tmp_path, dump={"chunk_size": 20}))
+    verify, lake = verify_plainly(shop.config)
+    shop.fill()
+    binary, literal = ("bytea", r"'\x{:02x}'") if database.kind == "postgres" else ("varbinary(4)", "x'{:02x}'")
+    rows = ", ".join(f"({x}, {literal.format(y)}, {x})" for x in range(30) for y in (0, 127, 128, 255))
+    database.execute(f"CREATE TABLE c (x int, y {binary}, n int, PRIMARY KEY (x, y))", f"INSERT INTO c VALUES {rows}")
+    c, seen, mended = f"{database.schema}.c", Counter[str](), dict[str, list[Any]]()
+    with shop.capturing():
+        shop.dump()
+        for key in (3, 301, 599):
+            lake.do(shop.a, (key,), None)
+        lake.do(shop.a, (-10,), row(-10))
+        lake.do(c, (7, b"\x80"), None)
+        lake.do(shop.b, ("Code 9",), None)
+        with shop.workload():
+            for number in range(1, 6):
+                report = verify(shop.config, slice=Slice(number, 5), mend=True)
+                assert report.equal, report.to_json()
+                for one in report.tables:
+                    told = one.repaired or {}
+                    mended.setdefault(one.table, []).extend([*told.get("missing", ()), *told.get("extra", ())])
+                    seen[one.table] += one.rows
+        with pytest.raises(RequestError, match="neither sampled nor certified"):
+            verify(shop.config, slice=Slice(1, 5), sample={"rows": 5})
+    assert sorted(mended[shop.a]) == [-10, 3, 301, 599]
+    assert mended[c] == [[7, "gA=="]] and mended[shop.b] == ["Code 9"]
+    assert seen[c] == 120 and ROWS <= seen[shop.a] < 2 * ROWS
+    parts = [asked for asked in lake.asked if asked.within]
+    assert {str(task.shape.table) for task in parts} == {shop.a, c}

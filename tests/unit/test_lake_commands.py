@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from dblog_core import lake_tasks
 from dblog_core.cli import app
-from dblog_core.commands.lake import interval
 from dblog_core.errors import LakeError, RequestError
+from dblog_core.intervals import interval
 from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory
 from spark_jobs.record import Records
 

@@ -1,0 +1,219 @@
+"""What is done with the lake besides merging: an interval replayed, the tables verified, the lake maintained.
+
+Replay and maintenance are lake tasks: a merge that runs carries them out, or a Spark job that the task starts. Killed
+at any moment, what was begun is finished by the next merge.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from dblog_core.airflow.engine import InProcess
+from dblog_core.airflow.form import lines
+from dblog_core.airflow.spark import on_connection
+from dblog_core.errors import RequestError
+
+if TYPE_CHECKING:
+    from dblog_core.config import Config
+    from dblog_core.interfaces import Json
+    from dblog_core.verify.report import Report, TableReport
+    from dblog_core.verify.run import VerifyRequest
+
+log = logging.getLogger(__name__)
+
+SHOWN = 20
+"""Keys of a table in a verification's XCom; the log of the task has as many."""
+
+
+class _OnLake(InProcess, BaseOperator):
+    """A task on the lake of one source."""
+
+    def __init__(self, *, config_file: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.config_file = config_file
+
+
+class ReplayInterval(_OnLake):
+    """Applies the last change of every key that changed in the run's data interval again, or between the parameters
+    `from` and `to`."""
+
+    def execute(self, context: Any) -> Json:
+        """Returns what was written, by table. Raises RequestError for a wrong interval, AirflowFailException where a
+        table could not be replayed."""
+        begin, end = ends(context)
+        wanted = lines("tables", context["params"].get("tables"))
+
+        def replay(config: Config, stop: threading.Event) -> Json:
+            from dblog_core import lake_tasks
+            from dblog_core.intervals import end_json, interval
+
+            tables = [] if wanted is None else of_lake(config, wanted)
+            low, high = interval(begin, end, dt.datetime.now(dt.UTC))
+            log.info("replay from %s to %s", low, high)
+            arguments = {"from": end_json(low), "to": end_json(high), "tables": tables}
+            return lake_tasks.carry_out(on_connection(config), "replay", arguments, stop=stop, on_line=_line)
+
+        result = self.run_engine(replay)
+        for table in result["tables"]:
+            log.info("%s", table["error"] or ", ".join(f"{name}: {value}" for name, value in table.items() if value))
+        if failed := [f"{t['table']}: {t['error']}" for t in result["tables"] if t["error"] is not None]:
+            raise AirflowFailException("; ".join(failed))
+        return result
+
+
+class MaintainLake(_OnLake):
+    """Joins small files and removes what is older than it is kept, in lake and staging."""
+
+    def execute(self, context: Any) -> Json:
+        """Returns what was done. Raises AirflowSkipException while nothing is merged."""
+
+        def maintain(config: Config, stop: threading.Event) -> Json | None:
+            from dblog_core import lake_tasks, maintenance
+            from dblog_core.lake import read_status
+            from dblog_core.wiring import open_lake
+
+            if read_status(open_lake(config)) is None:
+                return None
+            arguments: Json = {"tables": []}
+            return lake_tasks.carry_out(on_connection(config), maintenance.KIND, arguments, stop=stop, on_line=_line)
+
+        result = self.run_engine(maintain)
+        if result is None:
+            raise AirflowSkipException("nothing is merged yet")
+        for table in result["tables"]:
+            log.info("%s: %s", table["table"], ", ".join(table["done"]) or "nothing to do")
+        return result
+
+
+class VerifyTables(_OnLake):
+    """Compares tables of source and lake under live writes; mends what differs where the run's parameters say so."""
+
+    def request(self, context: Any) -> VerifyRequest:
+        """What a run is to compare."""
+        return verify_request(context["params"])
+
+    def execute(self, context: Any) -> Json:
+        """Returns the counts of each table and some of its keys. Raises AirflowFailException where something differs
+        in the end, or could not be compared."""
+        request = self.request(context)
+
+        def compare(config: Config, stop: threading.Event) -> Report:
+            from dblog_core.verify.run import Interrupted, verify
+
+            try:
+                return verify(on_connection(config), request, stop=stop, say=_line)
+            except Interrupted as error:
+                raise AirflowException("told to stop: nothing is known") from error
+
+        report = self.run_engine(compare)
+        context["ti"].xcom_push("tables", [summary(table) for table in report.tables])
+        for table in report.tables:
+            log.info("%s", told(table))
+        if bad := [told(table) for table in report.tables if not table.equal]:
+            raise AirflowFailException("; ".join(bad))
+        return {"equal": True, "tables": len(report.tables), "rows": sum(table.rows for table in report.tables)}
+
+
+class RepairSlice(VerifyTables):
+    """Compares one slice of each table's keys, and mends what differs; `slices` of them in a row are the full state."""
+
+    def __init__(self, *, slices: int, period: float, **kwargs: Any) -> None:
+        """`period`: seconds from one interval to the next."""
+        super().__init__(**kwargs)
+        self.slices, self.period = slices, period
+
+    def request(self, context: Any) -> VerifyRequest:
+        from dblog_core.verify.slices import Slice
+
+        number = context["params"].get("slice") or slice_of(context, self.slices, self.period)
+        log.info("slice %d of %d", number, self.slices)
+        asked = verify_request(context["params"])
+        return replace(asked, mend=True, slice=Slice(int(number), self.slices))
+
+
+def slice_of(context: Any, slices: int, period: float) -> int:
+    """The slice of a run's interval, from 1: intervals that follow each other have slices that do."""
+    begin = context.get("data_interval_start") or dt.datetime.now(dt.UTC)
+    return int(begin.timestamp() // period) % slices + 1
+
+
+def of_lake(config: Config, wanted: Sequence[str]) -> list[str]:
+    """The lake's tables among names and patterns. Raises RequestError for one that matches none."""
+    from dblog_core import patterns
+    from dblog_core.lake import read_status
+    from dblog_core.schema import TableName
+    from dblog_core.wiring import open_lake
+
+    status = read_status(open_lake(config))
+    known = sorted(status.tables) if status is not None else []
+    found = {one: [n for n in known if n == one or patterns.matches(TableName.parse(n), [one])] for one in wanted}
+    if nothing := [one for one, names in found.items() if not names]:
+        has = f"it has {', '.join(known)}" if known else "it has none yet: nothing is merged"
+        raise RequestError(f"the lake has no table {nothing[0]}", fix=has)
+    return list(dict.fromkeys(name for names in found.values() for name in names))
+
+
+def ends(context: Any) -> tuple[str | None, str | None]:
+    """Begin and end of what a run replays, as a person would write them: its parameters, or its data interval; None:
+    an hour before the end, and now."""
+    params = context["params"]
+    given = (params.get("from") or None, params.get("to") or None)
+    begin, end = context.get("data_interval_start"), context.get("data_interval_end")
+    if any(given) or begin is None or end is None or begin >= end:
+        return given
+    return begin.isoformat(), end.isoformat()
+
+
+def verify_request(params: Any) -> VerifyRequest:
+    """What the parameters ask for."""
+    from dblog_core.verify.run import VerifyRequest
+    from dblog_core.verify.table import Wish
+
+    rows = params.get("sample_rows")
+    wish = Wish() if rows is None else Wish(rows=int(rows))
+    tables = lines("tables", params.get("tables"))
+    return VerifyRequest(
+        tables=tables, mend=bool(params.get("repair")), wish=wish, rate=int(params.get("rows_per_second") or 0)
+    )
+
+
+def summary(table: TableReport) -> Json:
+    """A table's record with as many keys as a page can show."""
+    found = _shortened(table.to_json(), ("missing", "extra", "different", "undecided"))
+    if table.repaired is not None:
+        found["repaired"] = _shortened(table.repaired, ("missing", "extra", "different"))
+    return found
+
+
+def _shortened(found: Json, names: Sequence[str]) -> Json:
+    counts = {f"{name}_keys": len(found[name]) for name in names}
+    return {**found, **counts, **{name: found[name][:SHOWN] for name in names}}
+
+
+def told(table: TableReport) -> str:
+    """One line for a person."""
+    if table.error is not None:
+        return f"{table.table}: {table.error}"
+    line = f"{table.table}: {table.outcome}, {table.rows:,} rows{_keys(table.differences())}"
+    if table.repaired is None:
+        return line
+    return f"{line}; mended by dump {table.repaired['dump']}{_keys(table.repaired)}"
+
+
+def _keys(found: Json) -> str:
+    keys = [f"{kind} {key}" for kind in ("missing", "extra") for key in found[kind]]
+    keys += [f"different {d['key']} ({', '.join(d['columns']) or 'columns unknown'})" for d in found["different"]]
+    more = f", and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+    return f": {'; '.join(keys[:SHOWN])}{more}" if keys else ""
+
+
+def _line(line: str) -> None:
+    log.info("%s", line)

@@ -1,0 +1,140 @@
+"""The full state in slices: slice I of N of every table's keys, whose keys stay in it for as long as the table lives.
+
+A table is cut into ranges at keys that the state store remembers; range J belongs to slice (first + J) % N, where
+`first` differs from table to table. Cuts are only added behind the last of them, once the range behind it has been
+compared whole. So any N slices in a row, wherever they begin, have compared every key, however the table grows.
+
+A table whose key the lake orders otherwise than the database is one range.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from dblog_core import ranges
+from dblog_core.errors import RequestError, VersionConflict
+from dblog_core.interfaces import ChunkReader, StateStore
+from dblog_core.ranges import Range
+from dblog_core.schema import TableName, TableSchema
+
+MOST = 200
+"""Slices."""
+
+_MOST_CUTS = 5_000
+"""Of one table: its ranges grow from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Slice `number` (from 1) `of` so many."""
+
+    number: int
+    of: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.of <= MOST:
+            raise RequestError(
+                f"there is no slice {self.number} of {self.of}", fix=f"give 1 to N of N, which is {MOST} at most"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Slice:
+        """`I/N`. Raises RequestError."""
+        number, slash, of = text.partition("/")
+        if not (slash and number.isdecimal() and of.isdecimal()):
+            raise RequestError(f"{text!r} is no slice", fix="write I/N, such as 3/30")
+        return cls(int(number), int(of))
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where a table is cut: JSON `keys`, `step` rows apart at first. They hold for so many slices, and for one order
+    of one key (`order`)."""
+
+    of: int
+    order: str
+    step: int
+    keys: tuple[Any, ...]
+
+    @property
+    def ranges(self) -> list[Range]:
+        ends = [None, *self.keys, None]
+        return [Range(after=after, key_to=upto) for after, upto in pairwise(ends)]
+
+
+class Slices:
+    """One slice of each table; `smallest`: rows of a range at least."""
+
+    def __init__(self, state: StateStore, wanted: Slice, *, smallest: int) -> None:
+        self._state, self._wanted, self._smallest = state, wanted, smallest
+
+    def ranges(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
+        """The slice's ranges of a table, in key order. Cuts the table where it has no cuts that hold."""
+        every = self._cuts(reader, schema).ranges
+        return [one for place, one in enumerate(every) if self._is_here(schema.table, place)]
+
+    def done(self, reader: ChunkReader, schema: TableSchema) -> None:
+        """The slice has been compared whole: if the table's last range is in it and has grown, it is cut."""
+        cuts = self._cuts(reader, schema)
+        whole = not ranges.ordered_alike(schema) or len(cuts.keys) >= _MOST_CUTS
+        if whole or not self._is_here(schema.table, len(cuts.keys)):
+            return
+        last = cuts.keys[-1] if cuts.keys else None
+        found, _ = ranges.sample(reader, schema, Range(after=last), every=cuts.step)
+        if len(found) > 1:  # twice as many rows as it had, at least
+            more = Cuts(cuts.of, cuts.order, cuts.step, (*cuts.keys, *ranges.as_json(found)))
+            self._put(schema.table, more)
+
+    def _is_here(self, table: TableName, place: int) -> bool:
+        first = zlib.crc32(str(table).encode())
+        return (first + place) % self._wanted.of == self._wanted.number - 1
+
+    def _cuts(self, reader: ChunkReader, schema: TableSchema) -> Cuts:
+        order = f"{reader.key_order(schema)} {[str(c.type) for c in schema.key_columns]}"
+        if (entry := self._state.get(_path(schema.table))) is not None:
+            kept = orjson.loads(entry.data)
+            cuts = Cuts(kept["of"], kept["order"], kept["step"], tuple(kept["keys"]))
+            if (cuts.of, cuts.order) == (self._wanted.of, order):
+                return cuts
+        cuts = self._cut(reader, schema, order)
+        self._put(schema.table, cuts)
+        return cuts
+
+    def _cut(self, reader: ChunkReader, schema: TableSchema, order: str) -> Cuts:
+        plan, step = reader.explain(schema), self._smallest
+        if plan.index is None or not ranges.ordered_alike(schema):
+            return Cuts(self._wanted.of, order, step, ())
+        step = max(step, -(-plan.rows // self._wanted.of))
+        keys, step = ranges.sample(reader, schema, Range(), every=step)
+        return Cuts(self._wanted.of, order, step, tuple(ranges.as_json(keys)))
+
+    def _put(self, table: TableName, cuts: Cuts) -> None:
+        path, data = _path(table), orjson.dumps(asdict(cuts))
+        entry = self._state.get(path)
+        try:
+            if entry is None:
+                self._state.create(path, data)
+            else:
+                self._state.update(path, data, entry.version)
+        except VersionConflict as error:
+            raise RequestError(
+                "two verifications cut the table at one time", where=str(table), fix="run one slice after the other"
+            ) from error
+
+
+def within(parts: Sequence[Range]) -> tuple[tuple[Any, Any], ...]:
+    """Ranges as a task of the Spark job has them; none: the whole table."""
+    if any(part.after is None and part.key_to is None for part in parts):
+        return ()
+    return tuple((part.after, part.key_to) for part in parts)
+
+
+def _path(table: TableName) -> str:
+    return f"slices/{quote(str(table), safe='')}"
