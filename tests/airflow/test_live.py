@@ -226,7 +226,8 @@ def backfilled(live: Live, dag: str, first: dt.datetime, last: dt.datetime, runs
 def test_a_backfill_replays_its_hour(live: Live) -> None:
     in_lake(live)
     live.client.pause(REPLAY, False)
-    last = dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0) - dt.timedelta(hours=1)
+    hour = dt.timedelta(hours=1)
+    last = dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0) - 6 * hour  # one that has no run yet
     (run,) = backfilled(live, REPLAY, last, last, 1)
     assert run["state"] == "success"
     log = live.client.log(REPLAY, run["dag_run_id"], "replay")

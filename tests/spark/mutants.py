@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -12,11 +13,14 @@ from deltalake import DeltaTable as PlainTable
 from pyspark.errors import PySparkException
 
 from dblog_core.cuts import cuts_location
-from spark_jobs import cuts
+from dblog_core.values import Key
+from spark_jobs import cuts, ghosts
 from spark_jobs.apply import TableMerge
+from spark_jobs.fence import Fence
 from spark_jobs.lake import Batch, LakeTable
 from spark_jobs.record import Intent, Records
 from spark_jobs.rounds import Merged, Merger
+from spark_jobs.withheld import Withheld
 from tests.spark.faults import Fault
 from tests.spark.faulty_runs import Plan
 
@@ -129,12 +133,49 @@ def the_history_follows_the_table() -> Iterator[None]:
         yield
 
 
-def _mutant(patched: Callable[[], Patch], plan: tuple[Plan, list[str | None]]) -> Mutant:
-    return Mutant(patched, *plan)
+def a_newer_claim_is_not_looked_for() -> Patch:
+    """A merger that was overtaken goes on when it wakes up."""
+    return mock.patch.object(Fence, "check", return_value=None)
+
+
+@contextlib.contextmanager
+def keys_are_withheld_after_the_commit() -> Iterator[None]:
+    """What dies in between has left the rows out, and nobody asks for them."""
+    add, apply = Withheld.add, LakeTable.apply
+    waiting = threading.local()
+
+    def later(self: Withheld, table: str, keys: Iterable[Key]) -> None:
+        waiting.add = lambda: add(self, table, keys)
+
+    def applied(self: LakeTable, batch: Batch, number: int, **more: Any) -> Any:
+        done = apply(self, batch, number, **more)
+        waiting.add()
+        return done
+
+    with mock.patch.object(Withheld, "add", later), mock.patch.object(LakeTable, "apply", applied):
+        yield
+
+
+def ghosts_are_told_by_their_keys_alone() -> Patch:
+    """A row that was born while the dump went on is taken for a ghost."""
+    remove = ghosts.remove
+
+    def all_unseen(*given: Any, **more: Any) -> int:
+        *others, mark = given
+        return remove(*others, replace(mark, since=mark.offset), **more)
+
+    return mock.patch.object(ghosts, "remove", all_unseen)
+
+
+def _mutant(patched: Callable[[], Patch], plan: tuple[Plan, list[str | None]], seed: str = "") -> Mutant:
+    """`seed`: of a past that shows the mistake, where not every one does."""
+    return Mutant(patched, *plan, f"mutant{seed}")
 
 
 _UNANSWERED = Plan((Fault("unanswered", ("after append",)),), plain=True), list[str | None](["after append"])
 _WELL_THEN = Plan((None,), plain=True), list[str | None]()
+_DIED_WITHHOLDING = Plan((None, Fault("killed", ("after merge",))), then=False), list[str | None](["after merge"])
+_DIED_WITH_GHOSTS = Plan((None, Fault("killed", ("after ghosts",))), then=False), list[str | None](["after ghosts"])
 
 MUTANTS = [
     _mutant(the_record_is_written_after_the_commits, _after("killed", "after merge")),
@@ -144,4 +185,7 @@ MUTANTS = [
     _mutant(the_cut_comes_before_the_tables, _WELL_THEN),
     _mutant(the_cut_is_added_without_a_look, _after("killed", "after cut")),
     _mutant(the_history_follows_the_table, _after("killed", "after merge")),
+    _mutant(a_newer_claim_is_not_looked_for, _after("overtaken", "before merge")),
+    _mutant(keys_are_withheld_after_the_commit, _DIED_WITHHOLDING, seed="46"),
+    _mutant(ghosts_are_told_by_their_keys_alone, _DIED_WITH_GHOSTS, seed="0"),
 ]
