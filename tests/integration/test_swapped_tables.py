@@ -14,6 +14,7 @@ import pytest
 from dblog_core import control, reload, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
+from dblog_core.leader import LEASE
 from dblog_core.reload import ConfigFile
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
@@ -66,6 +67,9 @@ def capturing(config: Config) -> Iterator[Wait]:
 
     thread = threading.Thread(target=capture, daemon=True)
     thread.start()
+    with contextlib.closing(wiring.open_state(config)) as state:
+        while state.leader(LEASE) is None and not faults:  # what is altered from here on it meets while it runs
+            thread.join(0.05)
 
     def wait(wanted: dict[str, dict[int, str]]) -> None:
         deadline, pause = time.monotonic() + DEADLINE, threading.Event()

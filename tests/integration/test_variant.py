@@ -22,6 +22,7 @@ LONG = ", ".join(str(n * n) for n in range(4000))
 """Far more than a row of PostgreSQL holds: an update of another column leaves it out of the log."""
 
 
+@pytest.mark.in_turn
 @pytest.mark.timeout(1800)
 def test_documents_have_their_variants_beside_them(
     database: Database, tmp_path: Path, merge_here: Callable[[Config], None], verify_here: Verify, spark: SparkSession

@@ -353,6 +353,7 @@ def test_without_a_capture_nothing_is_compared(database: Database, tmp_path: Pat
         verify(config)
 
 
+@pytest.mark.in_turn
 @pytest.mark.timeout(600)
 def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify_plainly: Plainly

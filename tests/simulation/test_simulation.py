@@ -1,4 +1,4 @@
-"""Thousands of seeds of the whole system; what they all did must be more than nothing, and one seed is one run."""
+"""Many seeds of the whole system; what they all did must be more than nothing, and one seed is one run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.simulation.mutants import KINDS, MUTANTS
 from tests.simulation.oracle import judge
 from tests.simulation.world import Violation, World
 
-SEEDS = 2_000
+SEEDS = 600  # of every day, others from day to day
 SOAK = 100  # seeds for each one that the soak asks for
 PROCESSES = len(os.sched_getaffinity(0))
-FIRST = 1_000_000  # the soak's seeds are others than those of every day
+FIRST = 1_000_000_000  # the soak's seeds are others than those of every day
 ROOT = Path(__file__).parents[2]
 
 
@@ -80,8 +80,8 @@ WANTED = (
 
 
 @pytest.mark.timeout(1800)
-def test_thousands_of_seeds_come_to_rest_with_the_lake_as_the_source() -> None:
-    counts = run_all(0, SEEDS)
+def test_hundreds_of_seeds_come_to_rest_with_the_lake_as_the_source(pytestconfig: pytest.Config) -> None:
+    counts = run_all(pytestconfig.option.soak_first * SEEDS, SEEDS)
     print(counts)
     assert {name: counts.get(name, 0) for name in WANTED if not counts.get(name)} == {}, "nothing of the kind happened"
 
