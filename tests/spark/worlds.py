@@ -250,6 +250,12 @@ class Oracle:
     seen: Counter[str] = field(default_factory=Counter)
     _offsets: dict[Key, int] = field(default_factory=dict)
     _at: int = 0
+    may_wait: set[Key] = field(default_factory=set)
+    """Rows with an unknown value that a dump in the same merge shows to be gone: a merge may have asked for them."""
+
+    def waits(self, withheld: set[Key]) -> bool:
+        """Whether these are the keys that wait for a dump."""
+        return self.withheld <= withheld <= self.withheld | self.may_wait
 
     def read(self, lines: list[Line], upto: int) -> None:
         """One merge: the lines up to an offset."""
@@ -273,7 +279,7 @@ class Oracle:
             self.seen["ghost removed"] += len(ghosts)
             for key in ghosts:
                 if UNKNOWN in self.rows.pop(key).values():
-                    self.withheld.add(key)  # a dump of the key, asked for by then, tells that it is gone
+                    self.may_wait.add(key)
             return
         assert line.key is not None
         self._offsets[line.key] = line.offset
