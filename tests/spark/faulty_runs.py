@@ -102,7 +102,9 @@ class Model:
         oracle, found = Oracle(), []
         for end in ends:
             oracle.read(self.sources[name].lines, end)
-            found.append(replace(oracle, rows=dict(oracle.rows), withheld=set(oracle.withheld)))
+            found.append(
+                replace(oracle, rows=dict(oracle.rows), withheld=set(oracle.withheld), may_wait=set(oracle.may_wait))
+            )
         return found
 
     def history(self, name: str, ends: list[int]) -> Expected:

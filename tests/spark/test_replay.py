@@ -173,13 +173,13 @@ def test_a_replay_of_any_interval_leaves_a_lake_that_is_right_as_it_is(lake: Tes
         lake.build.seal()
     for merged in lake.merge_well(max_rows=dice.choice((60, 200))):
         oracle.read(source.lines, merged.offset)
-    before, withheld = lake.rows(SHAPE, provenance=True), oracle.withheld
+    before = lake.rows(SHAPE, provenance=True)
     for _ in range(2):
         ends = sorted(dice.choices(range(1, lake.build.offset + 1), k=2))
         counts = replay(lake, *ends)["shop.worlds"]
         assert (counts["inserted"], counts["updated"], counts["deleted"]) == (0, 0, 0), (ends, counts)
         assert lake.rows(SHAPE, provenance=True) == before, ends
-        assert lake.withheld is not None and set(lake.withheld.keys("shop.worlds", SHAPE)) == withheld, ends
+        assert lake.withheld is not None and oracle.waits(set(lake.withheld.keys("shop.worlds", SHAPE))), ends
     # And one of all of it brings back whatever somebody has done to rows whose values the log has.
     damage(lake, SHAPE).update(F.col("world") % 3 == 0, {"a": F.lit(77)})
     damage(lake, SHAPE).delete(F.col("world") % 3 == 1)
