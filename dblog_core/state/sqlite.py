@@ -190,14 +190,17 @@ class SqliteState:
 
 
 def _create_private(path: Path) -> None:
-    """An empty file for the user alone; SQLite would ask the umask.
+    """An empty database for the user alone; SQLite would ask the umask.
 
     It is closed before it gets its name: closing any descriptor of the database drops the POSIX locks that other
-    connections of this process hold on it.
+    connections of this process hold on it. It is in WAL mode by then: where two connections switch a file at once,
+    SQLite fails one of them without waiting.
     """
     handle, name = tempfile.mkstemp(prefix=path.name, dir=path.parent)  # mode 0600
     os.close(handle)
     try:
+        with contextlib.closing(sqlite3.connect(name, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
         with contextlib.suppress(FileExistsError):  # another process was faster
             os.link(name, path)
     finally:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,20 @@ def test_many_contenders_hold_it_one_at_a_time(open_store: Open) -> None:
         thread.join()
     assert not clashes
     assert epochs == list(range(1, 13))
+
+
+def test_a_new_file_is_opened_by_many_at_once(tmp_path: Path) -> None:
+    for attempt in range(100):  # SQLite fails one of two that switch a file to WAL: 3 of 100 met, once
+        stores = [store(f"sqlite://{tmp_path / str(attempt)}.db", "shop") for _ in range(6)]
+        together = threading.Barrier(len(stores))
+
+        def first_use(state: StateStore, together: threading.Barrier = together) -> None:
+            together.wait()
+            assert state.leader("capture") is None
+            state.close()
+
+        with ThreadPoolExecutor(len(stores)) as pool:
+            list(pool.map(first_use, stores))
 
 
 @pytest.fixture
