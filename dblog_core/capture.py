@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from dblog_core import reload, wiring
+from dblog_core import recent_errors, reload, wiring
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config import Config
 from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused, SourceUnavailable
@@ -30,6 +30,7 @@ __all__ = ["LEASE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", 
 log = logging.getLogger(__name__)
 
 BACKOFF = (0.5, 1.0, 2.0, 5.0)  # seconds between attempts after a fault that may pass
+PART = "capture"  # whose errors they are
 CLOSING = 5.0  # seconds after a change of configuration in which the source may still be busy with the last term
 
 OnStatus = Callable[[CaptureStatus], None]
@@ -58,12 +59,16 @@ def run_capture(
     """
     source, staging = wiring.open_source(config.source), wiring.open_staging(config)
     state = wiring.open_state(config)
+    clock = clock or SystemClock()
     try:
         refuse(source, config, state)
-        parts = Parts(config, source, staging, state, clock or SystemClock(), spawn)
+        parts = Parts(config, source, staging, state, clock, spawn)
         capture = _Capture(parts, stop, slice_seconds, on_status, fresh_start)
         with capture.watching(file):
             return capture.run(until_current)
+    except DblogError as error:
+        recent_errors.record(state, PART, error, clock.time())
+        raise
     finally:
         state.close()
 
@@ -244,5 +249,6 @@ class _Capture:
         delay = BACKOFF[min(self._faults, len(BACKOFF) - 1)]
         self._faults += 1
         log.warning("trying again in %.1f s: %s", delay, error)
+        recent_errors.record(self._parts.state, PART, error, self._parts.clock.time())
         self.tell(CaptureStatus(False, None, 0, 0, "", None, 0.0, 0, None, str(error)))
         self._parts.clock.wait(self._stop, delay)

@@ -40,9 +40,13 @@ class DblogError(Exception):
         self.where = where
         self.fix = fix
 
+    @property
+    def reason(self) -> str:
+        """What happened and where, without the way on."""
+        return f"{self.where}: {self.message}" if self.where else self.message
+
     def __str__(self) -> str:
-        text = f"{self.where}: {self.message}" if self.where else self.message
-        return f"{text}\n  fix: {self.fix}" if self.fix else text
+        return f"{self.reason}\n  fix: {self.fix}" if self.fix else self.reason
 
 
 class ConfigError(DblogError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 
-from dblog_core import control, lake, reload, stopped, wiring
+from dblog_core import control, lake, recent_errors, reload, stopped, verified, wiring
 from dblog_core.config import Config
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.meter import Meter
@@ -34,22 +34,25 @@ def status(config: Config, meter: Meter | None = None) -> Json:
             "offset": head.last_offset if head else None,
             "lag_seconds": told.get("lag_seconds"),
             "rows_per_second": told.get("rows_per_second"),
-            "tables": _tables(merged.tables_json(), stopped.read(state), in_force),
+            "tables": _tables(merged.tables_json(), stopped.read(state), in_force, verified.read(state)),
             "windows": [_window(w) for w in told.get("windows", [])],
             "dumps": [d.to_json() for d in dumps],
             "merge": {"offset": merged.offset, "lag_seconds": _merge_lag(head, merged.offset, merged.commit_time)},
+            "errors": recent_errors.read(state),
             "storage": (meter or Meter(config)).read(staging, merged.status, dumps),
         }
 
 
-def _tables(merged: list[Json], held: stopped.Entries, in_force: Json) -> list[Json]:
-    """Each table as the lake has it, those that the capture has stopped as such."""
+def _tables(merged: list[Json], held: stopped.Entries, in_force: Json, checked: Json) -> list[Json]:
+    """Each table as the lake has it, those that the capture has stopped as such; with its last verification."""
     unmerged = dict.fromkeys(("lake_offset", "awaits", "merged"))
     tables = {name: {"table": name, **unmerged} for name in held} | {str(t["table"]): t for t in merged}
     for name, entry in held.items():
         tables[name] = {**tables[name], "state": str(lake.State.STOPPED), "error": stopped.told(entry)}
     captured = {name: reload.is_captured(name, in_force) for name in tables}
-    return [{**table, "captured": captured[name]} for name, table in sorted(tables.items())]
+    return [
+        {**table, "captured": captured[name], "verified": checked.get(name)} for name, table in sorted(tables.items())
+    ]
 
 
 def _told(state: StateStore) -> Json:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ import psutil
 from pyspark.sql import SparkSession
 
 from dblog_core import config as configuration
+from dblog_core import recent_errors
 from dblog_core.config import Config, S3Config
 from dblog_core.errors import DblogError
+from dblog_core.interfaces import StateStore
 from dblog_core.lake import own_directory
 from dblog_core.spark import CONFIG_VARIABLE, PARENT_VARIABLE
 from dblog_core.staging import Staging
@@ -79,10 +82,21 @@ def opened(given: argparse.Namespace, name: str) -> Iterator[Opened]:
     with (
         closing(open_state(config)) as state,
         lake_lock(records.directory, state, ttl=config.state.ttl, wait=given.wait) as check,
+        _remembered(state, name),
         session(f"dblog {name} {config.source.name}", stop, s3=config.s3) as spark,
         outliving(spark, records.directory / "checkpoints"),
     ):
         yield Opened(config, spark, open_staging(config), lake, records, stop, check)
+
+
+@contextmanager
+def _remembered(state: StateStore, name: str) -> Iterator[None]:
+    """What the job fails with is found by who asks for the source's status."""
+    try:
+        yield
+    except DblogError as error:
+        recent_errors.record(state, name, error, time.time())
+        raise
 
 
 def lake_of(config: Config) -> Lake:

@@ -7,6 +7,7 @@ import secrets
 import sys
 import threading
 import time
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--soak-first", type=int, default=None, help="the first seed; default: another one every time")
     group.addoption("--soak-minutes", type=float, default=0, help="start no seeded run after that time; 0: no limit")
     parser.addoption("--every-kind", action="store_true", help="every database for tests that take one of them in turn")
+    parser.addoption("--pictures", type=Path, default=None, help="where pictures of Airflow's pages are kept")
     parser.addoption("--bench", choices=["quick", "usual", "full"], default="usual", help="how much benchmarks measure")
 
 

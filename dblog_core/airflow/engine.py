@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 
+from dblog_core.airflow.links import SourcePage
 from dblog_core.errors import DblogError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class InProcess:
     """A mixin for operators that run the engine in the task's own process; `config_file` is the source's TOML file."""
 
     config_file: str
+    operator_extra_links = (SourcePage(),)
     _stop: threading.Event | None = None
     _killed = False
 

@@ -9,6 +9,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Connection
 
 from dblog_core.airflow.engine import configuration
+from dblog_core.airflow.links import SourcePage
 from dblog_core.airflow.spark import CONNECTION
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class MergeOperator(SparkSubmitOperator):
 
     The asset's events are only a bell, so a run that finds nothing to do starts no Spark.
     """
+
+    operator_extra_links = (SourcePage(),)
 
     def __init__(self, *, config_file: str, conn_id: str = CONNECTION, **kwargs: Any) -> None:
         super().__init__(application="", conn_id=conn_id, **kwargs)

@@ -64,8 +64,12 @@ class AirflowServer:
     def url(self) -> str:
         return f"http://{ports.HOST}:{self.port}"
 
-    def client(self) -> AirflowClient:
-        return AirflowClient(self.url, user=airflow_settings.USER, password=airflow_settings.password(self._home))
+    def client(self, user: str = airflow_settings.USER) -> AirflowClient:
+        return AirflowClient(self.url, user=user, password=self.password(user))
+
+    def password(self, user: str = airflow_settings.USER) -> str:
+        """What one of the local users signs in with."""
+        return airflow_settings.password(self._home, user)
 
     def start(self) -> None:
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)

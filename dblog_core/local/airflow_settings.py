@@ -14,13 +14,15 @@ import secrets
 from pathlib import Path
 
 USER = "dblog"
+GUEST = "guest"  # who may look at everything and change nothing
+_ROLES = {USER: "admin", GUEST: "viewer"}
 PASSWORDS = "passwords.json"
 _SECRETS = "secrets.json"
 
 
 def write(home: Path, *, port: int, dags: Path, database: str) -> Path:
     """Writes `airflow.cfg` for an API server at `port`, and the secrets where they are missing; all of mode 0600."""
-    _once(home / PASSWORDS, {USER: secrets.token_urlsafe(16)})
+    _once(home / PASSWORDS, {user: secrets.token_urlsafe(16) for user in _ROLES})
     _once(
         home / _SECRETS,
         {
@@ -37,9 +39,9 @@ def write(home: Path, *, port: int, dags: Path, database: str) -> Path:
     return file
 
 
-def password(home: Path) -> str:
-    """The generated password of USER."""
-    return str(json.loads((home / PASSWORDS).read_text())[USER])
+def password(home: Path, user: str = USER) -> str:
+    """The generated password of a user."""
+    return str(json.loads((home / PASSWORDS).read_text())[user])
 
 
 def _settings(home: Path, port: int, dags: Path, database: str, secret: dict[str, str]) -> dict[str, dict[str, str]]:
@@ -55,7 +57,7 @@ def _settings(home: Path, port: int, dags: Path, database: str, secret: dict[str
             "hostname_callable": "socket.gethostname",
             "execution_api_server_url": f"{url}/execution/",
             "fernet_key": secret["fernet"],
-            "simple_auth_manager_users": f"{USER}:admin",
+            "simple_auth_manager_users": ",".join(f"{user}:{role}" for user, role in _ROLES.items()),
             "simple_auth_manager_passwords_file": str(home / PASSWORDS),
         },
         "database": {"sql_alchemy_conn": database},

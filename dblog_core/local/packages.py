@@ -1,4 +1,4 @@
-"""Database servers from Debian packages, unpacked into trees in the cache: nothing is installed, no service is started.
+"""Database servers and a browser from Debian packages, unpacked into trees in the cache: nothing is installed or started.
 
 A tree of the machine's own suite runs on the machine's loader and C library (its programs start each other by plain
 exec, as initdb does with postgres); one of a newer suite brings its own. Both are hidden behind one small script per
@@ -36,10 +36,15 @@ class Package:
     """Globs below the tree of what gets a script in run/."""
     suite: str | None = None
     """None: the machine's own."""
+    libraries: tuple[str, ...] = ()
+    """Globs below the tree of directories with libraries, beside the usual ones."""
+    environment: tuple[str, ...] = ()
+    """What the scripts set, as the shell reads it; $tree is the tree."""
 
     @property
     def directory(self) -> str:
-        spec = repr((_FORMAT, self.roots, self.keep, self.programs, self.suite)).encode()
+        special = (self.libraries, self.environment) if self.libraries or self.environment else ()
+        spec = repr((_FORMAT, self.roots, self.keep, self.programs, self.suite, *special)).encode()
         return f"{self.name}-{hashlib.sha256(spec).hexdigest()[:12]}"
 
 
@@ -71,7 +76,15 @@ POSTGRES = Package(
     keep=r"postgresql-(client-)?\d+(-wal2json)?$",
     programs=("usr/lib/postgresql/*/bin/*",),
 )
-ALL = (MYSQL, MARIADB, POSTGRES)
+CHROMIUM = Package(
+    name="chromium",
+    roots=("chromium", "fonts-dejavu-core"),
+    keep=r"(chromium|chromium-common|fontconfig-config|fonts-dejavu-core|shared-mime-info)$",
+    programs=("usr/lib/chromium/chromium",),
+    libraries=("usr/lib/*-linux-gnu*/pulseaudio",),
+    environment=('FONTCONFIG_SYSROOT="$tree"',),
+)
+ALL = (MYSQL, MARIADB, POSTGRES, CHROMIUM)
 
 
 def tree(package: Package) -> Path:
@@ -111,11 +124,10 @@ def _wanted(package: Package, name: str) -> bool:
 def _write_scripts(package: Package, tree: Path) -> None:
     run = tree / "run"
     run.mkdir()
-    libraries = [
-        d.relative_to(tree) for pattern in ("usr/lib/*-linux-gnu*", "lib/*-linux-gnu*") for d in tree.glob(pattern)
-    ]
+    patterns = ("usr/lib/*-linux-gnu*", "lib/*-linux-gnu*", *package.libraries)
+    libraries = [d.relative_to(tree) for pattern in patterns for d in tree.glob(pattern)]
     path = ":".join(f"$tree/{d}" for d in libraries if (tree / d).is_dir())
-    start = f'LD_LIBRARY_PATH="{path}" exec'
+    start = " ".join([*package.environment, f'LD_LIBRARY_PATH="{path}" exec'])
     if package.suite is not None:
         start = f'exec "$tree/{_loader(tree)}" --library-path "{path}"'
     for pattern in package.programs:

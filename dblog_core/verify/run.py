@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dblog_core import requests, wiring
+from dblog_core import requests, verified, wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config import Config
 from dblog_core.errors import DblogError, RequestError
@@ -98,7 +98,14 @@ def verify(
         for one in report.tables:
             if one.equal:
                 cut.done(TableName.parse(one.table))
+        _remember(config, request, report, clock)
         return report
+
+
+def _remember(config: Config, request: VerifyRequest, report: Report, clock: Clock) -> None:
+    whole = request.slice is None and not request.wish.sampled
+    with closing(wiring.open_state(config)) as state:
+        verified.record(state, report.tables, whole=whole, now=clock.time())
 
 
 def check(config: Config, file: Path, *, stop: threading.Event, clock: Clock | None = None) -> list[Checked]:

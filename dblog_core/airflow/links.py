@@ -1,0 +1,28 @@
+"""The link from a task to the page of its source."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from airflow.sdk import BaseOperatorLink
+
+PREFIX = "/dblog"  # of the page's own application, below the API server's address
+ROUTE = "dblog"  # of the page in Airflow's UI: /plugin/dblog
+_KINDS = "capture|capture_standby|dump|merge|replay|verify|repair|maintenance"
+_DAG = re.compile(rf"dblog_(?P<source>[a-z][a-z0-9_]*?)_({_KINDS})")
+
+
+def source_of(dag_id: str) -> str | None:
+    """The source that a DAG is of; None: it is none of ours."""
+    found = _DAG.fullmatch(dag_id)
+    return found["source"] if found else None
+
+
+class SourcePage(BaseOperatorLink):
+    """To leader, lag, dumps and the lake of the task's source."""
+
+    name = "DBLog"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return f"/plugin/{ROUTE}?dag={ti_key.dag_id}"

@@ -1,0 +1,182 @@
+"""The page in Airflow's UI: what `dblog status` tells of every source, its recent lag, and control of its dumps.
+
+Served behind Airflow's own login. Who may read a source's dump DAG sees the source; who may trigger it may pause,
+resume, cancel and retune its dumps. One look at a source serves everybody for a second.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from dblog_core import control, wiring
+from dblog_core.airflow.factory import read_sources
+from dblog_core.airflow.links import source_of
+from dblog_core.config import Config
+from dblog_core.errors import DblogError, RequestError
+from dblog_core.freshness import LagHistory
+from dblog_core.interfaces import Json
+from dblog_core.meter import Meter
+from dblog_core.status import status
+
+_AGAIN = 1.0  # seconds between two looks at one source
+_FILES_AGAIN = 5.0  # seconds between two looks at the configurations
+_HTML = Path(__file__).with_name("page.html")
+_ENDED = 10  # dumps that are over, of which the page tells
+
+Method = Literal["GET", "POST"]
+
+
+class Settings(BaseModel):
+    """What may be changed of a dump that runs; from its next chunk on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    chunk_size: int | None = None
+    workers: int | None = None
+    delay: float | None = Field(None, description="seconds between two chunks")
+    rate: int | None = Field(None, description="rows a second; 0: no limit")
+
+
+@dataclass(slots=True)
+class _Source:
+    """One source, looked at once a second at most however many people watch."""
+
+    config: Config
+    meter: Meter
+    lag: LagHistory
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    at: float = float("-inf")
+    seen: Json = field(default_factory=dict)
+
+    def look(self) -> Json:
+        with self.lock:
+            if time.monotonic() - self.at >= _AGAIN:
+                self.seen, self.at = self._look(), time.monotonic()
+            return self.seen
+
+    def _look(self) -> Json:
+        source = self.config.source
+        about = {"source": source.name, "kind": source.kind, "now": time.time()}
+        try:
+            found = status(self.config, self.meter)
+            points = [[p.at / 1e6, round(p.lag, 3), p.rows] for p in self.lag.look()]
+        except DblogError as error:
+            return {**about, "fault": {"error": error.reason, "fix": error.fix}}
+        live = [d for d in found["dumps"] if d["state"] not in control.OVER]
+        ended = [d for d in found["dumps"] if d["state"] in control.OVER][-_ENDED:]
+        return {**found, **about, "dumps": [*reversed(live), *reversed(ended)], "lag": points}
+
+
+class Sources:
+    """The sources of $DBLOG_CONFIG_DIR as they are now; a file is read again once it has changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, _Source] = {}
+        self._faults: list[Json] = []
+        self._at = float("-inf")
+
+    def all(self) -> tuple[dict[str, _Source], list[Json]]:
+        """By name, and what is wrong with files that give none."""
+        with self._lock:
+            if time.monotonic() - self._at >= _FILES_AGAIN:
+                self._read()
+                self._at = time.monotonic()
+            return self._known, self._faults
+
+    def _read(self) -> None:
+        found = read_sources()
+        self._faults = [{"error": fault.reason, "fix": fault.fix} for fault in found.faults]
+        configs = {config.source.name: config for config in found.configs.values()}
+        same = {name: known for name, known in self._known.items() if configs.get(name) == known.config}
+        self._known = {name: same.get(name) or _opened(config) for name, config in sorted(configs.items())}
+
+
+def _opened(config: Config) -> _Source:
+    return _Source(config, Meter(config), LagHistory(wiring.open_staging(config)))
+
+
+def app() -> FastAPI:
+    """The application that Airflow mounts."""
+    made = FastAPI(title="DBLog", docs_url=None, redoc_url=None, openapi_url=None)
+    sources = Sources()
+    signed_in = [Depends(requires_access_view(AccessView.WEBSITE))]
+    changing = [Depends(_own)]
+
+    @made.get("/", response_class=HTMLResponse, dependencies=signed_in)
+    def page() -> HTMLResponse:
+        return HTMLResponse(_HTML.read_text(encoding="utf-8"), headers={"Cache-Control": "no-store"})
+
+    @made.get("/sources", dependencies=signed_in)
+    def every(user: GetUserDep, dag: str = "") -> Json:
+        """What the user may see, and the source that a DAG is of."""
+        known, faults = sources.all()
+        mine = [name for name in known if _may(user, name, "GET")]
+        meant = source_of(dag)
+        return {"sources": mine, "faults": faults, "meant": meant if meant in mine else None}
+
+    @made.get("/sources/{name}")
+    def one(name: str, user: GetUserDep) -> Json:
+        found = _permitted(sources, user, name, "GET")
+        return {**found.look(), "may_control": _may(user, name, "POST")}
+
+    @made.post("/sources/{name}/dumps/{dump}/{action}", dependencies=changing)
+    def act(name: str, dump: str, action: Literal["pause", "resume", "cancel"], user: GetUserDep) -> Json:
+        change = {"pause": control.pause, "resume": control.resume, "cancel": control.cancel}[action]
+        return _changed(_permitted(sources, user, name, "POST"), dump, partial(change, dump_id=dump))
+
+    @made.post("/sources/{name}/dumps/{dump}", dependencies=changing)
+    def retune(name: str, dump: str, settings: Settings, user: GetUserDep) -> Json:
+        wanted = settings.model_dump(exclude_none=True)
+        return _changed(_permitted(sources, user, name, "POST"), dump, partial(control.retune, dump_id=dump, **wanted))
+
+    @made.exception_handler(DblogError)
+    def told(_: Request, error: DblogError) -> JSONResponse:
+        code = 409 if isinstance(error, RequestError) else 503
+        return JSONResponse({"detail": error.message, "fix": error.fix}, code)
+
+    return made
+
+
+def _own(request: Request) -> None:
+    """A form of another site cannot send this header, so it cannot use a person's cookie to change a dump."""
+    if request.headers.get("x-requested-with") != "dblog":
+        raise HTTPException(403, "changes need the header X-Requested-With: dblog")
+
+
+def _changed(source: _Source, dump: str, change: Callable[..., None]) -> Json:
+    with closing(wiring.open_state(source.config)) as state:
+        change(state)
+        source.at = float("-inf")
+        return control.dump(state, dump).to_json()
+
+
+def _permitted(sources: Sources, user: Any, name: str, method: Method) -> _Source:
+    """Raises 404 where there is no such source or the user may not know of it, 403 where they may only look."""
+    known = sources.all()[0]
+    if name not in known or not _may(user, name, "GET"):
+        raise HTTPException(404, f"there is no source {name}")
+    if not _may(user, name, method):
+        raise HTTPException(403, f"you may not trigger dblog_{name}_dump, so its dumps are not yours to change")
+    return known[name]
+
+
+def _may(user: Any, name: str, method: Method) -> bool:
+    """Whether the user may see the source's dumps (GET), or change them (POST)."""
+    dag = DagDetails(id=f"dblog_{name}_dump")
+    entity = DagAccessEntity.RUN if method == "POST" else None
+    return bool(get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=dag, user=user))

@@ -1,0 +1,49 @@
+"""When each table was last verified, and what was found: kept in the state store, for `status` and the page in Airflow.
+
+Node `verified`: {table: {"at": µs UTC, "outcome": text, "equal", "rows", "whole"}}; not whole: a sample or a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import orjson
+
+from dblog_core.errors import VersionConflict
+from dblog_core.interfaces import Json, StateStore
+from dblog_core.verify.report import TableReport
+
+_NODE = "verified"
+_MOST = 2000  # tables: ZooKeeper takes a million bytes in a node
+
+
+def read(state: StateStore) -> Json:
+    """The last verification of each table, by its name."""
+    entry = state.get(_NODE)
+    return {} if entry is None else orjson.loads(entry.data)
+
+
+def record(state: StateStore, tables: Iterable[TableReport], *, whole: bool, now: float) -> None:
+    """Remembers what was found. `whole`: all rows were compared; `now`: seconds UTC."""
+    at = int(now * 1e6)
+    found = {t.table: _told(t, whole=whole, at=at) for t in tables}
+    if not found:
+        return
+    while True:
+        entry = state.get(_NODE)
+        known = {} if entry is None else orjson.loads(entry.data)
+        newest = sorted({**known, **found}.items(), key=lambda item: -item[1]["at"])[:_MOST]
+        data = orjson.dumps(dict(newest))
+        try:
+            if entry is None:
+                state.create(_NODE, data)
+            else:
+                state.update(_NODE, data, entry.version)
+        except VersionConflict:
+            continue  # another verification has ended in that moment
+        return
+
+
+def _told(table: TableReport, *, whole: bool, at: int) -> Json:
+    outcome = table.outcome if table.repaired is None else f"{table.outcome}, after a repair"
+    return {"at": at, "outcome": outcome, "equal": table.equal, "rows": table.rows, "whole": whole}

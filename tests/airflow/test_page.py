@@ -1,0 +1,205 @@
+"""Our page in Airflow's UI, and the forms of our DAGs: looked at and clicked in a browser."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from playwright.sync_api import FrameLocator, Page, expect
+
+from dblog_core import control, recent_errors, wiring
+from dblog_core.errors import SourceUnavailable
+from dblog_core.local import airflow_settings
+from tests.airflow.test_live import DUMP, PATIENCE, REPLAY, capturing, dump_of, in_lake, until
+from tests.fix_airflow import Live
+from tests.fix_browser import PHONE, TALL, SignIn
+
+pytestmark = pytest.mark.timeout(600)
+
+Keep = Callable[[Page, str], None]
+
+
+@pytest.fixture
+def merged(live: Live) -> None:
+    in_lake(live)
+
+
+@pytest.fixture
+def slow_dump(live: Live) -> Iterator[str]:
+    """The run of a dump that takes minutes; cancelled in the end."""
+    capturing(live)
+    conf = {"tables": [f"{live.database.name}.orders"], "chunk_size": 5, "delay_seconds": 1}
+    run = live.client.trigger(DUMP, conf)
+    until(lambda: (d := dump_of(live, run)) and d.chunks, "the dump has placed a chunk")
+    yield run
+    live.client.mark(DUMP, run, "failed")
+    live.client.wait(DUMP, run, timeout=PATIENCE)
+
+
+def ours(page: Page) -> FrameLocator:
+    return page.frame_locator("iframe")
+
+
+def state(live: Live, run: str) -> str:
+    found = dump_of(live, run)
+    return found.state if found else "none"
+
+
+def call(
+    live: Live, method: str, path: str, *, user: str | None, body: Any = None, ours: bool = True
+) -> tuple[int, Any]:
+    """Asks our page's own application; `ours`: with the header that our script sends."""
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(live.server.url).netloc, timeout=30)
+    headers = {"Content-Type": "application/json", **({"X-Requested-With": "dblog"} if ours else {})}
+    with closing(connection):
+        if user is not None:
+            asked = json.dumps({"username": user, "password": live.server.password(user)})
+            connection.request("POST", "/auth/token", asked, {"Content-Type": "application/json"})
+            headers["Authorization"] = f"Bearer {json.loads(connection.getresponse().read())['access_token']}"
+        connection.request(method, f"/dblog/{path}", None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        return answer.status, json.loads(text) if text.startswith(("{", "[")) else text
+
+
+def test_the_page_tells_of_capture_dumps_lake_and_errors(
+    live: Live, sign_in: SignIn, merged: None, slow_dump: str, picture: Keep
+) -> None:
+    leader, dump = capturing(live), dump_of(live, slow_dump)
+    assert dump is not None
+    with closing(wiring.open_state(live.config)) as store:
+        failure = SourceUnavailable("no route to host", where="db.example:3306", fix="see that the server runs")
+        recent_errors.record(store, "capture", failure, 1.8e9)
+    page = sign_in(size=TALL)
+    page.goto("/plugin/dblog")
+    shown = ours(page)
+    expect(shown.get_by_text(f"{leader.holder}, epoch {leader.epoch}")).to_be_visible()
+    expect(shown.locator("#lag")).to_contain_text("behind")
+    expect(shown.locator("#chart path").first).to_be_attached(timeout=PATIENCE * 1000)
+    expect(shown.locator("#errors")).to_contain_text("db.example:3306: no route to host")
+    expect(shown.locator("#errors")).to_contain_text("fix: see that the server runs")
+    expect(shown.get_by_text("broken.toml", exact=False)).to_be_visible()
+    expect(shown.locator("#tables")).to_contain_text(f"{live.database.name}.orders")
+    bar = shown.locator(f"[data-dump='{dump.id}'] [role=progressbar]")
+    before = bar.get_attribute("aria-valuenow")
+    picture(page, "page")
+    until(lambda: bar.get_attribute("aria-valuenow") != before, "the page refreshes itself, and the bar grows")
+
+
+def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, sign_in: SignIn, slow_dump: str) -> None:
+    dump = dump_of(live, slow_dump)
+    assert dump is not None
+    page = sign_in()
+    page.goto(f"/dags/{DUMP}/runs/{slow_dump}")
+    page.get_by_role("link", name="DBLog").last.click()
+    mine = ours(page).locator(f"[data-dump='{dump.id}']")
+    mine.get_by_role("button", name="Pause").click()
+    until(lambda: state(live, slow_dump) == "paused", "the dump is paused")
+    mine.get_by_label("rows/s").fill("77")
+    mine.get_by_role("button", name="Set").click()
+    until(lambda: (d := dump_of(live, slow_dump)) and d.options["rate"] == 77, "the rate is set")
+    mine.get_by_role("button", name="Resume").click()
+    until(lambda: state(live, slow_dump) == "running", "the dump goes on")
+    mine.get_by_role("button", name="Cancel").click()
+    until(lambda: state(live, slow_dump) == "cancelled", "the dump is cancelled")
+    expect(mine.get_by_text("cancelled", exact=True)).to_be_visible()
+    assert mine.get_by_role("button").count() == 0
+
+
+def test_a_guest_sees_all_and_changes_nothing(live: Live, sign_in: SignIn, slow_dump: str) -> None:
+    dump = dump_of(live, slow_dump)
+    assert dump is not None
+    page = sign_in(airflow_settings.GUEST)
+    page.goto(f"/dags/{DUMP}")
+    page.get_by_role("link", name="DBLog").last.click()
+    mine = ours(page).locator(f"[data-dump='{dump.id}']")
+    expect(mine.get_by_text("chunks")).to_be_visible()
+    assert mine.get_by_role("button").count() == 0
+    status, answer = call(live, "POST", f"sources/live/dumps/{dump.id}/cancel", user=airflow_settings.GUEST)
+    assert status == 403 and "dblog_live_dump" in answer["detail"]
+    assert state(live, slow_dump) == "running"
+
+
+def test_it_stands_behind_airflows_login(live: Live) -> None:
+    for path in ("", "sources", "sources/live"):
+        assert call(live, "GET", path, user=None)[0] == 401
+    admin = airflow_settings.USER
+    assert call(live, "POST", "sources/live/dumps/x/cancel", user=admin, ours=False)[0] == 403, "another site's form"
+    assert call(live, "GET", "sources/missing", user=admin)[0] == 404
+    status, answer = call(live, "POST", "sources/live/dumps/missing/cancel", user=admin)
+    assert status == 409 and "missing" in answer["detail"] and answer["fix"]
+    assert call(live, "POST", "sources/live/dumps/x", user=admin, body={"tables": 1})[0] == 422
+
+
+def test_it_fits_a_phone(live: Live, sign_in: SignIn, picture: Keep) -> None:
+    capturing(live)
+    page = sign_in(size=PHONE)
+    page.goto("/dblog/")
+    expect(page.locator("#lag")).to_be_visible()
+    picture(page, "page-phone")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off at the side"
+
+
+def test_a_task_that_is_over_links_to_the_page_of_its_source(live: Live, sign_in: SignIn) -> None:
+    run = live.client.trigger(DUMP, {"dry_run": True})
+    assert live.client.wait(DUMP, run, timeout=PATIENCE) == "success"
+    page = sign_in()
+    page.goto(f"/dags/{DUMP}/runs/{run}/tasks/plan")
+    link = page.locator(f"a[href*='plugin/dblog?dag={DUMP}']").first.get_attribute("href")
+    assert link is not None
+    page.goto(link)
+    expect(ours(page).locator("#lag")).to_be_visible()
+
+
+def test_the_form_of_a_dump_takes_keys_line_by_line(live: Live, sign_in: SignIn, picture: Keep) -> None:
+    capturing(live)
+    page = sign_in()
+    page.goto(f"/dags/{DUMP}")
+    page.get_by_test_id("trigger-dag-button").click()
+    tables = page.get_by_role("combobox", name="Select one or multiple values")
+    tables.fill(f"{live.database.name}.countries")
+    tables.press("Enter")
+    page.get_by_text("Only some rows", exact=True).click()
+    page.locator("[name=element_pks]").fill("de\nfr")
+    picture(page, "dump-form-keys")
+    page.get_by_role("button", name="Trigger").last.click()
+
+    def done() -> bool:
+        return any([t.listed for t in d.tasks] == [2] and d.state == "done" for d in dumps(live))
+
+    until(done, "a dump of two keys is done")
+
+
+def dumps(live: Live) -> list[control.DumpStatus]:
+    with closing(wiring.open_state(live.config)) as store:
+        return control.dumps(store)
+
+
+def test_a_backfill_is_started_by_clicks(live: Live, sign_in: SignIn, picture: Keep) -> None:
+    in_lake(live)
+    live.client.pause(REPLAY, False)
+    before = {run["dag_run_id"] for run in live.client.runs(REPLAY) if run["run_type"] == "backfill"}
+    page = sign_in()
+    page.goto(f"/dags/{REPLAY}")
+    page.get_by_test_id("trigger-dag-button").click()
+    page.get_by_text("Backfill", exact=True).last.click()
+    for at in ("00:00", "01:00"):
+        page.get_by_text("Select date and time").first.click()
+        page.get_by_placeholder("YYYY/MM/DD").last.fill("2026/11/10")
+        page.get_by_placeholder("YYYY/MM/DD").last.press("Enter")
+        page.get_by_placeholder("HH:mm").last.fill(at)
+        page.get_by_placeholder("HH:mm").last.press("Enter")
+        page.keyboard.press("Escape")
+    expect(page.get_by_text("2 runs will be triggered")).to_be_visible()
+    picture(page, "backfill")
+    page.get_by_role("button", name="Run Backfill").click()
+
+    def started() -> bool:
+        return any(run["dag_run_id"] not in before for run in live.client.runs(REPLAY) if run["run_type"] == "backfill")
+
+    until(started, "the backfill has runs")

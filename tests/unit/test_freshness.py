@@ -1,0 +1,77 @@
+"""The recent past of a capture's lag, as the log of manifests tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dblog_core import freshness
+from dblog_core.freshness import LagHistory, Point
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+from dblog_core.storage.local import LocalStorage
+
+SECOND = 1_000_000
+
+
+class World:
+    """A staging area that grows by segments of ten rows."""
+
+    def __init__(self, root: Path) -> None:
+        self.staging = Staging(source="shop", storage=LocalStorage(root))
+        self._segment = 0
+
+    def seal(self, *, committed: float | None, sealed: float, rows: int = 10) -> None:
+        self._segment += 1
+        first = self._segment * 10
+        at = None if committed is None else int(committed * SECOND)
+        self.staging.publish(
+            Manifest("shop", self._segment, 1, first, first + rows - 1, "p", 0, "log", at, int(sealed * SECOND))
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_it_is_the_time_from_the_last_commit_to_the_sealing(world: World) -> None:
+    world.seal(committed=100, sealed=100.5)  # what the first has brought is not known: no transaction before it is
+    world.seal(committed=101, sealed=103.5)
+    world.seal(committed=104, sealed=104.25, rows=3)
+    assert LagHistory(world.staging).look() == [Point(int(103.5e6), 2.5, 10), Point(int(104.25e6), 0.25, 3)]
+
+
+def test_segments_without_a_newer_transaction_tell_nothing(world: World) -> None:
+    world.seal(committed=None, sealed=1)
+    world.seal(committed=100, sealed=100)
+    world.seal(committed=100, sealed=900)  # chunks alone, or nothing
+    world.seal(committed=99, sealed=901)  # another server's clock
+    world.seal(committed=950, sealed=951)
+    assert [point.at for point in LagHistory(world.staging).look()] == [951 * SECOND]
+
+
+def test_a_look_reads_only_what_is_new_and_no_more_than_it_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshness, "_AT_ONCE", 5)
+    for number in range(20):
+        world.seal(committed=number, sealed=number + 0.5)
+    history, read = LagHistory(world.staging), list[int]()
+    manifests = world.staging.manifests
+
+    def counted(after: int = 0, upto: int | None = None):  # type: ignore[no-untyped-def]
+        for manifest in manifests(after=after, upto=upto):
+            read.append(manifest.segment)
+            yield manifest
+
+    monkeypatch.setattr(world.staging, "manifests", counted)
+    assert len(history.look()) == 4 and read == [16, 17, 18, 19, 20]
+    world.seal(committed=21, sealed=21.5)
+    assert len(history.look()) == 5 and read == [16, 17, 18, 19, 20, 21]
+
+
+def test_it_does_not_grow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(freshness, "KEPT", 3)
+    for number in range(9):
+        world.seal(committed=number, sealed=number)
+    assert [point.at for point in LagHistory(world.staging).look()] == [6 * SECOND, 7 * SECOND, 8 * SECOND]
