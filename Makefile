@@ -6,7 +6,7 @@ SEEDS ?= 20
 MINUTES ?= 0
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup demo test lint soak bench up down lock
+.PHONY: help setup demo test lint soak bench pictures up down lock
 
 help:
 	@echo "make setup   what is missing: .venv, Delta's jars, the test servers"
@@ -16,6 +16,7 @@ help:
 	@echo "make soak    the seeded long runs; SEEDS=20 for each of them, MINUTES=M to stop after that time"
 	@echo "make lint    ruff, mypy, import rules"
 	@echo "make bench   the benchmarks, beside Debezium and the servers' own tools; QUICK=1 in minutes, FULL=1 in hours"
+	@echo "make pictures   the documentation's pictures of Airflow anew, from the browser tests"
 	@echo "make lock    requirements.txt anew from pyproject.toml"
 
 setup: .venv/.complete
@@ -46,6 +47,9 @@ soak: setup
 
 bench: setup .venv-bench/.complete
 	@exec $(PYTHON) -m pytest tests/benchmarks -p no:randomly --capture=no --bench=$(if $(FULL),full,$(if $(QUICK),quick,usual))
+
+pictures: setup
+	@exec $(PYTHON) -m pytest tests/airflow/test_page.py --pictures docs/images
 
 .venv-bench/.complete: tests/benchmarks/requirements.txt
 	@tools/setup-bench

@@ -54,6 +54,8 @@ Duration = Annotated[str, Field(pattern=durations.PATTERN)]
 SchemaChanges = Literal["evolve", "ignore", "fail"]
 """What the lake does when a table's shape changes: follow, keep its own columns, or stop that table."""
 
+Dag = Literal["capture", "capture_standby", "dump", "merge", "replay", "verify", "repair", "maintenance"]
+"""What Airflow runs for each source."""
 JsonAs = Literal["text", "variant"]
 """What a JSON column is in the lake: its text alone, or beside that Delta's VARIANT."""
 
@@ -311,8 +313,22 @@ class SparkConfig(_Section):
     conf: dict[str, str] = Field(default={}, description="more Spark settings, each value in quotes")
 
 
+class NotifyConfig(_Section):
+    """Whom Airflow tells of ended runs."""
+
+    notifier: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*\.[A-Za-z_]\w*$",
+        description="a class of Airflow's notifiers, such as airflow.providers.smtp.notifications.smtp.SmtpNotifier",
+    )
+    when: Literal["failure", "success"] = Field(default="failure", description="failure or success of a run")
+    dags: tuple[Dag, ...] = Field(default=(), description='of which DAGs, such as ["dump", "verify"]; empty: of all')
+    arguments: dict[str, Any] = Field(
+        default_factory=dict, description="what the class is made with; its templates may name a connection"
+    )
+
+
 class AirflowConfig(_Section):
-    """When Airflow's DAGs run by themselves."""
+    """When Airflow's DAGs run by themselves, and what they heed."""
 
     verify_every: Duration = Field(
         default="7d", description='how often dblog_NAME_verify compares all tables, once it is unpaused; or "never"'
@@ -322,6 +338,13 @@ class AirflowConfig(_Section):
         default="1d", description='how often dblog_NAME_repair mends a slice, once it is unpaused; or "never"'
     )
     repair_slices: Whole = Field(default=30, ge=1, le=200, description="slices that are the full state together")
+    approve_rows: Whole = Field(
+        default=0, ge=0, description="a dump of about more rows waits until somebody approves it; 0: none waits"
+    )
+    pool: str = Field(
+        default="default_pool", min_length=1, description="the Airflow pool of all tasks that read the source"
+    )
+    notify: tuple[NotifyConfig, ...] = Field(default=(), description="whom Airflow tells of ended runs")
 
 
 class S3Config(_Section):

@@ -31,3 +31,14 @@ def text(seconds: float) -> str:
     whole = round(seconds)
     unit = next(u for u in ("d", "h", "m", "s") if whole % _SECONDS[u] == 0)
     return f"{whole // _SECONDS[unit]}{unit}"
+
+
+def in_words(seconds: float) -> str:
+    """A time in its two largest units."""
+    whole = round(seconds)
+    if whole < 1:
+        return "< 1 s"
+    for size, unit, small_size, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // small_size} {small}"
+    return f"{whole} s"

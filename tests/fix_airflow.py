@@ -36,6 +36,21 @@ ttl = 4
 path = "{root}/lake"
 [airflow]
 repair_slices = 2
+approve_rows = 1500
+[[airflow.notify]]
+notifier = "file_notifier.FileNotifier"
+dags = ["dump"]
+arguments = {{ path = "{root}/notified" }}
+"""
+_NOTIFIER = """
+from airflow.sdk import BaseNotifier
+class FileNotifier(BaseNotifier):
+    def __init__(self, *, path):
+        super().__init__()
+        self.path = path
+    def notify(self, context):
+        with open(self.path, "a") as file:
+            file.write(context["dag_run"].run_id + "\\n")
 """
 _TABLES = (
     "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40))",
@@ -54,6 +69,8 @@ class Live:
     client: AirflowClient
     database: Database
     config: Config = field(repr=False)
+    notified: Path
+    """Where ended runs are told, a line for each."""
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +86,10 @@ def live(mysql: MysqlServer, server_root: Path) -> Iterator[Live]:
         _TOML.format(host=mysql.host, port=mysql.port, user=account.user, variable=PASSWORD, database=name, root=root)
     )
     (configs / "broken.toml").write_text("[source]\nname = 'broken'\n")
-    given = {PASSWORD: account.password}
+    library = root / "library"
+    library.mkdir()
+    (library / "file_notifier.py").write_text(_NOTIFIER)
+    given = {PASSWORD: account.password, "PYTHONPATH": str(library)}
     server = AirflowServer(root / "home", dags=DAGS, configs=configs, environment=given)
     config = database.config(root, source={"name": "live"}, state={"url": f"sqlite:///{root}/state.db", "ttl": 4})
     server.start()
@@ -77,6 +97,6 @@ def live(mysql: MysqlServer, server_root: Path) -> Iterator[Live]:
         client = server.client()
         for dag in ("dblog_live_capture", "dblog_live_capture_standby"):
             client.pause(dag, False)
-        yield Live(server, client, database, config)
+        yield Live(server, client, database, config, root / "notified")
     finally:
         server.kill()  # its data goes as well

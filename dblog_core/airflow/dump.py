@@ -13,17 +13,20 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from dblog_core.airflow.engine import InProcess
 from dblog_core.airflow.form import request
+from dblog_core.durations import in_words
 from dblog_core.errors import RequestError
 
 if TYPE_CHECKING:
     from dblog_core.config import Config
     from dblog_core.control import DumpStatus
     from dblog_core.interfaces import StateStore
+    from dblog_core.plans import Plan
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,29 @@ class _DumpTask(InProcess, BaseOperator):
     def __init__(self, *, config_file: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config_file = config_file
+
+
+class ApproveDump(InProcess, ApprovalOperator):
+    """Waits until somebody approves a dump of about more than `most` rows; nothing is requested before that.
+
+    Once rejected, the rest of the run is skipped.
+    """
+
+    def __init__(self, *, config_file: str, most: int, **kwargs: Any) -> None:
+        super().__init__(subject="Approve the dump?", **kwargs)
+        self.config_file, self.most = config_file, most
+
+    def execute(self, context: Any) -> Any:
+        """Raises RequestError, which fails the run at once with the reason."""
+        params = dict(context["params"])
+        found = self.run_engine(lambda config, _: _planned(config, params))
+        rows = sum(table.rows for table in found.tables)
+        log.info("the dump would be:\n%s", as_table(found))
+        if params.get("dry_run") or rows <= self.most:
+            return None
+        self.subject = f"Dump about {rows:,} rows?"
+        self.body = f"{as_table(found)}\n\nMore than {self.most:,} rows need somebody's approval."
+        return super().execute(context)
 
 
 class PlanDump(_DumpTask):
@@ -148,12 +174,31 @@ def requester(dag_run: Any) -> str:
     return f"airflow:{dag_run.dag_id}/{dag_run.run_id}"
 
 
-def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
+def as_table(plan: Plan) -> str:
+    """A plan in Markdown, one line for each table; its columns are aligned, since logs show it as it is."""
+    rows = [("table", "rows, about", "ranges", "chunks", "index", "time, about")]
+    for t in plan.tables:
+        index = t.index or "none: slow"
+        rows.append((t.table, f"{t.rows:,}", str(t.ranges), f"{t.chunks:,}", index, in_words(t.seconds)))
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    lines = [f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows]
+    lines.insert(1, f"| {' | '.join('-' * width for width in widths)} |")
+    notes = [f"- {t.table}: {warning}" for t in plan.tables for warning in t.warnings]
+    notes += [f"- left out: {refused.reason}" for refused in plan.refused]
+    total = f"about {sum(t.rows for t in plan.tables):,} rows, {in_words(plan.seconds)} in all"
+    return "\n".join([*lines, "", total, *notes])
+
+
+def _planned(config: Config, params: dict[str, Any]) -> Plan:
     from dblog_core.plans import plan
 
-    found = plan(config, request(params)).to_json()
-    log.info("a dry run; nothing is requested. The dump would be:\n%s", json.dumps(found, indent=2))
-    return found
+    return plan(config, request(params))
+
+
+def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
+    found = _planned(config, params)
+    log.info("a dry run; nothing is requested. The dump would be:\n%s", as_table(found))
+    return found.to_json()
 
 
 def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk import BaseOperatorLink, ExceptionRetryPolicy, RetryAction, RetryRule
 
 from dblog_core.airflow.links import SourcePage
 from dblog_core.errors import DblogError
@@ -57,7 +57,7 @@ class InProcess:
     """A mixin for operators that run the engine in the task's own process; `config_file` is the source's TOML file."""
 
     config_file: str
-    operator_extra_links = (SourcePage(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (SourcePage(),)
     _stop: threading.Event | None = None
     _killed = False
 

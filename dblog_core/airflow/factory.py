@@ -11,19 +11,20 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
 from dblog_core import durations
 from dblog_core.airflow.capture import CaptureSensor
 from dblog_core.airflow.doorbell import sealed_segments
-from dblog_core.airflow.dump import DUMP, CloseDump, CompleteDump, PlanDump, WorkDump
+from dblog_core.airflow.dump import DUMP, ApproveDump, CloseDump, CompleteDump, PlanDump, WorkDump
 from dblog_core.airflow.engine import KEEP_TRYING, ONLY_TRANSIENT
 from dblog_core.airflow.form import form, repair_form, replay_form, verify_form
 from dblog_core.airflow.lake import MaintainLake, RepairSlice, ReplayInterval, VerifyTables
 from dblog_core.airflow.merge import MergeOperator
-from dblog_core.config import Config, load
+from dblog_core.airflow.notices import notifiers
+from dblog_core.config import Config, Dag, load
 from dblog_core.errors import ConfigError
 
 DIRECTORY = "DBLOG_CONFIG_DIR"
@@ -52,9 +53,12 @@ def read_sources(directory: Path | str | None = None) -> Sources:
         return Sources({}, (error,))
     for file in files:
         try:
-            configs[file] = load(file, secrets=False)
+            config = load(file, secrets=False)
+            notifiers(config, None, "failure", where=str(file))
         except ConfigError as error:
             faults.append(error)
+        else:
+            configs[file] = config
     names = [config.source.name for config in configs.values()]
     for file, config in list(configs.items()):
         if names.count(config.source.name) > 1:
@@ -90,7 +94,7 @@ def source_dags(file: Path, config: Config) -> tuple[DAG, ...]:
     )
 
 
-def _capture(file: Path, config: Config, kind: str, seconds: float) -> DAG:
+def _capture(file: Path, config: Config, kind: Literal["capture", "capture_standby"], seconds: float) -> DAG:
     text = (
         f"Captures `{config.source.name}` into the super-changelog. `capture` and `capture_standby` are equals: the "
         "one that holds the lease leads, the other waits and takes over within seconds. Pause both and mark their runs "
@@ -118,8 +122,11 @@ def _dump(file: Path, config: Config) -> DAG:
     options = {"params": form(config), "is_paused_upon_creation": False}
     with _dag(file, config, "dump", text, schedule=None, **options) as dag:
         usual: dict[str, Any] = {"config_file": str(file), "retry_policy": ONLY_TRANSIENT, "retry_delay": _SECOND}
+        pool = {"pool": config.airflow.pool}
         plan = PlanDump(task_id="plan", retries=3, **usual)
-        work = WorkDump.partial(task_id="work", retries=20, max_active_tis_per_dagrun=64, **usual)
+        if config.airflow.approve_rows:
+            ApproveDump(task_id="approve", retries=3, most=config.airflow.approve_rows, **usual) >> plan
+        work = WorkDump.partial(task_id="work", retries=20, max_active_tis_per_dagrun=64, **pool, **usual)
         mapped = work.expand_kwargs(plan.output)
         complete = CompleteDump(
             task_id="complete", dump_id=f"{{{{ ti.xcom_pull(task_ids='plan', key='{DUMP}') }}}}", retries=20, **usual
@@ -159,7 +166,7 @@ def _verify(file: Path, config: Config) -> DAG:
     )
     options = {"params": verify_form(config), "max_active_runs": 1}
     with _dag(file, config, "verify", text, schedule=_every(config.airflow.verify_every), **options) as dag:
-        VerifyTables(task_id="verify", config_file=str(file), **_TWICE)
+        VerifyTables(task_id="verify", config_file=str(file), pool=config.airflow.pool, **_TWICE)
     return dag
 
 
@@ -172,7 +179,8 @@ def _repair(file: Path, config: Config) -> DAG:
     period = durations.parse(every) if math.isfinite(durations.parse(every)) else 86_400.0
     options = {"params": repair_form(config), "max_active_runs": 1}
     with _dag(file, config, "repair", text, schedule=_every(every), **options) as dag:
-        RepairSlice(task_id="repair", config_file=str(file), slices=slices, period=period, **_TWICE)
+        usual = {"config_file": str(file), "pool": config.airflow.pool, **_TWICE}
+        RepairSlice(task_id="repair", slices=slices, period=period, **usual)
     return dag
 
 
@@ -193,7 +201,7 @@ def _every(duration: str) -> DeltaDataIntervalTimetable | None:
     return DeltaDataIntervalTimetable(dt.timedelta(seconds=seconds)) if math.isfinite(seconds) else None
 
 
-def _dag(file: Path, config: Config, kind: str, text: str, **options: Any) -> DAG:
+def _dag(file: Path, config: Config, kind: Dag, text: str, **options: Any) -> DAG:
     source = config.source
     about = f"{text}\n\nSource: {source.kind}, tables {', '.join(f'`{t}`' for t in source.tables)}; from `{file.name}`."
     return DAG(
@@ -203,6 +211,8 @@ def _dag(file: Path, config: Config, kind: str, text: str, **options: Any) -> DA
         tags=["dblog", source.name],
         doc_md=about,
         description=text.split(". ")[0].replace("`", ""),
+        on_failure_callback=notifiers(config, kind, "failure"),
+        on_success_callback=notifiers(config, kind, "success"),
         **options,
     )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 from airflow.sdk import BaseOperatorLink
 
+from dblog_core.config import Dag
+
 PREFIX = "/dblog"  # of the page's own application, below the API server's address
 ROUTE = "dblog"  # of the page in Airflow's UI: /plugin/dblog
-_KINDS = "capture|capture_standby|dump|merge|replay|verify|repair|maintenance"
-_DAG = re.compile(rf"dblog_(?P<source>[a-z][a-z0-9_]*?)_({_KINDS})")
+_DAG = re.compile(rf"dblog_(?P<source>[a-z][a-z0-9_]*?)_({'|'.join(get_args(Dag))})")
 
 
 def source_of(dag_id: str) -> str | None:

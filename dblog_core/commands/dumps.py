@@ -11,7 +11,8 @@ import typer
 from dblog_core.commands.options import on_off, size
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, session_of, stopping
-from dblog_core.commands.tables import aligned, duration
+from dblog_core.commands.tables import aligned
+from dblog_core.durations import in_words
 from dblog_core.errors import DblogError, RequestError
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _row(status: DumpStatus) -> tuple[str, ...]:
         f"{status.chunks:,}",
         f"{status.evicted:,}",
         "?" if speed is None else f"{speed:,.0f}",
-        "?" if left is None and status.state == "running" else "" if not left else duration(left),
+        "?" if left is None and status.state == "running" else "" if not left else in_words(left),
         f"{status.tasks_done}/{len(status.tasks)}",
         ", ".join(status.tables),
     )
@@ -186,6 +187,6 @@ def line(status: DumpStatus) -> str:
         parts.append(f"{status.rows_per_second:,.0f} rows/s")
     parts += [f"{status.evicted:,} evicted", f"{status.tasks_done} of {len(status.tasks)} task(s) done"]
     if status.seconds_left:
-        parts.append(f"{duration(status.seconds_left)} left")
+        parts.append(f"{in_words(status.seconds_left)} left")
     held = f"; held: {status.held}" if status.held else ""
     return f"dump {status.id}: {status.state}; {', '.join(parts)}{held}"

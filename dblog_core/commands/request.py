@@ -15,7 +15,8 @@ from dblog_core.commands.dumps import line
 from dblog_core.commands.options import OnOff, Size, on_off, size
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stderr, stopping
-from dblog_core.commands.tables import aligned, duration
+from dblog_core.commands.tables import aligned
+from dblog_core.durations import in_words
 from dblog_core.errors import DblogError, RequestError
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _show_plan(session: Session, request: DumpRequest) -> None:
 def plan_text(plan: Plan) -> str:
     """The plan for people: a table, what would be left out, what to think of, and where the times come from."""
     header = ("TABLE", "INDEX", "ROWS", "RANGES", "CHUNKS", "TIME")
-    total = ("in all", "", *_counts(plan.tables), duration(plan.seconds))
+    total = ("in all", "", *_counts(plan.tables), in_words(plan.seconds))
     lines = [aligned(header, [*map(_row, plan.tables), total])]
     lines += [f"refused: {r.reason}\n  fix: {r.fix}" for r in plan.refused]
     lines += [f"warning: {t.table}: {warning}" for t in plan.tables for warning in t.warnings]
@@ -178,7 +179,7 @@ def plan_text(plan: Plan) -> str:
 
 
 def _row(table: TablePlan) -> tuple[str, ...]:
-    return (table.table, table.index or "none", *_counts([table]), duration(table.seconds))
+    return (table.table, table.index or "none", *_counts([table]), in_words(table.seconds))
 
 
 def _counts(tables: Any) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import typer
 from dblog_core import sizes
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import JsonFlag, session_of, stderr, stopping
-from dblog_core.commands.tables import duration
+from dblog_core.durations import in_words
 
 EVERY = 1.0  # seconds
 
@@ -89,7 +89,7 @@ def _begins(retention: dict[str, Any]) -> str:
 
 def _dump(dump: dict[str, Any]) -> str:
     counts = f"{dump['rows']:,} rows, {dump['chunks']:,} chunks, {dump['evicted']:,} evicted"
-    left = f", {duration(dump['seconds_left'])} left" if dump["seconds_left"] else ""
+    left = f", {in_words(dump['seconds_left'])} left" if dump["seconds_left"] else ""
     held = f"; held: {dump['held']}" if dump["held"] else ""
     return f"dump      {dump['id']}: {dump['state']}, {counts}{left}{held}{_because(dump)}"
 

@@ -19,14 +19,3 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def moment(time: dt.datetime | None) -> str | None:
     """A time in UTC, ISO 8601 with microseconds."""
     return None if time is None else time.astimezone(dt.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def duration(seconds: float) -> str:
-    """A time in its two largest units."""
-    whole = round(seconds)
-    if whole < 1:
-        return "< 1 s"
-    for size, unit, small_size, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // small_size} {small}"
-    return f"{whole} s"

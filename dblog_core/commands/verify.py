@@ -9,7 +9,8 @@ import typer
 
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
-from dblog_core.commands.tables import aligned, duration
+from dblog_core.commands.tables import aligned
+from dblog_core.durations import in_words
 
 if TYPE_CHECKING:
     from dblog_core.verify.report import Report, TableReport
@@ -159,7 +160,7 @@ def _row(table: TableReport) -> tuple[str, ...]:
     more = "+" if table.more else ""
     counts = (table.missing, table.extra, table.different, table.undecided)
     verdict = "failed" if table.error else "equal" if table.equal else "DIFFERS" if table.found else "undecided"
-    return (table.table, f"{table.rows:,}", *(f"{len(c):,}{more}" for c in counts), duration(table.seconds), verdict)
+    return (table.table, f"{table.rows:,}", *(f"{len(c):,}{more}" for c in counts), in_words(table.seconds), verdict)
 
 
 def _details(table: TableReport) -> list[str]:

@@ -1,4 +1,4 @@
-"""Database servers and a browser from Debian packages, unpacked into trees in the cache: nothing is installed or started.
+"""Database servers and a browser from Debian packages, unpacked into trees in the cache: nothing is installed or run.
 
 A tree of the machine's own suite runs on the machine's loader and C library (its programs start each other by plain
 exec, as initdb does with postgres); one of a newer suite brings its own. Both are hidden behind one small script per

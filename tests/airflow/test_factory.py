@@ -45,9 +45,12 @@ except Exception as fault:
 known = ("pyspark", "pyarrow", "pandas", "pymysql", "psycopg2", "kazoo", "pymysqlreplication")
 drivers = [module for module in known if module in sys.modules]
 tasks = {{name: {{t.task_id: t.retries for t in dag.tasks}} for name, dag in dags.items()}}
+pools = {{name: {{t.task_id: t.pool for t in dag.tasks}} for name, dag in dags.items()}}
+told = {{name: [type(n).__name__ for n in dag.on_failure_callback or []] for name, dag in dags.items()}}
 deltas = {{name: getattr(dag.timetable, "delta", None) for name, dag in dags.items()}}
 periods = {{name: delta.total_seconds() for name, delta in deltas.items() if delta is not None}}
-print(json.dumps({{"tasks": tasks, "params": params, "error": error, "drivers": drivers, "periods": periods}}))
+print(json.dumps({{"tasks": tasks, "params": params, "error": error, "drivers": drivers, "periods": periods,
+    "pools": pools, "told": told}}))
 """
 
 
@@ -60,9 +63,9 @@ def look(sources: Path, home: Path) -> dict[str, Any]:
     return answer
 
 
-def write(directory: Path, file: str, *, name: str, tables: list[str] | None = None) -> None:
+def write(directory: Path, file: str, *, name: str, tables: list[str] | None = None, more: str = "") -> None:
     directory.mkdir(exist_ok=True)
-    (directory / file).write_text(GOOD.format(name=name, tables=json.dumps(tables or ["shop.orders"])))
+    (directory / file).write_text(GOOD.format(name=name, tables=json.dumps(tables or ["shop.orders"])) + more)
 
 
 @pytest.fixture
@@ -107,6 +110,57 @@ def test_a_broken_file_and_a_name_used_twice_cost_only_those_sources_their_dags(
     for file in ("broken.toml", "one.toml", "two.toml"):
         assert file in found["error"]
     assert "good.toml" not in found["error"]
+
+
+def test_what_reads_the_source_runs_in_its_pool_and_a_large_dump_is_approved(sources: Path, tmp_path: Path) -> None:
+    write(sources, "shop.toml", name="shop", more='[airflow]\npool = "shop_reads"\napprove_rows = 10\n')
+    found = look(sources, tmp_path)
+    pools = found["pools"]
+    assert (pools["dblog_shop_verify"]["verify"], pools["dblog_shop_repair"]["repair"]) == ("shop_reads", "shop_reads")
+    dump = pools["dblog_shop_dump"]
+    assert {task for task, pool in dump.items() if pool == "shop_reads"} == {"work"}
+    assert set(dump) == {"approve", "plan", "work", "complete", "close"}
+    assert pools["dblog_shop_capture"] == {"capture": "default_pool"}, "a capture waits for no dump"
+
+
+def test_ended_runs_are_told_by_airflows_notifiers(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes.py").write_text(
+        "from airflow.sdk import BaseNotifier\n"
+        "class Note(BaseNotifier):\n"
+        "    def __init__(self, *, to):\n        super().__init__()\n"
+        "    def notify(self, context): ...\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    note = '[[airflow.notify]]\nnotifier = "{}"\ndags = ["dump", "verify"]\narguments = {{ {} }}\n'
+    write(sources, "good.toml", name="good", more=note.format("notes.Note", 'to = "x"'))
+    write(sources, "missing.toml", name="missing", more=note.format("no.such.Note", ""))
+    write(sources, "other.toml", name="other", more=note.format("pathlib.Path", ""))
+    write(sources, "wrong.toml", name="wrong", more=note.format("notes.Note", "whom = 1"))
+    found = look(sources, tmp_path)
+    told = {name: told for name, told in found["told"].items() if told}
+    assert told == {"dblog_good_dump": ["Note"], "dblog_good_verify": ["Note"]}
+    assert len(found["told"]) == 8, "the others cost their sources the DAGs"
+    for file, reason in (("missing", "there is no no.such.Note"), ("other", "is no notifier"), ("wrong", "whom")):
+        assert f"{file}.toml" in found["error"] and reason in found["error"]
+
+
+def test_fifty_sources_are_parsed_in_two_seconds_of_the_processor(sources: Path, tmp_path: Path) -> None:
+    for number in range(50):
+        write(sources, f"s{number}.toml", name=f"s{number}")
+    code = (
+        "import runpy, time\n"
+        f"runpy.run_path({str(DAGS / 'dblog.py')!r})\n"  # what any file of DAGs costs once: Airflow's own imports
+        "began = time.process_time()\n"
+        f"found = runpy.run_path({str(DAGS / 'dblog.py')!r})\n"
+        "print(time.process_time() - began, sum(name.startswith('dblog_') for name in found))"
+    )
+    env = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "DBLOG_CONFIG_DIR": str(sources)}
+    result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    seconds, dags = result.stdout.splitlines()[-1].split()
+    assert int(dags) == 400
+    assert float(seconds) < 2
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:

@@ -150,10 +150,11 @@ def test_a_dry_run_says_what_it_would_read_and_requests_nothing(live: Live) -> N
 def test_a_wrong_table_fails_at_once_with_the_reason(live: Live) -> None:
     run = live.client.trigger(DUMP, {"tables": [f"{live.database.name}.missing"]})
     assert live.client.wait(DUMP, run, timeout=PATIENCE) == "failed"
-    log = live.client.log(DUMP, run, "plan", attempt=1)
+    log = live.client.log(DUMP, run, "approve", attempt=1)
     assert "is not a captured table" in log
-    assert [t["try_number"] for t in live.client.tasks(DUMP, run) if t["task_id"] == "plan"] == [1]
+    assert [t["try_number"] for t in live.client.tasks(DUMP, run) if t["task_id"] == "approve"] == [1]
     assert live.database.account.password not in log
+    until(lambda: run in live.notified.read_text().split(), "its failure is told as the configuration says")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +164,25 @@ def test_the_schema_refuses_what_the_form_refuses(live: Live, conf: dict[str, An
     with pytest.raises(LocalError, match="400") as refused:
         live.client.trigger(DUMP, conf)
     assert next(iter(conf)) in str(refused.value)
+
+
+def large(live: Live) -> str:
+    """A dump that waits for somebody's approval."""
+    capturing(live)
+    run = live.client.trigger(DUMP, {"tables": [f"{live.database.name}.orders"], "pks": list(range(1, 2001))})
+    until(lambda: states(live, DUMP, run).get("approve") == {"awaiting_input"}, "it waits")
+    assert dump_of(live, run) is None, "nothing is requested yet"
+    return run
+
+
+def test_a_large_dump_that_is_rejected_requests_nothing(live: Live) -> None:
+    run = large(live)
+    path = f"/dags/{DUMP}/dagRuns/{run}/taskInstances/approve/-1/hitlDetails"
+    assert f"{live.database.name}.orders | 2,000 " in live.client.get(path)["body"]
+    live.client.call("PATCH", path, {"chosen_options": ["Reject"], "params_input": {}})
+    live.client.wait(DUMP, run, timeout=PATIENCE)
+    assert states(live, DUMP, run)["plan"] == {"skipped"}
+    assert dump_of(live, run) is None
 
 
 def test_marking_the_run_as_failed_cancels_its_dump(live: Live) -> None:

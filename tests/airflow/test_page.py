@@ -15,7 +15,7 @@ from playwright.sync_api import FrameLocator, Page, expect
 from dblog_core import control, recent_errors, wiring
 from dblog_core.errors import SourceUnavailable
 from dblog_core.local import airflow_settings
-from tests.airflow.test_live import DUMP, PATIENCE, REPLAY, capturing, dump_of, in_lake, until
+from tests.airflow.test_live import DUMP, PATIENCE, REPLAY, capturing, dump_of, in_lake, large, until
 from tests.fix_airflow import Live
 from tests.fix_browser import PHONE, TALL, SignIn
 
@@ -149,7 +149,7 @@ def test_a_task_that_is_over_links_to_the_page_of_its_source(live: Live, sign_in
     run = live.client.trigger(DUMP, {"dry_run": True})
     assert live.client.wait(DUMP, run, timeout=PATIENCE) == "success"
     page = sign_in()
-    page.goto(f"/dags/{DUMP}/runs/{run}/tasks/plan")
+    page.goto(f"/dags/{DUMP}/runs/{run}/tasks/plan/details")
     link = page.locator(f"a[href*='plugin/dblog?dag={DUMP}']").first.get_attribute("href")
     assert link is not None
     page.goto(link)
@@ -173,6 +173,17 @@ def test_the_form_of_a_dump_takes_keys_line_by_line(live: Live, sign_in: SignIn,
         return any([t.listed for t in d.tasks] == [2] and d.state == "done" for d in dumps(live))
 
     until(done, "a dump of two keys is done")
+
+
+def test_a_large_dump_is_approved_by_a_click(live: Live, sign_in: SignIn, picture: Keep) -> None:
+    run = large(live)
+    page = sign_in()
+    page.goto(f"/dags/{DUMP}/runs/{run}/tasks/approve/required_actions")
+    expect(page.get_by_text("Dump about 2,000 rows?")).to_be_visible()
+    picture(page, "dump-approval")
+    page.get_by_role("button", name="Approve").click()
+    assert live.client.wait(DUMP, run, timeout=PATIENCE) == "success"
+    assert state(live, run) == "done"
 
 
 def dumps(live: Live) -> list[control.DumpStatus]:

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from dblog_core import capture as engine
 from dblog_core import control, requests
 from dblog_core.cli import app
-from dblog_core.commands.tables import duration
 from dblog_core.dumps import TaskProgress
+from dblog_core.durations import in_words
 from dblog_core.errors import RequestError, SourceUnavailable
 from tests.unit import requests_world
 from tests.unit.requests_world import World
@@ -327,7 +327,7 @@ def test_a_dump_that_is_stopped_while_it_is_requested_exits_with_1_and_is_not_th
     [(0.2, "< 1 s"), (1, "1 s"), (59.4, "59 s"), (61, "1 min 1 s"), (7_260, "2 h 1 min"), (180_000, "2 d 2 h")],
 )
 def test_durations_are_told_in_two_units(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert in_words(seconds) == text
 
 
 @pytest.mark.parametrize(

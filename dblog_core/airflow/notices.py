@@ -1,0 +1,42 @@
+"""Whom Airflow tells of ended runs: its own notifiers, as `[[airflow.notify]]` names them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import BaseNotifier
+
+from dblog_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from dblog_core.config import Config, Dag, NotifyConfig
+
+
+def notifiers(
+    config: Config, dag: Dag | None, when: Literal["failure", "success"], *, where: str = ""
+) -> list[Callable[[Context], None]]:
+    """Those of one DAG (None: all that are configured, to see whether they can be made). Raises ConfigError."""
+    wanted = [n for n in config.airflow.notify if dag is None or (n.when == when and (not n.dags or dag in n.dags))]
+    return [_made(one, where) for one in wanted]
+
+
+def _made(wanted: NotifyConfig, where: str) -> BaseNotifier:
+    module, _, name = wanted.notifier.rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise _wrong(wanted, where, f"there is no {wanted.notifier}: {error}", "install its provider") from error
+    if not (isinstance(found, type) and issubclass(found, BaseNotifier)):
+        raise _wrong(wanted, where, f"{wanted.notifier} is no notifier", "name a class of Airflow's notifiers")
+    try:
+        return found(**wanted.arguments)
+    except (TypeError, ValueError) as error:
+        raise _wrong(wanted, where, f"{wanted.notifier}: {error}", "give `arguments` what the class takes") from error
+
+
+def _wrong(wanted: NotifyConfig, where: str, message: str, fix: str) -> ConfigError:
+    return ConfigError(f"[[airflow.notify]] {message}", where=where, fix=fix)
