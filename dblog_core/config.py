@@ -67,6 +67,7 @@ _ENV = re.compile(r"\$\{(\w*)([^}]*)(\}?)")
 _FROM_TEXT = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__}
 _PATHS = {
     "source": ("tls_ca", "tls_cert", "tls_key"),
+    "state": ("tls_ca", "tls_cert", "tls_key"),
     "staging": ("path",),
     "lake": ("path",),
     "spark": ("jars",),
@@ -236,6 +237,16 @@ class StateConfig(_Section):
     ttl: Number = Field(
         default=10.0, ge=2, description="seconds without a sign of life after which a leader is replaced"
     )
+    user: str = Field(default="", description="ZooKeeper: whom our nodes belong to, and nobody else may read or write")
+    password: SecretStr = Field(default=SecretStr(""), description='with user; "${ENV}" keeps it out of the file')
+    tls: Literal["verify-full", "verify-ca", "require", "off"] = Field(
+        default="off", description="ZooKeeper: verify-full, verify-ca, require or off"
+    )
+    tls_ca: Path | None = Field(
+        default=None, description="PEM file of the authority that signed the servers' certificates"
+    )
+    tls_cert: Path | None = Field(default=None, description="PEM file of our own certificate, with tls_key")
+    tls_key: Path | None = Field(default=None, description="PEM file of our own key, with tls_cert")
 
 
 class LakeTableConfig(_Section):

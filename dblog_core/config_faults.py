@@ -139,7 +139,8 @@ def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[F
     """Settings that are fine one by one and wrong together. `files`: look whether the files that are named exist."""
     text = Text(data)
     yield from _source(text)
-    yield from _tls(text, files=files)
+    yield from _tls(text, "source", files=files)
+    yield from _state(text, files=files)
     yield from _columns(text)
     yield from _keys(text)
     yield from _lake_tables(text)
@@ -184,19 +185,35 @@ def _source(text: Text) -> Iterator[Fault]:
             yield Fault(("source", "tables", i), "stands there twice", "remove one")
 
 
-def _tls(text: Text, *, files: bool) -> Iterator[Fault]:
-    tls = text.text("source", "tls")
+def _tls(text: Text, section: str, *, files: bool, usual: str | None = None) -> Iterator[Fault]:
+    tls = text.text(section, "tls") or usual
     for key in ("tls_ca", "tls_cert", "tls_key"):
-        path = text.text("source", key)
+        path = text.text(section, key)
         if path is None:
             continue
         if tls == "off" or (tls == "require" and key == "tls_ca"):
-            yield Fault(("source", key), f"is never used with tls = {tls}", 'remove it, or use tls = "verify-full"')
+            yield Fault((section, key), f"is never used with tls = {tls}", 'remove it, or use tls = "verify-full"')
         elif files and not Path(path).is_file():
-            yield Fault(("source", key), "names a file that does not exist", "give the path of a PEM file")
+            yield Fault((section, key), "names a file that does not exist", "give the path of a PEM file")
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
-        if text.text("source", one) and not text.text("source", other):
-            yield Fault(("source", one), f"is given without {other}", "give both, or none")
+        if text.text(section, one) and not text.text(section, other):
+            yield Fault((section, one), f"is given without {other}", "give both, or none")
+
+
+def _state(text: Text, *, files: bool) -> Iterator[Fault]:
+    """What protects nodes of ZooKeeper; a file is protected by its mode."""
+    given = text.section("state")
+    for one, other in (("user", "password"), ("password", "user")):
+        if given.get(one) and not given.get(other):
+            yield Fault(("state", one), f"is given without {other}", "give both, or none")
+    if ":" in str(given.get("user", "")):
+        yield Fault(("state", "user"), "holds a colon, which ends a name in ZooKeeper", "choose another name")
+    if str(given.get("url", "")).startswith("sqlite:"):
+        for key in ("user", "password", "tls", "tls_ca", "tls_cert", "tls_key"):
+            if key in given:
+                yield Fault(("state", key), "has no meaning for sqlite", "remove it")
+    else:
+        yield from _tls(text, "state", usual="off", files=files)
 
 
 def _columns(text: Text) -> Iterator[Fault]:

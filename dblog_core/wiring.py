@@ -25,11 +25,16 @@ def open_source(config: SourceConfig) -> Source:
 
 def open_state(config: Config) -> StateStore:
     """The state store, connected, with all paths below the source's name. Raises StateUnavailable."""
-    scheme, _, rest = config.state.url.partition("://")
+    given = config.state
+    scheme, _, rest = given.url.partition("://")
     if scheme == "zookeeper":
         from dblog_core.state.zookeeper import ZookeeperState
+        from dblog_core.state.zookeeper_session import Access
 
-        return ZookeeperState(rest, prefix=config.source.name)
+        files = {"ca": given.tls_ca, "certificate": given.tls_cert, "key": given.tls_key}
+        paths = {name: str(path) if path else None for name, path in files.items()}
+        access = Access(user=given.user, password=given.password.get_secret_value(), tls=given.tls, **paths)
+        return ZookeeperState(rest, prefix=config.source.name, access=access)
     from dblog_core.state.sqlite import SqliteState
 
     return SqliteState(rest, prefix=config.source.name)

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 from dblog_core.local import ports
@@ -18,7 +19,8 @@ _TICK = 500
 
 
 class ZookeeperServer:
-    """One server. `peers` makes it a member of an ensemble: member number -> (quorum port, election port)."""
+    """One server. `peers` makes it a member of an ensemble: member number -> (quorum port, election port); `settings`:
+    more of zoo.cfg."""
 
     kind = "zookeeper"
 
@@ -30,8 +32,10 @@ class ZookeeperServer:
         name: str = "zookeeper",
         member: int = 1,
         peers: dict[int, tuple[int, int]] | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        self._more = dict(settings or {})
         self.host = ports.HOST
         self._dir = directory.absolute()
         self._member = member
@@ -94,6 +98,7 @@ class ZookeeperServer:
             f"clientPortAddress={self.host}",
             "admin.enableServer=false",
             "4lw.commands.whitelist=srvr",
+            *(f"{name}={value}" for name, value in self._more.items()),
             *(f"server.{n}={self.host}:{quorum}:{election}" for n, (quorum, election) in self._peers.items()),
         ]
         return "\n".join(lines) + "\n"

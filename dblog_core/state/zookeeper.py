@@ -18,7 +18,7 @@ from dblog_core.retry import retrying
 from dblog_core.state import zookeeper_lease
 from dblog_core.state.paths import checked, fitting
 from dblog_core.state.zookeeper_lease import LeasePaths, ZookeeperLease
-from dblog_core.state.zookeeper_session import Request, Session
+from dblog_core.state.zookeeper_session import OPEN, Access, Request, Session
 
 _SESSION_SECONDS = 10.0
 _PATIENCE = 10.0
@@ -29,7 +29,8 @@ T = TypeVar("T")
 class ZookeeperState:
     """The `StateStore` contract on `hosts`: HOST:PORT,…[/CHROOT], below CHROOT/PREFIX. Threads may share one."""
 
-    def __init__(self, hosts: str, *, prefix: str) -> None:
+    def __init__(self, hosts: str, *, prefix: str, access: Access = OPEN) -> None:
+        self._access = access
         self._servers, _, chroot = hosts.partition("/")
         chroot = chroot.strip("/")
         self._root = "".join(f"/{checked(part)}" for part in (chroot, prefix) if part)
@@ -101,7 +102,7 @@ class ZookeeperState:
             return []
 
     def acquire(self, name: str, holder: str, *, ttl: float, wait: float = 0.0) -> ZookeeperLease | None:
-        session = Session(self._servers, seconds=ttl).start()
+        session = Session(self._servers, seconds=ttl, access=self._access).start()
         lease: ZookeeperLease | None = None
         try:
             lease = zookeeper_lease.take_lock(session, self._lease(name), holder, wait=wait)
@@ -158,7 +159,7 @@ class ZookeeperState:
     def _open(self) -> Session:
         with self._lock:
             if self._session is None or not self._session.usable:
-                self._session = Session(self._servers, seconds=_SESSION_SECONDS).start()
+                self._session = Session(self._servers, seconds=_SESSION_SECONDS, access=self._access).start()
             return self._session
 
     def _discard(self, session: Session) -> None:
@@ -171,5 +172,7 @@ class ZookeeperState:
         return StateError(
             f"ZooKeeper refuses: {type(error).__name__} {error}",
             where=f"{self._servers}{self._root}",
-            fix="give this client all rights on that path",
+            fix="give [state] user all rights on that path"
+            if self._access.user
+            else "give this client all rights on that path, or set [state] user and password",
         )

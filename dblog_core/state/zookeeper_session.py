@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -17,6 +18,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import make_digest_acl
 
 from dblog_core.errors import StateError, StateUnavailable
 
@@ -31,11 +33,49 @@ Request = Callable[[KazooClient], Any]
 """Sends one command: gives kazoo's asynchronous result."""
 
 
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How servers are reached, and as whom. With a `user` (digest scheme) our nodes are that user's alone.
+
+    `tls`: verify-full, verify-ca, require or off; the files are PEM.
+    """
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls: str = "off"
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    @property
+    def fix(self) -> str:
+        """What to look at when no server answers: kazoo tells of no refused handshake."""
+        fix = "start ZooKeeper, or correct [state] url"
+        tls = "; see that its port speaks TLS, and that tls_ca has signed its certificate for that name"
+        return fix if self.tls == "off" else fix + tls
+
+    def options(self) -> dict[str, Any]:
+        """What a KazooClient is made with."""
+        options: dict[str, Any] = {}
+        if self.user:
+            options["auth_data"] = [("digest", f"{self.user}:{self.password}")]
+            options["default_acl"] = [make_digest_acl(self.user, self.password, all=True)]
+        if self.tls != "off":
+            options.update(use_ssl=True, ca=self.ca, certfile=self.certificate, keyfile=self.key)
+            options.update(verify_certs=self.tls != "require", check_hostname=self.tls == "verify-full")
+        return options
+
+
+OPEN = Access()
+"""In the clear, and open to everybody."""
+
+
 class Session:
     """A connected KazooClient of this process. `servers`: HOST:PORT,…; `seconds`: the session timeout to ask for."""
 
-    def __init__(self, servers: str, *, seconds: float) -> None:
+    def __init__(self, servers: str, *, seconds: float, access: Access = OPEN) -> None:
         self._servers = servers
+        self._access = access
         self._asked_seconds = seconds
         self._seconds = seconds
         self._closing = threading.Lock()
@@ -46,15 +86,15 @@ class Session:
     def start(self) -> Session:
         """Connects. Raises StateUnavailable if no server answers."""
         try:
-            client = KazooClient(self._servers, timeout=self._asked_seconds, connection_retry=_RECONNECT)
+            client = KazooClient(
+                self._servers, timeout=self._asked_seconds, connection_retry=_RECONNECT, **self._access.options()
+            )
             self._note_timeout(client)
             self._client = client
             client.start(timeout=ANSWER_SECONDS)
         except KazooTimeoutError as error:
             self.close()
-            raise StateUnavailable(
-                "no ZooKeeper server answers", where=self._servers, fix="start ZooKeeper, or correct [state] url"
-            ) from error
+            raise StateUnavailable("no ZooKeeper server answers", where=self._servers, fix=self._access.fix) from error
         except (KazooException, ValueError) as error:
             self.close()
             raise StateError(f"cannot be used: {error}", where=self._servers, fix="correct [state] url") from error

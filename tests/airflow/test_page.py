@@ -96,7 +96,7 @@ def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, si
     assert dump is not None
     page = sign_in()
     page.goto(f"/dags/{DUMP}/runs/{slow_dump}")
-    page.get_by_role("link", name="DBLog").last.click()
+    page.locator(f"a[href='/dags/{DUMP}/runs/{slow_dump}/plugin/dblog-run']").click()
     mine = ours(page).locator(f"[data-dump='{dump.id}']")
     mine.get_by_role("button", name="Pause").click()
     until(lambda: state(live, slow_dump) == "paused", "the dump is paused")
@@ -116,7 +116,7 @@ def test_a_guest_sees_all_and_changes_nothing(live: Live, sign_in: SignIn, slow_
     assert dump is not None
     page = sign_in(airflow_settings.GUEST)
     page.goto(f"/dags/{DUMP}")
-    page.get_by_role("link", name="DBLog").last.click()
+    page.locator(f"a[href='/dags/{DUMP}/plugin/dblog-dag']").click()
     mine = ours(page).locator(f"[data-dump='{dump.id}']")
     expect(mine.get_by_text("chunks")).to_be_visible()
     assert mine.get_by_role("button").count() == 0

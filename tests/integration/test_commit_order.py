@@ -23,6 +23,8 @@ from tests.integration.test_cli import Commands, write
 from tests.integration.test_visibility import wait_until
 from tests.nemesis.oracles import binlog_images
 
+pytestmark = pytest.mark.in_turn
+
 ROWS, WRITERS = 400, 12
 DUMPS = 5
 

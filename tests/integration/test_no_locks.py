@@ -23,6 +23,8 @@ from dblog_core.local.server import DatabaseServer
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 
+pytestmark = pytest.mark.in_turn
+
 ROWS, CHUNK = 200_000, 20_000
 WIDE, WATERMARK = ("wide", "wide_pkey"), ("dblog_watermark", "dblog_watermark_pkey")
 LOCK_COMMANDS = ("Com_lock_tables", "Com_flush", "Com_lock_instance", "Com_backup", "Com_backup_lock")

@@ -16,7 +16,7 @@ from tests.simulation.mutants import KINDS, MUTANTS
 from tests.simulation.oracle import judge
 from tests.simulation.world import Violation, World
 
-SEEDS = 600  # of every day, others from day to day
+SEEDS = 300  # of every day, others from day to day
 SOAK = 100  # seeds for each one that the soak asks for
 PROCESSES = len(os.sched_getaffinity(0))
 FIRST = 1_000_000_000  # the soak's seeds are others than those of every day

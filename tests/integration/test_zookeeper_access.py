@@ -1,0 +1,229 @@
+"""Who may reach our nodes in ZooKeeper, and how: digest users and TLS, on real servers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import ipaddress
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from kazoo.client import KazooClient
+
+from dblog_core import wiring
+from dblog_core.config import Config
+from dblog_core.errors import StateError, StateUnavailable
+from dblog_core.interfaces import Entry
+from dblog_core.local import ports
+from dblog_core.local.zookeeper import ZookeeperServer
+from dblog_core.state import zookeeper, zookeeper_session
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def configured(root: Path, url: str, **state: Any) -> Config:
+    source = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.a"]}
+    sections = {"staging": {"path": str(root / "staging")}, "lake": {"path": str(root / "lake")}}
+    return Config.model_validate({"source": source, **sections, "state": {"url": url, "ttl": 3, **state}})
+
+
+def test_nodes_of_a_user_are_closed_to_everybody_else(zookeeper_url: str, tmp_path: Path) -> None:
+    mine = configured(tmp_path, zookeeper_url, user="dblog", password="a secret")
+    with closing(wiring.open_state(mine)) as state:
+        state.create("dumps/one", b"data")
+        lease = state.acquire("capture", "me", ttl=3)
+        assert lease is not None and lease.valid()
+        with closing(wiring.open_state(mine)) as again:
+            assert again.get("dumps/one") == Entry(b"data", 0)
+            leader = again.leader("capture")
+            assert leader is not None and leader.holder == "me"
+        for theirs in (
+            configured(tmp_path, zookeeper_url),
+            configured(tmp_path, zookeeper_url, user="dblog", password="wrong"),
+            configured(tmp_path, zookeeper_url, user="other", password="a secret"),
+        ):
+            with closing(wiring.open_state(theirs)) as other:
+                with pytest.raises(StateError, match="NoAuth") as refused:
+                    other.get("dumps/one")
+                assert "user" in refused.value.fix and "secret" not in str(refused.value)
+                with pytest.raises(StateError, match="NoAuth"):
+                    other.update("dumps/one", b"theirs", 0)
+                with pytest.raises(StateError, match="NoAuth"):
+                    other.acquire("capture", "them", ttl=3)
+        assert lease.valid()
+        lease.release()
+        assert "a secret" not in repr(mine)
+
+
+def test_every_node_has_the_users_list_alone(zookeeper_url: str, tmp_path: Path) -> None:
+    with closing(wiring.open_state(configured(tmp_path, zookeeper_url, user="dblog", password="x"))) as state:
+        state.create("dumps/one/tasks/0", b"")
+        lease = state.acquire("capture", "me", ttl=3)
+        assert lease is not None
+        servers, _, chroot = zookeeper_url.removeprefix("zookeeper://").partition("/")
+        client = KazooClient(servers, auth_data=[("digest", "dblog:x")])
+        client.start()
+        try:
+            found = {path: client.get_acls(path)[0] for path in _below(client, f"/{chroot}")}
+        finally:
+            client.stop()
+            client.close()
+        lease.release()
+    assert len(found) >= 8
+    assert {len(acls) for acls in found.values()} == {1}
+    assert {acls[0].id.scheme for acls in found.values()} == {"digest"}
+    assert {acls[0].id.id.split(":")[0] for acls in found.values()} == {"dblog"}
+
+
+def _below(client: KazooClient, path: str) -> Iterator[str]:
+    yield path
+    for child in client.get_children(path):
+        yield from _below(client, f"{path}/{child}")
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Signs certificates; `file`: its own."""
+
+    directory: Path
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @property
+    def file(self) -> str:
+        return str(self.directory / "ca.pem")
+
+    def sign(self, name: str, *names: str) -> tuple[str, str]:
+        """The files of a certificate and its key; `names`: addresses it is for."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        made = _certificate(name, key, self.certificate.subject, self.key, names)
+        certificate, secret = self.directory / f"{name}.pem", self.directory / f"{name}.key.pem"
+        certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        secret.write_bytes(_pem(key))
+        return str(certificate), str(secret)
+
+
+def authority(directory: Path, name: str) -> Authority:
+    directory.mkdir()
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    made = _certificate(name, key, subject, key, (), authority=True)
+    (directory / "ca.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return Authority(directory, key, made)
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    signer: ec.EllipticCurvePrivateKey,
+    names: tuple[str, ...],
+    *,
+    authority: bool = False,
+) -> x509.Certificate:
+    now = dt.datetime.now(dt.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+    )
+    if names:
+        alternatives = [x509.IPAddress(ipaddress.ip_address(n)) for n in names]
+        made = made.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+    return made.sign(signer, hashes.SHA256())
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    form = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+@dataclass(frozen=True, slots=True)
+class Secure:
+    """A server that speaks TLS and asks for a certificate of `ca`."""
+
+    url: str
+    ca: Authority
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[Secure]:
+    ca = authority(tmp_path / "ca", "DBLog tests")
+    certificate, key = ca.sign("server", "127.0.0.1")
+    store = tmp_path / "ca" / "keystore.pem"
+    store.write_text(Path(key).read_text() + Path(certificate).read_text())
+    port = ports.remembered(tmp_path / "secure-port")
+    server = ZookeeperServer(
+        tmp_path / "zookeeper",
+        settings={
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "secureClientPort": str(port),
+            "secureClientPortAddress": "127.0.0.1",
+            "ssl.keyStore.location": str(store),
+            "ssl.keyStore.type": "PEM",
+            "ssl.trustStore.location": ca.file,
+            "ssl.trustStore.type": "PEM",
+            "ssl.clientAuth": "need",
+        },
+    )
+    server.start()
+    try:
+        yield Secure(f"zookeeper://127.0.0.1:{port}/dblog", ca)
+    finally:
+        server.kill()
+
+
+def test_leases_and_nodes_over_tls_with_certificates_of_both(secure: Secure, tmp_path: Path) -> None:
+    certificate, key = secure.ca.sign("client")
+    tls = {"tls": "verify-full", "tls_ca": secure.ca.file, "tls_cert": certificate, "tls_key": key}
+    config = configured(tmp_path, secure.url, user="dblog", password="x", **tls)
+    with closing(wiring.open_state(config)) as state:
+        state.create("dumps/one", b"data")
+        assert state.get("dumps/one") == Entry(b"data", 0)
+        lease = state.acquire("capture", "me", ttl=3)
+        assert lease is not None and lease.valid()
+        with closing(wiring.open_state(config)) as standby:
+            assert standby.acquire("capture", "another", ttl=3, wait=4) is None
+        assert lease.valid(), "it is kept alive over TLS"
+        lease.release()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # kazoo closes no socket that is refused
+@pytest.mark.parametrize("wrong", ["clear", "authority", "no certificate", "name"])
+def test_a_connection_that_is_not_as_it_should_be_is_refused(
+    secure: Secure, tmp_path: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_session, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(zookeeper, "_PATIENCE", 2.0)
+    certificate, key = secure.ca.sign("client")
+    tls = {"tls": "verify-full", "tls_ca": secure.ca.file, "tls_cert": certificate, "tls_key": key}
+    url = secure.url
+    if wrong == "clear":
+        tls = {}
+    elif wrong == "authority":
+        tls["tls_ca"] = authority(tmp_path / "others", "somebody else").file
+    elif wrong == "no certificate":
+        del tls["tls_cert"], tls["tls_key"]
+    else:
+        url = url.replace("127.0.0.1", "localhost")  # the certificate is for the address alone
+    with (
+        closing(wiring.open_state(configured(tmp_path, url, **tls))) as state,
+        pytest.raises(StateUnavailable) as refused,
+    ):
+        state.get("dumps/one")
+    assert "[state] url" in refused.value.fix
+    assert ("tls_ca" in refused.value.fix) == (wrong != "clear")
+    gc.collect()  # while it is ignored
