@@ -65,6 +65,10 @@ def test_relative_paths_are_meant_from_the_file(file: Path, monkeypatch: pytest.
     assert load(file).staging.path == str(file.parent / "staging")
 
 
+_SQLITE = 'url = "sqlite:///var/lib/dblog/state.db"'
+_ZOOKEEPER = 'url = "zookeeper://zk:2181/dblog"'
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -122,6 +126,20 @@ def test_relative_paths_are_meant_from_the_file(file: Path, monkeypatch: pytest.
             ["[dump] max_retained: is no size", "[dump] adaptive: has the wrong type; it must be true or false"],
         ),
         (("sqlite:///var", "sqlite://var"), ["[state] url: does not have the right form"]),
+        ((_SQLITE, f'{_SQLITE}\nuser = "u"\ntls = "off"'), [f"[state] {k}: has no meaning" for k in ("user", "tls")]),
+        (
+            (_SQLITE, f'{_ZOOKEEPER}\nuser = "a:b"\ntls_ca = "no.pem"\ntls_key = "no.pem"'),
+            [
+                "[state] user: is given without password",
+                "[state] user: holds a colon",
+                "[state] tls_ca: is never used with tls = off",
+                "[state] tls_key: is given without tls_cert",
+            ],
+        ),
+        (
+            (_SQLITE, f'{_ZOOKEEPER}\ntls = "verify-ca"\ntls_ca = "no.pem"'),
+            ["[state] tls_ca: names a file that does not exist"],
+        ),
         (
             ("hunter2secret", "${NOT_SET_ANYWHERE}"),
             ["[source] password: the environment variable NOT_SET_ANYWHERE is not set"],
