@@ -35,7 +35,7 @@ from dblog_core.status import status
 _AGAIN = 1.0  # seconds between two looks at one source
 _FILES_AGAIN = 5.0  # seconds between two looks at the configurations
 _HTML = Path(__file__).with_name("page.html")
-_ENDED = 10  # dumps that are over, of which the page tells
+_ENDED = 4  # dumps that are over, of which the page tells
 
 Method = Literal["GET", "POST"]
 
