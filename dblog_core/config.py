@@ -341,6 +341,9 @@ class NotifyConfig(_Section):
 class AirflowConfig(_Section):
     """When Airflow's DAGs run by themselves, and what they heed."""
 
+    capture: Literal["run", "watch"] = Field(
+        default="run", description="run: dblog_NAME_capture captures; watch: it watches a capture that runs elsewhere"
+    )
     verify_every: Duration = Field(
         default="7d", description='how often dblog_NAME_verify compares all tables, once it is unpaused; or "never"'
     )

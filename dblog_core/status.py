@@ -8,6 +8,7 @@ from contextlib import closing
 from dblog_core import control, lake, recent_errors, reload, stopped, verified, wiring
 from dblog_core.config import Config
 from dblog_core.interfaces import Json, StateStore
+from dblog_core.leader import LEASE, CaptureStatus
 from dblog_core.meter import Meter
 from dblog_core.staging.manifest import Manifest
 
@@ -23,7 +24,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
     head = staging.head()
     merged = lake.progress(config)
     with closing(wiring.open_state(config)) as state:
-        leader = state.leader("capture")
+        leader = state.leader(LEASE)
         told = _told(state) if leader is not None else {}
         dumps = control.dumps(state)
         in_force = reload.in_force(state) or reload.live(config.source)
@@ -41,6 +42,25 @@ def status(config: Config, meter: Meter | None = None) -> Json:
             "errors": recent_errors.read(state),
             "storage": (meter or Meter(config)).read(staging, merged.status, dumps),
         }
+
+
+def of_capture(config: Config) -> CaptureStatus:
+    """The capture alone, as who does not run it sees it. Raises StateUnavailable, StagingUnavailable."""
+    head = wiring.open_staging(config).head()
+    with closing(wiring.open_state(config)) as state:
+        leader = state.leader(LEASE)
+        told = _told(state) if leader is not None else {}
+    return CaptureStatus(
+        leading=leader is not None,
+        epoch=leader.epoch if leader else None,
+        segment=head.segment if head else 0,
+        offset=head.last_offset if head else 0,
+        position=head.log_position if head else "",
+        lag_seconds=told.get("lag_seconds"),
+        rows_per_second=told.get("rows_per_second") or 0.0,
+        windows=len(told.get("windows", ())),
+        leader=leader.holder if leader else None,
+    )
 
 
 def _tables(merged: list[Json], held: stopped.Entries, in_force: Json, checked: Json) -> list[Json]:

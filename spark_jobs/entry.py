@@ -78,10 +78,18 @@ def opened(given: argparse.Namespace, name: str) -> Iterator[Opened]:
     config = configured(given)
     lake = lake_of(config)
     records = Records(own_directory(lake.location))
-    stop = stopping()
+    stop, starters, told = stopping(), Starters(), False
+
+    def go_on() -> bool:
+        nonlocal told
+        if not told and given.wait:
+            say(f"{name}: another one has this lake; standing by")
+        told = True
+        return not stop.is_set() and starters.live()
+
     with (
         closing(open_state(config)) as state,
-        lake_lock(records.directory, state, ttl=config.state.ttl, wait=given.wait) as check,
+        lake_lock(records.directory, state, ttl=config.state.ttl, wait=given.wait, go_on=go_on) as check,
         _remembered(state, name),
         session(f"dblog {name} {config.source.name}", stop, s3=config.s3) as spark,
         outliving(spark, records.directory / "checkpoints"),

@@ -18,21 +18,25 @@ from dblog_core.interfaces import StateStore
 from dblog_core.storage.location import Location
 
 _EVERY = 0.2  # seconds between two tries
+_LOOK = 1.0  # seconds of waiting for the lease between two looks whether to go on
 
 
 @contextmanager
-def lake_lock(directory: Location, state: StateStore, *, ttl: float, wait: float = 0.0) -> Iterator[Callable[[], None]]:
-    """Holds both; yields a check that raises LeaseLost in doubt. Raises LakeBusy after `wait` seconds.
+def lake_lock(
+    directory: Location, state: StateStore, *, ttl: float, wait: float = 0.0, go_on: Callable[[], bool] = lambda: True
+) -> Iterator[Callable[[], None]]:
+    """Holds both; yields a check that raises LeaseLost in doubt. Raises LakeBusy after `wait` seconds, or once `go_on`
+    says no.
 
     `directory`: the lake's own one. On an object store there is no file to lock: the lease is all.
     """
     holder = f"{socket.gethostname()}:{os.getpid()}"
     deadline = time.monotonic() + wait
-    with _file_lock(directory, holder, deadline):
-        lease = state.acquire("merge", holder, ttl=ttl, wait=max(0.0, deadline - time.monotonic()))
-        if lease is None:
-            other = state.leader("merge")
-            raise _busy(directory, other.holder if other else "another merge")
+    with _file_lock(directory, holder, deadline, go_on):
+        while (lease := state.acquire("merge", holder, ttl=ttl, wait=_left(deadline))) is None:
+            if time.monotonic() >= deadline or not go_on():
+                other = state.leader("merge")
+                raise _busy(directory, other.holder if other else "another merge")
 
         def check() -> None:
             if not lease.valid():
@@ -48,8 +52,13 @@ def lake_lock(directory: Location, state: StateStore, *, ttl: float, wait: float
             lease.release()
 
 
+def _left(deadline: float) -> float:
+    """Seconds to wait for the lease before the next look whether to go on."""
+    return min(_LOOK, max(0.0, deadline - time.monotonic()))
+
+
 @contextmanager
-def _file_lock(directory: Location, holder: str, deadline: float) -> Iterator[None]:
+def _file_lock(directory: Location, holder: str, deadline: float, go_on: Callable[[], bool]) -> Iterator[None]:
     path = (directory / "lock").local
     if path is None:
         yield
@@ -58,7 +67,7 @@ def _file_lock(directory: Location, holder: str, deadline: float) -> Iterator[No
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while not _taken(descriptor):
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or not go_on():
                 raise _busy(directory, os.pread(descriptor, 200, 0).decode(errors="replace") or "another merge")
             time.sleep(_EVERY)
         os.ftruncate(descriptor, 0)

@@ -6,6 +6,7 @@ spark-submit … spark_jobs/merge.py --config FILE [--once | --continuous | --ta
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 
-from dblog_core.errors import LakeError
+from dblog_core.errors import LakeBusy, LakeError
 from dblog_core.maintenance import Timetable, ask_when_due
 from spark_jobs import entry
 from spark_jobs.apply import Applied
@@ -30,7 +31,9 @@ _COMPACT_RETRY = 600.0  # seconds without compaction after one that failed
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 done, 1 failed, interrupted, or a table is stopped."""
     given = _options(arguments)
-    return entry.run(lambda: _run(given), "merge")
+    if given.continuous and not given.wait:
+        given.wait = math.inf  # it stands by, and takes over once the other one is gone
+    return entry.run(lambda: _standing_by(given) if given.continuous else _run(given), "merge")
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -40,6 +43,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     mode.add_argument("--continuous", action="store_true", help="go on until stopped")
     mode.add_argument("--tasks", action="store_true", help="carry out the lake tasks that wait, and end")
     return parser.parse_args(arguments)
+
+
+def _standing_by(given: argparse.Namespace) -> int:
+    """Runs once nobody else merges; told to stop before that, it has done all that was asked of it."""
+    try:
+        return _run(given)
+    except LakeBusy:
+        if math.isfinite(given.wait):
+            raise
+        return 0
 
 
 def _run(given: argparse.Namespace) -> int:

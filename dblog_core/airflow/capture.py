@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowException
 
 from dblog_core.airflow.engine import InProcess, configuration
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOOK = 1.0  # seconds between two looks at a capture that runs elsewhere
 REPORT = 10.0  # seconds between two status lines, unless something has changed
 
 
@@ -45,6 +47,58 @@ class CaptureSensor(InProcess, BaseSensorOperator):
         outcome = run_capture(config, stop=stop, slice_seconds=self.slice_seconds, file=file, on_status=StatusLines())
         log.info("the capture ends: %s", outcome.value)
         return outcome.value
+
+
+class CaptureWatch(InProcess, BaseSensorOperator):
+    """Watches a capture that runs outside of Airflow (systemd, Kubernetes): tells its status, and fails once nobody has
+    led for `patience` seconds, so that Airflow tells somebody."""
+
+    def __init__(
+        self, *, config_file: str, slice_seconds: float = 1800.0, patience: float = 60.0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.config_file = config_file
+        self.slice_seconds, self.patience = slice_seconds, patience
+
+    def execute(self, context: Any) -> str:
+        """Returns why the slice ended. Raises AirflowException where no capture leads."""
+        return self.run_engine(self._watch)
+
+    def _watch(self, config: Config, stop: threading.Event) -> str:
+        from dblog_core.clock import SystemClock
+        from dblog_core.leader import CaptureOutcome
+
+        clock, tell = SystemClock(), StatusLines()
+        began = led = clock.monotonic()
+        while not stop.is_set():
+            status = _seen(config)
+            tell(status)
+            now = clock.monotonic()
+            led = now if status.leader is not None else led
+            if now - led >= self.patience:
+                raise AirflowException(
+                    f"no capture of {config.source.name} has led for {self.patience:.0f} s: start it where it runs, or "
+                    f'let Airflow run it ([airflow] capture = "run"). {status.error or ""}'.rstrip()
+                )
+            if now - began >= self.slice_seconds:
+                return CaptureOutcome.SLICE_OVER.value
+            clock.wait(stop, LOOK)
+        return CaptureOutcome.STOPPED.value
+
+
+def _seen(config: Config) -> CaptureStatus:
+    """What staging and state store say of a capture that runs elsewhere; an outage of theirs is told, not raised."""
+    from dblog_core import status
+    from dblog_core.errors import DblogError
+    from dblog_core.leader import CaptureStatus
+
+    try:
+        found = status.of_capture(config)
+    except DblogError as error:
+        if not error.transient:
+            raise
+        return CaptureStatus(False, None, 0, 0, "", None, 0.0, 0, None, str(error))
+    return found
 
 
 class StatusLines:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
 from dblog_core import durations
-from dblog_core.airflow.capture import CaptureSensor
+from dblog_core.airflow.capture import CaptureSensor, CaptureWatch
 from dblog_core.airflow.doorbell import sealed_segments
 from dblog_core.airflow.dump import DUMP, ApproveDump, CloseDump, CompleteDump, PlanDump, WorkDump
 from dblog_core.airflow.engine import KEEP_TRYING, ONLY_TRANSIENT
@@ -82,9 +82,13 @@ def check(directory: Path | str | None = None) -> None:
 
 def source_dags(file: Path, config: Config) -> tuple[DAG, ...]:
     """The DAGs of one source."""
+    captures = (
+        (_watch(file, config),)
+        if config.airflow.capture == "watch"
+        else (_capture(file, config, "capture", _SLICE), _capture(file, config, "capture_standby", _STANDBY_SLICE))
+    )
     return (
-        _capture(file, config, "capture", _SLICE),
-        _capture(file, config, "capture_standby", _STANDBY_SLICE),
+        *captures,
         _dump(file, config),
         _merge(file, config),
         _replay(file, config),
@@ -111,6 +115,16 @@ def _capture(file: Path, config: Config, kind: Literal["capture", "capture_stand
             retry_policy=KEEP_TRYING,
             priority_weight=_FIRST,
         )
+    return dag
+
+
+def _watch(file: Path, config: Config) -> DAG:
+    text = (
+        f"Watches the capture of `{config.source.name}`, which runs outside of Airflow, and fails while nobody leads."
+    )
+    with _dag(file, config, "capture", text, schedule="@continuous", max_active_runs=1) as dag:
+        sealed = [sealed_segments(config, file)]
+        CaptureWatch(task_id="capture", config_file=str(file), slice_seconds=_SLICE, outlets=sealed, retries=0)
     return dag
 
 

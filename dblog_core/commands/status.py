@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +13,7 @@ from dblog_core.commands.session import JsonFlag, session_of, stderr, stopping
 from dblog_core.durations import in_words
 
 EVERY = 1.0  # seconds
+ERRORS = 3600.0  # seconds for which an error is worth a line
 
 
 def status(
@@ -62,6 +64,7 @@ def text(found: dict[str, Any]) -> str:
     lines += [f"window    {w['table']}, dump {w['dump']}, open for {w['age_seconds']:.1f} s" for w in found["windows"]]
     lines += [_dump(d) for d in found["dumps"]]
     lines += _storage(found["storage"])
+    lines += [_error(e) for e in found["errors"] if _ago(e) < ERRORS]
     return "\n".join(lines)
 
 
@@ -92,6 +95,16 @@ def _dump(dump: dict[str, Any]) -> str:
     left = f", {in_words(dump['seconds_left'])} left" if dump["seconds_left"] else ""
     held = f"; held: {dump['held']}" if dump["held"] else ""
     return f"dump      {dump['id']}: {dump['state']}, {counts}{left}{held}{_because(dump)}"
+
+
+def _error(error: dict[str, Any]) -> str:
+    often = f"{error['times']:,} times, last " if error["times"] > 1 else ""
+    fix = f"\n  fix: {error['fix']}" if error["fix"] else ""
+    return f"error     {error['part']}, {often}{in_words(_ago(error))} ago: {error['error']}{fix}"
+
+
+def _ago(error: dict[str, Any]) -> float:
+    return max(0.0, time.time() - float(error["at"]) / 1e6)
 
 
 def _because(record: dict[str, Any]) -> str:

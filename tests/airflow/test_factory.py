@@ -123,6 +123,13 @@ def test_what_reads_the_source_runs_in_its_pool_and_a_large_dump_is_approved(sou
     assert pools["dblog_shop_capture"] == {"capture": "default_pool"}, "a capture waits for no dump"
 
 
+def test_a_capture_that_runs_elsewhere_is_watched_and_has_no_standby(sources: Path, tmp_path: Path) -> None:
+    write(sources, "shop.toml", name="shop", more='[airflow]\ncapture = "watch"\n')
+    found = look(sources, tmp_path)["tasks"]
+    assert found["dblog_shop_capture"] == {"capture": 0}, "a failed watch is told at once"
+    assert "dblog_shop_capture_standby" not in found and "dblog_shop_dump" in found
+
+
 def test_ended_runs_are_told_by_airflows_notifiers(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
+from dblog_core import control, wiring
+from dblog_core.config import load
+from dblog_core.leader import LEASE
 from tests.airflow.test_factory import write
 
 _TASK = """
@@ -36,6 +41,13 @@ capture.run_capture = stand_in
 task = CaptureSensor(task_id="capture", config_file=sys.argv[1])
 signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
 print(task.execute({{}}), flush=True)
+"""
+_WATCH = """
+import logging, sys
+from dblog_core.airflow.capture import CaptureWatch
+logging.basicConfig(stream=sys.stdout, level=logging.INFO)
+task = CaptureWatch(task_id="capture", config_file=sys.argv[1], slice_seconds=4, patience=1.5)
+print(task.execute({}), flush=True)
 """
 _SUPERVISOR = """
 import subprocess, sys
@@ -92,3 +104,41 @@ def test_an_error_is_raised_as_it_is(task: list[str], tmp_path: Path) -> None:
     result = subprocess.run([sys.executable, *task], env=env, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "SourceRefused: the grant X is missing" in result.stderr
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> list[str]:
+    """A command that watches a capture of the source `shop`."""
+    write(tmp_path / "sources", "shop.toml", name="shop")
+    file = tmp_path / "sources" / "shop.toml"
+    file.write_text(file.read_text().replace("/nowhere", str(tmp_path)))
+    (tmp_path / "task.py").write_text(_WATCH)
+    return [str(tmp_path / "task.py"), str(file)]
+
+
+def watched(command: list[str], home: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "AIRFLOW_HOME": str(home), "A_SECRET_THAT_IS_NOT_SET": "x"}
+    return subprocess.run([sys.executable, *command], env=env, capture_output=True, text=True, check=False)
+
+
+def test_a_capture_that_runs_elsewhere_is_watched(
+    watch: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET_THAT_IS_NOT_SET", "x")
+    with closing(wiring.open_state(load(watch[1]))) as state:
+        lease = state.acquire(LEASE, "elsewhere:1", ttl=30)
+        assert lease is not None
+        control.put_status(
+            state, {"at": int(time.time() * 1e6), "lag_seconds": 2.5, "rows_per_second": 7, "windows": []}
+        )
+        ended = watched(watch, tmp_path)
+        lease.release()
+    assert ended.returncode == 0, ended.stderr
+    assert "leading, epoch 1: segment 0, offset 0, lag 2.5 s, 7 rows/s" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "slice over"
+
+
+def test_the_watch_fails_once_nobody_leads(watch: list[str], tmp_path: Path) -> None:
+    ended = watched(watch, tmp_path)
+    assert ended.returncode == 1
+    assert "no capture of shop has led for 2 s: start it where it runs" in ended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
@@ -13,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from dblog_core.config import Config
 from dblog_core.errors import LakeBusy
-from dblog_core.lake import lake_at
+from dblog_core.lake import lake_at, own_directory
+from dblog_core.spark import CONFIG_VARIABLE
 from dblog_core.state.sqlite import SqliteState
+from dblog_core.wiring import open_lake
 from spark_jobs.lock import lake_lock
 
 SECONDS = 300  # a deadline, for a machine that is busy
@@ -71,3 +75,47 @@ def test_the_lake_of_a_process_that_was_killed_is_free_when_its_lease_ends(tmp_p
         with lake_lock(lake_at(str(lake)), store, ttl=2, wait=SECONDS):
             told = store.leader("merge")
             assert told is not None and told.holder == f"{socket.gethostname()}:{os.getpid()}"
+
+
+@pytest.mark.parametrize("shared", ["file", "lease"])
+def test_who_waits_gives_up_when_it_is_told_to(tmp_path: Path, shared: str) -> None:
+    lake, state = tmp_path / "lake", tmp_path / "state.db"
+    mine = (lake, tmp_path / "mine.db") if shared == "file" else (tmp_path / "elsewhere", state)
+    asked = 0
+
+    def go_on() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked < 3
+
+    with _holder(lake, state), closing(SqliteState(str(mine[1]), prefix="t")) as store:
+        waiting = lake_lock(lake_at(str(mine[0])), store, ttl=2, wait=math.inf, go_on=go_on)
+        with pytest.raises(LakeBusy), waiting:
+            pass
+    assert asked == 3
+
+
+def test_a_merge_that_goes_on_stands_by_until_it_is_stopped(tmp_path: Path) -> None:
+    """It waits before it starts Spark: standing by costs little."""
+    lake = tmp_path / "lake" / "t"
+    sections = {
+        "source": {"name": "t", "kind": "mysql", "database": "d", "tables": ["d.a"]},
+        "staging": {"path": str(tmp_path / "staging")},
+        "state": {"url": f"sqlite://{tmp_path / 'state.db'}"},
+        "lake": {"path": str(lake)},
+    }
+    config = Config.model_validate(sections)
+    with (
+        _holder(own_directory(open_lake(config)).local or lake, tmp_path / "other.db"),
+        subprocess.Popen(
+            [sys.executable, "-m", "spark_jobs.merge", "--continuous"],
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, CONFIG_VARIABLE: config.model_dump_json()},
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as merge,
+    ):
+        assert merge.stderr is not None
+        assert "standing by" in merge.stderr.readline()
+        merge.terminate()
+        assert merge.wait(timeout=SECONDS) == 0

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dblog_core import capture as engine
-from dblog_core import control, requests
+from dblog_core import control, recent_errors, requests, wiring
 from dblog_core.cli import app
+from dblog_core.config import load
 from dblog_core.dumps import TaskProgress
 from dblog_core.durations import in_words
 from dblog_core.errors import RequestError, SourceUnavailable
@@ -175,6 +178,18 @@ def test_status_of_a_source_that_was_never_captured(run: Callable[..., Any]) -> 
     found = json.loads(run("status", "--json").stdout)
     assert (found["source"], found["leader"], found["offset"], found["dumps"]) == ("shop", None, None, [])
     assert "no capture is running" in run("status").stdout
+
+
+def test_status_tells_of_errors_of_the_last_hour(file: Path, run: Callable[..., Any]) -> None:
+    with closing(wiring.open_state(load(file))) as state:
+        gone = SourceUnavailable("no route to host", where="db:3306", fix="see that it runs")
+        recent_errors.record(state, "merge", RequestError("of yesterday"), time.time() - 86_400)
+        recent_errors.record(state, "capture", gone, time.time() - 130)
+        recent_errors.record(state, "capture", gone, time.time() - 120)
+    shown = run("status").stdout
+    assert "error     capture, 2 times, last 2 min 0 s ago: db:3306: no route to host\n  fix: see that it runs" in shown
+    assert "of yesterday" not in shown
+    assert [e["part"] for e in json.loads(run("status", "--json").stdout)["errors"]] == ["capture", "merge"]
 
 
 def test_the_schema_needs_no_configuration() -> None:

@@ -1,0 +1,34 @@
+"""The units in docker/systemd start what there is, and stop it as it wants to be stopped."""
+
+from __future__ import annotations
+
+import configparser
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dblog_core.cli import app
+
+UNITS = sorted((Path(__file__).parents[2] / "docker" / "systemd").glob("*.service"))
+
+
+def test_there_is_one_for_the_capture_and_one_for_the_merge() -> None:
+    assert [unit.name for unit in UNITS] == ["dblog-capture@.service", "dblog-merge@.service"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_its_command_is_one_of_ours_with_options_that_there_are(unit: Path) -> None:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names of systemd have capitals
+    parser.read(unit)
+    service = parser["Service"]
+    program, *arguments = shlex.split(service["ExecStart"])
+    assert program.endswith("/dblog") and arguments[:2] == ["--config", "/etc/dblog/%i.toml"]
+    command, *options = arguments[2:]
+    shown = CliRunner().invoke(app, [command, "--help"])
+    assert shown.exit_code == 0
+    assert all(option in shown.stdout for option in options)
+    assert service["KillSignal"] == "SIGTERM" and service["Restart"] == "always", "a stop is clean, a fault is no end"
+    assert (service["UMask"], service["NoNewPrivileges"]) == ("0077", "yes")
