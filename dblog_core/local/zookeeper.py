@@ -43,6 +43,11 @@ class ZookeeperServer:
         self._daemon = Daemon(name, self._dir, detached=detached)
 
     @property
+    def directory(self) -> Path:
+        """Where its settings and its data lie."""
+        return self._dir
+
+    @property
     def port(self) -> int:
         return ports.remembered(self._dir / "port")
 

@@ -154,7 +154,10 @@ def test_a_wrong_table_fails_at_once_with_the_reason(live: Live) -> None:
     assert "is not a captured table" in log
     assert [t["try_number"] for t in live.client.tasks(DUMP, run) if t["task_id"] == "approve"] == [1]
     assert live.database.account.password not in log
-    until(lambda: run in live.notified.read_text().split(), "its failure is told as the configuration says")
+    until(
+        lambda: live.notified.exists() and run in live.notified.read_text().split(),
+        "its failure is told as the configuration says",
+    )
 
 
 @pytest.mark.parametrize(

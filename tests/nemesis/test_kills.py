@@ -167,6 +167,17 @@ def judge(
     config: Config, database: Database, start: Rows, reference: list[oracles.Entry], read_lake: LakeReader
 ) -> None:
     """All validators over what the run has left."""
+    end = judge_log(config, database, start, reference)
+    lake: Rows = {}
+    for table in TABLES:
+        rows = read_lake(Path(config.lake.path) / database.schema / table)
+        names = oracles.columns(database, table)  # what the source has dropped, the lake keeps
+        lake[table] = {(row["id"],): values(map(column_of, names), [row[name] for name in names]) for row in rows}
+    oracles.check_equal(end, lake)
+
+
+def judge_log(config: Config, database: Database, start: Rows, reference: list[oracles.Entry]) -> Rows:
+    """The validators of the super-changelog; returns the source's rows."""
     found = [oracles.by_column(line) for line in lines(wiring.open_staging(config))]
     end = oracles.source_rows(database)
     oracles.check_offsets(found)
@@ -175,9 +186,4 @@ def judge(
     oracles.check_every_transaction(oracles.ours(found), reference, start)
     oracles.check_replicas(found, start, end, database.schema)
     assert {line["op"] for line in found} >= {"c", "u", "d", "r", "f"}
-    lake: Rows = {}
-    for table in TABLES:
-        rows = read_lake(Path(config.lake.path) / database.schema / table)
-        names = oracles.columns(database, table)  # what the source has dropped, the lake keeps
-        lake[table] = {(row["id"],): values(map(column_of, names), [row[name] for name in names]) for row in rows}
-    oracles.check_equal(end, lake)
+    return end

@@ -1,0 +1,99 @@
+"""A way to a server that can be cut: connections hang then, as they do behind a firewall that drops packets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+
+from dblog_core.local import ports
+
+
+class Link:
+    """Forwards connections to `port` of this machine until it is cut."""
+
+    def __init__(self, port: int) -> None:
+        self._target = (ports.HOST, port)
+        self._server = socket.create_server((ports.HOST, 0))
+        self.port: int = self._server.getsockname()[1]
+        self._open = threading.Event()
+        self._open.set()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._threads = [threading.Thread(target=self._accept, name=f"link to {port}")]
+        self._threads[0].start()
+
+    def cut(self) -> None:
+        """From now on no byte passes, and nobody is told."""
+        self._open.clear()
+
+    def mend(self) -> None:
+        """New connections pass again; those that hung are closed."""
+        self._drop()
+        self._open.set()
+
+    def close(self) -> None:
+        self._closed = True
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._open.set()
+        self._drop()
+        for thread in self._threads:
+            thread.join(timeout=10)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return  # closed
+            self._start(self._connect, client)
+
+    def _connect(self, client: socket.socket) -> None:
+        self._keep(client)
+        self._open.wait()
+        try:
+            server = socket.create_connection(self._target, timeout=10)
+        except OSError:
+            self._lose(client)
+            return
+        server.settimeout(None)
+        self._keep(server)
+        self._start(self._pump, client, server)
+        self._pump(server, client)
+
+    def _pump(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(65_536):
+                self._open.wait()
+                other.sendall(data)
+        except OSError:
+            pass  # closed by either side, or by us
+        finally:
+            self._lose(one)
+            self._lose(other)
+
+    def _start(self, target: object, *arguments: socket.socket) -> None:
+        thread = threading.Thread(target=target, args=arguments, name="link")  # type: ignore[arg-type]
+        with self._lock:
+            self._threads = [t for t in self._threads if t.is_alive()] + [thread]
+            thread.start()
+
+    def _keep(self, one: socket.socket) -> None:
+        with self._lock:
+            self._sockets.add(one)
+
+    def _lose(self, one: socket.socket) -> None:
+        with self._lock:
+            self._sockets.discard(one)
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+        one.close()
+
+    def _drop(self) -> None:
+        with self._lock:
+            found = list(self._sockets)
+        for one in found:
+            self._lose(one)
