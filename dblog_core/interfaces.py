@@ -199,6 +199,9 @@ class Source(Protocol):
     def show(self, position: str) -> str:
         """A resume position as people read it."""
 
+    def succeed(self, name: str, before: frozenset[str]) -> None:
+        """We lead from here on, under this name: `open_log` may end the connections to the log of leaders `before`."""
+
     def open_log(self, position: str, *, skip: int = 0) -> LogStream:
         """Reads from `position`, without the first `skip` row changes of the transaction that begins there."""
 

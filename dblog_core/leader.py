@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import control, dump, intake, requests, stopped
+from dblog_core import control, dump, intake, predecessors, requests, stopped
 from dblog_core.config import Config
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import (
@@ -160,6 +160,7 @@ class Leader:
 
     def _read_on(self, head: Manifest) -> None:
         # Before the thread is started: where this fails nothing is left behind.
+        self._source.succeed(*predecessors.enter(self._state, self._lease.epoch))
         stream = self._source.open_log(head.position, skip=head.partial)
         beside = [self._spawn("system-dumps", self._work_system_dumps)]
         if self._config.staging.compact:

@@ -139,6 +139,9 @@ class FakeSource:
     def show(self, position: str) -> str:
         return f"fake:{position}"
 
+    def succeed(self, name: str, before: frozenset[str]) -> None:
+        """Nobody's connection is in another's way."""
+
     def open_log(self, position: str, *, skip: int = 0) -> FakeStream:
         return FakeStream(self, int(position), skip, self._batch)
 

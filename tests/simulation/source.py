@@ -55,6 +55,9 @@ class SimSource(Connection):
     def show(self, position: str) -> str:
         return f"sim:{position}"
 
+    def succeed(self, name: str, before: frozenset[str]) -> None:
+        """Nobody's connection is in another's way."""
+
     def open_log(self, position: str, *, skip: int = 0) -> SimStream:
         self._before(f"open log at {position}+{skip}")
         return SimStream(self._simulation, self.database, int(position), skip, self.batch)

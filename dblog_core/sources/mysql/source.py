@@ -76,6 +76,9 @@ class MysqlSource:
     def show(self, position: str) -> str:
         return str(self._decode(position))
 
+    def succeed(self, name: str, before: frozenset[str]) -> None:
+        """Nothing is to be done: the server itself ends the connection of a replica that comes again."""
+
     def open_log(self, position: str, *, skip: int = 0) -> LogStream:
         """Raises LogPositionLost where the server's log is not, or no longer, the one that `position` belongs to."""
         start = self._decode(position)

@@ -42,11 +42,12 @@ _COMING_BACK = (
 _TRANSIENT = ("08", "40", "53", "57", "55006", "55P03", "58030")
 
 
-def connect(config: SourceConfig, *, replication: bool = False) -> Connection:
-    """An open connection in autocommit mode. Raises SourceUnavailable or SourceRefused."""
+def connect(config: SourceConfig, *, replication: bool = False, name: str = "") -> Connection:
+    """An open connection in autocommit mode, which the server knows by `name` too. Raises SourceUnavailable or
+    SourceRefused."""
     factory = LogicalReplicationConnection if replication else Connection
     with translated(config, connecting=True):
-        connection: Connection = psycopg2.connect(connection_factory=factory, **_arguments(config))
+        connection: Connection = psycopg2.connect(connection_factory=factory, **_arguments(config, name))
     if not replication:  # those are so by nature
         connection.autocommit = True
     return connection
@@ -90,7 +91,7 @@ def execute(connection: Connection, statement: Any, parameters: Any = None) -> N
         cursor.execute(statement, parameters)
 
 
-def _arguments(config: SourceConfig) -> dict[str, Any]:
+def _arguments(config: SourceConfig, name: str) -> dict[str, Any]:
     tls = config.tls or "verify-full"
     certificates = {"sslrootcert": config.tls_ca, "sslcert": config.tls_cert, "sslkey": config.tls_key}
     arguments: dict[str, Any] = {name: str(path) for name, path in certificates.items() if path is not None}
@@ -105,7 +106,7 @@ def _arguments(config: SourceConfig) -> dict[str, Any]:
         "dbname": config.database,
         "sslmode": _TLS[tls],
         "connect_timeout": max(2, round(config.connect_timeout)),  # libpq takes whole seconds, at least two
-        "application_name": f"dblog {config.name}",
+        "application_name": " ".join(filter(None, ("dblog", name, config.name))),
         "client_encoding": "UTF8",
         "options": " ".join(f"-c {name}={text.replace(' ', chr(92) + ' ')}" for name, text in SESSION.items()),
         "keepalives_idle": 30,

@@ -25,6 +25,7 @@ from dblog_core.sources.postgres.copystream import CopyStream
 from dblog_core.sources.postgres.lookups import Lookups
 from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.slots import FIRST, Line
 
 _IDLE = 1.0  # seconds between two batches that only move the position
 _FEEDBACK = 1.0  # seconds between two signs of life
@@ -57,8 +58,11 @@ class Decoder(Protocol):
 class PostgresLog:
     """The LogStream of a slot."""
 
-    def __init__(self, config: SourceConfig, decoder: Decoder, assembly: Assembly, lookups: Lookups) -> None:
+    def __init__(
+        self, config: SourceConfig, decoder: Decoder, assembly: Assembly, lookups: Lookups, line: Line = FIRST
+    ) -> None:
         self._config = config
+        self._line = line
         self._lookups = lookups
         self._decoder = decoder
         self._assembly = assembly
@@ -74,8 +78,8 @@ class PostgresLog:
         """Starts the stream at the assembly's position. Raises LogPositionLost or SourceUnavailable."""
         position = self._assembly.position
         with session(self._config) as connection:
-            slots.slot_at(connection, self._config, position)
-        connection = connect(self._config, replication=True)
+            slots.slot_at(connection, self._config, position, self._line)
+        connection = connect(self._config, replication=True, name=self._line.name)
         try:
             self._start(connection, position)
         except BaseException:

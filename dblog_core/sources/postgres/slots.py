@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import psycopg2.errors
@@ -16,7 +17,20 @@ _SLOT = """
     SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status, 'lost')
     FROM pg_replication_slots WHERE slot_name = %s
 """
+_TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND application_name = %s"
 _CREATION_LIMIT = "30s"
+_RELEASE_SECONDS, _LOOK = 5.0, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The name that we read the log under, and those of leaders before us, whose connections we may end."""
+
+    name: str = ""
+    before: frozenset[str] = frozenset()
+
+
+FIRST = Line()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +70,9 @@ def ensure_slot(connection: Connection, config: SourceConfig) -> Slot:
     return _fitting(slot, config)
 
 
-def slot_at(connection: Connection, config: SourceConfig, position: Lsn) -> Slot:
-    """The slot, able to send everything from `position` on. Raises LogPositionLost where it cannot."""
+def slot_at(connection: Connection, config: SourceConfig, position: Lsn, line: Line = FIRST) -> Slot:
+    """The slot, able to send everything from `position` on. Raises LogPositionLost where it cannot, SourceUnavailable
+    while somebody has it who is no predecessor of ours."""
     slot = find_slot(connection, config.slot)
     if slot is None:
         raise _lost(config, f"replication slot {config.slot} does not exist", f"every change after {position}")
@@ -70,9 +85,24 @@ def slot_at(connection: Connection, config: SourceConfig, position: Lsn) -> Slot
     if end < position:
         what = f"the server's log ends at {end}, before our position {position}: it was restored or failed over"
         raise _lost(config, what, "the changes since it took that turn")
-    if slot.active_pid is not None:
+    if slot.active_pid is not None and not _released(connection, config, slot.active_pid, line):
         raise active(config, slot.active_pid)
     return slot
+
+
+def _released(connection: Connection, config: SourceConfig, pid: int, line: Line) -> bool:
+    """Whether the slot is free, after we have ended the connection of a leader before us that holds it."""
+    named = rows(connection, "SELECT application_name FROM pg_stat_activity WHERE pid = %s", (pid,))
+    if named and line.before.isdisjoint(str(named[0][0]).split()):
+        return False
+    # By the name again: in between the process may have ended, and its number be another's.
+    execute(connection, _TERMINATE, (pid, named[0][0] if named else ""))
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while (slot := find_slot(connection, config.slot)) is not None and slot.active_pid == pid:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK)
+    return slot is None or slot.active_pid is None
 
 
 def active(config: SourceConfig, pid: int | None) -> SourceUnavailable:
@@ -80,7 +110,8 @@ def active(config: SourceConfig, pid: int | None) -> SourceUnavailable:
     return SourceUnavailable(
         f"slot {config.slot} is in use by the server's process {pid}",
         where=_where(config),
-        fix="another capture reads it, or one died and wal_sender_timeout has not passed yet: it is tried again",
+        fix="a capture with another state store reads it, or the server has not noticed yet that one died: it is tried "
+        "again",
     )
 
 

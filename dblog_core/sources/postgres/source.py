@@ -23,6 +23,7 @@ from dblog_core.sources.postgres.lookups import Lookups
 from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.shapes import Shapes
+from dblog_core.sources.postgres.slots import Line
 from dblog_core.sources.postgres.wal2json import Wal2jsonDecoder
 from dblog_core.sources.postgres.watermarks import PostgresWatermarks, creation
 
@@ -40,6 +41,7 @@ class PostgresSource:
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
         self._forms = Forms()  # outlives a log: what one has met, the next one knows
+        self._line = Line()
 
     def check(self) -> list[Problem]:
         return check.problems(self._config)
@@ -87,11 +89,14 @@ class PostgresSource:
     def show(self, position: str) -> str:
         return str(Lsn.parse(position))
 
+    def succeed(self, name: str, before: frozenset[str]) -> None:
+        self._line = Line(name, before)
+
     def open_log(self, position: str, *, skip: int = 0) -> PostgresLog:
         assembly = Assembly(Lsn.parse(position), skip=skip)
         lookups = Lookups(self._config)
         try:
-            return PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups).open()
+            return PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups, self._line).open()
         except BaseException:
             lookups.close()
             raise
