@@ -253,7 +253,7 @@ def test_people_read_it_in_lines(config: Config, staging: Staging, lake: LakeSta
     told = text(
         {
             "source": "shop", "leader": None, "offset": None, "position": None, "lag_seconds": None, "tables": [],
-            "windows": [], "dumps": [], "merge": {"offset": None, "lag_seconds": None}, "storage": storage,
+            "windows": [], "dumps": [], "errors": [], "merge": {"offset": None, "lag_seconds": None}, "storage": storage,
         }
     )  # fmt: skip
     assert "held      from segment 1 on: shop.orders is stopped at segment 0" in told
