@@ -14,7 +14,7 @@ from tests.fix_airflow import Live
 # Chromium has no sandbox as root; without the others it looks for Google's hosts at every start.
 _SWITCHES = (
     *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-quic"),
+    *("--disable-component-update", "--disable-quic", "--disable-dev-shm-usage"),
 )
 WIDE, TALL, PHONE = {"width": 1280, "height": 900}, {"width": 1280, "height": 1300}, {"width": 390, "height": 844}
 
