@@ -29,7 +29,7 @@ demo: setup
 	@exec $(PYTHON) -m dblog_core.local.demo
 
 test: setup lint
-	@exec $(PYTHON) -m pytest -m "not bench and not soak" $(if $(EVERY),--every-kind)
+	@exec $(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m "not bench and not soak" $(if $(EVERY),--every-kind)
 
 lint: .venv/.complete
 	@$(PYTHON) -m ruff check --quiet --output-format concise .

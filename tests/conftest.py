@@ -8,11 +8,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
-pytest_plugins = ("tests.fix_servers", "tests.fix_s3", "tests.fix_spark", "tests.fix_verify")
+pytest_plugins = ("tests.fix_servers", "tests.fix_s3", "tests.fix_spark", "tests.fix_verify", "tests.fix_day")
 
 hypothesis.settings.register_profile("dblog", deadline=None, print_blob=True)  # a busy machine is no failure
 hypothesis.settings.load_profile("dblog")
@@ -20,6 +22,11 @@ hypothesis.settings.load_profile("dblog")
 
 _BEGAN = pytest.StashKey[float]()
 _STATUS = pytest.StashKey[int]()
+_LEFT_OVER = pytest.StashKey[list[str]]()
+
+_ORDER = ("spark", "integration", "airflow")
+"""Directories that two processes take first, file by file: the long files, then Airflow, which takes a quarter of a
+core from its first test on, beside what is left."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.soak_first is None:
         config.option.soak_first = secrets.randbelow(1_000_000)
     config.stash[_BEGAN] = time.monotonic()
+    config.stash[_LEFT_OVER] = []
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -49,10 +57,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("soak_seed", range(first, first + count))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    return _Files(config, log)
+
+
+class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist tells no types
+    """A file at a time for each process; the files on Airflow are one, since they share it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        directory, _, _ = nodeid.partition("/test_")
+        return directory if directory == "tests/airflow" else str(super()._split_scope(nodeid))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of tests marked `in_turn` each runs on one of its databases, at one of its moments if it has any, by the first
-    seed; and on all in a soak. Those on Airflow come last: it takes a quarter of a core from all that run beside it."""
-    items.sort(key=lambda item: "live" in getattr(item, "fixturenames", ()))
+    seed; and on all in a soak."""
+    items.sort(key=_rank)
     if config.option.every_kind or config.option.soak_seeds > 1:
         return
     kinds: dict[tuple[str, str], set[str]] = {}
@@ -67,6 +88,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left if name is None or _kind(item) == chosen[name] else others).append(item)
     items[:] = left
     config.hook.pytest_deselected(items=others)
+
+
+def _rank(item: pytest.Item) -> int:
+    directory = item.path.parent.name
+    return _ORDER.index(directory) if directory in _ORDER else len(_ORDER)
 
 
 def _function(item: pytest.Item) -> tuple[str, str] | None:
@@ -91,16 +117,31 @@ def _within_the_minutes(request: pytest.FixtureRequest) -> None:
             pytest.skip(f"the {minutes:g} minutes that were asked for are over")
 
 
-def _left_over() -> list[str]:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     """Threads that would keep this process from ending: a failed test's, since the others wait for theirs."""
+    deadline = time.monotonic() + 20
+    while (left := _left_over()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left over"] = left
+    else:
+        session.config.stash[_LEFT_OVER].extend(left)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    node.config.stash[_LEFT_OVER].extend(getattr(node, "workeroutput", {}).get("left over", []))
+
+
+def _left_over() -> list[str]:
     return [t.name for t in threading.enumerate() if t is not threading.main_thread() and not t.daemon]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
-    deadline = time.monotonic() + 20
-    while _left_over() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    if left := _left_over():
+    for report in terminalreporter.stats.get("passed", []):
+        for text in (value for name, value in report.user_properties if name == "told"):
+            terminalreporter.line(f"{report.nodeid}: {text}")
+    if left := config.stash[_LEFT_OVER]:
         terminalreporter.line(f"threads that tests left running: {', '.join(left)}", red=True)
         config.stash[_STATUS] = exitstatus or 1
 

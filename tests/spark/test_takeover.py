@@ -18,6 +18,7 @@ from dblog_core.lake import own_directory, read_status
 from dblog_core.storage.location import Location
 from spark_jobs import delta_log
 from spark_jobs.lake import LakeTable
+from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
@@ -127,11 +128,11 @@ def _take_over(lake: TestLake) -> dict[str, Any]:
 
 
 def test_a_merger_that_wakes_up_after_another_took_over_changes_nothing(
-    lake: TestLake, monkeypatch: pytest.MonkeyPatch
+    lake: TestLake, monkeypatch: pytest.MonkeyPatch, of_a_day: OfADay
 ) -> None:
     _segment(lake, 1)
     lake.merge_well()
-    for number, point in enumerate(POINTS, 2):
+    for number, point in enumerate(of_a_day(POINTS, 3), 2):
         status = read_status(lake.location)
         assert status is not None
         epoch = len(list((lake.path / "_dblog" / "mergers").iterdir())) + 1
