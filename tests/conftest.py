@@ -40,7 +40,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.soak_first is None:
+    if hasattr(config, "workerinput"):
+        config.option.soak_first = config.workerinput["soak first"]
+    elif config.option.soak_first is None:
         config.option.soak_first = secrets.randbelow(1_000_000)
     config.stash[_BEGAN] = time.monotonic()
     config.stash[_LEFT_OVER] = []
@@ -55,6 +57,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "soak_seed" in metafunc.fixturenames:
         first, count = metafunc.config.option.soak_first, metafunc.config.option.soak_seeds
         metafunc.parametrize("soak_seed", range(first, first + count))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["soak first"] = node.config.option.soak_first
 
 
 @pytest.hookimpl(optionalhook=True)
