@@ -60,7 +60,7 @@ def read_on(log: PostgresLog) -> None:
         log.read(0.1)
 
 
-@pytest.mark.parametrize("before", [frozenset(), frozenset({"three"}), frozenset({"on", "dblog!"})], ids=str)
+@pytest.mark.parametrize("before", [frozenset(), frozenset({"three"}), frozenset({"on", "dblog!"})], ids=["none", "another", "parts"])
 def test_nobody_elses_connection_is_ended(
     captures: list[PostgresSource], held: PostgresLog, lab: Database, before: frozenset[str]
 ) -> None:
