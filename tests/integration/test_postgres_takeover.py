@@ -60,7 +60,11 @@ def read_on(log: PostgresLog) -> None:
         log.read(0.1)
 
 
-@pytest.mark.parametrize("before", [frozenset(), frozenset({"three"}), frozenset({"on", "dblog!"})], ids=["none", "another", "parts"])
+@pytest.mark.parametrize(
+    "before",
+    [frozenset(), frozenset({"three"}), frozenset({"on", "dblog!"})],
+    ids=["none", "another's", "parts of a name"],
+)
 def test_nobody_elses_connection_is_ended(
     captures: list[PostgresSource], held: PostgresLog, lab: Database, before: frozenset[str]
 ) -> None:
