@@ -26,6 +26,7 @@ from dblog_core.commands import (
     log,
     maintain,
     merge,
+    metrics,
     request,
     schema,
     status,
@@ -119,6 +120,7 @@ app.command()(maintain.maintain)
 app.command()(verify.verify)
 app.command()(log.log)
 app.command()(status.status)
+app.command()(metrics.metrics)
 app.command()(cut.cut)
 app.command()(schema.schema)
 app.add_typer(config.app, name="config")

@@ -1,0 +1,88 @@
+"""`dblog metrics`: what `status` tells of one source or many, for Prometheus."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dblog_core.commands.session import Session, note, session_of, stopping
+from dblog_core.config import LOOPBACK, Config, load
+from dblog_core.errors import ConfigError
+
+
+def metrics(
+    context: typer.Context,
+    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Serve them there, until stopped.")] = "",
+    directory: Annotated[
+        Path | None, typer.Option("--directory", metavar="DIR", help="Of every TOML file in DIR, in place of --config.")
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--tls-cert", metavar="FILE", help="PEM file of the server's certificate.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="PEM file of its key.")] = None,
+    authority: Annotated[
+        Path | None,
+        typer.Option("--tls-client-ca", metavar="FILE", help="Only for clients with a certificate signed by it."),
+    ] = None,
+) -> None:
+    """Print or serve what `status` tells, for Prometheus.
+
+    \b
+    Examples:
+      dblog --config shop.toml metrics
+      dblog metrics --directory sources --listen 127.0.0.1:9178
+    """
+    from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+
+    from dblog_core.metrics import Sources
+
+    registry = CollectorRegistry()
+    registry.register(Sources(_configs(session_of(context), directory)))
+    if not listen:
+        typer.echo(generate_latest(registry).decode(), nl=False)
+        return
+    host, port = _address(listen)
+    if bool(certificate) != bool(key) or (authority and not certificate):
+        raise ConfigError("TLS needs both --tls-cert and --tls-key", where="metrics", fix="give both files")
+    if host not in LOOPBACK and not certificate:
+        note(f"whoever reaches {listen} can read these metrics; --tls-cert, --tls-key, --tls-client-ca keep others out")
+    tls = {
+        "certfile": str(certificate) if certificate else None,
+        "keyfile": str(key) if key else None,
+        "client_cafile": str(authority) if authority else None,
+        "client_auth_required": authority is not None,
+    }
+    try:
+        server, thread = start_http_server(port, host, registry, **tls)  # type: ignore[arg-type]
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at {listen}: {error}", where="--listen", fix="choose another address"
+        ) from error
+    try:
+        with stopping() as stop:
+            note(f"metrics at http{'s' if certificate else ''}://{host}:{server.server_port}/metrics")
+            stop.wait()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _configs(session: Session, directory: Path | None) -> list[Config]:
+    """Raises ConfigError where one of them is wrong: a source that is left out in silence would look well."""
+    if directory is None:
+        return [session.config()]
+    files = sorted(directory.glob("*.toml"))
+    if not files:
+        raise ConfigError("there is no TOML file", where=str(directory), fix="name the directory of the sources' files")
+    return [load(file) for file in files]
+
+
+def _address(listen: str) -> tuple[str, int]:
+    found = re.fullmatch(r"\[?(?P<host>[^\[\]]+?)\]?:(?P<port>\d{1,5})", listen)
+    if found is None or int(found["port"]) > 65_535:
+        raise ConfigError(f"{listen!r} is no HOST:PORT", where="--listen", fix="such as 127.0.0.1:9178")
+    return found["host"], int(found["port"])

@@ -1,0 +1,188 @@
+"""What `dblog status` tells of sources as metrics for Prometheus.
+
+Read when somebody asks, by a process of its own: a scrape never holds a capture up, and tells of a dead one too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dblog_core.config import Config
+from dblog_core.errors import DblogError
+from dblog_core.interfaces import Json
+from dblog_core.meter import Meter
+from dblog_core.status import status
+
+log = logging.getLogger(__name__)
+
+Samples = Iterator[tuple[tuple[str, ...], float | None]]
+_AGAIN = 1.0  # seconds: those who ask more often get the same answer
+_MICROSECONDS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """A metric `dblog_NAME`, labelled by source and by `labels`; `read` takes the object of `status --json`."""
+
+    name: str
+    meaning: str
+    read: Callable[[Json], Samples]
+    labels: tuple[str, ...] = ()
+
+
+def _one(value: Callable[[Json], float | None]) -> Callable[[Json], Samples]:
+    def read(found: Json) -> Samples:
+        yield (), value(found)
+
+    return read
+
+
+def _states(of: str) -> Callable[[Json], Samples]:
+    def read(found: Json) -> Samples:
+        for state, count in sorted(Counter(str(one["state"]) for one in found[of]).items()):
+            yield (state,), count
+
+    return read
+
+
+def _staged(what: str) -> Callable[[Json], Samples]:
+    def read(found: Json) -> Samples:
+        for part, room in found["storage"]["staging"].items():
+            yield (part,), None if room is None else room[what]
+
+    return read
+
+
+def _stored(what: str) -> Callable[[Json], Samples]:
+    def read(found: Json) -> Samples:
+        for size in found["storage"]["tables"]:
+            yield (size["table"],), size[what]
+
+    return read
+
+
+def _verified(value: Callable[[Json], float]) -> Callable[[Json], Samples]:
+    def read(found: Json) -> Samples:
+        for table in found["tables"]:
+            if table["verified"] is not None:
+                yield (table["table"],), value(table["verified"])
+
+    return read
+
+
+def _well(found: Json) -> Samples:
+    for table in found["tables"]:
+        yield (table["table"],), table["state"] == "ok"
+
+
+def _failed(found: Json) -> Samples:
+    newest: dict[str, float] = {}
+    for error in found["errors"]:
+        newest[error["part"]] = max(newest.get(error["part"], 0.0), error["at"] / _MICROSECONDS)
+    for part, at in sorted(newest.items()):
+        yield (part,), at
+
+
+GAUGES: Sequence[Gauge] = (
+    Gauge("leader", "1 while a capture leads", _one(lambda s: s["leader"] is not None)),
+    Gauge("leader_epoch", "grows by one with each change of leader", _one(lambda s: (s["leader"] or {}).get("epoch"))),
+    Gauge("lag_seconds", "from the source's commit to its being staged", _one(lambda s: s["lag_seconds"])),
+    Gauge("rows_per_second", "rows that the leader stages", _one(lambda s: s["rows_per_second"])),
+    Gauge("staged_offset", "newest offset of the super-changelog", _one(lambda s: s["offset"])),
+    Gauge("merged_offset", "up to where the lake has the super-changelog", _one(lambda s: s["merge"]["offset"])),
+    Gauge(
+        "merge_lag_seconds",
+        "by which the lake is behind what is staged",
+        _one(lambda s: s["merge"]["lag_seconds"]),
+    ),
+    Gauge("windows", "chunks that are being read", _one(lambda s: len(s["windows"]))),
+    Gauge("dumps", "dumps by state", _states("dumps"), ("state",)),
+    Gauge("tables", "tables of the lake by state", _states("tables"), ("state",)),
+    Gauge("table_ok", "0 where status tells of a state other than ok", _well, ("table",)),
+    Gauge(
+        "table_verified_timestamp_seconds",
+        "when the table was last compared with the source",
+        _verified(lambda v: v["at"] / _MICROSECONDS),
+        ("table",),
+    ),
+    Gauge(
+        "table_verified_equal",
+        "0 where the last comparison found differences",
+        _verified(lambda v: v["equal"]),
+        ("table",),
+    ),
+    Gauge("error_timestamp_seconds", "the newest error of capture, merge, verify …", _failed, ("part",)),
+    Gauge("staging_bytes", "room that staging takes", _staged("bytes"), ("part",)),
+    Gauge("staging_files", "files in staging", _staged("files"), ("part",)),
+    Gauge("table_bytes", "room of a table's newest version", _stored("bytes"), ("table",)),
+    Gauge("table_files", "files of a table's newest version", _stored("files"), ("table",)),
+    Gauge("table_rows", "rows by the last maintenance", _stored("rows"), ("table",)),
+)
+
+
+@dataclass(slots=True)
+class _Watched:
+    config: Config
+    meter: Meter
+    fault: str = ""
+
+    def look(self) -> Json | None:
+        """None where state store or staging do not answer; said once for each reason."""
+        try:
+            found = status(self.config, self.meter)
+        except DblogError as error:
+            if self.fault != str(error):
+                log.warning("%s: %s", self.config.source.name, error)
+            self.fault = str(error)
+            return None
+        self.fault = ""
+        return found
+
+
+@dataclass(eq=False)
+class Sources(Collector):
+    """The metrics of some sources, read anew by each scrape, once a second at most."""
+
+    configs: Iterable[Config]
+    _watched: list[_Watched] = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _at: float = field(default=float("-inf"), init=False)
+    _seen: Mapping[str, Json | None] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._watched = [_Watched(config, Meter(config)) for config in self.configs]
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            if time.monotonic() - self._at >= _AGAIN:
+                self._seen = {one.config.source.name: one.look() for one in self._watched}
+                self._at = time.monotonic()
+            seen = self._seen
+        up = GaugeMetricFamily("dblog_up", "1 where state store and staging answer", labels=["source"])
+        for source, found in seen.items():
+            up.add_metric([source], float(found is not None))
+        yield up
+        for gauge in GAUGES:
+            yield _family(gauge, seen)
+
+    def describe(self) -> Iterator[Metric]:
+        """Names without a look at any source, for the registry."""
+        for gauge in GAUGES:
+            yield _family(gauge, {})
+
+
+def _family(gauge: Gauge, seen: Mapping[str, Json | None]) -> Metric:
+    family = GaugeMetricFamily(f"dblog_{gauge.name}", gauge.meaning, labels=["source", *gauge.labels])
+    for source, found in seen.items():
+        for labels, value in gauge.read(found) if found is not None else ():
+            if value is not None:
+                family.add_metric([source, *labels], float(value))
+    return family
