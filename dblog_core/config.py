@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -190,11 +191,13 @@ class SourceConfig(_Section):
             data["tls"] = "off" if data.get("host", "127.0.0.1") in LOOPBACK else "verify-full"
         return data
 
-    def connected(self, *, host: str, port: int | None, user: str, password: str) -> SourceConfig:
-        """The same source with what `airflow_connection` stood for."""
+    def connected(
+        self, *, host: str, port: int | None, user: str, password: str, tls: Mapping[str, str] = MappingProxyType({})
+    ) -> SourceConfig:
+        """The same source with what `airflow_connection` stood for; `tls`: settings of that name that it has too."""
         given = self.model_dump(exclude={"airflow_connection"})
         return SourceConfig.model_validate(
-            {**given, "host": host, "port": port or 0, "user": user, "password": SecretStr(password)}
+            {**given, **tls, "host": host, "port": port or 0, "user": user, "password": SecretStr(password)}
         )
 
 
@@ -331,7 +334,10 @@ class NotifyConfig(_Section):
         pattern=r"^[A-Za-z_][\w.]*\.[A-Za-z_]\w*$",
         description="a class of Airflow's notifiers, such as airflow.providers.smtp.notifications.smtp.SmtpNotifier",
     )
-    when: Literal["failure", "success"] = Field(default="failure", description="failure or success of a run")
+    when: Literal["failure", "success", "late"] = Field(
+        default="failure",
+        description="failure or success of a run; late: a merge that is not over within merged_within",
+    )
     dags: tuple[Dag, ...] = Field(default=(), description='of which DAGs, such as ["dump", "verify"]; empty: of all')
     arguments: dict[str, Any] = Field(
         default_factory=dict, description="what the class is made with; its templates may name a connection"
@@ -355,10 +361,13 @@ class AirflowConfig(_Section):
     approve_rows: Whole = Field(
         default=0, ge=0, description="a dump of about more rows waits until somebody approves it; 0: none waits"
     )
+    merged_within: Duration = Field(
+        default="never", description="a merge that is not over so long after it was called for is told as late"
+    )
     pool: str = Field(
         default="default_pool", min_length=1, description="the Airflow pool of all tasks that read the source"
     )
-    notify: tuple[NotifyConfig, ...] = Field(default=(), description="whom Airflow tells of ended runs")
+    notify: tuple[NotifyConfig, ...] = Field(default=(), description="whom Airflow tells of ended and late runs")
 
 
 class S3Config(_Section):

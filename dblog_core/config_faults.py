@@ -146,12 +146,13 @@ def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[F
     yield from _lake_tables(text)
     yield from _paths(text)
     yield from _ages(text)
+    yield from _late(text)
     yield from _s3(text, files=files)
 
 
 _LEAST = (
     *(("staging", "keep", 60.0), ("lake", "keep", 3600.0), ("lake", "maintain_every", 60.0)),
-    *(("airflow", "verify_every", 60.0), ("airflow", "repair_every", 60.0)),
+    *(("airflow", "verify_every", 60.0), ("airflow", "repair_every", 60.0), ("airflow", "merged_within", 1.0)),
 )  # seconds
 
 
@@ -161,6 +162,17 @@ def _ages(text: Text) -> Iterator[Fault]:
         given = text.text(section, key)
         if given is not None and re.match(durations.PATTERN, given) and durations.parse(given) < least:
             yield Fault((section, key), "is too short", f"give {durations.text(least)} or more")
+
+
+def _late(text: Text) -> Iterator[Fault]:
+    """Lateness is told to somebody, and somebody is told of what has a limit."""
+    airflow = text.section("airflow")
+    notify, within = airflow.get("notify"), airflow.get("merged_within", "never")
+    told = any(isinstance(one, dict) and one.get("when") == "late" for one in notify or () if isinstance(notify, list))
+    if within != "never" and not told:
+        yield Fault(("airflow", "merged_within"), "tells nobody", 'add [[airflow.notify]] with when = "late"')
+    if told and within == "never":
+        yield Fault(("airflow", "notify"), "waits for a limit", 'give [airflow] merged_within, such as "10m"')
 
 
 def _source(text: Text) -> Iterator[Fault]:

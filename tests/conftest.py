@@ -78,8 +78,8 @@ class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist tells no types
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests marked `in_turn` each runs on one of its databases, at one of its moments if it has any, by the first
-    seed; and on all in a soak."""
+    """Of tests marked `in_turn` each runs on one of its databases, at one of its moments if it has any, or with one
+    value of what the mark names, by the first seed; and with all in a soak."""
     items.sort(key=_rank)
     if config.option.every_kind or config.option.soak_seeds > 1:
         return
@@ -103,16 +103,18 @@ def _rank(item: pytest.Item) -> int:
 
 
 def _function(item: pytest.Item) -> tuple[str, str] | None:
-    """What is marked `in_turn` and runs on several databases: file and name."""
+    """What is marked `in_turn` and runs on several databases, or with several values of what the mark names: file and
+    name."""
     if item.get_closest_marker("in_turn") is None or not _kind(item):
         return None
     return str(item.path), getattr(item, "originalname", item.name)
 
 
 def _kind(item: pytest.Item) -> str:
-    callspec = getattr(item, "callspec", None)
+    callspec, mark = getattr(item, "callspec", None), item.get_closest_marker("in_turn")
     params = {} if callspec is None else callspec.params
-    return " ".join(str(params[name]) for name in ("source_kind", "moment") if name in params)
+    names = (mark.args if mark is not None else ()) or ("source_kind", "moment")
+    return " ".join(str(params[name]) for name in names if name in params)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
+import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,10 +41,15 @@ path = "{root}/lake"
 [airflow]
 repair_slices = 2
 approve_rows = 1500
+merged_within = "1s"
 [[airflow.notify]]
 notifier = "file_notifier.FileNotifier"
 dags = ["dump"]
 arguments = {{ path = "{root}/notified" }}
+[[airflow.notify]]
+notifier = "file_notifier.LateNotifier"
+when = "late"
+arguments = {{ path = "{root}/late" }}
 """
 _NOTIFIER = """
 from airflow.sdk import BaseNotifier
@@ -51,6 +60,10 @@ class FileNotifier(BaseNotifier):
     def notify(self, context):
         with open(self.path, "a") as file:
             file.write(context["dag_run"].run_id + "\\n")
+class LateNotifier(FileNotifier):
+    def notify(self, context):
+        with open(self.path, "a") as file:
+            file.write(context["dag_run"]["dag_run_id"] + "\\n")
 """
 _TABLES = (
     "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40))",
@@ -59,6 +72,29 @@ _TABLES = (
     "CREATE TABLE countries (code VARCHAR(8) PRIMARY KEY, name VARCHAR(40))",
     "INSERT INTO countries VALUES ('de', 'Germany'), ('fr', 'France'), ('pt', 'Portugal')",
 )
+
+
+class Metrics:
+    """What Airflow sends of its metrics by StatsD: the newest value of each, by its name without Airflow's prefix."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, float] = {}
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while line := self._socket.recv(65536).decode():
+            for found in re.finditer(r"^airflow\.([^:]+):([-+.\d]+)\|", line, flags=re.MULTILINE):
+                self.found[found[1]] = float(found[2])
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
+            last.sendto(b"", ("127.0.0.1", self.port))
+        self._thread.join()
+        self._socket.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +107,11 @@ class Live:
     config: Config = field(repr=False)
     notified: Path
     """Where ended runs are told, a line for each."""
+    late: Path
+    """Where late merges are told, a line for each."""
+    lineage: Path
+    """Where OpenLineage's events go, a line for each."""
+    metrics: Metrics
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +130,16 @@ def live(mysql: MysqlServer, server_root: Path) -> Iterator[Live]:
     library = root / "library"
     library.mkdir()
     (library / "file_notifier.py").write_text(_NOTIFIER)
-    given = {PASSWORD: account.password, "PYTHONPATH": str(library)}
+    metrics, lineage = Metrics(), root / "lineage"
+    events = {"type": "file", "log_file_path": str(lineage), "append": True}
+    given = {
+        PASSWORD: account.password,
+        "PYTHONPATH": str(library),
+        "AIRFLOW__METRICS__STATSD_ON": "True",
+        "AIRFLOW__METRICS__STATSD_PORT": str(metrics.port),
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(events),
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+    }
     server = AirflowServer(root / "home", dags=DAGS, configs=configs, environment=given)
     config = database.config(root, source={"name": "live"}, state={"url": f"sqlite:///{root}/state.db", "ttl": 4})
     server.start()
@@ -97,6 +147,7 @@ def live(mysql: MysqlServer, server_root: Path) -> Iterator[Live]:
         client = server.client()
         for dag in ("dblog_live_capture", "dblog_live_capture_standby"):
             client.pause(dag, False)
-        yield Live(server, client, database, config, root / "notified")
+        yield Live(server, client, database, config, root / "notified", root / "late", lineage, metrics)
     finally:
+        metrics.close()
         server.kill()  # its data goes as well

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException
 
+from dblog_core.airflow import stats
 from dblog_core.airflow.engine import InProcess, configuration
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ class CaptureSensor(InProcess, BaseSensorOperator):
 
         log.info("capture of %s, for %.0f s", config.source.name, self.slice_seconds)
         file = ConfigFile(Path(self.config_file), lambda path: configuration(str(path)))
-        outcome = run_capture(config, stop=stop, slice_seconds=self.slice_seconds, file=file, on_status=StatusLines())
+        told = StatusLines(config.source.name)
+        outcome = run_capture(config, stop=stop, slice_seconds=self.slice_seconds, file=file, on_status=told)
         log.info("the capture ends: %s", outcome.value)
         return outcome.value
 
@@ -68,7 +70,7 @@ class CaptureWatch(InProcess, BaseSensorOperator):
         from dblog_core.clock import SystemClock
         from dblog_core.leader import CaptureOutcome
 
-        clock, tell = SystemClock(), StatusLines()
+        clock, tell = SystemClock(), StatusLines(config.source.name)
         began = led = clock.monotonic()
         while not stop.is_set():
             status = _seen(config)
@@ -102,18 +104,32 @@ def _seen(config: Config) -> CaptureStatus:
 
 
 class StatusLines:
-    """Writes what the capture tells once a second as log lines: every ten seconds, and at every change of role."""
+    """Writes what the capture tells once a second as log lines: every ten seconds, and at every change of role; and its
+    figures among Airflow's metrics every second."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: str) -> None:
+        self._source = source
         self._role: tuple[Any, ...] = ()
         self._next = 0.0
 
     def __call__(self, status: CaptureStatus) -> None:
+        if status.leading:
+            stats.gauges(self._source, _figures(status))
         role = (status.leading, status.epoch, status.leader, status.error)
         if role == self._role and time.monotonic() < self._next:
             return
         self._role, self._next = role, time.monotonic() + REPORT
         log.info("%s", describe(status))
+
+
+def _figures(status: CaptureStatus) -> dict[str, float | None]:
+    return {
+        "leader_epoch": status.epoch,
+        "lag_seconds": status.lag_seconds,
+        "rows_per_second": status.rows_per_second,
+        "staged_offset": status.offset,
+        "windows": status.windows,
+    }
 
 
 def describe(status: CaptureStatus) -> str:

@@ -7,28 +7,56 @@ that Airflow looks at.
 
 from __future__ import annotations
 
-from dblog_core.config import Config
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from dblog_core.airflow.provider import TLS, TYPES
+from dblog_core.config import Config, SourceConfig
 from dblog_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 
 def resolved(config: Config) -> Config:
     """The configuration with its `airflow_connection`, if any, replaced by what it stands for. Raises ConfigError."""
-    name = config.source.airflow_connection
+    return config.model_copy(update={"source": as_source(config.source)})
+
+
+def as_source(source: SourceConfig) -> SourceConfig:
+    """The source, connected as its `airflow_connection`, if any, says. Raises ConfigError."""
+    name = source.airflow_connection
     if name is None:
-        return config
+        return source
     from airflow.sdk import Connection
     from airflow.sdk.exceptions import AirflowException
 
-    fix = f"add the connection {name} in Airflow; where dblog runs outside of it, set AIRFLOW_CONN_{name.upper()}"
     try:
         found = Connection.get(name)
     except AirflowException as error:
-        raise ConfigError(f"Airflow has no connection {name}", where="[source] airflow_connection", fix=fix) from error
+        fix = f"add the connection {name} in Airflow; where dblog runs outside of it, set AIRFLOW_CONN_{name.upper()}"
+        raise _fault(f"Airflow has no connection {name}", fix) from error
     if not found.host or not found.login:
-        raise ConfigError(
-            f"the Airflow connection {name} lacks a host or a login",
-            where="[source] airflow_connection",
-            fix="complete it",
-        )
-    source = config.source.connected(host=found.host, port=found.port, user=found.login, password=found.password or "")
-    return config.model_copy(update={"source": source})
+        raise _fault(f"the Airflow connection {name} lacks a host or a login", "complete it")
+    login = {"user": found.login, "password": found.password or ""}
+    try:
+        return source.connected(host=found.host, port=found.port, **login, tls=_tls(source, found))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _fault(f"the Airflow connection {name}: {where}: {first['msg']}", "correct its form") from error
+
+
+def _tls(source: SourceConfig, found: Connection) -> dict[str, str]:
+    """What the form of our own types says of TLS; in the extra of any other type such names mean something else."""
+    kind = (found.conn_type or "").replace("-", "_")
+    if kind not in TYPES:
+        return {}
+    if (kind == "dblog_postgres") != (source.kind == "postgres"):
+        raise _fault(f"{found.conn_id} has the type {kind}, and the source is {source.kind}", "name one of its kind")
+    return {name: str(value) for name, value in found.extra_dejson.items() if name in TLS and value}
+
+
+def _fault(message: str, fix: str) -> ConfigError:
+    return ConfigError(message, where="[source] airflow_connection", fix=fix)

@@ -17,12 +17,14 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from dblog_core.airflow.engine import InProcess
+from dblog_core.airflow import stats
+from dblog_core.airflow.engine import InProcess, configuration
 from dblog_core.airflow.form import request
 from dblog_core.durations import in_words
 from dblog_core.errors import RequestError
 
 if TYPE_CHECKING:
+    from dblog_core.airflow.lineage import Lineage
     from dblog_core.config import Config
     from dblog_core.control import DumpStatus
     from dblog_core.interfaces import StateStore
@@ -107,10 +109,18 @@ class CompleteDump(_DumpTask):
     """Waits until every chunk of the dump is placed; fails the run if the dump did not get there."""
 
     template_fields = ("dump_id",)
+    _done: DumpStatus | None = None
+    _source = ""
 
     def __init__(self, *, dump_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.dump_id = dump_id
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Lineage | None:
+        """Which tables the dump has read, and how many rows are staged of each."""
+        from dblog_core.airflow import lineage
+
+        return lineage.of_dump(configuration(self.config_file), self._done.to_json()) if self._done else None
 
     def execute(self, context: Any) -> dict[str, Any]:
         """Returns the dump's rows, chunks and evicted rows, all placed in the super-changelog."""
@@ -120,12 +130,14 @@ class CompleteDump(_DumpTask):
             raise AirflowException("told to stop before the dump was over; another attempt goes on with it")
         if status.state != "done":
             raise AirflowFailException(f"dump {status.id} is {status.state}: {status.error or 'somebody ended it'}")
-        result = status.to_json()
+        self._done, result = status, status.to_json()
+        stats.counts(self._source, {f"dump.{name}": result[name] for name in ("rows", "chunks", "evicted")})
         return {name: result[name] for name in ("id", "state", "tables", "rows", "chunks", "evicted")}
 
     def _complete(self, config: Config, stop: threading.Event) -> DumpStatus:
         from dblog_core import dump
 
+        self._source = config.source.name
         # What a worker that was marked as done by hand has left would wait for ever.
         dump.work(config, stop=stop, once=True, dump_id=self.dump_id, workers=1, on_progress=ProgressLines())
         return dump.wait(config, self.dump_id, stop=stop)

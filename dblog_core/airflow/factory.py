@@ -23,7 +23,7 @@ from dblog_core.airflow.engine import KEEP_TRYING, ONLY_TRANSIENT
 from dblog_core.airflow.form import form, repair_form, replay_form, verify_form
 from dblog_core.airflow.lake import MaintainLake, RepairSlice, ReplayInterval, VerifyTables
 from dblog_core.airflow.merge import MergeOperator
-from dblog_core.airflow.notices import notifiers
+from dblog_core.airflow.notices import deadlines, notifiers
 from dblog_core.config import Config, Dag, load
 from dblog_core.errors import ConfigError
 
@@ -155,8 +155,8 @@ def _merge(file: Path, config: Config) -> DAG:
         f"Applies what is sealed of `{config.source.name}` to the lake. The asset is a doorbell; each run takes all "
         "that is sealed. It may be triggered by hand at any time."
     )
-    schedule = [sealed_segments(config, file)]
-    with _dag(file, config, "merge", text, schedule=schedule, max_active_runs=1, is_paused_upon_creation=False) as dag:
+    options = {"max_active_runs": 1, "is_paused_upon_creation": False, "deadline": deadlines(config) or None}
+    with _dag(file, config, "merge", text, schedule=[sealed_segments(config, file)], **options) as dag:
         MergeOperator(task_id="merge", config_file=str(file), retries=2, retry_delay=dt.timedelta(seconds=10))
     return dag
 

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection
 
+from dblog_core.airflow import stats
 from dblog_core.airflow.engine import configuration
 from dblog_core.airflow.links import SourcePage
 from dblog_core.airflow.spark import CONNECTION
 
 if TYPE_CHECKING:
+    from dblog_core.airflow.lineage import Lineage
     from dblog_core.config import Config
+    from dblog_core.lake import LakeStatus
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +28,7 @@ class MergeOperator(SparkSubmitOperator):
     """
 
     operator_extra_links = (SourcePage(),)
+    _merged: tuple[Config, LakeStatus, int] | None = None
 
     def __init__(self, *, config_file: str, conn_id: str = CONNECTION, **kwargs: Any) -> None:
         super().__init__(application="", conn_id=conn_id, **kwargs)
@@ -39,7 +43,17 @@ class MergeOperator(SparkSubmitOperator):
             log.info("the lake of %s has all that is sealed", config.source.name)
             return
         self._take(config)
+        before = _status(config).merge
         super().execute(context)
+        after = _status(config)
+        self._merged = (config, after, before)
+        stats.gauges(config.source.name, {"merged_offset": after.offset})
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Lineage | None:
+        """Which tables the run has written; None where it had nothing to do."""
+        from dblog_core.airflow import lineage
+
+        return lineage.of_merge(*self._merged) if self._merged else None
 
     def _take(self, config: Config) -> None:
         from dblog_core.config import load
@@ -52,6 +66,12 @@ class MergeOperator(SparkSubmitOperator):
         self.jars, self.conf = ",".join(command.jars), dict(command.conf)
         self.name, self._driver_memory = f"dblog merge {config.source.name}", command.driver_memory
         self.env_vars = {**command.env, **({CONFIG_VARIABLE: whole(config)} if asked else {})}
+
+
+def _status(config: Config) -> LakeStatus:
+    from dblog_core.lake import progress
+
+    return progress(config).status
 
 
 def up_to_date(config: Config) -> bool:

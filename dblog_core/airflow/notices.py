@@ -1,13 +1,17 @@
-"""Whom Airflow tells of ended runs: its own notifiers, as `[[airflow.notify]]` names them."""
+"""Whom Airflow tells of ended and of late runs: its own notifiers, as `[[airflow.notify]]` names them."""
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseNotifier
+from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
+from dblog_core import durations
 from dblog_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +26,20 @@ def notifiers(
     """Those of one DAG (None: all that are configured, to see whether they can be made). Raises ConfigError."""
     wanted = [n for n in config.airflow.notify if dag is None or (n.when == when and (not n.dags or dag in n.dags))]
     return [_made(one, where) for one in wanted]
+
+
+def deadlines(config: Config) -> list[DeadlineAlert]:
+    """Of merges: one that is not over within `merged_within` of its being queued is told, whatever keeps it."""
+    late = [one for one in config.airflow.notify if one.when == "late"]
+    return [
+        DeadlineAlert(
+            reference=DeadlineReference.DAGRUN_QUEUED_AT,
+            interval=dt.timedelta(seconds=durations.parse(config.airflow.merged_within)),
+            callback=SyncCallback(one.notifier, dict(one.arguments)),
+            name=f"the lake of {config.source.name} within {config.airflow.merged_within}",
+        )
+        for one in late
+    ]
 
 
 def _made(wanted: NotifyConfig, where: str) -> BaseNotifier:

@@ -47,10 +47,12 @@ drivers = [module for module in known if module in sys.modules]
 tasks = {{name: {{t.task_id: t.retries for t in dag.tasks}} for name, dag in dags.items()}}
 pools = {{name: {{t.task_id: t.pool for t in dag.tasks}} for name, dag in dags.items()}}
 told = {{name: [type(n).__name__ for n in dag.on_failure_callback or []] for name, dag in dags.items()}}
+late = {{name: [(d.callback.path, d.callback.kwargs, d.interval.total_seconds()) for d in dag.deadline or []]
+    for name, dag in dags.items()}}
 deltas = {{name: getattr(dag.timetable, "delta", None) for name, dag in dags.items()}}
 periods = {{name: delta.total_seconds() for name, delta in deltas.items() if delta is not None}}
 print(json.dumps({{"tasks": tasks, "params": params, "error": error, "drivers": drivers, "periods": periods,
-    "pools": pools, "told": told}}))
+    "pools": pools, "told": told, "late": late}}))
 """
 
 
@@ -151,6 +153,21 @@ def test_ended_runs_are_told_by_airflows_notifiers(
     assert len(found["told"]) == 8, "the others cost their sources the DAGs"
     for file, reason in (("missing", "there is no no.such.Note"), ("other", "is no notifier"), ("wrong", "whom")):
         assert f"{file}.toml" in found["error"] and reason in found["error"]
+
+
+def test_a_merge_that_takes_too_long_is_told(sources: Path, tmp_path: Path) -> None:
+    late = (
+        '[airflow]\nmerged_within = "10m"\n[[airflow.notify]]\nnotifier = "airflow.sdk.BaseNotifier"\nwhen = "late"\n'
+    )
+    write(sources, "shop.toml", name="shop", more=late)
+    write(sources, "nobody.toml", name="nobody", more='[airflow]\nmerged_within = "10m"\n')
+    write(sources, "never.toml", name="never", more=late.replace('merged_within = "10m"\n', ""))
+    found = look(sources, tmp_path)
+    told = {name: deadlines for name, deadlines in found["late"].items() if deadlines}
+    assert told == {"dblog_shop_merge": [["airflow.sdk.BaseNotifier", {}, 600.0]]}
+    assert len(found["late"]) == 8
+    assert "[airflow] merged_within: tells nobody" in found["error"]
+    assert "[airflow] notify: waits for a limit" in found["error"]
 
 
 def test_fifty_sources_are_parsed_in_two_seconds_of_the_processor(sources: Path, tmp_path: Path) -> None:

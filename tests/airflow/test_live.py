@@ -290,6 +290,42 @@ def test_a_verification_tells_rows_and_fails_with_the_reason(live: Live) -> None
     assert "is not a captured table" in live.client.log(VERIFY, wrong, "verify", attempt=1)
 
 
+def test_airflows_metrics_have_our_figures(live: Live) -> None:
+    in_lake(live)
+    captured = {"leader_epoch", "lag_seconds", "rows_per_second", "staged_offset", "windows"}
+    merged = {"merged_offset", "dump.rows", "dump.chunks", "dump.evicted"}
+    wanted = {f"dblog.live.{name}" for name in captured | merged}
+    until(lambda: wanted <= live.metrics.found.keys(), "all of them are sent")
+    assert live.metrics.found["dblog.live.leader_epoch"] >= 1
+    head = wiring.open_staging(live.config).head()
+    assert head is not None
+    assert 503 <= live.metrics.found["dblog.live.merged_offset"] <= head.last_offset
+
+
+def test_lineage_leads_from_the_source_to_the_lake(live: Live) -> None:
+    in_lake(live)
+    table = f"{live.database.name}.countries"
+    source = (f"mysql://{live.database.server.host}:{live.database.server.port}", table)
+    staged = ("file", f"{live.config.staging.path}/live/{table}")
+    lake = ("file", str(table_location(lake_at(live.config.lake.path), TableName.parse(table))))
+
+    def told() -> set[tuple[str, tuple[str, str], tuple[str, str]]]:
+        found = set()
+        for event in map(json.loads, live.lineage.read_text().splitlines() if live.lineage.exists() else ()):
+            places = [[(d["namespace"], d["name"]) for d in event.get(side, ())] for side in ("inputs", "outputs")]
+            found |= {(event["job"]["name"], *pair) for pair in zip(*places, strict=True)}
+        return found
+
+    wanted = {(f"{DUMP}.complete", source, staged), (f"{MERGE}.merge", staged, lake)}
+    until(lambda: wanted <= told(), "the dump and the merge are told")
+
+
+def test_a_merge_that_takes_longer_than_it_may_is_told_while_it_runs_or_after(live: Live) -> None:
+    in_lake(live)
+    until(live.late.exists, "a late merge is told")  # one that starts Spark takes longer than its second
+    assert set(live.late.read_text().split()) <= {run["dag_run_id"] for run in live.client.runs(MERGE, limit=100)}
+
+
 def test_maintenance_by_hand_says_what_it_did(live: Live) -> None:
     in_lake(live)
     run = live.client.trigger(MAINTENANCE)

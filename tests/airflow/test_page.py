@@ -175,6 +175,28 @@ def test_the_form_of_a_dump_takes_keys_line_by_line(live: Live, sign_in: SignIn,
     until(done, "a dump of two keys is done")
 
 
+def test_a_connection_to_a_source_is_made_and_tested_in_its_own_form(
+    live: Live, sign_in: SignIn, picture: Keep
+) -> None:
+    page, server, account = sign_in(size=TALL), live.database.server, live.database.account
+    page.goto("/connections")
+    page.get_by_role("button", name="Add Connection").click()
+    page.locator("[name=connection_id]").fill("shop_db")
+    page.get_by_role("combobox").first.click()
+    page.keyboard.type("DBLog source: MySQL")
+    page.keyboard.press("Enter")
+    for name, value in {"host": server.host, "login": account.user, "port": str(server.port)}.items():
+        page.locator(f"[name={name}]").fill(value)
+    page.locator("[name=password]").fill(account.password)
+    page.get_by_text("Extra Fields", exact=True).click()
+    expect(page.get_by_text("PEM file of its key, where the tasks run")).to_be_visible()
+    picture(page, "connection")
+    page.get_by_role("button", name="Save").click()
+    test = page.get_by_role("button", name="Test Connection")
+    test.click()
+    expect(test.locator("svg[color=green]")).to_be_visible()
+
+
 def test_a_large_dump_is_approved_by_a_click(live: Live, sign_in: SignIn, picture: Keep) -> None:
     run = large(live)
     page = sign_in()

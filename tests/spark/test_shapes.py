@@ -349,6 +349,7 @@ def filled(lake: TestLake, *, partial: bool) -> tuple[int, int]:
     return before
 
 
+@pytest.mark.in_turn("dies")
 @pytest.mark.parametrize(("dies", "partial"), [(None, True), ("_fill", False), ("apply", True)])
 def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch, dies: str | None, partial: bool

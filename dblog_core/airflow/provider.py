@@ -1,0 +1,53 @@
+"""What we tell Airflow as a provider: the types of connections that `airflow_connection` may name, with their forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dblog_core import __version__
+
+TLS = ("tls", "tls_ca", "tls_cert", "tls_key")
+"""Fields of the form, kept in the connection's extra: they mean what `[source]` means by them."""
+
+TYPES = {"dblog_mysql": "DBLog source: MySQL, MariaDB", "dblog_postgres": "DBLog source: PostgreSQL"}
+_PORTS = {"dblog_mysql": "3306", "dblog_postgres": "5432"}
+
+
+def provider_info() -> dict[str, Any]:
+    """Found by its entry point, `apache_airflow_provider`."""
+    return {
+        "package-name": "dblog",
+        "name": "DBLog",
+        "description": "Captures databases into a lakehouse.",
+        "versions": [__version__],
+        "connection-types": [_type(name, label) for name, label in TYPES.items()],
+    }
+
+
+def _type(name: str, label: str) -> dict[str, Any]:
+    hook = {"dblog_mysql": "MysqlSourceHook", "dblog_postgres": "PostgresSourceHook"}[name]
+    return {
+        "connection-type": name,
+        "hook-class-name": f"dblog_core.airflow.hooks.{hook}",
+        "hook-name": label,
+        "ui-field-behaviour": {
+            "hidden-fields": ["extra", "schema"],
+            "relabeling": {"login": "Capture user"},
+            "placeholders": {"host": "db.example.com", "port": _PORTS[name], "login": "dblog"},
+        },
+        "conn-fields": {
+            "tls": {
+                "label": "TLS",
+                "description": "verify-full (the default; off on loopback), verify-ca, require or off",
+                "schema": {"type": ["string", "null"], "enum": ["verify-full", "verify-ca", "require", "off"]},
+            },
+            "tls_ca": _file("Authority", "PEM file of the authority that signed the server's certificate"),
+            "tls_cert": _file("Certificate", "PEM file of our own certificate"),
+            "tls_key": _file("Key", "PEM file of its key"),
+        },
+    }
+
+
+def _file(label: str, meaning: str) -> dict[str, Any]:
+    """A file where the tasks run: what it holds never goes through Airflow."""
+    return {"label": label, "description": f"{meaning}, where the tasks run", "schema": {"type": ["string", "null"]}}

@@ -1,0 +1,58 @@
+"""What tasks tell OpenLineage: one name for what the dump writes and the merge reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core.airflow import lineage
+from dblog_core.config import Config
+from dblog_core.lake import LakeStatus, State, TableStatus
+
+
+def config(kind: str, lake: str = "/lake") -> Config:
+    source = {"name": "shop", "kind": kind, "host": "db.example", "database": "shop", "tables": ["shop.*"]}
+    s3 = {"s3": {"endpoint": "http://127.0.0.1:1", "access_key": "a", "secret_key": "b"}} if "://" in lake else {}
+    sections = {"staging": {"path": "/staging"}, "state": {"url": "sqlite:////s.db"}, "lake": {"path": lake}, **s3}
+    return Config.model_validate({"source": source, **sections})
+
+
+def told(datasets: list[Any]) -> list[tuple[str, str]]:
+    return [(dataset.namespace, dataset.name) for dataset in datasets]
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "name"),
+    [
+        ("mysql", "mysql://db.example:3306", "shop.orders"),
+        ("mariadb", "mysql://db.example:3306", "shop.orders"),
+        ("postgres", "postgres://db.example:5432", "shop.shop.orders"),
+    ],
+)
+def test_a_dump_reads_tables_and_the_merge_reads_what_it_staged(
+    tmp_path: Path, kind: str, namespace: str, name: str
+) -> None:
+    mine = config(kind, str(tmp_path / "lake"))
+    tasks = [
+        {"table": "shop.orders", "rows": 7, "evicted": 1},
+        {"table": "shop.orders", "rows": 5, "evicted": 0},
+    ]
+    dumped = lineage.of_dump(mine, {"tasks": tasks})
+    assert told(dumped.inputs) == [(namespace, name)]
+    assert told(dumped.outputs) == [("file", "/staging/shop/shop.orders")]
+    assert dumped.outputs[0].outputFacets["outputStatistics"].rowCount == 12
+    tables = {
+        "shop.orders": TableStatus(State.OK, None, 1, 9, merged={"merge": 4, "applied": 11}),
+        "shop.old": TableStatus(State.OK, None, 1, 9, merged={"merge": 3, "applied": 2}),
+        "shop.none": TableStatus(State.STOPPED, "why", 1, 9),
+    }
+    merged = lineage.of_merge(mine, LakeStatus(merge=4, tables=tables), 3)
+    assert told(merged.inputs) == told(dumped.outputs)
+    assert told(merged.outputs) == [("file", f"{tmp_path}/lake/shop/orders")]
+    assert merged.outputs[0].outputFacets["outputStatistics"].rowCount == 11
+
+
+def test_an_object_store_is_the_namespace() -> None:
+    assert lineage.lake_table(config("mysql", "s3://bucket/lake"), "shop.a b") == ("s3://bucket", "lake/shop/a b")
