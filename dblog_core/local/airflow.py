@@ -25,8 +25,8 @@ _COMPONENTS = {
     "api-server": ("api-server",),
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
-    "scheduler": ("scheduler", "--skip-serve-logs"),
 }
+_SCHEDULER = ("scheduler", "--skip-serve-logs")
 _START = 120.0  # seconds: 8 to 14 on two idle cores
 _TASKS_END = 40.0  # seconds for running tasks to see their stop flag, or for Spark to be killed
 _PAUSE = 0.2
@@ -36,6 +36,7 @@ class AirflowServer:
     """Airflow whose home is `directory`, with the DAGs in `dags` and the sources' configurations in `configs`.
 
     `database`: a SQLAlchemy URL; default SQLite in the home. `environment`: for all tasks, such as a source's password.
+    `schedulers`: more than one, `scheduler`, `scheduler-2` …, want a database that is a server.
     """
 
     name = "airflow"
@@ -49,12 +50,17 @@ class AirflowServer:
         database: str | None = None,
         environment: Mapping[str, str] | None = None,
         detached: bool = False,
+        schedulers: int = 1,
     ) -> None:
+        self.schedulers = ["scheduler", *(f"scheduler-{number}" for number in range(2, schedulers + 1))]
+        self._components = {**_COMPONENTS, **dict.fromkeys(self.schedulers, _SCHEDULER)}
         self._home = directory.absolute()
         self._dags, self._configs = dags.absolute(), configs.absolute()
         self._database = database or f"sqlite:///{self._home / 'airflow.db'}"
         self._environment = dict(environment or {})
-        self._daemons = {name: Daemon(f"airflow {name}", self._home / name, detached=detached) for name in _COMPONENTS}
+        self._daemons = {
+            name: Daemon(f"airflow {name}", self._home / name, detached=detached) for name in self._components
+        }
 
     @property
     def port(self) -> int:
@@ -73,11 +79,11 @@ class AirflowServer:
 
     def start(self) -> None:
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in _COMPONENTS:
+        for name in self._components:
             (self._home / name).mkdir(exist_ok=True)
         airflow_settings.write(self._home, port=self.port, dags=self._dags, database=self._database)
         self._migrate()
-        for name in _COMPONENTS:
+        for name in self._components:
             if name == "scheduler":  # last, since a task that finds no API server fails at once
                 self._daemons["api-server"].wait(self.client().answers, _START)
             self.start_component(name)
@@ -88,7 +94,7 @@ class AirflowServer:
 
     def stop(self) -> None:
         """Tells the running tasks to stop, waits for them, and ends the components; nothing is left running."""
-        for name in ("scheduler", "triggerer"):  # no more tasks are started; those that run are waited for
+        for name in (*self.schedulers, "triggerer"):  # no more tasks are started; those that run are waited for
             if pid := self._daemons[name].pid:
                 os.kill(pid, signal.SIGTERM)
         self._end_tasks()
@@ -97,20 +103,21 @@ class AirflowServer:
         # needs one, since it waits ten seconds for triggers that hold nothing.
         for worker in self._workers():
             _signal(worker, signal.SIGKILL)
-        self.stop_component("scheduler", how=signal.SIGCONT)
+        for name in self.schedulers:
+            self.stop_component(name, how=signal.SIGCONT)
         for name in ("triggerer", "dag-processor", "api-server"):
             self.stop_component(name)
 
     def kill(self) -> None:
-        for name in _COMPONENTS:
+        for name in self._components:
             self.kill_component(name)
 
     def address(self) -> str:
         return f"{self.url}, user {airflow_settings.USER}, password in {self._home / airflow_settings.PASSWORDS}"
 
     def start_component(self, name: str) -> None:
-        """Starts api-server, dag-processor, triggerer or scheduler, without waiting for it."""
-        self._daemons[name].start([_program(), *_COMPONENTS[name]], ready=lambda: True, env=self.environment())
+        """Starts api-server, dag-processor, triggerer or a scheduler, without waiting for it."""
+        self._daemons[name].start([_program(), *self._components[name]], ready=lambda: True, env=self.environment())
 
     def stop_component(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         pid = self._daemons[name].pid
@@ -136,14 +143,26 @@ class AirflowServer:
             **self._environment,
         }
 
+    def pid(self, component: str) -> int | None:
+        """The process of a component; None: it does not run."""
+        return self._daemons[component].pid
+
+    def scheduler_of(self, task: psutil.Process) -> str:
+        """Which of the schedulers runs a task. Raises LocalError: none of them."""
+        above = {process.pid for process in task.parents()}
+        for name in self.schedulers:
+            if self.pid(name) in above:
+                return name
+        raise LocalError(f"no scheduler of this Airflow runs the process {task.pid}", where=str(self._home))
+
     def task_processes(self) -> list[psutil.Process]:
         """The processes that supervise a running task, one for each; the task itself is their child."""
         return [worker for worker in self._workers() if "<idle>" not in _title(worker)]
 
     def _workers(self) -> list[psutil.Process]:
         """LocalExecutor's processes, by the titles that they give themselves."""
-        pid = self._daemons["scheduler"].pid
-        children = psutil.Process(pid).children() if pid else []
+        pids = [pid for name in self.schedulers if (pid := self._daemons[name].pid)]
+        children = [child for pid in pids for child in psutil.Process(pid).children()]
         return [child for child in children if _title(child).startswith("airflow worker -- LocalExecutor")]
 
     def _migrate(self) -> None:
@@ -156,7 +175,7 @@ class AirflowServer:
             command, env={**os.environ, **self.environment()}, capture_output=True, text=True, check=False
         )
         if result.returncode:
-            raise LocalError(f"`airflow db migrate` failed:\n{result.stderr[-2000:]}", where=self._database)
+            raise LocalError(f"`airflow db migrate` failed:\n{result.stderr[-2000:]}", where=str(self._home))
         done.write_text(wanted)
 
     def _end_tasks(self) -> None:

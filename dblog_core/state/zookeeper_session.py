@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.security import make_digest_acl
 
 from dblog_core.errors import StateError, StateUnavailable
@@ -70,6 +72,27 @@ OPEN = Access()
 """In the clear, and open to everybody."""
 
 
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo tells no types
+    """Connects by TLS as kazoo does, but closes a socket that is refused: kazoo leaves it to the garbage collector."""
+
+    def create_connection(self, **asked: Any) -> socket.socket:
+        if not asked["use_ssl"]:
+            plain: socket.socket = super().create_connection(**asked)
+            return plain
+        context = ssl.create_default_context(cafile=asked["ca"])
+        context.check_hostname = asked["check_hostname"]
+        context.verify_mode = ssl.CERT_REQUIRED if asked["verify_certs"] else ssl.CERT_NONE
+        if asked["certfile"]:
+            context.load_cert_chain(asked["certfile"], asked["keyfile"])
+        plain = socket.create_connection(asked["address"], asked["timeout"])
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return context.wrap_socket(plain, server_hostname=asked["hostname"])
+        except BaseException:
+            plain.close()
+            raise
+
+
 class Session:
     """A connected KazooClient of this process. `servers`: HOST:PORT,…; `seconds`: the session timeout to ask for."""
 
@@ -87,7 +110,11 @@ class Session:
         """Connects. Raises StateUnavailable if no server answers."""
         try:
             client = KazooClient(
-                self._servers, timeout=self._asked_seconds, connection_retry=_RECONNECT, **self._access.options()
+                self._servers,
+                timeout=self._asked_seconds,
+                connection_retry=_RECONNECT,
+                handler=_Handler(),
+                **self._access.options(),
             )
             self._note_timeout(client)
             self._client = client

@@ -134,7 +134,6 @@ def test_leases_and_nodes_over_tls_with_certificates_of_both(secure: Secure, tmp
         lease.release()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # kazoo closes no socket that is refused
 @pytest.mark.parametrize("wrong", ["clear", "authority", "no certificate", "name"])
 def test_a_connection_that_is_not_as_it_should_be_is_refused(
     secure: Secure, tmp_path: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
@@ -159,4 +158,4 @@ def test_a_connection_that_is_not_as_it_should_be_is_refused(
         state.get("dumps/one")
     assert "[state] url" in refused.value.fix
     assert ("tls_ca" in refused.value.fix) == (wrong != "clear")
-    gc.collect()  # while it is ignored
+    gc.collect()  # a socket that is left open is told here

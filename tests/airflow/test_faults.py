@@ -1,0 +1,310 @@
+"""Faults of Airflow itself, on its real processes: two schedulers on PostgreSQL, a live workload, a dump that goes on.
+
+Whatever fails, the log flows again, and nothing is lost, repeated or set back.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pytest
+
+from dblog_core import control, wiring
+from dblog_core.capture import LEASE
+from dblog_core.config import Config
+from dblog_core.control import DumpStatus
+from dblog_core.interfaces import LeaseInfo
+from dblog_core.lake import lake_at, read_status
+from dblog_core.local.airflow import AirflowServer
+from dblog_core.local.airflow_client import AirflowClient
+from dblog_core.local.errors import LocalError
+from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.postgres import PostgresServer
+from tests.fix_airflow import DAGS
+from tests.fix_day import OfADay
+from tests.fix_servers import Database
+from tests.nemesis import oracles
+from tests.nemesis.processes import Dblog
+from tests.nemesis.test_kills import judge_log, log_start
+from tests.nemesis.workload import Writers, create_tables
+
+SECRET = "FAULTY_PASSWORD"
+CAPTURES = ("dblog_faulty_capture", "dblog_faulty_capture_standby")
+DUMP, MERGE = "dblog_faulty_dump", "dblog_faulty_merge"
+BEAT = 60.0  # seconds without a heartbeat after which Airflow takes a task for dead (`task_instance_heartbeat_timeout`)
+PATIENCE = 240.0  # seconds: a heartbeat's limit, and a machine that is busy
+A_DAY = 3  # faults: some of them wait for a heartbeat's limit
+Found = TypeVar("Found")
+_TOML = """
+[source]
+name = "faulty"
+kind = "mysql"
+host = "{database.server.host}"
+port = {database.server.port}
+user = "{database.account.user}"
+password = "${{{secret}}}"
+database = "{database.name}"
+tables = ["{database.name}.*"]
+[staging]
+path = "{root}/staging"
+[state]
+url = "sqlite:///{root}/state.db"
+ttl = 4
+[lake]
+path = "{root}/lake"
+"""
+
+
+def until(look: Callable[[], Found], what: str, *, timeout: float = PATIENCE) -> Found:
+    """The first true result of `look`."""
+    deadline, pause = time.monotonic() + timeout, threading.Event()
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
+        pause.wait(0.3)
+    return found
+
+
+@dataclass(slots=True)
+class World:
+    """An Airflow of two schedulers that captures a source; `gaps`: seconds until the log went on, by fault."""
+
+    airflow: AirflowServer
+    client: AirflowClient
+    config: Config
+    gaps: dict[str, float] = field(default_factory=dict)
+
+    def leader(self) -> LeaseInfo | None:
+        with closing(wiring.open_state(self.config)) as state:
+            return state.leader(LEASE)
+
+    def task(self) -> psutil.Process:
+        """The process that captures, once one does; its parent supervises it, and the parent of that is a scheduler."""
+
+        def look() -> psutil.Process | None:
+            found = self.leader()
+            try:
+                return None if found is None else psutil.Process(int(found.holder.rpartition(":")[2]))
+            except psutil.NoSuchProcess:
+                return None
+
+        return until(look, "a capture leads")
+
+    def dag_of(self, task: psutil.Process) -> str:
+        """Which of the two DAGs a capture is of: a task's process has the id of its attempt as its title."""
+        title = " ".join(task.cmdline())
+        for dag in CAPTURES:
+            for run in self.client.runs(dag, limit=2):
+                if any(str(one["id"]) in title for one in self.client.tasks(dag, run["dag_run_id"])):
+                    return dag
+        raise AssertionError(f"{title} is no task of {CAPTURES}")
+
+    def offset(self) -> int:
+        head = wiring.open_staging(self.config).head()
+        return 0 if head is None else head.last_offset
+
+    def goes_on(self, *, timeout: float = PATIENCE) -> None:
+        """Rows are staged that were not when it was called."""
+        begin = self.offset()
+        until(lambda: self.offset() > begin, "the log goes on", timeout=timeout)
+
+    def dump_of(self, run: str) -> DumpStatus | None:
+        with closing(wiring.open_state(self.config)) as state:
+            mine = [d for d in control.dumps(state) if d.requested_by == f"airflow:{DUMP}/{run}"]
+        return mine[-1] if mine else None
+
+
+def one_of_two_schedulers_is_killed(world: World) -> None:
+    """The one whose task leads, with all that it runs."""
+    name = world.airflow.scheduler_of(world.task())
+    world.airflow.kill_component(name)
+    world.goes_on()
+    world.airflow.start_component(name)
+
+
+def both_schedulers_are_killed(world: World) -> None:
+    for name in world.airflow.schedulers:
+        world.airflow.kill_component(name)
+    for name in world.airflow.schedulers:
+        world.airflow.start_component(name)
+    world.goes_on()
+
+
+def a_scheduler_is_killed_and_its_tasks_live_on(world: World) -> None:
+    """The process alone, as the kernel kills one that takes too much memory."""
+    name = world.airflow.scheduler_of(world.task())
+    (scheduler,) = [p for p in world.task().parents() if p.pid == world.airflow.pid(name)]
+    scheduler.kill()
+    world.goes_on()
+    world.airflow.kill_component(name)  # what it has left, so that another of its name can be started
+    world.airflow.start_component(name)
+    world.goes_on()
+
+
+def the_triggerer_is_killed(world: World) -> None:
+    """The bell is silent meanwhile; what was sealed is merged once it is back."""
+    world.airflow.kill_component("triggerer")
+    world.goes_on()
+    sealed = world.offset()
+    world.airflow.start_component("triggerer")
+
+    def merged() -> bool:
+        status = read_status(lake_at(world.config.lake.path))
+        return status is not None and status.offset >= sealed
+
+    until(merged, "what was sealed without a triggerer is merged")
+
+
+def the_api_server_is_away_for_longer_than_a_heartbeats_limit(world: World) -> None:
+    """The capture goes on without it."""
+    task = world.task()
+    world.airflow.kill_component("api-server")
+    began = time.monotonic()
+    while time.monotonic() < began + BEAT + 15:
+        world.goes_on(timeout=30)
+        threading.Event().wait(2)
+    assert task.is_running(), "a capture lives through an outage"
+    world.airflow.start_component("api-server")
+    until(world.client.answers, "the API server is back")
+    world.goes_on()
+
+
+def the_leading_task_is_killed(world: World) -> None:
+    world.task().kill()
+    world.goes_on()
+
+
+def the_supervisor_of_the_leading_task_is_killed(world: World) -> None:
+    """The task leaves by itself."""
+    task = world.task()
+    supervisor = task.parent()
+    assert supervisor is not None
+    supervisor.kill()
+    until(lambda: not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, "the orphan leaves", timeout=20)
+    world.goes_on()
+
+
+def two_copies_of_the_leading_task_run(world: World) -> None:
+    """A machine stands still until Airflow has taken its task for dead and started another; then it wakes up."""
+    task = world.task()
+    supervisor, epoch = task.parent(), world.leader()
+    assert supervisor is not None and epoch is not None
+    dag = world.dag_of(task)
+    run, tries = _attempts(world, dag)
+    for process in (supervisor, task):
+        process.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: (now := world.leader()) and now.epoch > epoch.epoch, "another one leads")
+        until(lambda: _attempts(world, dag) > (run, tries), "Airflow has started another attempt")
+    finally:
+        for process in (supervisor, task):
+            process.send_signal(signal.SIGCONT)
+    world.goes_on()
+    until(lambda: not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, "the first copy leaves", timeout=60)
+
+
+def _attempts(world: World, dag: str) -> tuple[str, int]:
+    """The newest run of a DAG, and how often its task was begun."""
+    newest = world.client.runs(dag, limit=1)[0]["dag_run_id"]
+    return newest, max(int(task["try_number"]) for task in world.client.tasks(dag, newest))
+
+
+def a_capture_is_cleared_while_it_runs(world: World) -> None:
+    task = world.task()
+    dag = world.dag_of(task)
+    world.client.clear(dag, world.client.runs(dag, limit=1)[0]["dag_run_id"])
+    until(lambda: not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, "the task ends", timeout=60)
+    world.goes_on()
+
+
+FAULTS: tuple[Callable[[World], None], ...] = (
+    one_of_two_schedulers_is_killed,
+    both_schedulers_are_killed,
+    a_scheduler_is_killed_and_its_tasks_live_on,
+    the_triggerer_is_killed,
+    the_api_server_is_away_for_longer_than_a_heartbeats_limit,
+    the_leading_task_is_killed,
+    the_supervisor_of_the_leading_task_is_killed,
+    two_copies_of_the_leading_task_run,
+    a_capture_is_cleared_while_it_runs,
+)
+
+
+@pytest.fixture
+def database(mysql: MysqlServer, new_database: Callable[[MysqlServer], Database]) -> Database:
+    made = new_database(mysql)
+    create_tables(made)
+    return made
+
+
+@pytest.fixture
+def world(database: Database, postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
+    postgres.create_database("airflow")
+    about = f"{postgres.admin.user}:{postgres.admin.password}@{postgres.host}:{postgres.port}/airflow"
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "faulty.toml").write_text(_TOML.format(database=database, root=tmp_path, secret=SECRET))
+    airflow = AirflowServer(
+        tmp_path / "home",
+        dags=DAGS,
+        configs=sources,
+        database=f"postgresql+psycopg2://{about}",
+        environment={SECRET: database.account.password},
+        schedulers=2,
+    )
+    config = database.config(
+        tmp_path, source={"name": "faulty"}, state={"url": f"sqlite:///{tmp_path}/state.db", "ttl": 4}
+    )
+    try:
+        airflow.start()
+        client = airflow.client()
+        for dag in CAPTURES:
+            client.pause(dag, False)
+        yield World(airflow, client, config)
+    finally:
+        airflow.kill()
+        postgres.drop_database("airflow")
+
+
+@pytest.mark.timeout(3600)
+def test_whatever_fails_of_airflow_the_log_flows_again_and_nothing_is_lost(
+    world: World, database: Database, of_a_day: OfADay, soak_seed: int, tmp_path: Path
+) -> None:
+    order = of_a_day(FAULTS, A_DAY)
+    random.Random(soak_seed).shuffle(order)
+    start, reference = oracles.source_rows(database), log_start(database)
+    world.task()
+    with Writers(database, seed=soak_seed) as writers:
+        world.goes_on()
+        run = world.client.trigger(DUMP, {"delay_seconds": 3.0, "chunk_size": 50, "workers": 2})
+        until(lambda: world.dump_of(run), "the dump is filed")
+        for fault in order:
+            began = time.monotonic()
+            print(fault.__name__, flush=True)
+            fault(world)
+            world.gaps[fault.__name__] = round(time.monotonic() - began, 1)
+    assert not writers.faults, writers.faults
+    try:
+        assert world.client.wait(DUMP, run, timeout=PATIENCE) == "success", "a dump outlives them all"
+    except LocalError:
+        print(world.client.tasks(DUMP, run))
+        raise
+    for dag in CAPTURES:
+        world.client.pause(dag)
+    world.airflow.stop()
+    dblog = Dblog(world.config, tmp_path)
+    try:
+        dblog.run("capture", "--until-current")
+        judge_log(world.config, database, start, reference())
+    finally:
+        print(dblog.output())
+        dblog.close()
+    print(f"seconds until the log went on: {world.gaps}")
