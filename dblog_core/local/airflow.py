@@ -58,6 +58,7 @@ class AirflowServer:
         self._dags, self._configs = dags.absolute(), configs.absolute()
         self._database = database or f"sqlite:///{self._home / 'airflow.db'}"
         self._environment = dict(environment or {})
+        self._sessions: dict[str, int] = {}  # of what this object has started
         self._daemons = {
             name: Daemon(f"airflow {name}", self._home / name, detached=detached) for name in self._components
         }
@@ -118,6 +119,8 @@ class AirflowServer:
     def start_component(self, name: str) -> None:
         """Starts api-server, dag-processor, triggerer or a scheduler, without waiting for it."""
         self._daemons[name].start([_program(), *self._components[name]], ready=lambda: True, env=self.environment())
+        if pid := self._daemons[name].pid:
+            self._sessions[name] = pid
 
     def stop_component(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         pid = self._daemons[name].pid
@@ -127,8 +130,8 @@ class AirflowServer:
             _kill_session(pid)
 
     def kill_component(self, name: str) -> None:
-        """`kill -9` of a component with all that it has started."""
-        pid = self._daemons[name].pid
+        """`kill -9` of a component with all that it has started, also where it is dead itself already."""
+        pid = self._daemons[name].pid or self._sessions.get(name)
         self._daemons[name].kill()
         _kill_session(pid)
 

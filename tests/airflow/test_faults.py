@@ -139,18 +139,23 @@ def both_schedulers_are_killed(world: World) -> None:
 
 
 def a_scheduler_is_killed_and_its_tasks_live_on(world: World) -> None:
-    """The process alone, as the kernel kills one that takes too much memory."""
-    name = world.airflow.scheduler_of(world.task())
-    (scheduler,) = [p for p in world.task().parents() if p.pid == world.airflow.pid(name)]
+    """The process alone, as the kernel kills one that takes too much memory. What ran goes on; what it has left is
+    ended before another takes its place, as systemd does: workers keep its sessions with the database open, and its
+    locks."""
+    task = world.task()
+    name = world.airflow.scheduler_of(task)
+    (scheduler,) = [p for p in task.parents() if p.pid == world.airflow.pid(name)]
     scheduler.kill()
     world.goes_on()
-    world.airflow.kill_component(name)  # what it has left, so that another of its name can be started
+    assert task.is_running()
+    world.airflow.kill_component(name)
     world.airflow.start_component(name)
     world.goes_on()
 
 
 def the_triggerer_is_killed(world: World) -> None:
     """The bell is silent meanwhile; what was sealed is merged once it is back."""
+    world.client.pause(MERGE, False)
     world.airflow.kill_component("triggerer")
     world.goes_on()
     sealed = world.offset()
@@ -161,6 +166,7 @@ def the_triggerer_is_killed(world: World) -> None:
         return status is not None and status.offset >= sealed
 
     until(merged, "what was sealed without a triggerer is merged")
+    world.client.pause(MERGE)
 
 
 def the_api_server_is_away_for_longer_than_a_heartbeats_limit(world: World) -> None:
@@ -268,6 +274,7 @@ def world(database: Database, postgres: PostgresServer, tmp_path: Path) -> Itera
         client = airflow.client()
         for dag in CAPTURES:
             client.pause(dag, False)
+        client.pause(MERGE)  # so that not all of the time is Spark's
         yield World(airflow, client, config)
     finally:
         airflow.kill()

@@ -241,7 +241,8 @@ def backfilled(live: Live, dag: str, first: dt.datetime, last: dt.datetime, runs
     live.client.call("POST", "/backfills", {**asked, "dag_run_conf": {}})
 
     def ended() -> list[dict[str, Any]]:
-        found = [run for run in live.client.runs(dag) if run["run_type"] == "backfill"]
+        every = [run for run in live.client.runs(dag) if run["run_type"] == "backfill"]
+        found = [run for run in every if first <= dt.datetime.fromisoformat(run["data_interval_start"]) <= last]
         return found if len(found) == runs and all(run["state"] in ("success", "failed") for run in found) else []
 
     found = until(ended, f"the backfill of {dag} has ended", timeout=400)

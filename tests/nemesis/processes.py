@@ -48,12 +48,12 @@ class Dblog:
         self._file, self._env = write_config(config, directory)
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """A command in the background, in a session of its own."""
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+        """A command in the background, in a session of its own, with more variables of the environment."""
         log = (self._directory / f"{arguments[0]}-{len(self._started)}.log").open("wb")
         process = subprocess.Popen(
             [Path(sys.executable).parent / "dblog", "--config", self._file, *arguments],
-            env=self._env,
+            env={**self._env, **variables},
             stdout=log,
             stderr=log,
             start_new_session=True,

@@ -36,6 +36,7 @@ from tests.nemesis.workload import Writers, create_tables
 
 TTL = 4.0
 PATIENCE = 90.0  # seconds: the machine may be busy
+HANDOVER = 2.0  # seconds that a planned one may take, in a soak
 TAKEOVER = TTL + 10  # seconds that a takeover may take, in a soak
 QUIET = 2.0  # seconds of a pause in which nothing may happen
 Found = TypeVar("Found")
@@ -56,8 +57,14 @@ class Node:
         assert self.process is not None
         return self.process.pid
 
-    def start(self) -> None:
-        self.process = self.dblog.start("capture")
+    def start(self, **variables: str) -> None:
+        self.process = self.dblog.start("capture", **variables)
+
+    def stop(self) -> None:
+        """As its supervisor does, for a planned restart."""
+        assert self.process is not None
+        self.process.terminate()
+        assert self.process.wait(PATIENCE) == 0
 
     def kill(self) -> None:
         assert self.process is not None
@@ -247,6 +254,29 @@ def the_leader_is_cut_off_from_the_database(world: World) -> None:
     world.goes_on(after=max(before.last_offset, stands.last_offset))
 
 
+def the_leader_hands_over(world: World) -> None:
+    node, epoch = world.leading(), world.head().epoch
+    node.stop()
+    world.goes_on(epoch=epoch + 1)
+    node.start()
+
+
+def the_clock_of_the_leader_is_an_hour_ahead(world: World) -> None:
+    """The standby starts with such a clock and is handed the lead; then one with the right time leads again."""
+    node = world.leading()
+    other, epoch = world.other(node), world.head().epoch
+    other.kill()
+    other.start(PYTHONPATH=str(Path(__file__).parent / "ahead"))
+    node.stop()
+    began = time.time()
+    assert world.goes_on(epoch=epoch + 1).sealed_at / 1e6 > began + 3000, "its clock is wrong indeed"
+    node.start()
+    world.goes_on()
+    other.stop()
+    assert world.goes_on(epoch=epoch + 2).sealed_at / 1e6 < began + 3000
+    other.start()
+
+
 FAULTS: tuple[Callable[[World], None], ...] = (
     the_leader_is_killed,
     the_standby_is_killed,
@@ -256,6 +286,8 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     zookeeper_is_wiped,
     the_leader_is_cut_off_from_zookeeper,
     the_leader_is_cut_off_from_the_database,
+    the_leader_hands_over,
+    the_clock_of_the_leader_is_an_hour_ahead,
 )
 A_DAY = 4  # of them, others from day to day: each costs some ten seconds
 TAKEN_OVER = {"the_leader_is_killed", "the_leader_is_stopped_and_wakes_up", "the_leader_is_cut_off_from_zookeeper"}
@@ -302,6 +334,7 @@ def test_whatever_fails_somebody_goes_on_and_nothing_is_lost(
     print(f"takeovers, seconds: { {name: round(gap, 1) for name, gap in world.gaps.items()} }")
     if len(order) == len(FAULTS):  # in a soak, where nothing else runs
         assert all(world.gaps[name] <= TAKEOVER for name in TAKEN_OVER), world.gaps
+        assert world.gaps["the_leader_hands_over"] <= HANDOVER, world.gaps
 
 
 def strike(world: World, fault: Callable[[World], None]) -> None:

@@ -15,7 +15,7 @@ from tests.protocol.scenarios import scenarios
 
 PROCESSES = 2
 A_DAY = 30  # of 87 worlds; all of them, 800,000 states, take three minutes of a processor
-FEWEST = 100  # states of the smallest world
+FEWEST = 30  # states of the smallest world
 
 
 @pytest.mark.timeout(900)
