@@ -43,7 +43,7 @@ soak: setup
 	  tests/integration/test_verify.py::test_seeded_writes_raise_no_false_alarm \
 	  tests/integration/test_verify_at_size.py tests/contract/test_generated_values.py tests/contract/test_forms.py \
 	  tests/integration/test_schema_matrix.py tests/spark/test_schema_matrix.py \
-	  tests/spark/test_merge_faults.py tests/spark/test_histories.py tests/spark/test_policies.py --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
+	  tests/airflow/test_faults.py tests/spark/test_merge_faults.py tests/spark/test_histories.py tests/spark/test_policies.py --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
 
 bench: setup .venv-bench/.complete
 	@exec $(PYTHON) -m pytest tests/benchmarks -p no:randomly --capture=no --bench=$(if $(FULL),full,$(if $(QUICK),quick,usual))

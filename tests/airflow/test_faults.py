@@ -42,7 +42,7 @@ CAPTURES = ("dblog_faulty_capture", "dblog_faulty_capture_standby")
 DUMP, MERGE = "dblog_faulty_dump", "dblog_faulty_merge"
 BEAT = 60.0  # seconds without a heartbeat after which Airflow takes a task for dead (`task_instance_heartbeat_timeout`)
 PATIENCE = 240.0  # seconds: a heartbeat's limit, and a machine that is busy
-A_DAY = 3  # faults: some of them wait for a heartbeat's limit
+A_DAY = 2  # faults: some of them wait for a heartbeat's limit
 Found = TypeVar("Found")
 _TOML = """
 [source]
