@@ -17,13 +17,14 @@ from typing import Any
 
 import orjson
 
+from dblog_core import nodes
 from dblog_core.dump_status import OVER as OVER
 from dblog_core.dump_status import DumpStatus as DumpStatus
 from dblog_core.dump_status import TaskStatus as TaskStatus
 from dblog_core.dump_status import errors_of, state_of
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError, VersionConflict
-from dblog_core.interfaces import Entry, Json, StateStore
+from dblog_core.interfaces import Json, StateStore
 
 USER, SYSTEM = "user", "system"
 _RANGES = {
@@ -305,18 +306,13 @@ def _put(state: StateStore, path: str, value: Json) -> None:
 
 
 def _update(state: StateStore, path: str, change: Callable[[Json], Json]) -> Json:
-    while True:
-        entry: Entry | None = state.get(path)
-        if entry is None:
+    def changed(before: Json | None) -> Json:
+        if before is None:
             raise RequestError(f"{path} is not in the state store any more", fix="`dblog dumps` lists what is there")
-        before = orjson.loads(entry.data)
-        data = change(before)
-        try:
-            if data != before:
-                state.update(path, orjson.dumps(data), entry.version)
-        except VersionConflict:
-            continue  # somebody changed it between our read and our write: change that
-        return data
+        return change(before)
+
+    found: Json = nodes.change(state, path, changed)
+    return found
 
 
 def _request(dump_id: str) -> str:

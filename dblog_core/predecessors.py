@@ -12,28 +12,16 @@ from __future__ import annotations
 
 import secrets
 
-import orjson
-
-from dblog_core.errors import VersionConflict
+from dblog_core import nodes
 from dblog_core.interfaces import StateStore
 
 _NODE = "terms"
-KEPT = 20
+KEPT = 20  # beside the newest
 
 
 def enter(state: StateStore, epoch: int) -> tuple[str, frozenset[str]]:
     """A name for the term that begins, and those of the terms before it, with lower epochs or the same. Raises
     StateUnavailable."""
     name = secrets.token_hex(6)
-    while True:
-        entry = state.get(_NODE)
-        known = [] if entry is None else orjson.loads(entry.data)
-        data = orjson.dumps([{"name": name, "epoch": epoch}, *known][:KEPT])
-        try:
-            if entry is None:
-                state.create(_NODE, data)
-            else:
-                state.update(_NODE, data, entry.version)
-        except VersionConflict:
-            continue  # a leader that does not know yet that it is none
-        return name, frozenset(term["name"] for term in known if term["epoch"] <= epoch)
+    terms = nodes.change(state, _NODE, lambda known: [{"name": name, "epoch": epoch}, *(known or ())[:KEPT]])
+    return name, frozenset(term["name"] for term in terms[1:] if term["epoch"] <= epoch)

@@ -15,11 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import orjson
 
-from dblog_core.errors import StateError, VersionConflict
+from dblog_core import nodes
 from dblog_core.interfaces import Problem, StateStore
 
 _NODE = "stopped"
-_AGAIN = 10
 
 LOG, SOURCE = "log", "source"
 
@@ -71,21 +70,8 @@ def forget(state: StateStore, tables: Iterable[str]) -> None:
 
 
 def change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
-    """Changes the node. Raises StateError where others do so all the time."""
-    for _ in range(_AGAIN):
-        entry = state.get(_NODE)
-        known: Entries = {} if entry is None else orjson.loads(entry.data)
-        if (changed := to(known)) == known:
-            return
-        try:
-            if entry is None:
-                state.create(_NODE, orjson.dumps(changed))
-            else:
-                state.update(_NODE, orjson.dumps(changed), entry.version)
-            return
-        except VersionConflict:
-            continue
-    raise StateError("the stopped tables cannot be recorded: others do so all the time", fix="none: it is tried again")
+    """Changes the node. Raises StateError."""
+    nodes.change(state, _NODE, lambda known: to(known) if known is not None else to({}) or None)
 
 
 def _entry(why: str, fix: str, by: str) -> dict[str, str]:

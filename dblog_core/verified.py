@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import orjson
 
-from dblog_core.errors import VersionConflict
+from dblog_core import nodes
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.verify.report import TableReport
 
@@ -27,21 +27,12 @@ def record(state: StateStore, tables: Iterable[TableReport], *, whole: bool, now
     """Remembers what was found. `whole`: all rows were compared; `now`: seconds UTC."""
     at = int(now * 1e6)
     found = {t.table: _told(t, whole=whole, at=at) for t in tables}
-    if not found:
-        return
-    while True:
-        entry = state.get(_NODE)
-        known = {} if entry is None else orjson.loads(entry.data)
-        newest = sorted({**known, **found}.items(), key=lambda item: -item[1]["at"])[:_MOST]
-        data = orjson.dumps(dict(newest))
-        try:
-            if entry is None:
-                state.create(_NODE, data)
-            else:
-                state.update(_NODE, data, entry.version)
-        except VersionConflict:
-            continue  # another verification has ended in that moment
-        return
+
+    def newest(known: Json | None) -> Json:
+        return dict(sorted({**(known or {}), **found}.items(), key=lambda item: -item[1]["at"])[:_MOST])
+
+    if found:
+        nodes.change(state, _NODE, newest)
 
 
 def _told(table: TableReport, *, whole: bool, at: int) -> Json:
