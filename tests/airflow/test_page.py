@@ -15,7 +15,18 @@ from playwright.sync_api import FrameLocator, Page, expect
 from dblog_core import control, recent_errors, wiring
 from dblog_core.errors import SourceUnavailable
 from dblog_core.local import airflow_settings
-from tests.airflow.test_live import DUMP, PATIENCE, REPLAY, capturing, dump_of, in_lake, large, until
+from tests.airflow.test_live import (
+    DUMP,
+    PATIENCE,
+    REPAIR,
+    REPLAY,
+    VERIFY,
+    capturing,
+    dump_of,
+    in_lake,
+    large,
+    until,
+)
 from tests.fix_airflow import Live
 from tests.fix_browser import PHONE, TALL, SignIn
 
@@ -161,18 +172,58 @@ def test_the_form_of_a_dump_takes_keys_line_by_line(live: Live, sign_in: SignIn,
     page = sign_in()
     page.goto(f"/dags/{DUMP}")
     page.get_by_test_id("trigger-dag-button").click()
-    tables = page.get_by_role("combobox", name="Select one or multiple values")
-    tables.fill(f"{live.database.name}.countries")
-    tables.press("Enter")
+    only(page, f"{live.database.name}.countries")
+    picture(page, "dump-form")
+    page.get_by_text("Pace", exact=True).click()
+    picture(page, "dump-form-pace")
     page.get_by_text("Only some rows", exact=True).click()
     page.locator("[name=element_pks]").fill("de\nfr")
     picture(page, "dump-form-keys")
     page.get_by_role("button", name="Trigger").last.click()
 
-    def done() -> bool:
-        return any([t.listed for t in d.tasks] == [2] and d.state == "done" for d in dumps(live))
+    def done() -> str | None:
+        asked = [d.requested_by for d in dumps(live) if [t.listed for t in d.tasks] == [2] and d.state == "done"]
+        return asked[-1] if asked else None
 
-    until(done, "a dump of two keys is done")
+    run = until(done, "a dump of two keys is done").rpartition("/")[2]
+    assert live.client.wait(DUMP, run, timeout=PATIENCE) == "success"
+    page.goto(f"/dags/{DUMP}/runs/{run}")
+    expect(page.get_by_text("complete", exact=True).first).to_be_visible()
+    picture(page, "dump-run")
+
+
+def only(page: Page, table: str) -> None:
+    """Chooses a table in the form of a run."""
+    tables = page.get_by_role("combobox", name="Select one or multiple values")
+    tables.fill(table)
+    tables.press("Enter")
+
+
+@pytest.mark.in_turn("dag")
+@pytest.mark.parametrize("dag", [VERIFY, REPAIR, REPLAY])
+def test_the_forms_of_the_lakes_dags_take_a_table(live: Live, sign_in: SignIn, picture: Keep, dag: str) -> None:
+    in_lake(live)
+    live.client.pause(dag, False)
+    table = f"{live.database.name}.countries"
+    known = {run["dag_run_id"] for run in live.client.runs(dag)}
+    page = sign_in(size=TALL)
+    page.goto(f"/dags/{dag}")
+    page.get_by_test_id("trigger-dag-button").click()
+    only(page, table)
+    if dag == REPAIR:
+        page.locator("[name=element_slice]").fill("1")
+    picture(page, f"{dag.rpartition('_')[2]}-form")
+    page.get_by_role("button", name="Trigger").last.click()
+
+    def triggered() -> list[str]:
+        every = [run for run in live.client.runs(dag) if run["run_type"] == "manual"]
+        return [run["dag_run_id"] for run in every if run["dag_run_id"] not in known]
+
+    (run,) = until(triggered, "the run is there")
+    assert live.client.wait(dag, run, timeout=400) == "success"
+    task = dag.rpartition("_")[2]
+    found = live.client.xcom(dag, run, task)["tables"] if dag == REPLAY else live.client.xcom(dag, run, task, "tables")
+    assert [one["table"] for one in found] == [table]
 
 
 def test_a_connection_to_a_source_is_made_and_tested_in_its_own_form(
