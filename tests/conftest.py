@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--soak-seeds", type=int, default=1, help="how many seeds each of them runs with")
     group.addoption("--soak-first", type=int, default=None, help="the first seed; default: another one every time")
     group.addoption("--soak-minutes", type=float, default=0, help="start no seeded run after that time; 0: no limit")
+    group.addoption("--day-minutes", type=float, default=30, help="how long the day of everything takes")
     parser.addoption("--every-kind", action="store_true", help="every database for tests that take one of them in turn")
     parser.addoption("--pictures", type=Path, default=None, help="where pictures of Airflow's pages are kept")
     parser.addoption("--bench", choices=["quick", "usual", "full"], default="usual", help="how much benchmarks measure")

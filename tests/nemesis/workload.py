@@ -69,10 +69,13 @@ def create_tables(database: Database) -> None:
 
 
 class Writers:
-    """`count` threads that write until stopped, reconnecting when the server goes away."""
+    """`count` threads that write until stopped, reconnecting when the server goes away.
 
-    def __init__(self, database: Database, *, seed: int, count: int = 2) -> None:
-        self._database, self._count = database, count
+    `statements`: the part of the first one's transactions before which a statement comes that is no row change.
+    """
+
+    def __init__(self, database: Database, *, seed: int, count: int = 2, statements: float = 0.04) -> None:
+        self._database, self._count, self._statements = database, count, statements
         self._stop, self._added = threading.Event(), threading.Event()
         self.transactions = self.truncates = self.alters = 0
         self.faults: list[BaseException] = []
@@ -120,7 +123,7 @@ class Writers:
 
     def _statement(self, connection: Any, number: int, draw: random.Random) -> None:
         """Now and then what is no row change; the first writer alone, so that two never wait for each other."""
-        if number or draw.random() > 0.04:
+        if number or draw.random() > self._statements:
             return
         with connection.cursor() as cursor:
             if draw.random() < 0.8:

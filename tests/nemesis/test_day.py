@@ -1,0 +1,177 @@
+"""A day in half an hour: capture, dumps, repairs, maintenance and merges, an hour in 75 seconds, one fault in each.
+
+What a day would fill is measured in every hour: the leader's memory, the files of staging and of the lake's tables. At
+its end all are as they were in the morning, and the lake is the source.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dblog_core import wiring
+from dblog_core.config import Config
+from dblog_core.lake import table_location
+from dblog_core.schema import TableName
+from dblog_core.status import status
+from tests.fix_servers import Database
+from tests.nemesis import oracles
+from tests.nemesis.processes import Dblog, kill
+from tests.nemesis.replicas import values
+from tests.nemesis.test_kills import LakeReader, merge_to_the_end
+from tests.nemesis.workload import TABLES, Writers, column_of, create_tables
+
+HOURS = 24
+SLICES = 4  # of a full-state repair, one every third hour: twice in a day
+ROLES = {"one": ("capture",), "two": ("capture",), "work": ("work",), "merge": ("merge", "--continuous")}
+ALTERS = 0.0005  # of the first writer's transactions, each a change of shape or a TRUNCATE
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """What was measured at the end of an hour."""
+
+    memory: int
+    staged: int
+    lake: int
+
+
+@dataclass(slots=True)
+class Day:
+    """The processes, each started again when it has ended, as a supervisor does."""
+
+    dblog: Dblog
+    config: Config
+    database: Database
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    errands: list[tuple[str, subprocess.Popen[bytes]]] = field(default_factory=list)
+
+    def keep_running(self) -> None:
+        for name, arguments in ROLES.items():
+            if name not in self.processes or self.processes[name].poll() is not None:
+                self.processes[name] = self.dblog.start(*arguments)
+
+    def leader(self) -> subprocess.Popen[bytes] | None:
+        """The capture that leads, if one does in this moment."""
+        told = status(self.config)["leader"]
+        mine = [self.processes[name] for name in ("one", "two")]
+        return next((p for p in mine if told is not None and told["id"].endswith(f":{p.pid}")), None)
+
+    def strike(self, draw: random.Random) -> None:
+        """One fault, which somebody recovers from by himself."""
+        name = draw.choice(("capture", "paused", "work", "merge", "server"))
+        if name == "server":
+            self.database.server.kill()
+            self.database.server.start()
+        elif name in ("work", "merge"):
+            kill(self.processes[name])
+        elif (leader := self.leader()) is None:
+            name = "none: nobody led"
+        elif name == "capture":
+            kill(leader)
+        else:
+            os.kill(leader.pid, signal.SIGSTOP)
+            threading.Event().wait(self.config.state.ttl * 2)
+            os.kill(leader.pid, signal.SIGCONT)
+        self.faults.append(name)
+
+    def errand(self, *arguments: str) -> None:
+        """Something that Airflow would start; an hour later it is over, or still works."""
+        self.errands.append((" ".join(arguments), self.dblog.start(*arguments)))
+
+    def measure(self) -> Hour:
+        leader, found = self.leader(), status(self.config)["storage"]
+        memory = 0 if leader is None else psutil.Process(leader.pid).memory_info().rss
+        staged = sum(room["files"] for room in found["staging"].values() if room is not None)
+        return Hour(memory, staged, sum(table["files"] for table in found["tables"]))
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            kill(process)
+
+
+def flat(name: str, hours: list[Hour], read: Callable[[Hour], int], *, spare: int) -> None:
+    """The evening is like the morning: medians of a quarter of the day each."""
+    found = [read(hour) for hour in hours if read(hour)]
+    quarter = max(1, len(found) // 4)
+    morning, evening = (statistics.median(part) for part in (found[quarter : 2 * quarter], found[-quarter:]))
+    assert evening <= 1.3 * morning + spare, (
+        f"{name}: {morning:,.0f} in the morning, {evening:,.0f} in the evening: {found}"
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.in_turn
+@pytest.mark.timeout(7200)
+def test_a_day_of_everything_leaves_no_trace_but_the_rows(
+    database: Database, soak_seed: int, zookeeper_url: str, read_lake: LakeReader, tmp_path: Path, pytestconfig: Any
+) -> None:
+    create_tables(database)
+    config = database.config(
+        tmp_path,
+        state={"url": zookeeper_url, "ttl": 4.0},
+        staging={"path": str(tmp_path / "staging"), "keep": "60s"},
+        lake={"path": str(tmp_path / "lake"), "compact_after": 10},
+        dump={"chunk_size": 200, "workers": 1, "delay": 0.2},
+        spark={"conf": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}},
+    )
+    draw, hours = random.Random(soak_seed), list[Hour]()
+    seconds = pytestconfig.option.day_minutes * 60 / HOURS
+    dblog = Dblog(config, tmp_path)
+    day = Day(dblog, config, database)
+    try:
+        dblog.run("capture", "--until-current")
+        with Writers(database, seed=soak_seed, statements=ALTERS) as writers:
+            day.keep_running()
+            day.errand("dump", "--all")
+            for hour in range(HOURS):
+                ends = time.monotonic() + seconds
+                if hour % 3 == 1:
+                    day.errand("verify", "--all", "--slice", f"{hour // 3 % SLICES + 1}/{SLICES}", "--repair")
+                elif hour % 3 == 2:
+                    day.errand("dump", "--table", f"{database.schema}.{draw.choice(TABLES)}")
+                elif hour % 6 == 3:
+                    day.errand("maintain")
+                struck = time.monotonic() + draw.uniform(0.2, 0.8) * seconds
+                while time.monotonic() < ends:
+                    if struck and time.monotonic() >= struck:
+                        day.strike(draw)
+                        struck = 0.0
+                    day.keep_running()
+                    threading.Event().wait(0.5)
+                hours.append(day.measure())
+                print(f"hour {hour}: {day.faults[-1]}; {hours[-1]}; {writers.transactions:,} transactions", flush=True)
+        assert not writers.faults, writers.faults
+        day.stop()
+        merge_to_the_end(dblog, config, lambda _: dblog.run("merge", "--once", timeout=600))
+        end = oracles.source_rows(database)
+        lake = {}
+        for table in TABLES:
+            place = table_location(wiring.open_lake(config), TableName(database.schema, table))
+            names = oracles.columns(database, table)
+            rows = read_lake(Path(str(place)))
+            lake[table] = {(row["id"],): values(map(column_of, names), [row[name] for name in names]) for row in rows}
+        oracles.check_equal(end, lake)
+        flat("memory of the capture", hours, lambda hour: hour.memory, spare=30 << 20)
+        flat("files in staging", hours, lambda hour: hour.staged, spare=100)
+        flat("files in the lake", hours, lambda hour: hour.lake, spare=40)
+    except BaseException:
+        print(dblog.output())
+        raise
+    finally:
+        day.stop()
+        dblog.close()
+    print(f"faults: {day.faults}; errands: {[(what, p.poll()) for what, p in day.errands]}")
