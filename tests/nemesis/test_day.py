@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -114,10 +113,9 @@ def flat(name: str, hours: list[Hour], read: Callable[[Hour], int], *, spare: in
 
 
 @pytest.mark.soak
-@pytest.mark.in_turn
 @pytest.mark.timeout(7200)
 def test_a_day_of_everything_leaves_no_trace_but_the_rows(
-    database: Database, soak_seed: int, zookeeper_url: str, read_lake: LakeReader, tmp_path: Path, pytestconfig: Any
+    database: Database, zookeeper_url: str, read_lake: LakeReader, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     create_tables(database)
     config = database.config(
@@ -128,13 +126,14 @@ def test_a_day_of_everything_leaves_no_trace_but_the_rows(
         dump={"chunk_size": 200, "workers": 1, "delay": 0.2},
         spark={"conf": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}},
     )
-    draw, hours = random.Random(soak_seed), list[Hour]()
+    seed = pytestconfig.option.soak_first
+    draw, hours = random.Random(seed), list[Hour]()
     seconds = pytestconfig.option.day_minutes * 60 / HOURS
     dblog = Dblog(config, tmp_path)
     day = Day(dblog, config, database)
     try:
         dblog.run("capture", "--until-current")
-        with Writers(database, seed=soak_seed, statements=ALTERS) as writers:
+        with Writers(database, seed=seed, statements=ALTERS) as writers:
             day.keep_running()
             day.errand("dump", "--all")
             for hour in range(HOURS):
