@@ -62,6 +62,6 @@ def picture(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Page, s
     directory = request.config.option.pictures or tmp_path
 
     def keep(page: Page, name: str) -> None:
-        page.screenshot(path=Path(directory) / f"{name}.png")
+        page.screenshot(path=Path(directory) / f"{name}.png", animations="disabled")
 
     return keep
