@@ -204,7 +204,7 @@ def only(page: Page, table: str) -> None:
 def test_the_forms_of_the_lakes_dags_take_a_table(live: Live, sign_in: SignIn, picture: Keep, dag: str) -> None:
     in_lake(live)
     live.client.pause(dag, False)
-    table = f"{live.database.name}.orders"  # a slice of a few rows may be empty
+    table = f"{live.database.name}.orders"
     known = {run["dag_run_id"] for run in live.client.runs(dag)}
     page = sign_in(size=TALL)
     page.goto(f"/dags/{dag}")
@@ -223,7 +223,8 @@ def test_the_forms_of_the_lakes_dags_take_a_table(live: Live, sign_in: SignIn, p
     assert live.client.wait(dag, run, timeout=400) == "success"
     task = dag.rpartition("_")[2]
     found = live.client.xcom(dag, run, task)["tables"] if dag == REPLAY else live.client.xcom(dag, run, task, "tables")
-    assert [one["table"] for one in found] == [table]
+    names = {one["table"] for one in found}
+    assert names == {table} or (dag == REPAIR and not names), "a slice may have no row of it"
 
 
 def test_a_connection_to_a_source_is_made_and_tested_in_its_own_form(
