@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from airflow.sdk import BaseHook
@@ -12,7 +13,7 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import DblogError
 
 
-class _SourceHook(BaseHook):
+class _SourceHook(BaseHook, ABC):
     """Connects as a capture would."""
 
     conn_name_attr = "dblog_conn_id"
@@ -30,8 +31,9 @@ class _SourceHook(BaseHook):
         source = SourceConfig.model_validate({**about, "airflow_connection": self.dblog_conn_id})
         return self.connect(as_source(source))
 
+    @abstractmethod
     def connect(self, source: SourceConfig) -> Any:
-        raise NotImplementedError
+        """An open connection of the driver."""
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the server lets the capture user in, and what it says."""
