@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from dblog_core.config import Config
 from dblog_core.local.airflow import AirflowServer
 from dblog_core.local.airflow_client import AirflowClient
 from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.postgres import PostgresServer
 from tests.fix_servers import Database
 
 PASSWORD = "DBLOG_TEST_PASSWORD"
@@ -114,8 +116,20 @@ class Live:
     metrics: Metrics
 
 
-@pytest.fixture(scope="session")
-def live(mysql: MysqlServer, server_root: Path) -> Iterator[Live]:
+@contextmanager
+def metadata(server: PostgresServer) -> Iterator[str]:
+    """The URL of a database for what Airflow keeps: SQLite refuses some of what is asked at the same time."""
+    name = f"airflow_{secrets.token_hex(4)}"
+    server.create_database(name)
+    try:
+        account = f"{server.admin.user}:{server.admin.password}"
+        yield f"postgresql+psycopg2://{account}@{server.host}:{server.port}/{name}"
+    finally:
+        server.drop_database(name)
+
+
+@pytest.fixture(scope="package")
+def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Iterator[Live]:
     name = f"t_{secrets.token_hex(4)}"
     mysql.create_database(name)
     database = Database(mysql, name, mysql.create_capture_user(name, user=f"dblog_{name}"))
@@ -140,14 +154,15 @@ def live(mysql: MysqlServer, server_root: Path) -> Iterator[Live]:
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(events),
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
     }
-    server = AirflowServer(root / "home", dags=DAGS, configs=configs, environment=given)
     config = database.config(root, source={"name": "live"}, state={"url": f"sqlite:///{root}/state.db", "ttl": 4})
-    server.start()
-    try:
-        client = server.client()
-        for dag in ("dblog_live_capture", "dblog_live_capture_standby"):
-            client.pause(dag, False)
-        yield Live(server, client, database, config, root / "notified", root / "late", lineage, metrics)
-    finally:
-        metrics.close()
-        server.kill()  # its data goes as well
+    with metadata(postgres) as url:
+        server = AirflowServer(root / "home", dags=DAGS, configs=configs, database=url, environment=given)
+        try:
+            server.start()
+            client = server.client()
+            for dag in ("dblog_live_capture", "dblog_live_capture_standby"):
+                client.pause(dag, False)
+            yield Live(server, client, database, config, root / "notified", root / "late", lineage, metrics)
+        finally:
+            metrics.close()
+            server.kill()  # its data goes as well

@@ -13,7 +13,8 @@ from dblog_core.local.errors import LocalError
 
 _TIMEOUT = 30.0  # seconds for one request: the first after a start is slow
 _FINISHED = ("success", "failed")
-_BUSY = "Database error"  # of an Airflow on SQLite that was locked for too long: the request changed nothing
+_BUSY = ("Database error", "Database is locked")
+"""Of an Airflow on SQLite that was locked for too long: the request changed nothing."""
 _ATTEMPTS = 5
 
 
@@ -113,7 +114,7 @@ class AirflowClient:
             try:
                 return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
             except LocalError as error:
-                if _BUSY not in error.message:
+                if not any(words in error.message for words in _BUSY):
                     raise
             time.sleep(attempt)
         return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})

@@ -29,7 +29,7 @@ from dblog_core.local.airflow_client import AirflowClient
 from dblog_core.local.errors import LocalError
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
-from tests.fix_airflow import DAGS
+from tests.fix_airflow import DAGS, metadata
 from tests.fix_day import OfADay
 from tests.fix_servers import Database
 from tests.nemesis import oracles
@@ -253,32 +253,26 @@ def database(mysql: MysqlServer, new_database: Callable[[MysqlServer], Database]
 
 @pytest.fixture
 def world(database: Database, postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
-    postgres.create_database("airflow")
-    about = f"{postgres.admin.user}:{postgres.admin.password}@{postgres.host}:{postgres.port}/airflow"
     sources = tmp_path / "sources"
     sources.mkdir()
     (sources / "faulty.toml").write_text(_TOML.format(database=database, root=tmp_path, secret=SECRET))
-    airflow = AirflowServer(
-        tmp_path / "home",
-        dags=DAGS,
-        configs=sources,
-        database=f"postgresql+psycopg2://{about}",
-        environment={SECRET: database.account.password},
-        schedulers=2,
-    )
+    secret = {SECRET: database.account.password}
     config = database.config(
         tmp_path, source={"name": "faulty"}, state={"url": f"sqlite:///{tmp_path}/state.db", "ttl": 4}
     )
-    try:
-        airflow.start()
-        client = airflow.client()
-        for dag in CAPTURES:
-            client.pause(dag, False)
-        client.pause(MERGE)  # so that not all of the time is Spark's
-        yield World(airflow, client, config)
-    finally:
-        airflow.kill()
-        postgres.drop_database("airflow")
+    with metadata(postgres) as url:
+        airflow = AirflowServer(
+            tmp_path / "home", dags=DAGS, configs=sources, database=url, environment=secret, schedulers=2
+        )
+        try:
+            airflow.start()
+            client = airflow.client()
+            for dag in CAPTURES:
+                client.pause(dag, False)
+            client.pause(MERGE)  # so that not all of the time is Spark's
+            yield World(airflow, client, config)
+        finally:
+            airflow.kill()
 
 
 @pytest.mark.timeout(3600)
