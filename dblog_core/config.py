@@ -242,6 +242,10 @@ class StateConfig(_Section):
     )
     user: str = Field(default="", description="ZooKeeper: whom our nodes belong to, and nobody else may read or write")
     password: SecretStr = Field(default=SecretStr(""), description='with user; "${ENV}" keeps it out of the file')
+    login: Literal["digest", "sasl"] = Field(
+        default="digest",
+        description="ZooKeeper: how user logs in: digest, or sasl (DIGEST-MD5)",
+    )
     tls: Literal["verify-full", "verify-ca", "require", "off"] = Field(
         default="off", description="ZooKeeper: verify-full, verify-ca, require or off"
     )

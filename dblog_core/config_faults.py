@@ -220,8 +220,10 @@ def _state(text: Text, *, files: bool) -> Iterator[Fault]:
             yield Fault(("state", one), f"is given without {other}", "give both, or none")
     if ":" in str(given.get("user", "")):
         yield Fault(("state", "user"), "holds a colon, which ends a name in ZooKeeper", "choose another name")
+    if given.get("login") == "sasl" and not given.get("user"):
+        yield Fault(("state", "login"), "is sasl, and there is no user", "give user and password")
     if str(given.get("url", "")).startswith("sqlite:"):
-        for key in ("user", "password", "tls", "tls_ca", "tls_cert", "tls_key"):
+        for key in ("user", "password", "login", "tls", "tls_ca", "tls_cert", "tls_key"):
             if key in given:
                 yield Fault(("state", key), "has no meaning for sqlite", "remove it")
     else:

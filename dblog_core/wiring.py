@@ -33,7 +33,8 @@ def open_state(config: Config) -> StateStore:
 
         files = {"ca": given.tls_ca, "certificate": given.tls_cert, "key": given.tls_key}
         paths = {name: str(path) if path else None for name, path in files.items()}
-        access = Access(user=given.user, password=given.password.get_secret_value(), tls=given.tls, **paths)
+        secret = given.password.get_secret_value()
+        access = Access(user=given.user, password=secret, login=given.login, tls=given.tls, **paths)
         return ZookeeperState(rest, prefix=config.source.name, access=access)
     from dblog_core.state.sqlite import SqliteState
 

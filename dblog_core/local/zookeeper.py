@@ -20,7 +20,7 @@ _TICK = 500
 
 class ZookeeperServer:
     """One server. `peers` makes it a member of an ensemble: member number -> (quorum port, election port); `settings`:
-    more of zoo.cfg."""
+    more of zoo.cfg; `properties`: of the Java machine."""
 
     kind = "zookeeper"
 
@@ -33,9 +33,11 @@ class ZookeeperServer:
         member: int = 1,
         peers: dict[int, tuple[int, int]] | None = None,
         settings: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._more = dict(settings or {})
+        self._properties = {"zookeeper.jmx.log4j.disable": "true", **(properties or {})}
         self.host = ports.HOST
         self._dir = directory.absolute()
         self._member = member
@@ -110,7 +112,8 @@ class ZookeeperServer:
 
     def _command(self) -> list[str]:
         kind = "quorum.QuorumPeerMain" if self._peers else "ZooKeeperServerMain"
-        small = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.jmx.log4j.disable=true"]
+        small = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        small += [f"-D{name}={value}" for name, value in self._properties.items()]
         return [java(), *small, "-cp", _classpath(), f"org.apache.zookeeper.server.{kind}", str(self._dir / "zoo.cfg")]
 
 

@@ -7,20 +7,25 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
+    AuthFailedError,
     ConnectionClosedError,
     ConnectionLoss,
     KazooException,
     OperationTimeoutError,
+    SASLException,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.security import make_digest_acl
+from kazoo.protocol.states import KeeperState
+from kazoo.security import make_acl, make_digest_acl
 
 from dblog_core.errors import StateError, StateUnavailable
 
@@ -37,13 +42,15 @@ Request = Callable[[KazooClient], Any]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How servers are reached, and as whom. With a `user` (digest scheme) our nodes are that user's alone.
+    """How servers are reached, and as whom. With a `user` our nodes are that user's alone.
 
+    `login`: digest, whose user is whoever knows the password, or sasl, whose users the servers know (DIGEST-MD5).
     `tls`: verify-full, verify-ca, require or off; the files are PEM.
     """
 
     user: str = ""
     password: str = field(default="", repr=False)
+    login: str = "digest"
     tls: str = "off"
     ca: str | None = None
     certificate: str | None = None
@@ -59,7 +66,10 @@ class Access:
     def options(self) -> dict[str, Any]:
         """What a KazooClient is made with."""
         options: dict[str, Any] = {}
-        if self.user:
+        if self.user and self.login == "sasl":
+            login = {"mechanism": "DIGEST-MD5", "username": self.user, "password": self.password}
+            options.update(sasl_options=login, default_acl=[make_acl("sasl", self.user, all=True)])
+        elif self.user:
             options["auth_data"] = [("digest", f"{self.user}:{self.password}")]
             options["default_acl"] = [make_digest_acl(self.user, self.password, all=True)]
         if self.tls != "off":
@@ -116,15 +126,17 @@ class Session:
                 handler=_Handler(),
                 **self._access.options(),
             )
-            self._note_timeout(client)
-            self._client = client
-            client.start(timeout=ANSWER_SECONDS)
-        except KazooTimeoutError as error:
-            self.close()
-            raise StateUnavailable("no ZooKeeper server answers", where=self._servers, fix=self._access.fix) from error
         except (KazooException, ValueError) as error:
-            self.close()
             raise StateError(f"cannot be used: {error}", where=self._servers, fix="correct [state] url") from error
+        self._note_timeout(client)
+        self._client = client
+        live, deadline = client.start_async(), time.monotonic() + ANSWER_SECONDS
+        while not live.wait(0.05) and client.client_state != KeeperState.AUTH_FAILED and time.monotonic() < deadline:
+            pass  # kazoo itself would wait to the end for a login that is refused
+        if not client.connected:
+            refused = client.client_state == KeeperState.AUTH_FAILED
+            self.close()
+            raise self._refused() if refused else self._silent()
         return self
 
     @property
@@ -154,6 +166,8 @@ class Session:
         """
         try:
             return request(self._connected).get(timeout=timeout)
+        except AuthFailedError as error:
+            raise self._refused() from error
         except _LOST as error:
             raise StateUnavailable(
                 f"ZooKeeper does not answer ({type(error).__name__})",
@@ -171,17 +185,31 @@ class Session:
                 self._client.stop()
                 self._client.close()
 
+    def _silent(self) -> StateUnavailable:
+        return StateUnavailable("no ZooKeeper server answers", where=self._servers, fix=self._access.fix)
+
+    def _refused(self) -> StateUnavailable:
+        return StateUnavailable(
+            f"ZooKeeper refuses the login of {self._access.user}, or went away while it came",
+            where=self._servers,
+            fix="see that the servers know [state] user by that password, and that they run",
+        )
+
     @property
     def _connected(self) -> KazooClient:
         assert self._client is not None, "the session was started"
         return self._client
 
     def _note_timeout(self, client: KazooClient) -> None:
-        # kazoo only logs what the server granted; it hands on two thirds of it as the read timeout.
+        # kazoo only logs what the server granted; it hands on two thirds of it as the read timeout. Some refused logins
+        # end its thread by an error that it does not know.
         connect = client._connection._connect
 
         def noting(*arguments: Any) -> Any:
-            read_timeout, connect_timeout = connect(*arguments)
+            try:
+                read_timeout, connect_timeout = connect(*arguments)
+            except (SASLException, SessionClosedRequireSaslError) as error:
+                raise AuthFailedError(type(error).__name__) from error
             self._seconds = min(self._asked_seconds, read_timeout * 1.5 / 1000)
             return read_timeout, connect_timeout
 

@@ -1,4 +1,4 @@
-"""Who may reach our nodes in ZooKeeper, and how: digest users and TLS, on real servers."""
+"""Who may reach our nodes in ZooKeeper, and how: users by digest and by SASL, and TLS, on real servers."""
 
 from __future__ import annotations
 
@@ -82,6 +82,53 @@ def _below(client: KazooClient, path: str) -> Iterator[str]:
     yield path
     for child in client.get_children(path):
         yield from _below(client, f"{path}/{child}")
+
+
+@pytest.fixture
+def with_logins(tmp_path: Path) -> Iterator[ZookeeperServer]:
+    """A server that lets nobody in without a login of its list."""
+    users = tmp_path / "users.conf"
+    module = "org.apache.zookeeper.server.auth.DigestLoginModule required"
+    users.write_text(f'Server {{ {module} user_dblog="a secret" user_other="another"; }};\n')
+    provider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+    server = ZookeeperServer(
+        tmp_path / "zookeeper",
+        settings={"authProvider.1": provider, "sessionRequireClientSASLAuth": "true"},
+        properties={"java.security.auth.login.config": str(users)},
+    )
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def test_nodes_of_a_login_are_closed_to_every_other(with_logins: ZookeeperServer, tmp_path: Path) -> None:
+    url = f"zookeeper://{with_logins.address()}/dblog"
+    mine = configured(tmp_path, url, login="sasl", user="dblog", password="a secret")
+    with closing(wiring.open_state(mine)) as state:
+        state.create("dumps/one", b"data")
+        lease = state.acquire("capture", "me", ttl=3)
+        assert lease is not None and lease.valid()
+        theirs = configured(tmp_path, url, login="sasl", user="other", password="another")
+        with closing(wiring.open_state(theirs)) as other, pytest.raises(StateError, match="NoAuth"):
+            other.get("dumps/one")
+        with_logins.kill()
+        with_logins.start()
+        assert state.get("dumps/one") == Entry(b"data", 0), "it has logged in again"
+        lease.release()
+
+
+def test_a_wrong_login_is_told_at_once(
+    with_logins: ZookeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_session, "ANSWER_SECONDS", 1000.0)
+    monkeypatch.setattr(zookeeper, "_PATIENCE", 2.0)
+    url = f"zookeeper://{with_logins.address()}/dblog"
+    wrong = configured(tmp_path, url, login="sasl", user="dblog", password="wrong")
+    with closing(wiring.open_state(wrong)) as state, pytest.raises(StateUnavailable, match="refuses the login") as told:
+        state.get("dumps/one")
+    assert "[state] user" in told.value.fix and "wrong" not in str(told.value)
 
 
 @dataclass(frozen=True, slots=True)
