@@ -33,6 +33,8 @@ def _toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml(str(key))} = {_toml(v)}" for key, v in value.items()) + " }"
     return (
         repr(value)
         if isinstance(value, int | float)

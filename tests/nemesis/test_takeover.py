@@ -271,6 +271,18 @@ def the_leader_is_cut_off_from_the_database(world: World) -> None:
     world.goes_on(after=max(before.last_offset, stands.last_offset))
 
 
+def the_disk_is_full_for_the_leader_alone(world: World) -> None:
+    """No file of its process may grow any more (the limit on a file's size): as when only its machine has no room."""
+    node, epoch = world.leading(), world.head().epoch
+    process = psutil.Process(node.pid)
+    before = process.rlimit(psutil.RLIMIT_FSIZE)
+    process.rlimit(psutil.RLIMIT_FSIZE, (0, before[1]))
+    world.goes_on(epoch=epoch + 1)
+    process.rlimit(psutil.RLIMIT_FSIZE, before)
+    assert process.is_running(), "it waits for room, and stands by"
+    world.goes_on()
+
+
 def the_leader_hands_over(world: World) -> None:
     node, epoch = world.leading(), world.head().epoch
     node.stop()
@@ -303,6 +315,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     zookeeper_is_wiped,
     the_leader_is_cut_off_from_zookeeper,
     the_leader_is_cut_off_from_the_database,
+    the_disk_is_full_for_the_leader_alone,
     the_leader_hands_over,
     the_clock_of_the_leader_is_an_hour_ahead,
 )
