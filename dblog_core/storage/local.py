@@ -79,9 +79,12 @@ class LocalStorage:
     def files(self, directory: str) -> Iterator[Stored]:
         """All files below a directory, at any depth, in no order; none if it is missing."""
         for path in _below(self.path(directory)):
-            with contextlib.suppress(FileNotFoundError), translated(path):  # removed meanwhile
-                found = path.stat()
-                yield Stored(path.relative_to(self.root).as_posix(), found.st_size, found.st_mtime)
+            with translated(path):
+                try:
+                    found = path.stat()
+                except FileNotFoundError:
+                    continue  # removed meanwhile
+            yield Stored(path.relative_to(self.root).as_posix(), found.st_size, found.st_mtime)
 
     def create(self, relative: str, data: Bytes) -> bool:
         """Makes the file whole, or not at all; False if the name is taken already."""

@@ -122,6 +122,17 @@ def test_replace_makes_and_overwrites(storage: Storage) -> None:
     assert set(storage.names("chunks/d/0")) == {"x"}
 
 
+def test_files_that_go_while_they_are_listed_are_no_fault(storage: Storage) -> None:
+    names = [f"a/{number}" for number in range(3)]
+    for name in names:
+        storage.create(name, b"x")
+    listed = storage.files("a")
+    first = next(listed).path
+    for name in names:
+        storage.remove(name)
+    assert first in names and {file.path for file in listed} <= {*names} - {first}
+
+
 def test_a_directory_comes_with_its_files(storage: Storage, open_storage: Open) -> None:
     storage.write_directory("log/1-1-a", {"x.parquet": b"one", "y.parquet": pa.py_buffer(b"two")})
     other = open_storage()

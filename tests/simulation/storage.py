@@ -83,8 +83,9 @@ class MemoryStorage:
     def files(self, directory: str) -> Iterator[Stored]:
         self._before("files", directory)
         for path in sorted(self.disk.files):
-            if path.startswith(f"{directory}/" if directory else ""):
-                yield Stored(path, len(self.disk.files[path]), 1.0)
+            data = self.disk.files.get(path)  # removed meanwhile: left out
+            if data is not None and path.startswith(f"{directory}/" if directory else ""):
+                yield Stored(path, len(data), 1.0)
 
     def create(self, relative: str, data: Bytes) -> bool:
         self._before("create", relative)
