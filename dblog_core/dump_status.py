@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dblog_core.dumps import TaskProgress
+from dblog_core.durations import in_words
 from dblog_core.interfaces import Json
 
 OVER = frozenset({"done", "failed", "cancelled"})
@@ -161,6 +162,21 @@ class DumpStatus:
             "refused": list(self.refused),
             "tasks": [t.to_json() for t in self.tasks],
         }
+
+
+def line(status: DumpStatus) -> str:
+    """A dump in one line."""
+    rows = (
+        f"{status.rows:,}" if status.estimated_rows is None else f"{status.rows:,} of about {status.estimated_rows:,}"
+    )
+    parts = [f"{rows if status.state not in OVER else f'{status.rows:,}'} rows in {status.chunks:,} chunks"]
+    if status.rows_per_second is not None:
+        parts.append(f"{status.rows_per_second:,.0f} rows/s")
+    parts += [f"{status.evicted:,} evicted", f"{status.tasks_done} of {len(status.tasks)} task(s) done"]
+    if status.seconds_left:
+        parts.append(f"{in_words(status.seconds_left)} left")
+    held = f"; held: {status.held}" if status.held else ""
+    return f"dump {status.id}: {status.state}; {', '.join(parts)}{held}"
 
 
 def state_of(recorded: str, tasks: Sequence[TaskStatus]) -> str:

@@ -75,7 +75,9 @@ def spark_conf(config: Config | None = None) -> dict[str, str]:
         if master.startswith("local")
         else {}
     )
-    return {**SETTINGS, **local, **(_on_s3(config) if config else {}), **extra}
+    # What a user sets for the executors would be the driver's Python too.
+    driver = {"spark.pyspark.driver.python": sys.executable} if "spark.pyspark.python" in extra else {}
+    return {**SETTINGS, **local, **driver, **(_on_s3(config) if config else {}), **extra}
 
 
 def _on_s3(config: Config) -> dict[str, str]:

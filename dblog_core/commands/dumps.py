@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dblog_core.commands import on_spark
+from dblog_core.commands.on_spark import SparkFlag
 from dblog_core.commands.options import on_off, size
 from dblog_core.commands.progress import progress
-from dblog_core.commands.session import FAILED, JsonFlag, Session, session_of, stopping
+from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
+from dblog_core.dump_status import line
 from dblog_core.durations import in_words
 from dblog_core.errors import DblogError, RequestError
 
@@ -28,12 +31,12 @@ _SETTINGS: dict[str, Callable[[str], Any]] = {
     "adaptive": lambda text: on_off(text).value,
     "max_retained": lambda text: int(size(text)),
 }
-_ENDED = ("done", "failed", "cancelled")
 
 
 def work(
     context: typer.Context,
     once: Annotated[bool, typer.Option("--once", help="End when no unfinished dump is left.")] = False,
+    spark: SparkFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Work on every unfinished dump.
@@ -46,10 +49,14 @@ def work(
     Examples:
       dblog --config shop.toml work
       dblog --config shop.toml work --once
+      dblog --config shop.toml work --once --spark
     """
     from dblog_core import dump as worker
 
     session = session_of(context, json)
+    if spark:
+        _work_on_spark(session, once)
+        return
     config = session.config()
     seen: dict[str, DumpStatus] = {}
     try:
@@ -65,6 +72,17 @@ def work(
     if session.json:
         session.result([status.to_json() for status in seen.values()], "")
     if once and stop.is_set():
+        raise typer.Exit(FAILED)
+
+
+def _work_on_spark(session: Session, once: bool) -> None:
+    if not once:
+        raise typer.BadParameter("--spark works on what is unfinished now: give --once with it")
+    if session.json:
+        raise typer.BadParameter("--json has nothing to say beside --spark: `dblog dumps --json` has")
+    with stopping() as stop:
+        code = on_spark.work(session.config(), stop=stop, dump_id=None, on_line=note)
+    if code:
         raise typer.Exit(FAILED)
 
 
@@ -175,18 +193,3 @@ def _state(session: Session) -> StateStore:
     from dblog_core.wiring import open_state
 
     return open_state(session.config())
-
-
-def line(status: DumpStatus) -> str:
-    """A dump in one line."""
-    rows = (
-        f"{status.rows:,}" if status.estimated_rows is None else f"{status.rows:,} of about {status.estimated_rows:,}"
-    )
-    parts = [f"{rows if status.state not in _ENDED else f'{status.rows:,}'} rows in {status.chunks:,} chunks"]
-    if status.rows_per_second is not None:
-        parts.append(f"{status.rows_per_second:,.0f} rows/s")
-    parts += [f"{status.evicted:,} evicted", f"{status.tasks_done} of {len(status.tasks)} task(s) done"]
-    if status.seconds_left:
-        parts.append(f"{in_words(status.seconds_left)} left")
-    held = f"; held: {status.held}" if status.held else ""
-    return f"dump {status.id}: {status.state}; {', '.join(parts)}{held}"

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from dblog_core.commands.dumps import line
+from dblog_core.commands.on_spark import SparkFlag
 from dblog_core.commands.options import OnOff, Size, on_off, size
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stderr, stopping
 from dblog_core.commands.tables import aligned
+from dblog_core.dump_status import line
 from dblog_core.durations import in_words
 from dblog_core.errors import DblogError, RequestError
 
@@ -93,6 +94,7 @@ def dump(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Until every chunk is in the super-changelog.")] = False,
+    spark: SparkFlag = False,
     json: JsonFlag = False,
 ) -> None:
     """Request a dump and work on it; prints its id.
@@ -113,6 +115,7 @@ def dump(
       dblog --config shop.toml dump --table shop.orders --key-from 1000 --key-to 1999
       dblog --config shop.toml dump --table shop.orders --filter state in '["new", "paid"]' --filter day '>=' 2026-11-01
       dblog --config shop.toml dump --table shop.orders --workers 8 --adaptive on --max-retained 20G
+      dblog --config shop.toml dump --table shop.orders --workers 32 --spark --wait
     """
     from dblog_core.requests import DumpRequest, Typed
 
@@ -134,7 +137,7 @@ def dump(
     if dry_run:
         _show_plan(session, request)
     else:
-        _carry_out(session, request, wait)
+        _carry_out(session, request, wait=wait, spark=spark)
 
 
 def _chosen(tables: list[str] | None, all_tables: bool, *, one: bool) -> tuple[str, ...] | None:
@@ -193,14 +196,14 @@ def _some(names: list[str]) -> str:
 # The dump itself ------------------------------------------------------------------------------------------------------
 
 
-def _carry_out(session: Session, request: DumpRequest, wait: bool) -> None:
+def _carry_out(session: Session, request: DumpRequest, *, wait: bool, spark: bool) -> None:
     """Files the dump and works on it until it is over or we are stopped. Exits with 1 if it is not done then."""
     dump_id = _file(session, request)
     if session.json:
         note(f"dump {dump_id}")
     else:
         session.result(None, dump_id)  # before the work: whoever stops us can go on with it
-    status = _work(session, dump_id, wait)
+    status = _work(session, dump_id, wait=wait, spark=spark)
     if session.json:
         session.result(status.to_json(), "")
     if status.state != "done":
@@ -229,9 +232,10 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _work(session: Session, dump_id: str, wait: bool) -> DumpStatus:
+def _work(session: Session, dump_id: str, *, wait: bool, spark: bool) -> DumpStatus:
     from dblog_core import control
     from dblog_core import dump as worker
+    from dblog_core.commands import on_spark
     from dblog_core.wiring import open_state
 
     config = session.config()
@@ -246,7 +250,10 @@ def _work(session: Session, dump_id: str, wait: bool) -> DumpStatus:
             def tell(status: DumpStatus) -> None:
                 display.show(line(status), kind=status.state)
 
-            worker.work(config, stop=stop, once=True, dump_id=dump_id, on_progress=tell)
+            if spark:
+                on_spark.work(config, stop=stop, dump_id=dump_id, on_line=display.show)
+            else:
+                worker.work(config, stop=stop, once=True, dump_id=dump_id, on_progress=tell)
             if wait and not stop.is_set():
                 worker.wait(config, dump_id, stop=stop, on_progress=tell)
         with closing(open_state(config)) as state:

@@ -1,0 +1,114 @@
+"""A dump whose workers are tasks of a Spark cluster, under a live workload: executors and the driver are killed."""
+
+from __future__ import annotations
+
+import threading
+import time
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dblog_core import control, wiring
+from dblog_core.config import Config
+from dblog_core.control import DumpStatus
+from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.spark_cluster import SparkCluster
+from dblog_core.requests import DumpRequest, submit
+from dblog_core.spark import run_job
+from tests.fix_servers import Database
+from tests.nemesis import oracles
+from tests.nemesis.processes import Dblog, kill
+from tests.nemesis.test_kills import judge_log, log_start
+from tests.nemesis.workload import Writers, create_tables
+
+WORKERS = 2
+NewDatabase = Callable[[MysqlServer], Database]
+
+
+@pytest.fixture
+def cluster(server_root: Path) -> Iterator[SparkCluster]:
+    running = SparkCluster(server_root / "spark-dump", workers=WORKERS + 1)
+    running.start()
+    yield running
+    running.kill()
+
+
+def until(look: Callable[[], bool], what: str) -> None:
+    deadline, pause = time.monotonic() + 240, threading.Event()
+    while not look():
+        assert time.monotonic() < deadline, f"{what}: not in time"
+        pause.wait(0.2)
+
+
+def asked_for(config: Config) -> DumpStatus | None:
+    with closing(wiring.open_state(config)) as state:
+        return next((dump for dump in control.dumps(state) if dump.requested_by == control.USER), None)
+
+
+def rows(config: Config) -> int:
+    found = asked_for(config)
+    return 0 if found is None else found.rows
+
+
+@pytest.mark.in_turn
+@pytest.mark.timeout(900)
+def test_a_dump_on_executors_outlives_some_of_them_and_its_driver(
+    database: Database, cluster: SparkCluster, zookeeper_url: str, tmp_path: Path
+) -> None:
+    create_tables(database)
+    loopback = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    config = database.config(
+        tmp_path,
+        state={"url": zookeeper_url, "ttl": 4.0},
+        dump={"chunk_size": 25, "workers": WORKERS, "delay": 0.3},
+        spark={"master": cluster.url(), "conf": {**loopback, "spark.executor.memory": "512m"}},
+    )
+    start, reference = oracles.source_rows(database), log_start(database)
+    dblog = Dblog(config, tmp_path)
+    try:
+        dblog.run("capture", "--until-current")
+        dblog.start("capture")
+        with Writers(database, seed=1) as writers:
+            driver = dblog.start("dump", "--all", "--spark", "--wait")
+            until(lambda: rows(config) > 0, "executors have read a chunk")
+            victim = next(worker for worker in cluster.workers if worker.executors())
+            victim.kill()
+            before = rows(config)
+            until(lambda: rows(config) > before, "the others go on")
+            assert any("java" in process.name() for process in psutil.Process(driver.pid).children(recursive=True))
+            kill(driver)
+            found = asked_for(config)
+            assert found is not None and found.state == "running", "it died while there was work to do"
+            dblog.run("set", found.id, "delay=0")
+            dblog.run("work", "--once", "--spark", timeout=400)
+            found = asked_for(config)
+            assert found is not None and found.state == "done"
+        assert not writers.faults, writers.faults
+        dblog.run("capture", "--until-current")
+        judge_log(config, database, start, reference())
+        assert found.rows >= sum(map(len, start.values())) / 2, "tables shrink and grow meanwhile"
+    except BaseException:
+        print(dblog.output())
+        raise
+    finally:
+        dblog.close()
+
+
+def test_an_executor_without_dblog_is_told_as_such(
+    mysql: MysqlServer, new_database: NewDatabase, tmp_path: Path
+) -> None:
+    database = new_database(mysql)
+    create_tables(database)
+    venv.create(tmp_path / "bare")
+    conf = {"spark.pyspark.python": str(tmp_path / "bare" / "bin" / "python")}
+    config = database.config(tmp_path, spark={"master": "local[1]", "conf": conf})
+    submit(config, DumpRequest(tables=None))
+    said: list[str] = []
+    assert run_job("dump", config, stop=threading.Event(), on_line=said.append) == 1
+    told = next(line for line in said if "an executor cannot work" in line)
+    assert "ModuleNotFoundError: No module named" in told
+    assert "see that each has dblog" in said[said.index(told) + 1]
