@@ -22,8 +22,10 @@ from dblog_core.config import Config
 from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused, SourceUnavailable
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.leader import HOUSEKEEPING, LEASE, CaptureOutcome, CaptureStatus, Leader, Parts
+from dblog_core.places import Place
 from dblog_core.reload import ConfigFile
 from dblog_core.staging.manifest import Manifest
+from dblog_core.until import AtPosition, Goal, goal
 
 __all__ = ["LEASE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]
 
@@ -42,13 +44,15 @@ def run_capture(
     stop: threading.Event,
     slice_seconds: float | None = None,
     until_current: bool = False,
+    until: Place | None = None,
     fresh_start: bool = False,
     file: ConfigFile | None = None,
     on_status: OnStatus | None = None,
     clock: Clock | None = None,
     spawn: Spawn = spawn_thread,
 ) -> CaptureOutcome:
-    """Captures until `stop` is set, the slice is over, or all that was committed at the start is staged.
+    """Captures until `stop` is set, the slice is over, or all is staged that was committed at the start
+    (`until_current`) or up to a place (`until`).
 
     `fresh_start`: give up the log between the last manifest and the source's present end, and request a dump of all
     tables, which brings what changed in between and removes what was deleted. `file`: looked at about once a second;
@@ -65,7 +69,7 @@ def run_capture(
         parts = Parts(config, source, staging, state, clock, spawn)
         capture = _Capture(parts, stop, slice_seconds, on_status, fresh_start)
         with capture.watching(file):
-            return capture.run(until_current)
+            return capture.run(until_current=until_current, until=until)
     except DblogError as error:
         recent_errors.record(state, PART, error, clock.time())
         raise
@@ -109,17 +113,23 @@ class _Capture:
     ) -> None:
         self._parts, self._stop, self._on_status, self.fresh_start = parts, stop, on_status, fresh_start
         self._ends = None if slice_seconds is None else parts.clock.monotonic() + slice_seconds
-        self._target: str | None = None
+        self._goal: Goal | None = None
+        self._arrival = CaptureOutcome.CURRENT
         self._faults = 0
         self._holder = holder_name()
         self._next: Parts | None = None
         self._began_at: int | None = None  # the newest segment at the first look
 
-    def run(self, until_current: bool) -> CaptureOutcome:
+    def run(self, *, until_current: bool, until: Place | None) -> CaptureOutcome:
+        source = self._parts.source
         if until_current:
-            self._target = self._parts.source.current_position()
-        while (outcome := self.outcome()) is None:
+            self._goal = AtPosition(source, source.current_position())
+        elif until is not None:
+            self._goal, self._arrival = goal(source, self._parts.clock, until), CaptureOutcome.REACHED
+        while True:
             try:
+                if (outcome := self.outcome()) is not None:
+                    return outcome
                 lease = self._parts.state.acquire(
                     LEASE, self._holder, ttl=self._parts.config.state.ttl, wait=HOUSEKEEPING
                 )
@@ -134,19 +144,18 @@ class _Capture:
                 log.warning("no longer the leader: %s", error)
             except DblogError as error:
                 self._recover(error)
-        return outcome
 
-    def outcome(self, position: str | None = None) -> CaptureOutcome | None:
-        """Why to end now; `position`: up to where all is published."""
+    def outcome(self, position: str | None = None, commit_time: int | None = None) -> CaptureOutcome | None:
+        """Why to end now; `position`: up to where all is published, with the time of the last transaction before it."""
         if self._stop.is_set():
             return CaptureOutcome.STOPPED
         if self._ends is not None and self._parts.clock.monotonic() >= self._ends:
             return CaptureOutcome.SLICE_OVER
-        if self._target is not None:
-            if position is None and (head := self._parts.staging.head()) is not None:
-                position = head.position if not head.partial else None
-            if position is not None and self._parts.source.reached(position, self._target):
-                return CaptureOutcome.CURRENT
+        if self._goal is not None:
+            if position is None and (head := self._parts.staging.head()) is not None and not head.partial:
+                position, commit_time = head.position, head.commit_time
+            if position is not None and self._goal.reached(position, commit_time):
+                return self._arrival
         return None
 
     @contextmanager

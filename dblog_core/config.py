@@ -5,6 +5,7 @@ Loading imports no driver and opens no connection: Airflow does it at every pars
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import tomllib
@@ -27,9 +28,10 @@ from pydantic import (
     model_validator,
 )
 
-from dblog_core import durations, patterns, sizes
+from dblog_core import durations, patterns, places, sizes
 from dblog_core.config_faults import Fault, Place, contradictions, in_words
 from dblog_core.errors import ConfigError
+from dblog_core.places import Place as LogPlace
 
 if TYPE_CHECKING:
     from dblog_core.schema import TableName
@@ -74,6 +76,13 @@ _PATHS = {
     "spark": ("jars",),
     "s3": ("tls_ca",),
 }
+
+
+def _as_text(value: Any) -> Any:
+    """A time may stand without quotes: TOML has a form of its own for it."""
+    if isinstance(value, dt.date) and getattr(value, "tzinfo", None) is None:
+        raise ValueError(places.WITHOUT_ZONE)
+    return value.isoformat() if isinstance(value, dt.datetime) else value
 
 
 class FromEnvironment(str):
@@ -144,8 +153,10 @@ class SourceConfig(_Section):
     )
     tls_cert: Path | None = Field(default=None, description="PEM file of our own certificate, with tls_key")
     tls_key: Path | None = Field(default=None, description="PEM file of our own key, with tls_cert")
-    start: Literal["latest", "initial"] = Field(
-        default="latest", description="where the first capture begins; initial: and dump all tables by itself"
+    start: Annotated[str, BeforeValidator(_as_text)] = Field(
+        default=places.LATEST,
+        description="where the first capture begins: latest, initial (and dumps all tables by itself), earliest, a "
+        "position, a GTID set, or a time",
     )
     read_only: Flag = Field(default=False, description="true: nothing is ever written to the source")
     slot: str = Field(
@@ -190,6 +201,16 @@ class SourceConfig(_Section):
         if data.get("tls") is None and not data.get("airflow_connection"):
             data["tls"] = "off" if data.get("host", "127.0.0.1") in LOOPBACK else "verify-full"
         return data
+
+    @property
+    def start_place(self) -> LogPlace:
+        """Where the first capture begins, where that is neither latest nor initial. Raises ConfigError."""
+        try:
+            return places.parse(self.start, self.kind)
+        except ValueError as error:
+            raise ConfigError(
+                f"start {error}", where="[source] start", fix='or "latest", "initial", "earliest"'
+            ) from None
 
     def connected(
         self, *, host: str, port: int | None, user: str, password: str, tls: Mapping[str, str] = MappingProxyType({})

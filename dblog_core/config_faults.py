@@ -17,7 +17,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from dblog_core import durations
+from dblog_core import durations, places
 
 Place = tuple[str | int, ...]
 
@@ -186,6 +186,7 @@ def _source(text: Text) -> Iterator[Fault]:
         for key in _IN_CONNECTION:
             if key in source:
                 yield Fault(("source", key), "is in airflow_connection too", "remove one of the two")
+    yield from _start(text.text("source", "start"), str(kind))
     if source.get("start") == "initial" and source.get("read_only") is True:
         yield Fault(
             ("source", "start"),
@@ -195,6 +196,15 @@ def _source(text: Text) -> Iterator[Fault]:
     for i, pattern in enumerate(tables := text.texts(source.get("tables"))):
         if pattern in tables[:i]:
             yield Fault(("source", "tables", i), "stands there twice", "remove one")
+
+
+def _start(start: str | None, kind: str) -> Iterator[Fault]:
+    if start in (None, places.LATEST, places.INITIAL) or kind not in places.KINDS:
+        return
+    try:
+        places.parse(start, kind)
+    except ValueError as error:
+        yield Fault(("source", "start"), str(error), 'mend it, or use "latest", "initial" or "earliest"')
 
 
 def _tls(text: Text, section: str, *, files: bool, usual: str | None = None) -> Iterator[Fault]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dblog_core.events import LogBatch
 from dblog_core.filters import Filter
+from dblog_core.places import Place
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.values import Key
 
@@ -192,6 +193,19 @@ class Source(Protocol):
 
     def start_position(self) -> str:
         """Where a first capture begins: the present end (PostgreSQL: where the slot begins)."""
+
+    def begin(self, place: Place) -> str:
+        """Where a first capture begins that is to begin at `place`: between two transactions, before every one that is
+        committed at or after it; where it lies inside a transaction, before that one. Nothing is made for it.
+
+        Raises SourceRefused where the log does not have it, or not any more, with what there is.
+        """
+
+    def bound(self, place: Place) -> str:
+        """A target that is reached with all that is committed up to `place`, which is no time. Raises SourceRefused."""
+
+    def time(self) -> int:
+        """The server's clock, in microseconds since 1970 UTC."""
 
     def reached(self, position: str, target: str) -> bool:
         """Whether all that is before `target` is before `position` too."""

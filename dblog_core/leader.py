@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import control, dump, intake, predecessors, requests, stopped
+from dblog_core import control, dump, intake, places, predecessors, requests, stopped
 from dblog_core.config import Config
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import (
@@ -53,6 +53,7 @@ class CaptureOutcome(Enum):
     STOPPED = "stopped"
     SLICE_OVER = "slice over"
     CURRENT = "current"
+    REACHED = "reached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,8 @@ class Reign(Protocol):
     def has_gone_on(self, head: Manifest) -> bool:
         """Whether something was published since this capture has looked first."""
 
-    def outcome(self, position: str | None = None) -> CaptureOutcome | None:
-        """Why to end now; `position`: up to where all is published."""
+    def outcome(self, position: str | None = None, commit_time: int | None = None) -> CaptureOutcome | None:
+        """Why to end now; `position`: up to where all is published, with the time of the last transaction before it."""
 
     def changed(self) -> bool:
         """Whether another configuration is to come into force: the term ends at the next transaction boundary."""
@@ -128,8 +129,9 @@ class Leader:
         Raises LeaseLost, SegmentTaken, and what the log, source or storage raise.
         """
         showing = intake.shown(self._parts)
+        begin = self._elsewhere() if self._staging.head() is None else None
         self._source.prepare()
-        head = self._staging.head() or self._first_manifest()
+        head = self._staging.head() or self._first_manifest(begin)
         self._check_epoch(head)
         if self._capture.fresh_start and not self._capture.has_gone_on(head):
             head = self._start_afresh(head)
@@ -181,9 +183,17 @@ class Leader:
             return LogOrder()
         return Snapshots(now if head.unseen_after is None else head.start)
 
-    def _first_manifest(self) -> Manifest:
+    def _elsewhere(self) -> str | None:
+        """Where a first capture begins that is told to begin elsewhere than at the present end. Asked before anything
+        is made at the source: what is made now has no past."""
+        source = self._config.source
+        if source.start in (places.LATEST, places.INITIAL):
+            return None
+        return self._source.begin(source.start_place)
+
+    def _first_manifest(self, begin: str | None) -> Manifest:
         """Records where a first capture begins, at once; the super-changelog's offsets begin with 1."""
-        position = self._source.start_position()
+        position = begin or self._source.start_position()
         manifest = Manifest(
             source=self._config.source.name,
             segment=1,
@@ -199,7 +209,7 @@ class Leader:
             unseen_after=0,
             start=self._source.horizon(),
         )
-        if self._config.source.start == "initial":  # before the manifest: a crash between the two must not lose it
+        if self._config.source.start == places.INITIAL:  # before the manifest: a crash between the two must not lose it
             requests.submit(self._config, WHOLE, requested_by=control.SYSTEM, state=self._state)
         self._staging.publish(manifest)
         return manifest
@@ -273,10 +283,15 @@ class Leader:
                 self._publish(stream)
             if now - self._looked_at >= HOUSEKEEPING:
                 self._look(now)
-            if self._capture.outcome(self._published.position if not self._published.partial else None) is not None:
+            if self._is_over():
                 return self._finish(stream)
             if self._capture.changed() and not self._sequencer.partial:
                 return self._hand_over(stream)
+
+    def _is_over(self) -> bool:
+        published = self._published
+        where = (None, None) if published.partial else (published.position, published.commit_time)
+        return self._capture.outcome(*where) is not None
 
     def _patience(self) -> float:
         """Seconds to wait for the log: a segment that is due by age must not wait for a quiet log."""
@@ -300,8 +315,9 @@ class Leader:
         return moved and (now - self._published_at >= IDLE_PUBLISH or self._awaited())
 
     def _awaited(self) -> bool:
-        """Whether somebody waits for just this position (`--until-current`)."""
-        return self._capture.outcome(self._sequencer.position) is CaptureOutcome.CURRENT
+        """Whether somebody waits for just this position (`--until-current`, `--until`)."""
+        outcome = self._capture.outcome(self._sequencer.position, self._sequencer.commit_time)
+        return outcome in (CaptureOutcome.CURRENT, CaptureOutcome.REACHED)
 
     def _publish(self, stream: LogStream) -> None:
         began = self._clock.monotonic()

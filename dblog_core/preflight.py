@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dblog_core import wiring
+from dblog_core import places, wiring
 from dblog_core.config import LOOPBACK, ColumnRules, Config
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.forms import FORMS, forms_for
-from dblog_core.interfaces import Problem
+from dblog_core.interfaces import Problem, Source
 from dblog_core.schema import TableSchema
 from dblog_core.storage.opening import open_storage
 
@@ -45,6 +45,18 @@ def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
         "spark": lambda: _spark(config),
     }
     return [Finding(area, problem) for area, look in parts.items() for problem in _told(look)]
+
+
+def _begins(config: Config, source: Source) -> None:
+    """Raises SourceRefused where a first capture is still to come, and cannot begin where it is told to."""
+    if config.source.start in (places.LATEST, places.INITIAL):
+        return
+    try:
+        begun = wiring.open_staging(config).head() is not None
+    except StagingError:
+        return  # the part of staging tells it
+    if not begun:
+        source.begin(config.source.start_place)
 
 
 def _told(look: Callable[[], Iterator[Problem]]) -> Iterator[Problem]:
@@ -75,6 +87,7 @@ def _source(config: Config) -> Iterator[Problem]:
     yield from problems
     if any(p.fatal for p in problems):
         return  # what follows asks the catalogue, which may be just what is out of reach
+    _begins(config, source)
     for schema in source.tables():
         if rules := config.source.columns.get(str(schema.table)):
             yield from column_problems(schema, rules)

@@ -31,6 +31,7 @@ from dblog_core.events import (
 )
 from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, Hashes, Problem, RangeHash, ReadPlan, Strain
+from dblog_core.places import Place
 from dblog_core.rules import Rules
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.values import Key
@@ -111,6 +112,7 @@ class FakeSource:
     ) -> None:
         self.database, self._batch, self.wants = database, batch, wants
         self.acknowledged = 0
+        self.ahead = 0  # of the server's clock before ours, microseconds
         self.load = Strain(replication_lag=None, running=0, retained_bytes=0)
 
     def check(self) -> list[Problem]:
@@ -132,6 +134,15 @@ class FakeSource:
         return str(len(self.database.log))
 
     start_position = current_position
+
+    def begin(self, place: Place) -> str:
+        return place.text.rpartition(":")[2]
+
+    def bound(self, place: Place) -> str:
+        return place.text.rpartition(":")[2]
+
+    def time(self) -> int:
+        return time.time_ns() // 1000 + self.ahead
 
     def reached(self, position: str, target: str) -> bool:
         return int(position) >= int(target)

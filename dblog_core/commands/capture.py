@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dblog_core import places
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, note, session_of, stopping
+from dblog_core.places import Form, Place
 
 if TYPE_CHECKING:
     from dblog_core.capture import CaptureStatus
@@ -18,6 +20,10 @@ def capture(
     until_current: Annotated[
         bool, typer.Option("--until-current", help="End when all that was committed at the start is staged.")
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="TIME|POSITION", help="End when all that is committed up to there is staged."),
+    ] = None,
     seconds: Annotated[float | None, typer.Option("--for", min=0, metavar="SECONDS", help="End after so long.")] = None,
     fresh_start: Annotated[
         bool,
@@ -39,6 +45,8 @@ def capture(
       dblog --config shop.toml capture
       dblog --config shop.toml capture --for 3600
       dblog --config shop.toml capture --until-current
+      dblog --config shop.toml capture --until 2026-11-20T10:00:00Z
+      dblog --config shop.toml capture --until binlog.000012:4567
       dblog --config shop.toml capture --fresh-start     the server no longer has the log that comes next
     """
     from dblog_core.capture import CaptureOutcome, run_capture
@@ -46,6 +54,7 @@ def capture(
 
     session = session_of(context, json)
     config = session.config()
+    place = _place(until, config.source.kind, until_current)
     assert session.file is not None  # the configuration was read from it
     file = ConfigFile(session.file, lambda _: session.config())
     last: list[CaptureStatus] = []
@@ -60,6 +69,7 @@ def capture(
             stop=stop,
             slice_seconds=seconds,
             until_current=until_current,
+            until=place,
             fresh_start=fresh_start,
             file=file,
             on_status=tell,
@@ -67,8 +77,22 @@ def capture(
     note(f"{config.source.name}: the capture has ended: {outcome.value}")
     if session.json:
         session.result(_result(outcome.value, last[0] if last else None), "")
-    if until_current and outcome is not CaptureOutcome.CURRENT:
+    if (until_current or place) and outcome not in (CaptureOutcome.CURRENT, CaptureOutcome.REACHED):
         raise typer.Exit(FAILED)
+
+
+def _place(until: str | None, kind: str, until_current: bool) -> Place | None:
+    if until is None:
+        return None
+    if until_current:
+        raise typer.BadParameter("--until and --until-current exclude each other")
+    try:
+        place = places.parse(until, kind)
+    except ValueError as error:
+        raise typer.BadParameter(f"--until {error}") from None
+    if place.form is Form.EARLIEST:
+        raise typer.BadParameter(f"--until {until} is where a log begins: give {places.forms(kind)}")
+    return place
 
 
 def _kind(status: CaptureStatus) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from dblog_core.config import Config
+from dblog_core.wiring import open_source
+from tests.contract.test_starts import end_of
 from tests.fix_servers import Database
 
 pytestmark = pytest.mark.in_turn
@@ -129,6 +131,32 @@ def test_from_check_to_the_log(dblog: Commands, tables: Database) -> None:
     assert lines[-1]["moved_from"] == {"id": 501}
     again = dblog("log", "--from", str(lines[-1]["offset"]))
     assert json.loads(again.stdout.splitlines()[0]) == lines[-1]
+
+
+def test_a_first_capture_begins_in_the_past_and_ends_where_it_is_told(
+    dblog: Commands, tables: Database, config: Config
+) -> None:
+    open_source(config.source).prepare()  # PostgreSQL keeps no log before there is a slot
+    ends = [end_of(tables)]
+    for key in (601, 602):
+        tables.execute(f"INSERT INTO a VALUES ({key}, 'past')")
+        ends.append(end_of(tables))
+    write(config, dblog.file, start="1999-01-01T00:00:00Z")
+    problems = json.loads(dblog("check", "--json").stdout)["problems"]
+    assert any(p["fatal"] and "1999" in p["what"] for p in problems)
+    assert dblog("capture").returncode == 1
+    write(config, dblog.file, start=ends[0])
+    assert dblog("capture", "--until", ends[1], "--json").returncode == 0
+    assert 601 in keys_of(dblog, tables)
+    assert dblog("capture", "--until", "1999-01-01T00:00:00Z").returncode == 0
+    assert dblog("capture", "--until-current").returncode == 0
+    assert keys_of(dblog, tables) == [601, 602]
+    assert dblog("capture", "--until", "soon").returncode == 2
+
+
+def keys_of(dblog: Commands, tables: Database) -> list[int]:
+    lines = map(json.loads, dblog("log", "--table", f"{tables.schema}.a").stdout.splitlines())
+    return [line["key"]["id"] for line in lines if line["op"] != "s"]
 
 
 def test_dumps_are_requested_placed_and_controlled(dblog: Commands, tables: Database) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dblog_core.errors import SourceUnavailable
 from dblog_core.interfaces import Problem, Strain
+from dblog_core.places import Place
 from dblog_core.schema import TableName, TableSchema
 from tests.simulation import database as db
 from tests.simulation.connection import Connection, broken
 from tests.simulation.log_stream import SimStream
 from tests.simulation.reader import SimReader
-from tests.simulation.scheduler import Simulation
+from tests.simulation.scheduler import EPOCH, Simulation
 
 MARKS = TableSchema(TableName("shop", "dblog_watermark"), (), ())
 
@@ -48,6 +49,15 @@ class SimSource(Connection):
     def start_position(self) -> str:
         self._before("start position")
         return str(len(self.database.log))
+
+    def begin(self, place: Place) -> str:
+        return place.text.rpartition(":")[2]
+
+    def bound(self, place: Place) -> str:
+        return place.text.rpartition(":")[2]
+
+    def time(self) -> int:
+        return int((EPOCH + self._simulation.now) * 1e6)
 
     def reached(self, position: str, target: str) -> bool:
         return int(position) >= int(target)

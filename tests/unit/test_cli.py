@@ -353,6 +353,8 @@ def test_durations_are_told_in_two_units(seconds: float, text: str) -> None:
         (engine.CaptureOutcome.CURRENT, ["--until-current"], 0),
         (engine.CaptureOutcome.STOPPED, ["--until-current"], 1),
         (engine.CaptureOutcome.SLICE_OVER, ["--until-current", "--for", "1"], 1),
+        (engine.CaptureOutcome.REACHED, ["--until", "binlog.000012:4567"], 0),
+        (engine.CaptureOutcome.STOPPED, ["--until", "2026-11-20T10:00:00Z"], 1),
     ],
 )
 def test_exit_codes_of_a_capture_that_ends(
@@ -374,7 +376,22 @@ def test_exit_codes_of_a_capture_that_ends(
     assert result.exit_code == code
     assert json.loads(result.stdout)["offset"] == 99
     assert given["until_current"] is ("--until-current" in arguments)
+    assert str(given["until"] or "") == (arguments[1] if "--until" in arguments else "")
     assert "leading, epoch 3" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--until", "soon"],
+        ["--until", "0/16B3748"],
+        ["--until", "2026-11-20T10:00:00"],
+        ["--until", "earliest"],
+        ["--until", "binlog.000012:4567", "--until-current"],
+    ],
+)
+def test_an_end_that_no_log_of_the_kind_has_is_wrong_use(run: Callable[..., Any], arguments: list[str]) -> None:
+    assert run("capture", *arguments).exit_code == 2
 
 
 def test_a_reader_that_goes_away_ends_the_log_quietly(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

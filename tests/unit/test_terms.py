@@ -39,7 +39,7 @@ class Reign:
     def has_gone_on(self, head: Manifest) -> bool:
         return False
 
-    def outcome(self, position: str | None = None) -> CaptureOutcome | None:
+    def outcome(self, position: str | None = None, commit_time: int | None = None) -> CaptureOutcome | None:
         return CaptureOutcome.STOPPED if position is not None else None
 
     def changed(self) -> bool:

@@ -9,8 +9,20 @@ from pymysql.connections import Connection
 from dblog_core.config import SourceConfig
 from dblog_core.errors import ConfigError, LogPositionLost, SourceRefused
 from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
+from dblog_core.places import Place
 from dblog_core.schema import TableSchema
-from dblog_core.sources.mysql import catalogue, charsets, check, chunks, events, log, server, watermarks, xa_start
+from dblog_core.sources.mysql import (
+    catalogue,
+    charsets,
+    check,
+    chunks,
+    events,
+    log,
+    server,
+    starts,
+    watermarks,
+    xa_start,
+)
 from dblog_core.sources.mysql import strain as load
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, rows, translated, where
@@ -69,6 +81,21 @@ class MysqlSource:
         connection = self._connect()
         with translated(self._config, "looking for prepared XA transactions"), connection:
             return xa_start.start(connection, self._config, mariadb=self._mariadb).encode()
+
+    def begin(self, place: Place) -> str:
+        connection = self._connect()
+        with translated(self._config, "looking for where to begin"), connection:
+            return starts.begin(connection, self._config, place, mariadb=self._mariadb).encode()
+
+    def bound(self, place: Place) -> str:
+        connection = self._connect()
+        with translated(self._config, "looking for where to end"), connection:
+            return starts.bound(connection, self._config, place, mariadb=self._mariadb).encode()
+
+    def time(self) -> int:
+        connection = self._connect()
+        with translated(self._config, "asking for the time"), connection:
+            return starts.time(connection)
 
     def reached(self, position: str, target: str) -> bool:
         return self._decode(position).reached(self._decode(target))

@@ -67,7 +67,7 @@ def ensure_slot(connection: Connection, config: SourceConfig) -> Slot:
             raise SourceUnavailable(
                 f"slot {config.slot} vanished right after it was made", where=_where(config), fix="run it again"
             )
-    return _fitting(slot, config)
+    return fitting(slot, config)
 
 
 def slot_at(connection: Connection, config: SourceConfig, position: Lsn, line: Line = FIRST) -> Slot:
@@ -76,7 +76,7 @@ def slot_at(connection: Connection, config: SourceConfig, position: Lsn, line: L
     slot = find_slot(connection, config.slot)
     if slot is None:
         raise _lost(config, f"replication slot {config.slot} does not exist", f"every change after {position}")
-    slot = _fitting(slot, config)
+    slot = fitting(slot, config)
     confirmed = slot.confirmed
     if confirmed is None or confirmed > position:
         what = f"slot {config.slot} is confirmed up to {confirmed} and our last durable position is {position}"
@@ -144,7 +144,7 @@ def plugin_fix(connection: Connection) -> str:
     )
 
 
-def _fitting(slot: Slot, config: SourceConfig) -> Slot:
+def fitting(slot: Slot, config: SourceConfig) -> Slot:
     if slot.plugin != config.plugin or slot.database != config.database:
         raise _lost(
             config,

@@ -11,8 +11,9 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.identities import entry
 from dblog_core.interfaces import Json, Problem, Strain
+from dblog_core.places import Place
 from dblog_core.schema import TableSchema
-from dblog_core.sources.postgres import binary_values, catalogue, check, publication, slots, stamps
+from dblog_core.sources.postgres import binary_values, catalogue, check, publication, slots, stamps, starts
 from dblog_core.sources.postgres import strain as load
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
@@ -77,11 +78,21 @@ class PostgresSource:
     def current_position(self) -> str:
         """The end of the flushed log. A commit with synchronous_commit off counts once the server has flushed it."""
         with session(self._config) as connection:
-            return str(Lsn.parse(value(connection, "SELECT pg_current_wal_flush_lsn()::text")))
+            return str(starts.end(connection))
 
     def start_position(self) -> str:
         with session(self._config) as connection:
             return str(slots.ensure_slot(connection, self._config).confirmed)
+
+    def begin(self, place: Place) -> str:
+        return str(starts.begin(self._config, place, self.open_log))
+
+    def bound(self, place: Place) -> str:
+        return str(Lsn.parse(place.text))
+
+    def time(self) -> int:
+        with session(self._config) as connection:
+            return starts.time(connection)
 
     def reached(self, position: str, target: str) -> bool:
         return Lsn.parse(position) >= Lsn.parse(target)

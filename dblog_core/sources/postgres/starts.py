@@ -1,0 +1,127 @@
+"""Where a first capture begins that is told to begin elsewhere than at the log's present end.
+
+The server keeps its log for a slot from where that is confirmed, and nothing older can be read by it. So there must be
+a slot, and a publication that showed the tables then: neither is made for the past.
+"""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable
+
+from dblog_core import places
+from dblog_core.config import SourceConfig
+from dblog_core.errors import SourceRefused
+from dblog_core.interfaces import LogStream
+from dblog_core.places import Form, Place
+from dblog_core.sources.postgres import catalogue, publication, slots
+from dblog_core.sources.postgres.connection import Connection, session, value
+from dblog_core.sources.postgres.identity import usable
+from dblog_core.sources.postgres.position import Lsn
+
+_PATIENCE, _LOOK = 5.0, 0.05
+"""Seconds in which the server notices that we have left the slot, and between two looks."""
+
+OpenLog = Callable[[str], LogStream]
+
+
+def begin(config: SourceConfig, place: Place, open_log: OpenLog) -> Lsn:
+    """The LSN from which on all is sent that `place` means. Raises SourceRefused where the slot does not have it."""
+    with session(config) as connection:
+        first = _confirmed(connection, config)
+        _shown(connection, config)
+        last, now = end(connection), time(connection)
+    if place.form is Form.EARLIEST:
+        return first
+    if place.form is Form.TIME:
+        if place.time > now:
+            raise _refused(config, f"{place} has not come yet: the server's clock is at {places.in_words(now)}")
+        return _at_time(config, place, first, last, open_log)
+    wanted = Lsn.parse(place.text)
+    if not first <= wanted <= last:
+        raise _refused(config, f"slot {config.slot} has the log from {first} to {last}, not {place}")
+    return wanted
+
+
+def end(connection: Connection) -> Lsn:
+    """The end of the flushed log."""
+    return Lsn.parse(value(connection, "SELECT pg_current_wal_flush_lsn()::text"))
+
+
+def time(connection: Connection) -> int:
+    """The server's clock, in microseconds."""
+    return int(value(connection, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"))
+
+
+def _confirmed(connection: Connection, config: SourceConfig) -> Lsn:
+    slot = slots.find_slot(connection, config.slot)
+    if slot is None:
+        make = f"SELECT pg_create_logical_replication_slot('{config.slot}', '{config.plugin}')"
+        raise SourceRefused(
+            f"the capture cannot begin there: slot {config.slot} is not there, and the server keeps no log without one",
+            where=f"source {config.name}",
+            fix=f'[source] start = "latest", which makes it; to keep log before a first capture: {make}',
+        )
+    confirmed = slots.fitting(slot, config).confirmed
+    if confirmed is None:
+        raise _refused(config, f"{config.slot} is no slot of logical decoding")
+    return confirmed
+
+
+def _shown(connection: Connection, config: SourceConfig) -> None:
+    """Refuses tables that the publication does not show: what the slot has of them would be passed over."""
+    if config.plugin != "pgoutput":
+        return
+    tables = usable(connection, config)
+    found = publication.find_publication(connection, config, tables)
+    missing = [str(name) for name in found.missing if name != catalogue.watermark_table(config)]
+    if missing or not found.exists:
+        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        raise _refused(config, f"publication {config.publication} does not show {shown}, so the slot has nothing of it")
+
+
+def _at_time(config: SourceConfig, place: Place, first: Lsn, last: Lsn, open_log: OpenLog) -> Lsn:
+    """The first commit at or after the time. Nothing is confirmed by looking."""
+    stream, older = open_log(str(first)), False
+    try:
+        while True:
+            batch = stream.read(1.0)
+            if batch is None:
+                continue
+            for transaction in batch.transactions:
+                if transaction.commit_time >= place.time:
+                    return _known(config, place, Lsn.parse(transaction.position), older)
+                older = True
+            if not batch.partial and (reached := Lsn.parse(batch.position)) >= last:
+                return _known(config, place, reached, older)
+    finally:
+        stream.close()
+        _released(config)
+
+
+def _known(config: SourceConfig, place: Place, found: Lsn, older: bool) -> Lsn:
+    """Where nothing older is in the slot's log, what came after the time may have been confirmed, and be gone."""
+    if not older:
+        raise _refused(
+            config, f"slot {config.slot} has no change from before {place}, so it may lack some from after it"
+        )
+    return found
+
+
+def _released(config: SourceConfig) -> None:
+    """Waits until the server has noticed that we are gone: the slot serves one at a time."""
+    deadline = clock.monotonic() + _PATIENCE
+    while clock.monotonic() < deadline:
+        with session(config) as connection:
+            slot = slots.find_slot(connection, config.slot)
+        if slot is None or slot.active_pid is None:
+            return
+        clock.sleep(_LOOK)
+
+
+def _refused(config: SourceConfig, what: str) -> SourceRefused:
+    return SourceRefused(
+        f"the capture cannot begin there: {what}",
+        where=f"source {config.name}",
+        fix='[source] start = "earliest" begins with all that the slot has; a dump of all tables brings the rest',
+    )
