@@ -29,6 +29,7 @@ from dblog_core.commands import (
     metrics,
     request,
     schema,
+    signals,
     status,
     verify,
 )
@@ -112,6 +113,8 @@ app.command()(dumps.pause)
 app.command()(dumps.resume)
 app.command()(dumps.cancel)
 app.command(name="set")(dumps.set_options)
+app.command()(signals.signals)
+app.command()(signals.serve)
 app.command()(merge.merge)
 app.command()(lake.replay)
 app.command()(lake.rebuild)

@@ -59,6 +59,11 @@ SchemaChanges = Literal["evolve", "ignore", "fail"]
 
 Dag = Literal["capture", "capture_standby", "dump", "merge", "replay", "verify", "repair", "maintenance"]
 """What Airflow runs for each source."""
+DumpEvent = Literal[
+    "requested", "started", "chunk", "table", "completed", "paused", "resumed", "failed", "aborted", "refused"
+]
+"""What is told of a dump; refused: of a signal."""
+
 JsonAs = Literal["text", "variant"]
 """What a JSON column is in the lake: its text alone, or beside that Delta's VARIANT."""
 
@@ -75,6 +80,9 @@ _PATHS = {
     "lake": ("path",),
     "spark": ("jars",),
     "s3": ("tls_ca",),
+    "signals": ("file",),
+    "signals.http": ("tls_cert", "tls_key"),
+    "notify": ("tls_ca",),
 }
 
 
@@ -173,6 +181,9 @@ class SourceConfig(_Section):
     )
     watermark_table: TableNameText = Field(
         default="", description="SCHEMA.TABLE; default: dblog_watermark in the database (PostgreSQL: in public)"
+    )
+    signal_table: TableNameText | None = Field(
+        default=None, description="SCHEMA.TABLE whose new rows are signals; as [signals] table, which says it too"
     )
     zero_dates: Literal["error", "null"] = Field(
         default="error", description="MySQL, MariaDB: what a date with a zero part becomes: error stops the capture"
@@ -395,6 +406,54 @@ class AirflowConfig(_Section):
     notify: tuple[NotifyConfig, ...] = Field(default=(), description="whom Airflow tells of ended and late runs")
 
 
+class HttpConfig(_Section):
+    """What `dblog serve` does."""
+
+    listen: str = Field(
+        default="127.0.0.1:9179",
+        pattern=r"^\[?[^\[\]]+\]?:\d{1,5}$",
+        description="HOST:PORT; other than loopback needs tls_cert and tls_key",
+    )
+    token: SecretStr = Field(
+        description='what callers send as Authorization: Bearer …; "${ENV}" keeps it out of the file'
+    )
+    tls_cert: Path | None = Field(default=None, description="PEM file of the server's certificate, with tls_key")
+    tls_key: Path | None = Field(default=None, description="PEM file of its key, with tls_cert")
+
+
+class SignalsConfig(_Section):
+    """Where requests come from beside the command line and Airflow."""
+
+    table: TableNameText | None = Field(
+        default=None, description="SCHEMA.TABLE in the source, with the columns id, type and data: each new row is one"
+    )
+    file: Path | None = Field(default=None, description="a file to which lines of JSON are appended")
+    http: HttpConfig | None = Field(default=None, description="an address that `dblog serve` listens at")
+
+    @property
+    def any(self) -> bool:
+        """Whether signals may come at all."""
+        return bool(self.table or self.file or self.http)
+
+
+class ChannelConfig(_Section):
+    """Whom a capture tells of dumps."""
+
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9_]*$",
+        max_length=40,
+        description="names the place up to which it was told: [a-z][a-z0-9_]*",
+    )
+    to: Literal["log", "webhook"] = Field(description="log or webhook")
+    events: tuple[DumpEvent, ...] = Field(default=(), description='which, such as ["completed", "failed"]; empty: all')
+    url: str = Field(default="", pattern=r"^(https?://[^/\s]+(/\S*)?)?$", description="webhook: where to POST")
+    secret: SecretStr = Field(default=SecretStr(""), description="webhook: signs each notice (HMAC-SHA256)")
+    tls_ca: Path | None = Field(
+        default=None, description="PEM file of the authority that signed the receiver's certificate"
+    )
+    timeout: Number = Field(default=10.0, gt=0, le=300, description="seconds to wait for the receiver")
+
+
 class S3Config(_Section):
     """The object store behind paths that begin with s3://."""
 
@@ -430,7 +489,18 @@ class Config(_Section):
     dump: DumpConfig = DumpConfig()
     spark: SparkConfig = SparkConfig()
     airflow: AirflowConfig = AirflowConfig()
+    signals: SignalsConfig = SignalsConfig()
+    notify: tuple[ChannelConfig, ...] = Field(default=(), description="whom a capture tells of dumps")
     s3: S3Config = S3Config()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _signal_table(cls, data: Any) -> Any:
+        """Who reads the log knows [source] alone."""
+        source, signals = (data.get(name) for name in ("source", "signals")) if isinstance(data, dict) else (None, None)
+        if isinstance(source, dict) and isinstance(signals, dict) and isinstance(signals.get("table"), str):
+            return {**data, "source": {"signal_table": signals["table"], **source}}
+        return data
 
 
 def uses_s3(config: Config) -> bool:
@@ -514,10 +584,24 @@ def _expand(value: Any, place: Place, faults: list[Fault], *, secrets: bool) -> 
 
 def _anchor(data: Mapping[str, Any], directory: Path) -> None:
     """A relative path would mean another place for each process that is started elsewhere."""
-    for section, key in ((section, key) for section, keys in _PATHS.items() for key in keys):
-        settings = data.get(section)
-        if not isinstance(settings, dict):
-            continue
+    for section, keys in _PATHS.items():
+        found: Any = data
+        for name in section.split("."):
+            found = found.get(name) if isinstance(found, dict) else None
+        for settings in found if isinstance(found, list) else [found]:
+            if isinstance(settings, dict):
+                _anchor_all(settings, keys, directory)
+
+
+def _anchor_all(settings: dict[str, Any], keys: tuple[str, ...], directory: Path) -> None:
+    for key in keys:
         path = settings.get(key)
         if isinstance(path, str) and path and "://" not in path and not isinstance(path, Unset):
             settings[key] = str(directory / Path(path).expanduser())
+
+
+def secrets_of(config: Config) -> tuple[str, ...]:
+    """Every secret of the configuration: what no message may show."""
+    given = [config.source.password, config.state.password, config.s3.secret_key]
+    given += [config.signals.http.token] if config.signals.http else []
+    return tuple(secret.get_secret_value() for secret in [*given, *(one.secret for one in config.notify)])

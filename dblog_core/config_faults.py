@@ -31,7 +31,13 @@ _TYPES = {
     "model": "a section of its own",
     "path": "a path in quotes",
 }
-_OWN_TABLES = {("source", "keys"): 2, ("source", "columns"): 3, ("lake", "tables"): 3, ("spark", "conf"): 2}
+_OWN_TABLES = {
+    ("signals", "http"): 2,
+    ("source", "keys"): 2,
+    ("source", "columns"): 3,
+    ("lake", "tables"): 3,
+    ("spark", "conf"): 2,
+}
 _POSTGRES_ONLY = ("slot", "publication", "plugin")
 _MYSQL_ONLY = ("server_id", "zero_dates")
 _S3_PATH = re.compile(r"^s3://[a-z0-9][a-z0-9.-]+(/|$)")
@@ -148,6 +154,8 @@ def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[F
     yield from _ages(text)
     yield from _late(text)
     yield from _s3(text, files=files)
+    yield from _signals(text, files=files)
+    yield from _notify(text, files=files)
 
 
 _LEAST = (
@@ -327,3 +335,54 @@ def _s3(text: Text, *, files: bool) -> Iterator[Fault]:
         yield Fault(("s3", "tls_ca"), "is never used with an http:// endpoint", "remove it, or use https://")
     elif files and not Path(path).is_file():
         yield Fault(("s3", "tls_ca"), "names a file that does not exist", "give the path of a PEM file")
+
+
+def _signals(text: Text, *, files: bool) -> Iterator[Fault]:
+    source, table = text.section("source"), text.text("signals", "table")
+    if (table or source.get("signal_table")) and source.get("read_only") is True:
+        yield Fault(("signals", "table"), "is read from the log of a source that others write", "use file or http")
+    if table and source.get("signal_table") not in (None, table):
+        yield Fault(("source", "signal_table"), "says another table than [signals] table", "remove it")
+    if table and table == source.get("watermark_table"):
+        yield Fault(("signals", "table"), "is the watermark table", "name a table of its own")
+    http = text.section("signals", "http")
+    if http.get("token") == "":
+        yield Fault(("signals", "http", "token"), "is empty", "give a long random text")
+    yield from _certificate(http, files=files)
+    listen = http.get("listen")
+    if isinstance(listen, str) and not listen.startswith(_LOOPBACK) and not http.get("tls_cert"):
+        what = "would have the token sent in clear text over the network"
+        yield Fault(("signals", "http", "listen"), what, "give tls_cert and tls_key, or listen at 127.0.0.1")
+
+
+_LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
+
+
+def _certificate(http: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
+    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        path = http.get(one)
+        if path and not http.get(other):
+            yield Fault(("signals", "http", one), f"is given without {other}", "give both, or none")
+        elif files and isinstance(path, str) and not Path(path).is_file():
+            yield Fault(("signals", "http", one), "names a file that does not exist", "give the path of a PEM file")
+
+
+def _notify(text: Text, *, files: bool) -> Iterator[Fault]:
+    given = text.section().get("notify")
+    names: list[Any] = []
+    for i, one in enumerate(given if isinstance(given, list) else ()):
+        if not isinstance(one, Mapping):
+            continue
+        if one.get("name") in names:
+            yield Fault(("notify", i, "name"), "stands there twice", "choose another name")
+        names.append(one.get("name"))
+        if one.get("to") == "webhook" and not one.get("url"):
+            yield Fault(("notify", i, "url"), "is missing", "give the receiver's https://… address")
+        for key in ("url", "secret", "tls_ca") if one.get("to") == "log" else ():
+            if one.get(key):
+                yield Fault(("notify", i, key), "has no meaning for a log", "remove it")
+        path = one.get("tls_ca")
+        if path and str(one.get("url", "")).startswith("http://"):
+            yield Fault(("notify", i, "tls_ca"), "is never used with http://", "remove it, or use https://")
+        elif files and isinstance(path, str) and not Path(path).is_file():
+            yield Fault(("notify", i, "tls_ca"), "names a file that does not exist", "give the path of a PEM file")

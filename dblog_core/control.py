@@ -1,6 +1,7 @@
 """Dumps in the state store: watch, pause, resume, cancel, retune; from any machine.
 
     dumps/ID/request             what was asked, the options in force, and the state that somebody set
+    dumps/ID/told/NAME           what the channel NAME of `[[notify]]` was told of it (`notices`)
     dumps/ID/tasks/N/task        one range of a table, or some keys of it: what one worker reads at a time
     dumps/ID/tasks/N/progress    the mirror of `dumps.TaskProgress`, written by the capture alone
     dumps/ID/tasks/N/pace        what slows its worker down: {"held": TEXT or null, "factor": FLOAT}
@@ -12,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import orjson
@@ -26,7 +27,8 @@ from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Json, StateStore
 
-USER, SYSTEM = "user", "system"
+USER, SYSTEM, SIGNAL = "user", "system", "signal"
+"""Who requested a dump; Airflow names the run."""
 _RANGES = {
     "chunk_size": (1, 1_000_000),
     "workers": (1, 64),
@@ -44,25 +46,31 @@ _BEFORE: Json = {"after": None, "filters": [], "parts": 1, "heals": None, "estim
 
 def dumps(state: StateStore) -> list[DumpStatus]:
     """All dumps, oldest first."""
-    found = (_find(state, dump_id) for dump_id in state.children("dumps"))
+    found = (find(state, dump_id) for dump_id in state.children("dumps"))
     return sorted((d for d in found if d is not None), key=lambda d: (d.requested_at, d.id))
 
 
 def dump(state: StateStore, dump_id: str) -> DumpStatus:
     """One dump. Raises RequestError if there is none of that id."""
-    if (found := _find(state, dump_id)) is None:
+    if (found := find(state, dump_id)) is None:
         raise _no_dump(dump_id)
     return found
 
 
-def settings(state: StateStore, dump_id: str) -> tuple[str, Json]:
+def find(state: StateStore, dump_id: str) -> DumpStatus | None:
+    """One dump; None if there is none of that id, or if it is not filed yet."""
+    record = _record(state, dump_id)
+    return None if record is None else _status(state, dump_id, record)
+
+
+def settings(state: StateStore, dump_id: str, table: str = "") -> tuple[str, Json]:
     """The state that somebody set, and the options in force: one read, for every chunk. Raises RequestError.
 
-    A dump whose tasks are all over may still say requested or paused here.
+    A dump whose tasks are all over may still say requested or paused here; of a table that was stopped, cancelled.
     """
     if (record := _record(state, dump_id)) is None:
         raise _no_dump(dump_id)
-    return record["state"], record["options"]
+    return "cancelled" if table in record.get("stopped", ()) else record["state"], record["options"]
 
 
 def unfinished(state: StateStore) -> list[DumpStatus]:
@@ -103,11 +111,6 @@ def progress(state: StateStore, dump_id: str, number: int, table: str) -> TaskPr
     return TaskProgress(table) if entry is None else TaskProgress(**orjson.loads(entry.data))
 
 
-def _find(state: StateStore, dump_id: str) -> DumpStatus | None:
-    record = _record(state, dump_id)
-    return None if record is None else _status(state, dump_id, record)
-
-
 def _record(state: StateStore, dump_id: str) -> Json | None:
     entry = state.get(_request(dump_id)) if dump_id and "/" not in dump_id else None
     return None if entry is None else orjson.loads(entry.data)
@@ -129,6 +132,7 @@ def _status(state: StateStore, dump_id: str, record: Json) -> DumpStatus:
         requested_by=record["requested_by"],
         tasks=tasks,
         refused=tuple(record.get("refused", ())),
+        signal=record.get("signal"),
     )
 
 
@@ -195,6 +199,26 @@ def cancel(state: StateStore, dump_id: str) -> None:
     _change(state, dump_id, lambda record: {**record, "state": "cancelled"})
 
 
+def stop_tables(state: StateStore, dump_id: str, tables: Collection[str], why: str) -> None:
+    """Those tables of the dump end with what is placed, its others go on; it is cancelled where none is left.
+
+    A dump that goes on without some of its tables fails in the end, by `why`. Raises RequestError.
+    """
+    status = dump(state, dump_id)
+    if status.state in OVER:
+        raise _is_over(dump_id, status.state)
+    left = [t for t in status.tasks if not t.over]
+    if all(t.table in tables for t in left):
+        cancel(state, dump_id)
+        return
+    stopped = sorted({t.table for t in left if t.table in tables})
+    # First for workers, who read this for every chunk; then for all who ask how the tasks have ended.
+    _change(state, dump_id, lambda record: {**record, "stopped": sorted({*record.get("stopped", ()), *stopped})})
+    for each in left:
+        if each.table in stopped:
+            fail(state, dump_id, each.number, why)
+
+
 def retune(state: StateStore, dump_id: str, **changes: Any) -> None:
     """Changes options from the next chunk on; None leaves one as it is. Raises RequestError.
 
@@ -238,6 +262,11 @@ def next_attempt(state: StateStore, dump_id: str, number: int) -> int:
     """A number for a worker that takes the task up, larger than any before."""
     data = _update(state, _node(dump_id, number, "task"), lambda task: {**task, "attempt": task["attempt"] + 1})
     return int(data["attempt"])
+
+
+def show(state: StateStore, dump_id: str, record: Json) -> None:
+    """Files a dump whose tasks are written. Raises VersionConflict where that was done before."""
+    state.create(_request(dump_id), orjson.dumps(record))
 
 
 def fail(state: StateStore, dump_id: str, number: int, error: str) -> None:

@@ -37,7 +37,7 @@ def work(
     once: bool = True,
     dump_id: str | None = None,
     workers: int | None = None,
-    requested_by: str | None = None,
+    requested_by: tuple[str, ...] = (),
     on_progress: OnProgress | None = None,
     clock: Clock | None = None,
 ) -> None:
@@ -71,7 +71,7 @@ def work_here(
     stop: threading.Event,
     clock: Clock | None = None,
     dump_id: str | None = None,
-    requested_by: str | None = None,
+    requested_by: tuple[str, ...] = (),
     new_id: Callable[[], str] = random_id,
     spawn: Spawn = spawn_thread,
 ) -> None:
@@ -110,7 +110,7 @@ def _work_here(
     stop: threading.Event,
     clock: Clock,
     dump_id: str | None,
-    requested_by: str | None,
+    requested_by: tuple[str, ...],
     new_id: Callable[[], str],
     gauge: Gauge,
     spawn: Spawn = spawn_thread,

@@ -87,7 +87,8 @@ class TaskStatus:
 class DumpStatus:
     """A dump as `dumps` and `status` show it; `state` is requested, running, paused, done, failed or cancelled.
 
-    `refused`: [{"table", "reason", "fix"}] of tables that the request's patterns took in and that cannot be dumped.
+    `refused`: [{"table", "reason", "fix"}] of tables that the request's patterns took in and that cannot be dumped;
+    `signal`: the id of the signal that has asked for it.
     """
 
     id: str
@@ -99,6 +100,7 @@ class DumpStatus:
     requested_by: str
     tasks: tuple[TaskStatus, ...]
     refused: tuple[Json, ...] = ()
+    signal: str | None = None
 
     @property
     def rows(self) -> int:
@@ -159,6 +161,7 @@ class DumpStatus:
             "error": self.error,
             "requested_at": self.requested_at,
             "requested_by": self.requested_by,
+            "signal": self.signal,
             "refused": list(self.refused),
             "tasks": [t.to_json() for t in self.tasks],
         }

@@ -19,8 +19,9 @@
     │   ├── StateUnavailable         transient: it cannot be reached
     │   ├── VersionConflict          somebody else changed the entry first
     │   └── LeaseLost                our lease is gone or in doubt
-    └── LakeError                    the merge and the lake
-        └── LakeBusy                 another merge holds the lake
+    ├── LakeError                    the merge and the lake
+    │   └── LakeBusy                 another merge holds the lake
+    └── NotToldYet                   transient: a receiver of notices does not take one
 
 Drivers' errors are translated at the edge with the cause chained; no message ever holds a password.
 """
@@ -140,3 +141,9 @@ class LakeError(DblogError):
 
 class LakeBusy(LakeError):
     """Another merge holds the lake path."""
+
+
+class NotToldYet(DblogError):
+    """A receiver of notices has not taken one: it is told again."""
+
+    transient = True

@@ -7,8 +7,10 @@ they travel in column batches.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 
@@ -78,6 +80,27 @@ class WatermarkSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalSeen:
+    """A row was put into the signal table: its first three columns as text. An empty id or type is for who reads it."""
+
+    sequence: int
+    transaction: int
+    id: str
+    type: str
+    data: str | None
+
+    @classmethod
+    def of(cls, sequence: int, transaction: int, row: Sequence[Any]) -> SignalSeen:
+        """The signal of a row: the values of its columns, in their order."""
+        id_, type_, data = [_text(value) for value in [*row, None, None, None][:3]]
+        return cls(sequence, transaction, id_ or "", type_ or "", data)
+
+
+def _text(value: Any) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else None if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
 class Truncated:
     """All rows of a table went away at once."""
 
@@ -130,7 +153,7 @@ class Altered:
     step: Step | None
 
 
-Signal = Altered | Rewritten | Unreadable | WatermarkSeen | Truncated | SchemaSeen
+Signal = Altered | Rewritten | Unreadable | WatermarkSeen | SignalSeen | Truncated | SchemaSeen
 
 
 @dataclass(frozen=True, slots=True)

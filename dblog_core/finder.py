@@ -18,7 +18,7 @@ from dblog_core.interfaces import Lease, StateStore
 class Finder:
     """Unfinished dumps, and their tasks that nobody works on; `dump_id`, `requested_by`: only such dumps."""
 
-    def __init__(self, state: StateStore, dump_id: str | None, requested_by: str | None) -> None:
+    def __init__(self, state: StateStore, dump_id: str | None, requested_by: tuple[str, ...] = ()) -> None:
         self._state, self._dump_id, self._by = state, dump_id, requested_by
 
     def unfinished(self) -> list[DumpStatus]:
@@ -27,7 +27,7 @@ class Finder:
             found = control.unfinished(self._state)
         else:
             found = [d for d in [control.dump(self._state, self._dump_id)] if d.state not in OVER]
-        return [d for d in found if self._by is None or d.requested_by == self._by]
+        return [d for d in found if not self._by or d.requested_by in self._by]
 
     def status(self, dump_id: str) -> DumpStatus:
         """Where a dump stands. Raises RequestError where there is none."""

@@ -81,7 +81,7 @@ class Hold:
 
     def settings(self) -> tuple[str, dict[str, Any]]:
         """State and options of the dump as somebody set them last: one small node, read for every chunk."""
-        return control.settings(self.place.state, self.dump_id)
+        return control.settings(self.place.state, self.dump_id, self.task.table)
 
     def progress(self) -> TaskProgress:
         """How far the task is, as the capture has published it."""

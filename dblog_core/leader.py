@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import control, dump, intake, places, predecessors, requests, stopped
-from dblog_core.config import Config
+from dblog_core import control, intake, places, predecessors, requests, stopped
+from dblog_core.beside import HOUSEKEEPING as HOUSEKEEPING
+from dblog_core.beside import Beside
+from dblog_core.beside import Parts as Parts
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import (
-    DblogError,
     LeaseLost,
     LogPositionLost,
     RequestError,
@@ -20,14 +21,13 @@ from dblog_core.errors import (
     StateError,
     VersionConflict,
 )
-from dblog_core.interfaces import Clock, Json, Lease, LogStream, Source, Spawn, StateStore
+from dblog_core.interfaces import Json, Lease, LogStream
 from dblog_core.requests import WHOLE
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName
 from dblog_core.sealing import Sealing
 from dblog_core.sequencer import Sequencer
-from dblog_core.staging import Staging, compaction
-from dblog_core.staging.compaction import Compactor
+from dblog_core.signals.table import take_in
 from dblog_core.staging.manifest import Manifest
 from dblog_core.stamps import Stamps
 from dblog_core.window import LogOrder, Snapshots
@@ -42,7 +42,6 @@ SHORTEST_READ = 0.001  # seconds: no stream is asked to wait for less
 LINGER = {"normal": 0.02, "low": 0.002}  # seconds for which small transactions gather into one batch, by latency
 SHARE = {"normal": 0.25, "low": 0.5}  # of the time that sealing may take before segments get longer
 STAMPS = 5.0  # seconds between two looks for rows that were changed and no log says so
-HOUSEKEEPING = 1.0  # seconds between two looks at the horizon, the state store and the status
 HAND_OVER = 0.2  # seconds that a change of configuration waits for each thread of the term that ends
 WINDOW_TIMEOUT = 900.0  # seconds after which a window without a high watermark is given up
 
@@ -70,18 +69,6 @@ class CaptureStatus:
     windows: int
     leader: str | None
     error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a term works with."""
-
-    config: Config
-    source: Source
-    staging: Staging
-    state: StateStore
-    clock: Clock
-    spawn: Spawn
 
 
 class Reign(Protocol):
@@ -122,6 +109,7 @@ class Leader:
         self._horizon: tuple[str, str] | None = None
         self._quit = threading.Event()
         self._healed: list[str] = []
+        self._signal_at = 0
 
     def run(self) -> None:
         """Until the capture is to end, or to go on with another configuration.
@@ -164,9 +152,7 @@ class Leader:
         # Before the thread is started: where this fails nothing is left behind.
         self._source.succeed(*predecessors.enter(self._state, self._lease.epoch))
         stream = self._source.open_log(head.position, skip=head.partial)
-        beside = [self._spawn("system-dumps", self._work_system_dumps)]
-        if self._config.staging.compact:
-            beside.append(self._spawn("compaction", self._compact))
+        beside = Beside(self._parts, self._quit).start()
         try:
             self._loop(stream)
         finally:
@@ -322,6 +308,7 @@ class Leader:
     def _publish(self, stream: LogStream) -> None:
         began = self._clock.monotonic()
         self._heal()
+        self._take_in_signals()
         manifest = self._sequencer.seal(self._now())
         if not self._lease.valid():
             raise LeaseLost("the lease was lost while a segment was written", where=self._config.state.url)
@@ -354,6 +341,13 @@ class Leader:
             else:
                 self._healed.append(str(table))
                 self._sequencer.heal(table, dump, since)
+
+    def _take_in_signals(self) -> None:
+        """Puts signals of the log into the inbox. Before the manifest that goes past them: a crash in between has them
+        read again, and their ids are known then."""
+        for seen in self._sequencer.take_signals():
+            self._signal_at = max(self._signal_at + 1, self._now())
+            take_in(self._state, seen, at=self._signal_at)
 
     def _forget_stopped(self) -> None:
         """After the manifest with their dumps: a crash in between has them dumped again."""
@@ -451,17 +445,6 @@ class Leader:
     def _status_json(self) -> dict[str, object]:
         windows = [{"table": w.table, "dump": w.dump, "opened": w.opened} for w in self._sequencer.dumps.open_windows()]
         return {"at": self._now(), "lag_seconds": self._lag(), "rows_per_second": self._rate, "windows": windows}
-
-    def _work_system_dumps(self) -> None:
-        """Works on dumps that the system asked for; a fault here is told, and tried again."""
-        while not self._clock.wait(self._quit, HOUSEKEEPING):
-            try:
-                dump.work(self._config, stop=self._quit, once=True, requested_by=control.SYSTEM)
-            except DblogError as error:
-                log.warning("a dump that the system requested: %s", error)
-
-    def _compact(self) -> None:
-        Compactor(self._staging.handle(), self._clock, grace=compaction.GRACE).run(self._quit)
 
     def _now(self) -> int:
         return int(self._clock.time() * 1e6)

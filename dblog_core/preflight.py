@@ -71,8 +71,10 @@ def _told(look: Callable[[], Iterator[Problem]]) -> Iterator[Problem]:
 def readable_secret(file: Path) -> Iterator[Problem]:
     """A password in clear text in a file that others may read."""
     data = tomllib.loads(file.read_text(encoding="utf-8"))
-    for section, key in (("source", "password"), ("s3", "secret_key")):
-        secret = data.get(section, {}).get(key, "")
+    given = [(data.get(section, {}), key) for section, key in (("source", "password"), ("s3", "secret_key"))]
+    given += [(data.get("signals", {}).get("http", {}), "token"), *((one, "secret") for one in data.get("notify", []))]
+    for section, key in given:
+        secret = section.get(key, "")
         if secret and "${" not in secret and file.stat().st_mode & 0o077:
             yield Problem(
                 f"{file} holds a password, and other users may read it",

@@ -43,11 +43,27 @@ class Typed:
 
 
 @dataclass(frozen=True, slots=True)
+class Literal:
+    """A filter's value as SQL spells it: text in quotes, or a number, true or false without.
+
+    It is taken only where SQL compares it as what it is: a number with text, say, is compared by rules of each server.
+    """
+
+    text: str
+    quoted: bool
+
+
+TableFilters = tuple[str, tuple[tuple[str, str, Any], ...]]
+"""A SCHEMA.TABLE name or pattern, and filters of its tables alone, as `DumpRequest.filters`."""
+
+
+@dataclass(frozen=True, slots=True)
 class DumpRequest:
     """What a user asks for; None: the configuration's value, or what suits the table.
 
     `tables`: SCHEMA.TABLE names or patterns (None: all); keys and range ends are JSON, both ends included; `filters`:
-    (column, operator, JSON value or `Typed`), all of which a row must pass; `ranges`: tasks to cut a table into.
+    (column, operator, JSON value, `Typed` or `Literal`), all of which a row must pass; `table_filters`: more of them,
+    of single tables; `ranges`: tasks to cut a table into; `chunk_by`: the column that chunks are to be cut by.
     """
 
     tables: tuple[str, ...] | None
@@ -55,7 +71,9 @@ class DumpRequest:
     key_from: Any = None
     key_to: Any = None
     filters: tuple[tuple[str, str, Any], ...] = ()
+    table_filters: tuple[TableFilters, ...] = ()
     ranges: int | None = None
+    chunk_by: str | None = None
     chunk_size: int | None = None
     workers: int | None = None
     delay: float | None = None
@@ -103,6 +121,34 @@ def submit(
     Reads the boundaries of the ranges from the key's index, which takes its time on a very large table: `on_table` is
     told the name of each. Raises RequestError before anything is filed.
     """
+    found = draft(config, request, requested_by=requested_by, clock=clock, new_id=new_id, on_table=on_table)
+    if state is None:
+        with closing(wiring.open_state(config)) as store:
+            _file(store, found)
+    else:
+        _file(state, found)
+    return found.id
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A dump that is checked and cut, and that nobody sees yet."""
+
+    id: str
+    record: Json
+    tasks: tuple[Json, ...]
+
+
+def draft(
+    config: Config,
+    request: DumpRequest,
+    *,
+    requested_by: str,
+    clock: Clock | None = None,
+    new_id: Callable[[], str] = lambda: secrets.token_hex(3),
+    on_table: Callable[[str], None] = lambda _: None,
+) -> Draft:
+    """The dump that `submit` files. Raises RequestError."""
     options = options_of(config, request)
     wanted, refused, tasks = settled(
         config, request, lambda found: [t for table in _cut(config, request, found, options, on_table) for t in table]
@@ -117,19 +163,18 @@ def submit(
         "requested_by": requested_by,
         "refused": [r.to_json() for r in refused],
     }
-    dump_id = f"{now:%Y%m%dT%H%M%S}-{new_id()}"
-    if state is None:
-        with closing(wiring.open_state(config)) as store:
-            _file(store, dump_id, record, tasks)
-    else:
-        _file(state, dump_id, record, tasks)
-    return dump_id
+    return Draft(f"{now:%Y%m%dT%H%M%S}-{new_id()}", record, tuple(tasks))
 
 
-def _file(state: StateStore, dump_id: str, record: Json, tasks: Sequence[Json]) -> None:
-    for number, task in enumerate(tasks):
-        state.create(f"dumps/{dump_id}/tasks/{number}/task", orjson.dumps({**task, "attempt": 0}))
-    state.create(f"dumps/{dump_id}/request", orjson.dumps(record))  # last: until then nobody sees the dump
+def _file(state: StateStore, found: Draft) -> None:
+    file_tasks(state, found)
+    control.show(state, found.id, found.record)  # last: until then nobody sees the dump
+
+
+def file_tasks(state: StateStore, found: Draft) -> None:
+    """Writes the tasks of a dump that nobody sees before `control.show` is called."""
+    for number, task in enumerate(found.tasks):
+        state.create(f"dumps/{found.id}/tasks/{number}/task", orjson.dumps({**task, "attempt": 0}))
 
 
 # What is asked for ----------------------------------------------------------------------------------------------------
@@ -156,7 +201,8 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[Wanted], list[Re
         raise RequestError(f"keys belong to one table, and {len(shapes)} are asked for", fix="name exactly one table")
     for key in (*request.keys, *_ends(request)):
         key_from_json(key, shapes[0])
-    return [Wanted(s, _filters(request.filters, s)) for s in shapes], refused
+    _check_chunk_key(request, shapes)
+    return [Wanted(s, _filters(_filters_of(request, shapes, s), s)) for s in shapes], refused
 
 
 def settled(
@@ -183,7 +229,7 @@ def _check_shape(request: DumpRequest) -> None:
         raise RequestError("no table is named", fix="name tables, or ask for all of them")
     if request.keys and _ends(request):
         raise RequestError("both keys and a key range are given", fix="give one of the two")
-    if request.keys and request.filters:
+    if request.keys and (request.filters or request.table_filters):
         # What a filter hides would look absent, and an absent key becomes a delete.
         raise RequestError("both keys and filters are given", fix="give one of the two; a filter goes with a key range")
     if request.keys and request.ranges is not None:
@@ -192,10 +238,35 @@ def _check_shape(request: DumpRequest) -> None:
         raise RequestError(f"{len(request.keys)} keys are more than {MAX_KEYS}", fix="dump the table, or a key range")
     if request.ranges is not None and not 1 <= request.ranges <= MOST_RANGES:
         raise RequestError(f"{request.ranges} ranges", fix=f"give a number from 1 to {MOST_RANGES}")
-    for column, operator, _ in request.filters:
+    for column, operator, _ in [f for each in (request.filters, *(f for _, f in request.table_filters)) for f in each]:
         if operator not in filters.OPERATORS:
             fix = f"operators are {', '.join(filters.OPERATORS)}"
             raise RequestError(f"the filter on {column} has the unknown operator {operator!r}", fix=fix)
+
+
+def _check_chunk_key(request: DumpRequest, shapes: Sequence[TableSchema]) -> None:
+    """A chunk's rows are told apart, evicted and gone on from by one key. Raises RequestError for another one."""
+    for schema in shapes if request.chunk_by is not None else ():
+        if schema.key != (request.chunk_by,):
+            raise RequestError(
+                f"{schema.table} cannot be cut by {request.chunk_by}: its rows are known by ({', '.join(schema.key)}), "
+                "in the log and in each chunk alike",
+                fix="leave the surrogate key out: any key is cut as the database orders it; or name another key of the "
+                "table under [source.keys], for its log too",
+            )
+
+
+def _filters_of(
+    request: DumpRequest, shapes: Sequence[TableSchema], schema: TableSchema
+) -> tuple[tuple[str, str, Any], ...]:
+    """All filters of a table. Raises RequestError for one of a table that is not asked for."""
+    found = list(request.filters)
+    for pattern, more in request.table_filters:
+        if not any(patterns.matches(s.table, [pattern]) for s in shapes):
+            raise RequestError(f"a condition on {pattern!r}, which is not asked for", fix="name it among the tables")
+        if patterns.matches(schema.table, [pattern]):
+            found += more
+    return tuple(found)
 
 
 def _ends(request: DumpRequest) -> list[Any]:
@@ -256,8 +327,56 @@ def _filters(given: Sequence[tuple[str, str, Any]], schema: TableSchema) -> tupl
     if not given:
         return ()
     columns = {c.name: c for c in schema.columns}
-    typed = [(name, op, _value(value, op, columns.get(name))) for name, op, value in given]
+    typed = [(name, op, _values(value, op, columns.get(name))) for name, op, value in given]
     return filters.parse(typed, schema)
+
+
+def _values(value: Any, operator: str, column: Column | None) -> Any:
+    if isinstance(value, tuple):
+        return [_literal(one, column) for one in value]
+    return _literal(value, column) if isinstance(value, Literal) else _value(value, operator, column)
+
+
+def _literal(value: Literal, column: Column | None) -> Any:
+    """The JSON value of SQL's; a time needs its zone where the column is a point in time."""
+    if column is None:
+        return value.text
+    kind = column.type
+    if not value.quoted:
+        if not any(
+            of(kind) for of in (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+        ):
+            raise _incomparable(value, column, "text in quotes")
+        return json.loads(value.text.lstrip("+"), parse_float=str) if _is_json(value.text) else value.text
+    zoned = not pa.types.is_timestamp(kind) or not kind.tz or _has_zone(value.text)
+    if not zoned:
+        raise _incomparable(value, column, "a time with its zone, such as '2026-11-01T10:00:00Z'")
+    if not any(of(kind) for of in (pa.types.is_string, pa.types.is_date, pa.types.is_timestamp)):
+        raise _incomparable(value, column, "a value of its own type, without quotes")
+    return value.text
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_zone(text: str) -> bool:
+    try:
+        return dt.datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return True  # no time at all: refused as such
+
+
+def _incomparable(value: Literal, column: Column, wanted: str) -> RequestError:
+    return RequestError(
+        f"the filter on {column.name} ({column.source_type}) compares it with {value.text!r}, which has no "
+        "exact meaning",
+        fix=f"give {wanted}",
+    )
 
 
 def _value(value: Any, operator: str, column: Column | None) -> Any:

@@ -25,6 +25,7 @@ from dblog_core.events import (
     Rewritten,
     SchemaSeen,
     Signal,
+    SignalSeen,
     Transaction,
     Truncated,
     Unreadable,
@@ -78,6 +79,7 @@ class Sequencer:
                 self._dumps.rows(event.table, event.offsets, event.xid, event.touches)
         self._schemas, self._altered, self._layouts = dict(head.schemas), Pending(head.altered), dict(head.layouts)
         self._rewritten: dict[TableName, Transaction] = {}
+        self._asked: list[SignalSeen] = []
         self._next = head.last_offset + 1
         self._position, self._partial = head.position, head.partial
         self._log_position, self._commit_time = head.log_position, head.commit_time
@@ -96,7 +98,12 @@ class Sequencer:
     @property
     def dirty(self) -> bool:
         """Whether the segment would hold anything but a position."""
-        return self._next > self._draft.first_offset or self._dumps.changed or bool(self._rewritten) or bool(self._met)
+        return self._next > self._draft.first_offset or self._dumps.changed or self._owes
+
+    @property
+    def _owes(self) -> bool:
+        """Whether something is to be requested or remembered before the log's place moves past it."""
+        return bool(self._rewritten) or bool(self._met) or bool(self._asked)
 
     @property
     def places_chunks(self) -> bool:
@@ -155,6 +162,11 @@ class Sequencer:
     def take_unreadable(self) -> dict[str, str]:
         """Tables whose rows are passed over since the last call, and why, as the log has told."""
         taken, self._met = self._met, {}
+        return taken
+
+    def take_signals(self) -> list[SignalSeen]:
+        """Rows that were put into the signal table since the last call, in log order."""
+        taken, self._asked = self._asked, []
         return taken
 
     def heal(self, table: TableName, dump: str, since: Transaction) -> None:
@@ -270,6 +282,8 @@ class Sequencer:
             case Rewritten():
                 self._dumps.altered(signal.table)  # chunks that are being read may hold rows that are gone
                 self._rewritten[signal.table] = transaction
+            case SignalSeen():
+                self._asked.append(signal)
             case WatermarkSeen():
                 self._watermark(watermark.parse(signal.payload), transaction)
 

@@ -62,7 +62,7 @@ class SparkCrew:
 
     def __init__(self, spark: SparkSession, state: StateStore, dump_id: str | None, stop: threading.Event) -> None:
         self._context, self._stop, self._dump = spark.sparkContext, stop, dump_id
-        self._finder, self._starters = Finder(state, dump_id, None), entry.Starters()
+        self._finder, self._starters = Finder(state, dump_id), entry.Starters()
         self._said: dict[str, str] = {}
         self._seen: set[str] = set() if dump_id is None else {dump_id}
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dblog_core.commands.options import address
 from dblog_core.commands.session import Session, note, session_of, stopping
 from dblog_core.config import LOOPBACK, Config, load
 from dblog_core.errors import ConfigError
@@ -44,7 +44,7 @@ def metrics(
     if not listen:
         typer.echo(generate_latest(registry).decode(), nl=False)
         return
-    host, port = _address(listen)
+    host, port = address(listen)
     if bool(certificate) != bool(key) or (authority and not certificate):
         raise ConfigError("TLS needs both --tls-cert and --tls-key", where="metrics", fix="give both files")
     if host not in LOOPBACK and not certificate:
@@ -79,10 +79,3 @@ def _configs(session: Session, directory: Path | None) -> list[Config]:
     if not files:
         raise ConfigError("there is no TOML file", where=str(directory), fix="name the directory of the sources' files")
     return [load(file) for file in files]
-
-
-def _address(listen: str) -> tuple[str, int]:
-    found = re.fullmatch(r"\[?(?P<host>[^\[\]]+?)\]?:(?P<port>\d{1,5})", listen)
-    if found is None or int(found["port"]) > 65_535:
-        raise ConfigError(f"{listen!r} is no HOST:PORT", where="--listen", fix="such as 127.0.0.1:9178")
-    return found["host"], int(found["port"])

@@ -1,13 +1,15 @@
-"""Values that options and settings are typed as: on and off, and sizes in bytes."""
+"""Values that options and settings are typed as: on and off, sizes in bytes, addresses."""
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import Any
 
 import typer
 
 from dblog_core import sizes
+from dblog_core.errors import ConfigError
 
 
 class OnOff(Enum):
@@ -35,3 +37,11 @@ def size(text: Any) -> Size:
         return Size(sizes.parse(str(text)))
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} {error}") from None
+
+
+def address(listen: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT. Raises ConfigError."""
+    found = re.fullmatch(r"\[?(?P<host>[^\[\]]+?)\]?:(?P<port>\d{1,5})", listen)
+    if found is None or int(found["port"]) > 65_535:
+        raise ConfigError(f"{listen!r} is no HOST:PORT", where="--listen", fix="such as 127.0.0.1:9178")
+    return found["host"], int(found["port"])

@@ -16,7 +16,7 @@ import orjson
 import typer
 from rich.console import Console
 
-from dblog_core.config import Config, load
+from dblog_core.config import Config, load, secrets_of
 from dblog_core.errors import ConfigError
 
 FAILED, WRONG_USE = 1, 2
@@ -44,7 +44,7 @@ class Session:
         config = load(self.file)
         if config.source.airflow_connection is not None:
             config = _with_airflow(config)
-        self.secrets = tuple(s.get_secret_value() for s in (config.source.password, config.s3.secret_key))
+        self.secrets = secrets_of(config)
         return config
 
     def result(self, data: Any, text: str) -> None:

@@ -68,7 +68,7 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
     """The engine's parts are the simulated ones, and its ids come from the seed."""
     ids = random.Random(world.seed)
 
-    def system_dumps(config: Config, *, stop: Any, requested_by: str, **_: Any) -> None:
+    def system_dumps(config: Config, *, stop: Any, requested_by: tuple[str, ...], **_: Any) -> None:
         spawn = world.simulation.spawn
         dump.work_here(config, stop=stop, clock=world.clock, requested_by=requested_by, spawn=spawn)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.config import Config, ConfigError, json_schema, load
+from dblog_core.config import Config, ConfigError, json_schema, load, secrets_of
 from dblog_core.schema import TableName
 
 SOURCE = """
@@ -317,3 +317,57 @@ def test_a_policy_that_is_none_or_of_no_captured_table_is_a_fault_in_its_place(f
     found = faults(file, text)
     assert '[lake.tables."shop.or*"] schema_changes: is none of the possible values' in found
     assert '[lake.tables."shopp.orders"]: is no table of this capture' in found
+
+
+SIGNALS = """
+[signals]
+table = "shop.dblog_signal"
+file = "requests.jsonl"
+[signals.http]
+token = "hunter2secret"
+[[notify]]
+name = "ops"
+to = "webhook"
+url = "https://ops.example/hook"
+secret = "hunter2secret"
+"""
+
+
+def test_the_signal_table_is_known_to_who_reads_the_log(file: Path) -> None:
+    file.write_text(SOURCE + REST + SIGNALS)
+    config = load(file)
+    assert config.source.signal_table == "shop.dblog_signal" and config.signals.any
+    assert config.signals.file == file.parent / "requests.jsonl"
+    assert config.signals.http is not None and config.signals.http.listen == "127.0.0.1:9179"
+    assert "hunter2secret" not in repr(config) and set(secrets_of(config)) == {"hunter2secret", ""}
+    file.write_text(SOURCE + REST)
+    assert not load(file).signals.any
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        ('file = "', 'topic = "', "[signals] topic: is not known"),
+        ('token = "hunter2secret"', 'token = ""', "[signals.http] token: is empty"),
+        ('token = "hunter2secret"', 'listen = "127.0.0.1:1"', "[signals.http] token"),
+        ('token = "', 'listen = "0.0.0.0:9179"\ntoken = "', "in clear text over the network"),
+        ('token = "', 'tls_cert = "none.pem"\ntoken = "', "tls_cert: is given without tls_key"),
+        ("shop.dblog_signal", "shop.dblog_watermark", "is the watermark table"),
+        ('url = "https://ops.example/hook"', "", "[notify] entry 1, url: is missing"),
+        ("https://ops", "ftp://ops", "[notify] entry 1, url"),
+        ('to = "webhook"', 'to = "log"', "url: has no meaning for a log"),
+        ('secret = "', 'tls_ca = "none.pem"\nsecret = "', "names a file that does not exist"),
+        ('name = "ops"', 'name = "ops"\nevents = ["done"]', "[notify] entry 1, events"),
+    ],
+)
+def test_faults_of_signals_and_notices_are_told_in_their_place(file: Path, before: str, after: str, what: str) -> None:
+    assert before in SIGNALS
+    # The default of the watermark table is not written down: what is compared is what is.
+    source = SOURCE + 'watermark_table = "shop.dblog_watermark"\n'
+    assert what in faults(file, source + REST + SIGNALS.replace(before, after))
+
+
+def test_a_read_only_source_has_no_signal_table_and_two_channels_no_name_in_common(file: Path) -> None:
+    told = faults(file, SOURCE + "read_only = true\n" + REST + SIGNALS + SIGNALS[SIGNALS.index("[[notify]]") :])
+    assert "[signals] table: is read from the log of a source that others write" in told
+    assert "[notify] entry 2, name: stands there twice" in told

@@ -98,10 +98,36 @@ def test_the_engine_knows_no_implementation() -> None:
     """Only wiring.py does; everything else asks the Protocols of interfaces.py."""
     files = [
         ROOT / "dblog_core" / f"{name}.py"
-        for name in ("capture", "dump", "control", "requests", "ranges", "plans", "sequencer", "config")
+        for name in (
+            "capture",
+            "dump",
+            "control",
+            "requests",
+            "ranges",
+            "plans",
+            "sequencer",
+            "config",
+            "leader",
+            "beside",
+        )
     ]
     rooms = {"dblog_core.sources", "dblog_core.outputs", "dblog_core.local", "dblog_core.airflow"}
     assert offending([f for f in files if f.exists()], rooms) == {}
+
+
+def test_signals_and_notices_are_beside_the_path_of_a_row() -> None:
+    """They file requests and look at the state store; what moves rows knows them only where a term begins."""
+    rows = {f"dblog_core.{room}" for room in ("sources", "outputs", "staging", "storage", "sequencer", "capture")}
+    others = rows | {"dblog_core.state", "dblog_core.local", "dblog_core.airflow"}
+    assert offending(sources("dblog_core/signals", "dblog_core/notices"), others) == {}
+    files = [f for f in sources("dblog_core") if f.stem not in ("leader", "beside") and f.parent.stem != "commands"]
+    ours = [f for f in files if f.parent.stem not in ("signals", "notices") and f.stem != "cli"]
+    assert offending(ours, {"dblog_core.signals", "dblog_core.notices"}) == {}
+
+
+def test_what_is_told_is_found_without_effects() -> None:
+    files = [ROOT / "dblog_core" / f"{name}.py" for name in ("notices/news", "signals/conditions", "signals/message")]
+    assert offending(files, EFFECTS | {"dblog_core.state", "dblog_core.control"}, at_run_time=True) == {}
 
 
 def test_vocabulary_and_logic_are_pure() -> None:

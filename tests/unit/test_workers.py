@@ -76,7 +76,7 @@ def finder(world: World) -> tuple[Finder, Workplace]:
     place = Workplace(
         world.config, world.state, world.source, world.staging, gauge, world.clock, world.stop, world.new_id
     )
-    return Finder(world.state, None, None), place
+    return Finder(world.state, None), place
 
 
 def take(world: World) -> Hold | None:

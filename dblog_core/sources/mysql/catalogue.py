@@ -18,11 +18,13 @@ from dblog_core.sources.mysql.connection import rows
 
 
 class TableFilter:
-    """The configuration's patterns, of which only `*` and `?` are special. The watermark table is never wanted."""
+    """The configuration's patterns, of which only `*` and `?` are special. The tables of our own are never
+    wanted: `watermarks`, and `signals` (None: there is none)."""
 
     def __init__(self, config: SourceConfig) -> None:
         self.patterns, self.columns = config.tables, config.columns
         self.watermarks = TableName.parse(config.watermark_table)
+        self.signals = TableName.parse(config.signal_table) if config.signal_table else None
         self._expressions = [expression(pattern) for pattern in config.tables]
         self._any_case = [re.compile(e.pattern, e.flags | re.IGNORECASE) for e in self._expressions]
         self._schemas = [expression(pattern.partition(".")[0]) for pattern in config.tables]
@@ -31,9 +33,13 @@ class TableFilter:
     def wants(self, table: TableName) -> bool:
         known = self._known.get(table)
         if known is None:
-            known = table != self.watermarks and any(e.fullmatch(str(table)) for e in self._expressions)
+            known = not self.ours(table) and any(e.fullmatch(str(table)) for e in self._expressions)
             self._known[table] = known
         return known
+
+    def ours(self, table: TableName) -> bool:
+        """Whether its rows are for us, and for nobody behind us."""
+        return table in (self.watermarks, self.signals)
 
     def may_want(self, table: TableName) -> bool:
         """Whether a statement that names this table may be about a wanted one: some servers do not mind the case."""

@@ -41,7 +41,7 @@ def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
         if is_mariadb(connection) != (config.kind == "mariadb"):
             other = "mysql" if config.kind == "mariadb" else "mariadb"
             return [*found, Problem(f"the server is {other}, not {config.kind}", f'set source.kind = "{other}"')]
-        for part in (_version, _settings, _log, _tables, _watermarks, _xa):
+        for part in (_version, _settings, _log, _tables, _watermarks, _signals, _xa):
             found += _guarded(part, connection, config, tables)
     return found
 
@@ -240,6 +240,27 @@ def _watermarks(connection: Connection[Any], config: SourceConfig, tables: Table
             f"{grant} or let an administrator run: {create_statement(table).replace('%%', '%')};"
             f" and {grant.replace('CREATE, ', '')}",
         )
+
+
+_TEXT = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json")
+_COLUMNS = """SELECT DATA_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s
+ORDER BY ORDINAL_POSITION"""
+
+
+def _signals(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
+    """The signal table is made by an administrator: who may write it may request dumps."""
+    if (name := tables.signals) is None:
+        return
+    shown = qualified(name).replace("%%", "%")
+    make = f"CREATE TABLE {shown} (id varchar(255) PRIMARY KEY, type varchar(64) NOT NULL, data text)"
+    kinds = [str(row[0]).lower() for row in rows(connection, _COLUMNS, (name.schema, name.name))]
+    if not kinds:
+        yield Problem(
+            f"the signal table {name} is missing, or {config.user} cannot see it",
+            f"{make}; GRANT SELECT ON {shown} TO {_account(connection)}; GRANT INSERT to those who may request dumps",
+        )
+    elif len(kinds) < 3 or any(kind not in _TEXT for kind in kinds[:3]):
+        yield Problem(f"{name} is no signal table: its first three columns are to be text", f"rename it, and {make}")
 
 
 def _xa(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:

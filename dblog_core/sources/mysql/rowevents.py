@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dblog_core.config import ColumnRules
 from dblog_core.events import CREATE, DELETE, UPDATE
@@ -96,6 +97,16 @@ def watermarks(
     found.add(op, memoryview(body)[at:end])
     found.count()
     return [str(payload) for payload in found.after(zero_dates).field("payload").to_pylist()]
+
+
+def inserted(version: TableVersion, op: str, body: Buffer, at: int) -> list[list[Any]]:
+    """The rows that an event inserts, each the values of its columns in their order; of other events none."""
+    if op != CREATE:
+        return []
+    found = RowEvents(version)
+    found.add(op, memoryview(body)[at:])
+    found.count()
+    return [list(row.values()) for row in found.after("null").to_pylist()]
 
 
 def fix_of(error: UnsupportedType) -> str:

@@ -37,7 +37,7 @@ class TableNumbers:
     def take(self, body: bytes) -> bool:
         """Takes a TABLE_MAP; whether its rows are wanted. Raises UnsupportedType."""
         head = tablemap.head(body)
-        wanted = head.table == self._tables.watermarks or self._tables.wants(head.table)
+        wanted = self._tables.ours(head.table) or self._tables.wants(head.table)
         described = self._versions.of(body, head.table) if wanted else head.table
         if self._known.get(head.table_id) != described:
             self._known[head.table_id] = described

@@ -21,6 +21,7 @@ from dblog_core.events import (
     LogBatch,
     Rewritten,
     SchemaSeen,
+    SignalSeen,
     Truncated,
     WatermarkSeen,
 )
@@ -486,6 +487,9 @@ class LogState:
         if version.schema.table == self._tables.watermarks:
             self._watermarks(version, group, op, body, at)
             return
+        if version.schema.table == self._tables.signals:
+            self._signals(version, group, op, body, at)
+            return
         self._see_shape(version, group)
         self._numbers.usual[table_id] = version
         self._rows_at(version, group, op, body, at, len(body))
@@ -512,3 +516,8 @@ class LogState:
         for payload in rowevents.watermarks(version, op, body, at, self._zero_dates):
             index = self._batch.transaction(group.transaction)
             self._batch.signal(WatermarkSeen(self._batch.next_sequence, index, payload))
+
+    def _signals(self, version: TableVersion, group: Group, op: str, body: bytes, at: int) -> None:
+        for row in rowevents.inserted(version, op, body, at):
+            index = self._batch.transaction(group.transaction)
+            self._batch.signal(SignalSeen.of(self._batch.next_sequence, index, row))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dblog_core.alterations import Layout
 from dblog_core.errors import UnknownLogEvent
@@ -10,6 +11,7 @@ from dblog_core.events import (
     LogBatch,
     SchemaSeen,
     Signal,
+    SignalSeen,
     TableChanges,
     Transaction,
     Truncated,
@@ -95,6 +97,11 @@ class Assembly:
     def watermark(self, payload: str) -> None:
         sequence = self._next()
         self._signals.append(WatermarkSeen(sequence, self.transaction, payload))
+
+    def signal(self, row: Sequence[Any]) -> None:
+        """A row of the signal table, its values in column order."""
+        sequence = self._next()
+        self._signals.append(SignalSeen.of(sequence, self.transaction, row))
 
     def schema(self, schema: TableSchema, layout: Layout | None = None) -> None:
         """From here on the table's rows have this shape."""

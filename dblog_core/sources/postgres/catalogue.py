@@ -97,9 +97,14 @@ def watermark_table(config: SourceConfig) -> TableName:
     return TableName.parse(config.watermark_table)
 
 
+def signal_table(config: SourceConfig) -> TableName | None:
+    return TableName.parse(config.signal_table) if config.signal_table else None
+
+
 def wanted(name: TableName, config: SourceConfig) -> bool:
-    """Whether a pattern of the configuration matches the table. The watermark table is never one of them."""
-    return name != watermark_table(config) and any(matches(name, pattern) for pattern in config.tables)
+    """Whether a pattern of the configuration matches the table. The tables of our own are none of them."""
+    ours = (watermark_table(config), signal_table(config))
+    return name not in ours and any(matches(name, pattern) for pattern in config.tables)
 
 
 def matches(name: TableName, pattern: str) -> bool:

@@ -75,6 +75,7 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     for table in tables:
         yield from _table(connection, config, table)
     yield from _watermarks(connection, config)
+    yield from _signals(connection, config)
     if config.plugin == "pgoutput":
         yield from _publication(connection, config, usable(connection, config))
     yield from _slot(connection, config)
@@ -181,6 +182,25 @@ def _watermarks(connection: Connection, config: SourceConfig) -> Iterator[Proble
             f"{name} is not a watermark table of ours",
             _sql(connection, "set watermark_table to another name, or DROP TABLE {}", identifier(name)),
         )
+
+
+_TEXT = ("text", "character varying", "character", "json")
+
+
+def _signals(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
+    """The signal table is made by an administrator: who may write it may request dumps."""
+    if (name := catalogue.signal_table(config)) is None:
+        return
+    columns = "(id varchar(255) PRIMARY KEY, type varchar(64) NOT NULL, data text)"
+    make = _sql(connection, f"CREATE TABLE {{}} {columns}", identifier(name))
+    if (table := catalogue.find_table(connection, name)) is None:
+        yield Problem(
+            f"the signal table {name} is missing", f"{make}; GRANT INSERT ON it to those who may request dumps"
+        )
+        return
+    kinds = [c.source_type.partition("(")[0] for c in table.columns]
+    if len(kinds) < 3 or any(kind not in _TEXT for kind in kinds[:3]) or not table.logged or table.partitioned:
+        yield Problem(f"{name} is no signal table: its first three columns are to be text", f"rename it, and {make}")
 
 
 def _publication(connection: Connection, config: SourceConfig, tables: list[CatalogueTable]) -> Iterator[Problem]:

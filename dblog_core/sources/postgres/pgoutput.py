@@ -24,7 +24,7 @@ from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.postgres import binary_values, types
 from dblog_core.sources.postgres import rowmessages as found
 from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly
-from dblog_core.sources.postgres.catalogue import wanted, watermark_table
+from dblog_core.sources.postgres.catalogue import signal_table, wanted, watermark_table
 from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.streams import EPOCH, Delivery, Streams
@@ -103,6 +103,7 @@ class Relations:
         self.versions: list[TableSchema] = []
         self.names: dict[int, TableName] = {}
         self.watermarks: dict[int, int] = {}  # number of the payload column
+        self.signals: set[int] = set()
         self._codes: dict[int, int] = {}
         self._current: dict[TableName, int] = {}
         self._arrays: tuple[Int64s, Int64s] | None = None
@@ -114,6 +115,10 @@ class Relations:
     def watermark(self, oid: int, name: TableName, payload: int) -> None:
         self._set(oid, name, found.SINGLY)
         self.watermarks[oid] = payload
+
+    def signal(self, oid: int, name: TableName) -> None:
+        self._set(oid, name, found.SINGLY)
+        self.signals.add(oid)
 
     def unreadable(self, oid: int, name: TableName) -> bool:
         """Whether the table could be read until now."""
@@ -145,6 +150,7 @@ class Relations:
 
     def _set(self, oid: int, name: TableName, code: int) -> None:
         self.watermarks.pop(oid, None)
+        self.signals.discard(oid)
         self.names[oid] = name
         self._codes[oid] = code
         self._arrays = None
@@ -333,6 +339,8 @@ class PgoutputDecoder:
         if relation.table == watermark_table(self._config):
             payload = [name for name, *_ in relation.columns].index("payload")
             self._relations.watermark(relation.oid, relation.table, payload)
+        elif relation.table == signal_table(self._config):
+            self._relations.signal(relation.oid, relation.table)
         elif not wanted(relation.table, self._config):
             self._relations.stranger(relation.oid, relation.table)
         else:
@@ -387,7 +395,7 @@ class PgoutputDecoder:
         if code == found.STRANGER:
             return
         if code == found.SINGLY:
-            self._watermark(oid, message)
+            (self._signal if oid in self._relations.signals else self._watermark)(oid, message)
             return
         if code == found.UNREADABLE and self._assembly.open is not None:
             self._assembly.pass_over()
@@ -404,6 +412,10 @@ class PgoutputDecoder:
                 "the watermark table holds a row without a payload", where=self._where(), fix="only dblog may write it"
             )
         self._assembly.watermark(payload.decode())
+
+    def _signal(self, oid: int, message: bytes) -> None:
+        if message[:1] == b"I":
+            self._assembly.signal(one_row(message))
 
     def _truncate(self, message: bytes) -> None:
         count = int.from_bytes(message[1:5])

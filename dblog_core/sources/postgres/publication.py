@@ -11,7 +11,7 @@ from psycopg2 import sql
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.schema import TableName
-from dblog_core.sources.postgres.catalogue import CatalogueTable, watermark_table
+from dblog_core.sources.postgres.catalogue import CatalogueTable, find_table, signal_table, watermark_table
 from dblog_core.sources.postgres.connection import Connection, execute, rows
 from dblog_core.sources.postgres.watermarks import identifier
 
@@ -40,6 +40,9 @@ class Publication:
 
 def find_publication(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> Publication:
     wanted = [table.name for table in tables] + [watermark_table(config)]
+    signals = signal_table(config)
+    if signals is not None and find_table(connection, signals) is not None:  # others make it, and may drop it
+        wanted.append(signals)
     found = rows(connection, _PUBLICATION, (config.publication,))
     if not found:
         return Publication(False, False, (), tuple(wanted))

@@ -18,7 +18,7 @@ from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.events import LogBatch, Transaction
 from dblog_core.schema import TableName
 from dblog_core.sources.postgres.batch import Assembly
-from dblog_core.sources.postgres.catalogue import wanted, watermark_table
+from dblog_core.sources.postgres.catalogue import signal_table, wanted, watermark_table
 from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.shapes import Json, Shapes, Version
@@ -40,7 +40,7 @@ class Wal2jsonDecoder:
         self._config = config
         self._assembly = assembly
         self._shapes = shapes
-        self._watermarks = watermark_table(config)
+        self._watermarks, self._signals = watermark_table(config), signal_table(config)
         self._names: dict[tuple[str, str], TableName | None] = {}  # None: a table that nobody asked for
         self._versions: dict[TableName, Version] = {}
         self._filled: list[Version] = []  # versions with rows of this batch
@@ -68,7 +68,8 @@ class Wal2jsonDecoder:
             "include-domain-data-type": "true",
             "include-pk": "true",
         }
-        filters = [_filter(pattern) for pattern in (*self._config.tables, _exact(self._watermarks))]
+        ours = [_exact(name) for name in (self._watermarks, self._signals) if name is not None]
+        filters = [_filter(pattern) for pattern in (*self._config.tables, *ours)]
         if None not in filters:
             options["add-tables"] = ",".join(dict.fromkeys(str(text) for text in filters))
         return options
@@ -117,7 +118,7 @@ class Wal2jsonDecoder:
 
     def _truncate(self, record: Json) -> None:
         name = self._name(record)
-        if name is not None and name is not self._watermarks:
+        if name is not None and name not in (self._watermarks, self._signals):
             self._assembly.truncated(name)
 
     def _change(self, record: Json) -> None:
@@ -126,6 +127,10 @@ class Wal2jsonDecoder:
             return
         if name is self._watermarks:
             self._watermark(record)
+            return
+        if name is self._signals:
+            if record["action"] == "I":
+                self._assembly.signal([c["value"] for c in record["columns"]])
             return
         version = self._version(name, record)
         if why := version.fault(record):
@@ -171,13 +176,12 @@ class Wal2jsonDecoder:
         self._assembly.watermark(payload)
 
     def _name(self, record: Json) -> TableName | None:
-        """The table, None if nobody asked for it; the watermark table is always the same object."""
+        """The table, None if nobody asked for it; a table of our own is always the same object."""
         pair = record["schema"], record["table"]
         if pair not in self._names:
             name = TableName(*pair)
-            self._names[pair] = (
-                self._watermarks if name == self._watermarks else name if wanted(name, self._config) else None
-            )
+            ours = {table: table for table in (self._watermarks, self._signals) if table is not None}
+            self._names[pair] = ours.get(name, name if wanted(name, self._config) else None)
         return self._names[pair]
 
     def _where(self) -> str:

@@ -1,0 +1,98 @@
+"""What runs beside a leader's loop, each in a thread of its own: dumps without a worker, compaction, signals, notices.
+
+None of them holds the log up, and a fault of theirs ends no term: it is told, and tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from dblog_core import control, dump, recent_errors
+from dblog_core.config import ChannelConfig, Config
+from dblog_core.errors import DblogError
+from dblog_core.interfaces import Clock, Running, Source, Spawn, StateStore
+from dblog_core.notices.follower import Follower
+from dblog_core.signals.desk import Desk
+from dblog_core.signals.file import SignalFile
+from dblog_core.staging import Staging, compaction
+from dblog_core.staging.compaction import Compactor
+
+log = logging.getLogger(__name__)
+
+HOUSEKEEPING = 1.0  # seconds between two looks at the horizon, the state store and the status
+LONGEST = 60.0  # seconds between two attempts to tell a receiver that does not take a notice
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a term works with."""
+
+    config: Config
+    source: Source
+    staging: Staging
+    state: StateStore
+    clock: Clock
+    spawn: Spawn
+
+
+class Beside:
+    """The threads of one term, until `quit_` is set."""
+
+    def __init__(self, parts: Parts, quit_: threading.Event) -> None:
+        self._parts, self._quit = parts, quit_
+        self._config, self._state, self._clock = parts.config, parts.state, parts.clock
+
+    def start(self) -> list[Running]:
+        return [self._parts.spawn(name, work) for name, work in self._works()]
+
+    def _works(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        yield "system-dumps", self._work_on_dumps
+        if self._config.staging.compact:
+            yield "compaction", self._compact
+        if self._config.signals.any:
+            yield "signals", self._carry_out_signals
+        for channel in self._config.notify:
+            yield f"notices-{channel.name}", partial(self._tell_of_dumps, channel)
+
+    def _work_on_dumps(self) -> None:
+        """Works on dumps that the system or a signal asked for, and that no command works on."""
+        while not self._clock.wait(self._quit, HOUSEKEEPING):
+            try:
+                dump.work(self._config, stop=self._quit, once=True, requested_by=(control.SYSTEM, control.SIGNAL))
+            except DblogError as error:
+                log.warning("a dump that the system or a signal requested: %s", error)
+
+    def _compact(self) -> None:
+        Compactor(self._parts.staging.handle(), self._clock, grace=compaction.GRACE).run(self._quit)
+
+    def _carry_out_signals(self) -> None:
+        """Takes in what others have appended to a file, and carries out what lies in the inbox."""
+        looks = [Desk(self._config, self._state, self._clock).look]
+        if (file := self._config.signals.file) is not None:
+            looks.insert(0, SignalFile(file, self._state, self._clock).look)
+        while not self._clock.wait(self._quit, HOUSEKEEPING):
+            for look in looks:
+                try:
+                    look()
+                except DblogError as error:
+                    self._trouble("signals", error)
+
+    def _tell_of_dumps(self, channel: ChannelConfig) -> None:
+        """What happens to dumps, to whom the configuration names."""
+        follower, wait = Follower(channel, self._config.source.name, self._state, self._clock), HOUSEKEEPING
+        while not self._clock.wait(self._quit, wait):
+            try:
+                follower.look(self._quit)
+                wait = HOUSEKEEPING
+            except DblogError as error:
+                wait = min(2 * wait, LONGEST)
+                self._trouble(f"notify {channel.name}", error)
+
+    def _trouble(self, part: str, error: DblogError) -> None:
+        """Told, and shown by `status`."""
+        log.warning("%s: %s", part, error)
+        recent_errors.record(self._state, part, error, self._clock.time())

@@ -1,0 +1,90 @@
+"""`dblog serve` and `dblog signals`: take signals by HTTP; what has become of signals."""
+
+from __future__ import annotations
+
+import datetime as dt
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dblog_core.commands.options import address
+from dblog_core.commands.session import JsonFlag, note, session_of, stopping
+from dblog_core.commands.tables import aligned
+from dblog_core.config import LOOPBACK
+from dblog_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dblog_core.config import HttpConfig
+    from dblog_core.signals.endpoint import Endpoint, Signals
+
+_KEPT = ("id", "type", "channel", "state", "dump", "what", "error", "fix", "at")
+
+
+def serve(
+    context: typer.Context,
+    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="In place of the configuration's.")] = "",
+) -> None:
+    """Take signals by HTTP, until stopped.
+
+    `[signals.http]` of the configuration says where, and for which token. POST /signals files a signal, which the
+    capture carries out; GET /signals/ID tells what has become of it.
+
+    \b
+    Examples:
+      dblog --config shop.toml serve
+      dblog --config shop.toml serve --listen 127.0.0.1:9180
+    """
+    from dblog_core.clock import SystemClock
+    from dblog_core.signals.endpoint import Signals
+    from dblog_core.wiring import open_state
+
+    config = session_of(context).config()
+    if (http := config.signals.http) is None:
+        raise ConfigError("there is no token", where="[signals.http]", fix='add [signals.http] with token = "${ENV}"')
+    host, port = address(listen or http.listen)
+    if host not in LOOPBACK and not http.tls_cert:
+        what = f"{host} is reached over the network, where the token would go in clear text"
+        raise ConfigError(what, where="--listen", fix="give tls_cert and tls_key in [signals.http]")
+    with closing(open_state(config)) as state:
+        endpoint = _opened(Signals(config, state, SystemClock()), host, port, http)
+        with closing(endpoint), stopping() as stop:
+            shown = f"[{host}]" if ":" in host else host
+            note(f"signals at http{'s' if http.tls_cert else ''}://{shown}:{endpoint.port}/signals")
+            stop.wait()
+
+
+def _opened(signals: Signals, host: str, port: int, http: HttpConfig) -> Endpoint:
+    from dblog_core.signals.endpoint import Endpoint
+
+    files = {"certificate": str(http.tls_cert or ""), "key": str(http.tls_key or "")}
+    try:
+        return Endpoint(signals, host, port, token=http.token.get_secret_value(), **files)
+    except OSError as error:
+        what = f"cannot listen at {host}:{port}: {error}"
+        raise ConfigError(what, where="[signals.http]", fix="choose another address, or right files") from error
+
+
+def signals(context: typer.Context, json: JsonFlag = False) -> None:
+    """List signals and what has become of them, oldest first.
+
+    \b
+    Example:
+      dblog --config shop.toml signals --json
+    """
+    from dblog_core.signals import inbox
+    from dblog_core.wiring import open_state
+
+    session = session_of(context, json)
+    with closing(open_state(session.config())) as state:
+        found = inbox.every(state)
+    header = ("AT", "ID", "TYPE", "CHANNEL", "STATE", "WHAT")
+    lines = [aligned(header, [*map(_row, found)]) if found else "no signal has come yet"]
+    lines += [f"{one['id']}: {one['error']}\n  fix: {one['fix']}" for one in found if one["error"]]
+    session.result([{name: one[name] for name in _KEPT} for one in found], "\n".join(lines))
+
+
+def _row(record: dict[str, Any]) -> tuple[str, ...]:
+    at = dt.datetime.fromtimestamp(record["at"] / 1e6, dt.UTC)
+    what = record["dump"] or record["what"] or ""
+    return (f"{at:%Y-%m-%d %H:%M:%S}Z", record["id"], record["type"], record["channel"], record["state"], what)

@@ -1,0 +1,37 @@
+"""Where notices go."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import orjson
+
+from dblog_core.config import ChannelConfig
+from dblog_core.interfaces import Json
+
+log = logging.getLogger("dblog.notices")
+log.setLevel(logging.INFO)  # who asks for notices sees them, however quiet the engine is
+
+
+class Channel(Protocol):
+    """A receiver of notices."""
+
+    def tell(self, notice_id: str, notice: Json) -> None:
+        """Hands a notice over; when it returns, the receiver has it. Raises NotToldYet."""
+
+
+class LogChannel:
+    """The log of the process that captures: one JSON object a notice."""
+
+    def tell(self, notice_id: str, notice: Json) -> None:
+        log.info("%s", orjson.dumps(notice).decode())
+
+
+def open_channel(config: ChannelConfig) -> Channel:
+    """The channel of a `[[notify]]`; no connection is made yet."""
+    if config.to == "webhook":
+        from dblog_core.notices.webhook import Webhook
+
+        return Webhook(config)
+    return LogChannel()

@@ -1,0 +1,69 @@
+"""A webhook: each notice is one POST of its JSON, signed, and taken when the receiver answers with 2xx.
+
+Headers: `X-Dblog-Id`, the notice's id, by which a receiver drops repeats; `X-Dblog-Signature`, `sha256=` and the hex
+HMAC-SHA256 of the body under the secret, where there is one. Redirects are not followed: they would have the notice,
+and its signature, go where nobody has said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import ssl
+import urllib.error
+import urllib.request
+from typing import Any
+
+import orjson
+
+from dblog_core.config import ChannelConfig
+from dblog_core.errors import NotToldYet
+from dblog_core.interfaces import Json
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+class Webhook:
+    """One receiver."""
+
+    def __init__(self, config: ChannelConfig) -> None:
+        self._config = config
+        self._opener: urllib.request.OpenerDirector | None = None
+
+    def tell(self, notice_id: str, notice: Json) -> None:
+        body = orjson.dumps(notice)
+        try:
+            # The configuration lets no other scheme than http and https through.
+            request = urllib.request.Request(self._config.url, data=body, headers=self._headers(notice_id, body))  # noqa: S310
+            with self._open().open(request, timeout=self._config.timeout) as answer:
+                if not 200 <= answer.status < 300:
+                    raise self._not_told(f"answers {answer.status}")
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._not_told(f"answers {error.code}") from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise self._not_told(f"does not answer: {getattr(error, 'reason', error)}") from error
+
+    def _headers(self, notice_id: str, body: bytes) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "User-Agent": "dblog", "X-Dblog-Id": notice_id}
+        if secret := self._config.secret.get_secret_value():
+            headers["X-Dblog-Signature"] = f"sha256={hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}"
+        return headers
+
+    def _open(self) -> urllib.request.OpenerDirector:
+        if self._opener is None:
+            authority = str(self._config.tls_ca) if self._config.tls_ca else None
+            context = ssl.create_default_context(cafile=authority)
+            self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirect)
+        return self._opener
+
+    def _not_told(self, what: str) -> NotToldYet:
+        return NotToldYet(
+            f"the receiver {what}",
+            where=f"[[notify]] {self._config.name}",
+            fix="none: it is tried again until it is taken",
+        )

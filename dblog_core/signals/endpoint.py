@@ -1,0 +1,216 @@
+"""Signals by HTTP: `POST /signals` files one, `GET /signals/ID` tells what has become of it. For who has the token.
+
+It only puts signals into the inbox: the capture carries them out, so this process may die at any time. What no
+catalogue is needed for is checked at once, by the same words as later.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import ssl
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+
+from dblog_core import control
+from dblog_core.config import Config
+from dblog_core.errors import DblogError, RequestError
+from dblog_core.interfaces import Clock, Json, StateStore
+from dblog_core.signals import inbox, message
+from dblog_core.signals.file import message_of
+from dblog_core.signals.message import LARGEST
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "http"
+_BODY = 2 * LARGEST  # bytes: data, and its quotes
+_PATIENCE = 10.0  # seconds for a caller to say what it wants
+_CALLERS = 32  # at the same time; more wait
+_POLL = 0.1  # seconds within which it notices that it is to end
+_SHOWN = ("id", "type", "channel", "state", "dump", "what", "error", "fix")
+
+
+class Answer(Exception):
+    """The end of a request, where it is not what it should be."""
+
+    def __init__(self, status: HTTPStatus, error: str, fix: str = "") -> None:
+        super().__init__(error)
+        self.status, self.body = status, {"error": error, "fix": fix}
+
+
+class Signals:
+    """What the endpoint does, without HTTP. State stores of ours serve many threads."""
+
+    def __init__(self, config: Config, state: StateStore, clock: Clock) -> None:
+        self._config, self._state, self._clock = config, state, clock
+        self._last, self._lock = 0, threading.Lock()
+
+    def post(self, body: bytes) -> tuple[HTTPStatus, Json]:
+        """Takes a signal in; one without an id gets one. Raises Answer."""
+        try:
+            found = message_of(_with_id(body))
+            message.translated(found, kind=self._config.source.kind)
+        except RequestError as error:
+            raise Answer(HTTPStatus.BAD_REQUEST, error.reason, error.fix) from error
+        new = inbox.put(self._state, found, channel=CHANNEL, at=self._now())
+        return HTTPStatus.ACCEPTED if new else HTTPStatus.OK, self._shown(self._find(found.id))
+
+    def get(self, signal_id: str) -> Json:
+        """A signal, and the state of its dump. Raises Answer."""
+        return self._shown(self._find(signal_id))
+
+    def _find(self, signal_id: str) -> Json:
+        try:
+            return inbox.find(self._state, signal_id)
+        except RequestError as error:
+            raise Answer(HTTPStatus.NOT_FOUND, error.reason, "give the id that was posted") from error
+
+    def _shown(self, record: Json) -> Json:
+        dump = control.find(self._state, record["dump"]) if record["dump"] else None
+        return {**{name: record[name] for name in _SHOWN}, "dump_state": dump.state if dump else None}
+
+    def _now(self) -> int:
+        with self._lock:
+            self._last = max(self._last + 1, int(self._clock.time() * 1e6))
+            return self._last
+
+
+def _with_id(body: bytes) -> bytes:
+    """Who sends no id cannot send the same signal again."""
+    try:
+        given = orjson.loads(body)
+    except ValueError:
+        return body
+    return orjson.dumps({"id": str(uuid.uuid4()), **given}) if isinstance(given, dict) else body
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection: one request."""
+
+    server: _Server
+    server_version, sys_version = "dblog", ""
+    timeout = _PATIENCE
+
+    def do_POST(self) -> None:
+        self._answered(self._post)
+
+    def do_GET(self) -> None:
+        self._answered(self._get)
+
+    def _post(self) -> tuple[HTTPStatus, Json]:
+        if self.path != "/signals":
+            raise Answer(HTTPStatus.NOT_FOUND, "there is no such place", "POST /signals")
+        return self.server.signals.post(self._body())
+
+    def _get(self) -> tuple[HTTPStatus, Json]:
+        room, _, name = self.path.removeprefix("/").partition("/")
+        if room != "signals" or not name:
+            raise Answer(HTTPStatus.NOT_FOUND, "there is no such place", "GET /signals/ID")
+        return HTTPStatus.OK, self.server.signals.get(unquote(name))
+
+    def _answered(self, do: Callable[[], tuple[HTTPStatus, Json]]) -> None:
+        try:
+            self._check_token()
+            status, body = do()
+        except Answer as answer:
+            status, body = answer.status, answer.body
+        except DblogError as error:
+            log.warning("%s", error)
+            what = "the state store does not answer" if error.transient else "an error that the server's log tells"
+            status, body = HTTPStatus.SERVICE_UNAVAILABLE, {"error": what, "fix": "try again"}
+        self._send(status, body)
+
+    def _check_token(self) -> None:
+        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+        right = hmac.compare_digest(given.strip().encode(), self.server.token)
+        if scheme.lower() != "bearer" or not right:
+            raise Answer(HTTPStatus.UNAUTHORIZED, "no token, or a wrong one", "send Authorization: Bearer TOKEN")
+
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()):
+            raise Answer(HTTPStatus.LENGTH_REQUIRED, "no Content-Length", "send one")
+        if int(length) > _BODY:
+            raise Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {_BODY} bytes", "ask for less at once")
+        return self.rfile.read(int(length))
+
+    def _send(self, status: HTTPStatus, body: Json) -> None:
+        data = orjson.dumps(body) + b"\n"
+        self.close_connection = True
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Connection", "close")
+        if status is HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it that
+        log.info("%s: %s", self.client_address[0], format % args)
+
+
+class _Server(ThreadingHTTPServer):
+    """Threads in a limited number; a handshake is a caller's own affair, and holds nobody else up."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], signals: Signals, token: str, tls: ssl.SSLContext | None) -> None:
+        self.signals, self.token, self._tls = signals, token.encode(), tls
+        self._places = threading.BoundedSemaphore(_CALLERS)
+        if ":" in address[0]:
+            import socket
+
+            self.address_family = socket.AF_INET6
+        super().__init__(address, _Handler)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            request.settimeout(_PATIENCE)
+            if self._tls is not None:
+                request = self._tls.wrap_socket(request, server_side=True)
+            super().process_request_thread(request, client_address)
+        except OSError as error:  # no handshake, or gone in the middle of it
+            log.info("%s: %s", client_address[0], error)
+            self.shutdown_request(request)
+        finally:
+            self._places.release()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._places.acquire()
+        super().process_request(request, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.info("%s: the connection broke: %s", client_address[0], sys.exception())
+
+
+class Endpoint:
+    """A server of signals, from its making to `close`."""
+
+    def __init__(
+        self, signals: Signals, host: str, port: int, *, token: str, certificate: str = "", key: str = ""
+    ) -> None:
+        """Raises OSError where the address, the certificate or the key is no good."""
+        tls = None
+        if certificate:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(certificate, key)
+        self._server = _Server((host, port), signals, token, tls)
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL,), name="signals-http", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,134 @@
+"""Signals in the state store: each once, by its own id, whichever channel brings it and however often.
+
+    signals/KEY      a signal and what has become of it: {"id", "type", "data", "channel", "at": µs UTC, "state",
+                     "dump", "what", "error", "fix"}; KEY is made of the id
+    signals-at/NAME  how far a channel is read that has a place of its own (a file, a topic)
+
+A state is waiting (nobody has looked at it), filing (its dump is cut, and certain to be filed), done or refused. What a
+channel has put here is durable: so the table's place in the log, and the place in a file or topic, only move past a
+signal that is here. Read again after a crash, its id is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+import orjson
+
+from dblog_core import nodes
+from dblog_core.errors import RequestError, VersionConflict
+from dblog_core.interfaces import Json, StateStore
+from dblog_core.signals.message import IGNORED, LARGEST, LONGEST_ID, Message
+
+WAITING, FILING, DONE, REFUSED = "waiting", "filing", "done", "refused"
+OVER = frozenset({DONE, REFUSED})
+KEPT = 30 * 86_400 * 10**6  # µs for which an id is remembered once its signal is over
+_ROOT = "signals"
+_PLACES = "signals-at"
+_SAFE = re.compile(r"[^A-Za-z0-9_-]+")
+_CUT = "the signal was too long to be kept"
+
+
+def key(signal_id: str) -> str:
+    """A node's name for an id: part of it, for people, and its digest."""
+    return f"{slug(signal_id)}-{hashlib.sha256(signal_id.encode()).hexdigest()[:16]}"
+
+
+def slug(signal_id: str) -> str:
+    """What of an id may stand in a name."""
+    return _SAFE.sub("-", signal_id).strip("-")[:40] or "signal"
+
+
+def put(state: StateStore, message: Message, *, channel: str, at: int) -> bool:
+    """Takes a signal in; whether it is new. `at`: µs UTC, growing within a channel, which orders them."""
+    if message.type in IGNORED:
+        return False
+    record = _record(message, channel, at)
+    try:
+        state.create(_node(key(message.id)), orjson.dumps(record))
+    except VersionConflict:
+        return False
+    return True
+
+
+def refuse(state: StateStore, signal_id: str, *, channel: str, at: int, error: RequestError) -> None:
+    """Remembers what came as no signal, under an id that is made for it."""
+    record = _record(Message(signal_id, ""), channel, at)
+    record |= {"state": REFUSED, "error": error.reason, "fix": error.fix}
+    try:
+        state.create(_node(key(signal_id)), orjson.dumps(record))
+    except VersionConflict:
+        return
+
+
+def read(state: StateStore, name: str) -> Json | None:
+    """The signal of a node's name; None if there is none."""
+    entry = state.get(_node(name))
+    return None if entry is None else orjson.loads(entry.data)
+
+
+def find(state: StateStore, signal_id: str) -> Json:
+    """The signal of an id. Raises RequestError."""
+    if (found := read(state, key(signal_id))) is None:
+        raise RequestError(f"there is no signal {signal_id!r}", fix="`dblog signals` lists them")
+    return found
+
+
+def names(state: StateStore) -> list[str]:
+    """The nodes of all signals that are remembered."""
+    return state.children(_ROOT)
+
+
+def every(state: StateStore, among: Iterable[str] | None = None) -> list[Json]:
+    """Signals, in the order in which they came."""
+    found = [record for name in (names(state) if among is None else among) if (record := read(state, name)) is not None]
+    return sorted(found, key=lambda record: (record["at"], record["id"]))
+
+
+def change(state: StateStore, record: Json, changes: Json) -> Json | None:
+    """The signal with these changes; None where another has changed it since it was read, who goes on with it."""
+    after: Json = {**record, **changes}
+
+    def unless_changed(now: Json | None) -> Json | None:
+        return after if now == record else now
+
+    return after if nodes.change(state, _node(key(record["id"])), unless_changed) == after else None
+
+
+def forget(state: StateStore, record: Json) -> None:
+    """Its id counts as new again."""
+    state.delete(_node(key(record["id"])))
+
+
+def place(state: StateStore, channel: str) -> Json | None:
+    """How far a channel is read; None at its first look."""
+    entry = state.get(f"{_PLACES}/{channel}")
+    return None if entry is None else orjson.loads(entry.data)
+
+
+def put_place(state: StateStore, channel: str, value: Json) -> None:
+    """All before this place is here."""
+    nodes.change(state, f"{_PLACES}/{channel}", lambda _: value)
+
+
+def _record(message: Message, channel: str, at: int) -> Json:
+    """What is far too long for any signal is not kept, and refused by that."""
+    long = len(message.id) > LONGEST_ID or len(message.type) > LONGEST_ID or len(message.data or "") > LARGEST
+    return {
+        "id": message.id,
+        "type": message.type[:LONGEST_ID],
+        "data": None if long else message.data,
+        "channel": channel,
+        "at": at,
+        "state": REFUSED if long else WAITING,
+        "dump": None,
+        "what": None,
+        "error": _CUT if long else None,
+        "fix": f"give an id of at most {LONGEST_ID} characters, and data of at most {LARGEST}" if long else None,
+    }
+
+
+def _node(name: str) -> str:
+    return f"{_ROOT}/{name}"

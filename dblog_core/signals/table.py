@@ -1,0 +1,30 @@
+"""Signals as rows of a table in the source: they come through the log, and are no lines of the super-changelog.
+
+The capture puts them into the inbox before it publishes the manifest whose place in the log lies behind them. So a
+crash at any moment leaves a signal in the inbox, or in front of the place where the log is read again; found twice, it
+has one id.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from dblog_core.errors import RequestError
+from dblog_core.events import SignalSeen
+from dblog_core.interfaces import StateStore
+from dblog_core.signals import inbox
+from dblog_core.signals.message import Message
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "table"
+
+
+def take_in(state: StateStore, seen: SignalSeen, *, at: int) -> None:
+    """Takes in a row; one without an id is remembered as refused, under an id of its own."""
+    if not seen.id:
+        error = RequestError("a row of the signal table has no id", fix="give each row an id of its own")
+        log.warning("%s", error)
+        inbox.refuse(state, f"row-{at}", channel=CHANNEL, at=at, error=error)
+    elif not inbox.put(state, Message(seen.id, seen.type, seen.data), channel=CHANNEL, at=at):
+        log.info("signal %s was taken in before", seen.id)

@@ -1,0 +1,231 @@
+"""Signals on real servers: through the log of the source, a file and HTTP, with captures that are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from dblog_core import control, requests
+from dblog_core.capture import run_capture
+from dblog_core.config import Config
+from dblog_core.requests import DumpRequest
+from dblog_core.signals import inbox
+from dblog_core.signals.endpoint import Endpoint, Signals
+from dblog_core.wiring import open_source, open_staging, open_state
+from tests.fix_servers import Database
+
+pytestmark = pytest.mark.in_turn
+DEADLINE = 60.0  # seconds: for a machine that does much else at the same time
+TOKEN = "a-token-of-the-test"
+
+
+@pytest.fixture(params=["pgoutput", "wal2json"])
+def plugin(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def lab(database: Database) -> Database:
+    database.execute(
+        "CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, note VARCHAR(50), price DECIMAL(10,2))",
+        "CREATE TABLE b (id INTEGER NOT NULL PRIMARY KEY)",
+        "INSERT INTO a VALUES " + ", ".join(f"({n}, 'note {n % 3}', {n}.50)" for n in range(1, 201)),
+        "INSERT INTO b VALUES (1), (2)",
+        "CREATE TABLE dblog_signal (id VARCHAR(255) PRIMARY KEY, type VARCHAR(64) NOT NULL, data TEXT)",
+    )
+    return database
+
+
+def configured(lab: Database, tmp_path: Path, plugin: str = "pgoutput", **sections: Any) -> Config:
+    given = {"table": f"{lab.schema}.dblog_signal", "file": str(tmp_path / "requests.jsonl"), "http": {"token": TOKEN}}
+    source = {"plugin": plugin} if lab.kind == "postgres" else {}
+    return lab.config(tmp_path, signals=given, source=source, **sections)
+
+
+def row(lab: Database, id_: str, type_: str, data: Any) -> str:
+    text = orjson.dumps(data).decode().replace("'", "''")
+    return f"INSERT INTO dblog_signal VALUES ('{id_}', '{type_}', '{text}')"
+
+
+@contextmanager
+def capturing(config: Config) -> Iterator[None]:
+    stop = threading.Event()
+    thread = threading.Thread(target=run_capture, args=(config,), kwargs={"stop": stop})
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + DEADLINE
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+    return found
+
+
+def dumps(config: Config) -> list[control.DumpStatus]:
+    state = open_state(config)
+    try:
+        return control.dumps(state)
+    finally:
+        state.close()
+
+
+def over(config: Config, signal_id: str) -> Any:
+    state = open_state(config)
+    try:
+        record = inbox.read(state, inbox.key(signal_id))
+        return record if record and record["state"] in inbox.OVER else None
+    finally:
+        state.close()
+
+
+@pytest.mark.in_turn("source_kind", "plugin")
+def test_all_channels_give_the_same_request(lab: Database, tmp_path: Path, plugin: str) -> None:
+    config = configured(lab, tmp_path, plugin)
+    assert [p for p in open_source(config.source).check() if p.fatal] == []
+    table = f"{lab.schema}.a"
+    condition = "note = 'note 1' AND price >= 10.50 AND id BETWEEN 5 AND 100"
+    conditions = [{"data-collection": table, "filter": condition}]
+    data = {"data-collections": [table], "additional-conditions": conditions}
+    run_capture(config, stop=threading.Event(), until_current=True)
+    with capturing(config):
+        lab.execute(row(lab, "by table", "execute-snapshot", data))
+        until(lambda: over(config, "by table"), "the row was not seen")
+        lines = [{"id": "by file", "type": "execute-snapshot", "data": data}]
+        (tmp_path / "requests.jsonl").write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
+        by_http(config, {"id": "by http", "type": "execute-snapshot", "data": data})
+        until(lambda: over(config, "by file") and over(config, "by http"), "a signal was not carried out")
+        given = ("note", "=", "note 1"), ("price", ">=", "10.50"), ("id", ">=", 5), ("id", "<=", 100)
+        requests.submit(config, DumpRequest((table,), filters=given), requested_by=control.SIGNAL)
+        done = until(lambda: [d for d in dumps(config) if d.state == "done"][3:] and dumps(config), "not all are done")
+    assert sorted(str(d.signal) for d in done) == ["None", "by file", "by http", "by table"]
+    asked = [[(t.table, t.filters, t.parts, t.heals, t.key_from, t.key_to) for t in d.tasks] for d in done]
+    assert asked[0][0][1] and all(one == asked[0] for one in asked)
+    expected = lab.query(f"SELECT count(*) FROM a WHERE {condition}")
+    assert {d.rows for d in done} == {expected[0][0]} and all(d.options == done[0].options for d in done)
+    staged = {m.table for manifest in open_staging(config).manifests(after=0) for m in manifest.marks}
+    staged |= {f.table for manifest in open_staging(config).manifests(after=0) for f in manifest.files}
+    assert f"{lab.schema}.dblog_signal" not in staged, "signals are no lines of the super-changelog"
+
+
+def by_http(config: Config, body: Any) -> Any:
+    import http.client
+
+    from dblog_core.clock import SystemClock
+
+    state = open_state(config)
+    endpoint = Endpoint(Signals(config, state, SystemClock()), "127.0.0.1", 0, token=TOKEN)
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=30)
+        connection.request("POST", "/signals", orjson.dumps(body), {"Authorization": f"Bearer {TOKEN}"})
+        answer = connection.getresponse()
+        assert answer.status == 202, answer.read()
+        return orjson.loads(answer.read())
+    finally:
+        endpoint.close()
+        state.close()
+
+
+CHILD = """
+import json, sys, threading
+from dblog_core.capture import run_capture
+from dblog_core.config import Config
+from dblog_core.signals import table
+from dblog_core.staging import Staging
+
+point, config = sys.argv[1], Config.model_validate_json(sys.stdin.read())
+
+def pause(name):
+    if point == name:
+        print("at", flush=True)
+        threading.Event().wait()
+
+take_in, publish = table.take_in, Staging.publish
+
+def taken(state, seen, *, at):
+    pause("before the inbox")
+    take_in(state, seen, at=at)
+    pause("before the manifest")
+
+def published(self, manifest):
+    publish(self, manifest)
+    if seen:
+        pause("before the desk")
+
+import dblog_core.leader as leader, dblog_core.signals.desk as desk
+seen = []
+def counted(state, one, *, at):
+    seen.append(one)
+    taken(state, one, at=at)
+leader.take_in = counted
+Staging.publish = published
+if point == "before the desk":
+    desk.Desk.look = lambda self: None
+print("up", flush=True)
+run_capture(config, stop=threading.Event())
+"""
+POINTS = ("before the inbox", "before the manifest", "before the desk")
+
+
+@pytest.mark.in_turn("source_kind", "point")
+@pytest.mark.parametrize("point", POINTS)
+def test_a_capture_that_is_killed_neither_misses_a_row_nor_repeats_it(
+    lab: Database, tmp_path: Path, point: str
+) -> None:
+    """kill -9 right after the row has committed, wherever the capture is with it."""
+    config = configured(lab, tmp_path)
+    run_capture(config, stop=threading.Event(), until_current=True)
+    child = subprocess.Popen([sys.executable, "-c", CHILD, point], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        child.stdin.write(_secret(config))
+        child.stdin.close()
+        assert child.stdout.readline() == b"up\n"
+        lab.execute(row(lab, "one", "execute-snapshot", {"data-collections": [f"{lab.schema}.a"]}))
+        assert child.stdout.readline() == b"at\n"
+        assert dumps(config) == []
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+    with capturing(config):
+        until(lambda: over(config, "one"), "the signal is missed")
+        lab.execute(row(lab, "two", "execute-snapshot", {"data-collections": [f"{lab.schema}.b"]}))
+        until(lambda: over(config, "two"), "the next signal is missed")
+        found = until(lambda: [d for d in dumps(config) if d.state == "done"][1:] and dumps(config), "not done")
+    assert [(d.signal, d.rows) for d in found] == [("one", 200), ("two", 2)]
+
+
+def _secret(config: Config) -> bytes:
+    plain = config.model_dump(mode="json")
+    plain["source"]["password"] = config.source.password.get_secret_value()
+    plain["signals"]["http"]["token"] = TOKEN
+    return json.dumps(plain).encode()
+
+
+def test_check_tells_how_to_make_the_signal_table(lab: Database, tmp_path: Path) -> None:
+    lab.execute("DROP TABLE dblog_signal")
+    config = configured(lab, tmp_path)
+    (missing,) = [p for p in open_source(config.source).check() if p.fatal]
+    assert "signal table" in missing.what and "CREATE TABLE" in missing.fix and "GRANT INSERT" in missing.fix
+    lab.execute("CREATE TABLE dblog_signal (id INTEGER PRIMARY KEY, data BLOB)".replace(
+        "BLOB", "BYTEA" if lab.kind == "postgres" else "BLOB"))  # fmt: skip
+    (wrong,) = [p for p in open_source(config.source).check() if p.fatal]
+    assert "no signal table" in wrong.what

@@ -1,0 +1,164 @@
+"""Signals by HTTP: who has no token gets nothing, and nobody's request can take much."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from dblog_core import control
+from dblog_core.clock import SystemClock
+from dblog_core.errors import StateUnavailable
+from dblog_core.signals import inbox
+from dblog_core.signals.desk import Desk
+from dblog_core.signals.endpoint import Endpoint, Signals
+from dblog_core.signals.message import Message
+from tests.certificates import authority
+from tests.unit.requests_world import World, make
+
+TOKEN = "a-token-of-the-test"
+Ask = Callable[..., tuple[int, Any]]
+DATA = {"data-collections": ["shop.orders"]}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return make(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def server(world: World) -> Iterator[Endpoint]:
+    made = Endpoint(Signals(world.config, world.state, SystemClock()), "127.0.0.1", 0, token=TOKEN)
+    yield made
+    made.close()
+
+
+def asking(connect: Callable[[], http.client.HTTPConnection]) -> Ask:
+    def ask(method: str, path: str, body: Any = None, *, token: str | None = TOKEN, **headers: str) -> tuple[int, Any]:
+        connection = connect()
+        given = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        sent = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
+        connection.request(method, path, sent, {**given, **headers})
+        answer = connection.getresponse()
+        try:
+            return answer.status, orjson.loads(answer.read())
+        finally:
+            connection.close()
+
+    return ask
+
+
+@pytest.fixture
+def ask(server: Endpoint) -> Ask:
+    return asking(lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=20))
+
+
+def test_a_signal_is_taken_in_and_its_way_is_told(world: World, ask: Ask) -> None:
+    status, told = ask("POST", "/signals", {"id": "one/1", "type": "execute-snapshot", "data": DATA})
+    assert (status, told["id"], told["state"], told["dump"]) == (202, "one/1", "waiting", None)
+    Desk(world.config, world.state, SystemClock()).look()
+    status, told = ask("GET", "/signals/one%2F1")
+    assert (status, told["state"], told["dump_state"]) == (200, "done", "requested")
+    assert [d.id for d in control.dumps(world.state)] == [told["dump"]]
+
+
+def test_the_same_signal_again_is_no_second_one(world: World, ask: Ask) -> None:
+    signal = {"id": "one", "type": "execute-snapshot", "data": orjson.dumps(DATA).decode()}
+    assert [ask("POST", "/signals", signal)[0] for _ in range(2)] == [202, 200]
+    assert len(inbox.every(world.state)) == 1
+
+
+def test_a_signal_without_an_id_gets_one(world: World, ask: Ask) -> None:
+    told = [ask("POST", "/signals", {"type": "pause-snapshot"})[1]["id"] for _ in range(2)]
+    assert len(set(told)) == 2 and {r["id"] for r in inbox.every(world.state)} == set(told)
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "ä"])
+@pytest.mark.parametrize(("method", "path"), [("POST", "/signals"), ("GET", "/signals/one"), ("GET", "/")])
+def test_without_the_token_nothing_is_told_or_done(
+    world: World, ask: Ask, token: str | None, method: str, path: str
+) -> None:
+    inbox.put(world.state, Message("one", "pause-snapshot"), channel="test", at=1)
+    status, told = ask(method, path, {"id": "two", "type": "pause-snapshot"}, token=token)
+    assert status == 401 and "id" not in told
+    assert [r["id"] for r in inbox.every(world.state)] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (b"{", "not JSON"),
+        (b"[]", "an object"),
+        ({"id": "", "type": "x"}, "id is empty"),
+        ({"id": "a", "type": "x"}, "no signal"),
+        ({"id": "a", "type": "execute-snapshot", "data": {"data-collections": ["a"]}}, "no pattern of tables"),
+    ],
+)
+def test_what_is_no_signal_is_refused_at_once(world: World, ask: Ask, body: Any, what: str) -> None:
+    status, told = ask("POST", "/signals", body)
+    assert status == 400 and what in told["error"] and told["fix"]
+    assert inbox.every(world.state) == []
+
+
+def test_a_body_that_is_too_large_is_not_read(world: World, server: Endpoint, ask: Ask) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.putrequest("POST", "/signals")
+    connection.putheader("Authorization", f"Bearer {TOKEN}")
+    connection.putheader("Content-Length", str(1 << 40))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
+    assert ask("POST", "/signals", b"", **{"Content-Length": "-1"})[0] == 411
+
+
+def test_other_places_are_not_there(ask: Ask) -> None:
+    assert [ask(*where)[0] for where in (("GET", "/"), ("GET", "/signals"), ("GET", "/signals/none"))] == [404] * 3
+    assert ask("POST", "/", {})[0] == 404
+
+
+def test_a_state_store_that_is_away_is_told_without_a_word_about_it(
+    world: World, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> Any:
+        raise StateUnavailable("zk1 is away", where="zookeeper://inside")
+
+    monkeypatch.setattr(inbox, "put", away)
+    status, told = ask("POST", "/signals", {"id": "one", "type": "pause-snapshot"})
+    assert status == 503 and "inside" not in str(told)
+
+
+def test_callers_that_say_nothing_keep_nobody_out(server: Endpoint, ask: Ask) -> None:
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(5)]
+    try:
+        assert ask("GET", "/signals/none")[0] == 404
+    finally:
+        for one in silent:
+            one.close()
+
+
+def test_over_tls_the_certificate_is_checked_and_a_silent_handshake_holds_nobody_up(
+    world: World, tmp_path: Path
+) -> None:
+    ours = authority(tmp_path / "tls", "ours")
+    certificate, key = ours.sign("server", "127.0.0.1")
+    signals = Signals(world.config, world.state, SystemClock())
+    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key)
+    silent = socket.create_connection(("127.0.0.1", server.port))
+    try:
+        trusting = ssl.create_default_context(cafile=ours.file)
+        ask = asking(lambda: http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20, context=trusting))
+        assert ask("POST", "/signals", {"id": "one", "type": "pause-snapshot"})[0] == 202
+        strict = asking(lambda: http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20))
+        with pytest.raises(ssl.SSLError):
+            strict("GET", "/")
+        with pytest.raises((http.client.HTTPException, OSError)):
+            asking(lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=20))("GET", "/")
+    finally:
+        silent.close()
+        server.close()
