@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import orjson
 import pytest
@@ -23,8 +24,10 @@ from dblog_core.config import Config
 from dblog_core.requests import DumpRequest
 from dblog_core.signals import inbox
 from dblog_core.signals.endpoint import Endpoint, Signals
+from dblog_core.state.sqlite import SqliteState
 from dblog_core.wiring import open_source, open_staging, open_state
 from tests.fix_servers import Database
+from tests.integration.test_cli import Commands
 
 pytestmark = pytest.mark.in_turn
 DEADLINE = 60.0  # seconds: for a machine that does much else at the same time
@@ -229,3 +232,65 @@ def test_check_tells_how_to_make_the_signal_table(lab: Database, tmp_path: Path)
         "BLOB", "BYTEA" if lab.kind == "postgres" else "BLOB"))  # fmt: skip
     (wrong,) = [p for p in open_source(config.source).check() if p.fatal]
     assert "no signal table" in wrong.what
+
+
+def test_the_commands_take_a_signal_show_it_and_tell_of_its_dump(lab: Database, tmp_path: Path) -> None:
+    """One life of a request as a person sees it: posted, carried out, listed, told to a log."""
+    file = tmp_path / "shop.toml"
+    file.write_text(
+        f"""
+[source]
+name = "{lab.name}"
+kind = "{lab.kind}"
+host = "{lab.server.host}"
+port = {lab.server.port}
+user = "{lab.account.user}"
+password = "{lab.account.password}"
+database = "{lab.name}"
+tables = ["{lab.schema}.*"]
+[staging]
+path = "staging"
+[state]
+url = "sqlite:///{tmp_path}/state.db"
+[lake]
+path = "lake"
+[signals.http]
+token = "{TOKEN}"
+[[notify]]
+name = "ops"
+to = "log"
+"""
+    )
+    run = Commands(file, lab.account.password)
+    try:
+        serving, capture = run.start("serve", "--listen", "127.0.0.1:0"), run.start("capture")
+        assert serving.stderr is not None
+        where = serving.stderr.readline().split()[-1]
+        body = {"id": "one", "type": "execute-snapshot", "data": {"data-collections": [f"{lab.schema}.a"]}}
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        with urlopen(Request(where, orjson.dumps(body), headers), timeout=30) as answer:
+            assert answer.status == 202
+        (dump,) = until(lambda: [d for d in run.json("dumps") if d["state"] == "done"], "not done")
+        (listed,) = run.json("signals")
+        assert (dump["signal"], dump["id"]) == ("one", listed["dump"])
+        assert (listed["state"], listed["channel"]) == ("done", "http")
+        assert dump["id"] in run("signals").stdout
+        until(lambda: told_of(tmp_path, lab, dump["id"]), "its end is not told")
+        for process in (capture, serving):
+            process.terminate()
+        told = run.end(capture)
+        assert (told.returncode, run.end(serving).returncode) == (0, 0)
+        events = [orjson.loads(text)["event"] for text in told.stderr.splitlines() if text.startswith("{")]
+        assert events == ["requested", "started", "chunk", "table", "completed"]
+        assert TOKEN not in told.stderr
+    finally:
+        run.kill()
+
+
+def told_of(directory: Path, lab: Database, dump_id: str) -> bool:
+    state = SqliteState(str(directory / "state.db"), prefix=lab.name)
+    try:
+        entry = state.get(f"dumps/{dump_id}/told/ops")
+        return entry is not None and bool(orjson.loads(entry.data)["over"])
+    finally:
+        state.close()
