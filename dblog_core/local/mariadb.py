@@ -31,6 +31,12 @@ class MariadbServer(MysqlServer):
 
     _create_user = "CREATE OR REPLACE USER"  # the set-up has made one without a password
 
+    def _replica_sql(self, source: MysqlServer) -> list[str]:
+        place = f"MASTER_HOST = '{source.host}', MASTER_PORT = {source.port}, MASTER_USER = '{source.admin.user}'"
+        options = "MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1"
+        change = f"CHANGE MASTER TO {place}, MASTER_PASSWORD = '{source.admin.password}', {options}"
+        return ["RESET MASTER", "SET GLOBAL gtid_slave_pos = ''", change, "START SLAVE"]
+
     def _initialise(self) -> None:
         shutil.rmtree(self._dir / "data", ignore_errors=True)  # what an interrupted set-up left
         tree = packages.tree(self.package)

@@ -139,6 +139,17 @@ class MysqlServer:
         self.execute(f"CREATE USER {who} IDENTIFIED BY '{account.password}'", *grants)
         return account
 
+    def replica_of(self, source: MysqlServer) -> None:
+        """Makes this running server a replica of `source`, by GTID and from its first transaction on."""
+        self.execute(*self._replica_sql(source))
+
+    def _replica_sql(self, source: MysqlServer) -> list[str]:
+        place = f"SOURCE_HOST = '{source.host}', SOURCE_PORT = {source.port}, SOURCE_USER = '{source.admin.user}'"
+        options = "SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1, SOURCE_CONNECT_RETRY = 1"
+        change = f"CHANGE REPLICATION SOURCE TO {place}, SOURCE_PASSWORD = '{source.admin.password}', {options}"
+        # What the set-up has written of its own is no transaction of the source's.
+        return ["RESET BINARY LOGS AND GTIDS", change, "START REPLICA"]
+
     def drop_user(self, user: str) -> None:
         self.execute(f"DROP USER IF EXISTS '{user}'@'{self.host}'")
 

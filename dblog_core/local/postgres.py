@@ -20,7 +20,10 @@ from dblog_core.local.server import Account, remembered_password, settled
 
 
 class PostgresServer:
-    """PostgreSQL on loopback, data in `directory`. As root it runs under another user, since it refuses to be root."""
+    """PostgreSQL on loopback, data in `directory`. As root it runs under another user, since it refuses to be root.
+
+    `programs`: where the server's programs are; None: those of the distribution's version, in the cache.
+    """
 
     kind = "postgres"
     settings: Mapping[str, str | None] = {
@@ -55,11 +58,13 @@ class PostgresServer:
         options: Mapping[str, str | None] | None = None,
         detached: bool = False,
         name: str = "",
+        programs: Path | None = None,
     ) -> None:
         self.name = name or self.kind
         self.host = ports.HOST
         self.options: Mapping[str, str | None] = options or {}
         self._dir = directory.absolute()
+        self._programs = programs
         self._daemon = Daemon(self.name, self._dir, detached=detached)
 
     @property
@@ -101,7 +106,7 @@ class PostgresServer:
         return f"{self.host}:{self.port}, user {self.admin.user}, password {self.admin.password}"
 
     def tool(self, name: str) -> Path:
-        return packages.program(packages.POSTGRES, name)
+        return self._programs / name if self._programs else packages.program(packages.POSTGRES, name)
 
     def connect(self, database: str = "", *, account: Account | None = None) -> Any:
         who = account or self.admin
@@ -202,7 +207,7 @@ class PostgresServer:
 
     def _check_path(self) -> None:
         """The server's user must be able to walk to its data and its programs."""
-        for path in (self._dir, packages.tree(packages.POSTGRES)):
+        for path in (self._dir, self._programs or packages.tree(packages.POSTGRES)):
             closed = [str(p) for p in [path, *path.parents] if not p.stat().st_mode & 0o001]
             if closed:
                 raise LocalError(

@@ -11,7 +11,7 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEvent
 from dblog_core.events import Truncated
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import events, xa
+from dblog_core.sources.mysql import events, gtid_request, xa
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position, Prepared
@@ -43,6 +43,41 @@ def test_gtid_sets_grow_merge_and_compare() -> None:
 def test_a_transaction_is_taken_out_of_a_gtid_set(gtid: str, rest: str) -> None:
     assert str(MysqlGtids.parse(f"{UUID}:1-5:7").without(f"{UUID}:{gtid}")) == rest
     assert str(MysqlGtids.parse(f"{UUID}:3").without(f"{UUID}:3")) == ""
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "lacking"),
+    [
+        ("1-9", "1-9", None),
+        ("1-9", "1-4:6-12", "5"),
+        ("1-9", "3:5-6", "1-2:4:7-9"),
+        ("2:5-9", "1-5", "6-9"),
+        ("1-3:nightly:1-2", "1-3", None),
+    ],
+)
+def test_what_a_server_lacks_of_a_gtid_set_is_named(ours: str, theirs: str, lacking: str | None) -> None:
+    mine, other = MysqlGtids.parse(f"{UUID}:{ours}"), MysqlGtids.parse(f"{UUID}:{theirs}")
+    named = f"{UUID}:nightly:1-2" if "nightly" in ours else lacking and f"{UUID}:{lacking}"
+    found = mine.beyond(other)
+    assert (found and str(found)) == named
+    assert (found is None) == other.contains(mine)
+
+
+def test_what_a_mariadb_server_lacks_is_judged_by_domain_and_server() -> None:
+    ours = MariadbGtids.parse("0-1-100,7-1-5")
+    assert ours.beyond("0-1-100,0-2-130,7-1-5") is None
+    assert str(ours.beyond("0-1-99,0-2-130,7-1-5")) == "0-1-100"
+    assert str(ours.beyond("0-1-100")) == "7-1-5" and ours.beyond("") == ours
+
+
+def test_a_gtid_set_is_asked_for_in_the_servers_own_form() -> None:
+    """Without and with a tag (tests/integration/test_mysql_failover.py has a server read both)."""
+    server = bytes.fromhex(UUID.replace("-", ""))
+    plain = struct.pack("<Q16sQQQQQ", 1, server, 2, 1, 6, 7, 8)
+    assert gtid_request.encoded(MysqlGtids.parse(f"{UUID}:1-5:7")) == plain
+    head = bytes([1, 2, 0, 0, 0, 0, 0, 1])
+    tagged = head + struct.pack("<16sBQQQ", server, 0, 1, 1, 6) + struct.pack("<16sB1sQQQ", server, 2, b"t", 1, 3, 4)
+    assert gtid_request.encoded(MysqlGtids.parse(f"{UUID}:1-5:t:3")) == tagged
 
 
 def test_mariadb_gtids_compare_by_domain() -> None:

@@ -24,6 +24,10 @@ class Gtids(Protocol):
     def __str__(self) -> str: ...
 
 
+Intervals = tuple[tuple[int, int], ...]
+"""First and last number of each, in growing order."""
+
+
 @dataclass(frozen=True)
 class MysqlGtids:
     """MySQL: closed intervals per server uuid, or per `uuid:tag`."""
@@ -86,6 +90,12 @@ class MysqlGtids:
         rest = {name: items for name, items in self.intervals.items() if name != owner}
         return MysqlGtids({**rest, owner: tuple(kept)} if kept else rest)
 
+    def beyond(self, other: MysqlGtids) -> MysqlGtids | None:
+        """What `other` lacks of these; None if nothing."""
+        left = {owner: _without(items, other.intervals.get(owner, ())) for owner, items in self.intervals.items()}
+        lacking = {owner: items for owner, items in left.items() if items}
+        return MysqlGtids(lacking) if lacking else None
+
     @property
     def tagged(self) -> bool:
         return any(":" in owner for owner in self.intervals)
@@ -110,6 +120,21 @@ def _merged(items: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         else:
             merged.append((a, b))
     return tuple(merged)
+
+
+def _without(items: Intervals, others: Intervals) -> Intervals:
+    """What of `items` lies in none of `others`; both are in growing order."""
+    left = []
+    for first, last in items:
+        for a, b in others:
+            if a > last:
+                break
+            if first < a:
+                left.append((first, a - 1))
+            first = max(first, b + 1)
+        if first <= last:
+            left.append((first, last))
+    return tuple(left)
 
 
 @dataclass(frozen=True)
@@ -139,6 +164,15 @@ class MariadbGtids:
         if not isinstance(other, MariadbGtids):
             return False
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
+
+    def beyond(self, state: str) -> MariadbGtids | None:
+        """What a log lacks of these, by its `state`: the last number of each domain and server in it. None: nothing."""
+        logged: dict[tuple[int, int], int] = {}
+        for piece in filter(None, (part.strip() for part in state.split(","))):
+            domain, server, number = map(int, piece.split("-"))
+            logged[domain, server] = number
+        lacking = {d: (s, n) for d, (s, n) in self.last.items() if logged.get((d, s), -1) < n}
+        return MariadbGtids(lacking) if lacking else None
 
     def __str__(self) -> str:
         return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in sorted(self.last.items()))

@@ -7,7 +7,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from dblog_core.config import SourceConfig
-from dblog_core.errors import ConfigError, LogPositionLost, SourceRefused
+from dblog_core.errors import ConfigError, SourceRefused
 from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
 from dblog_core.places import Place
 from dblog_core.schema import TableSchema
@@ -16,7 +16,7 @@ from dblog_core.sources.mysql import (
     charsets,
     check,
     chunks,
-    events,
+    continuity,
     log,
     server,
     starts,
@@ -26,7 +26,7 @@ from dblog_core.sources.mysql import (
 from dblog_core.sources.mysql import strain as load
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, rows, translated, where
-from dblog_core.sources.mysql.position import MysqlGtids, Position
+from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.transactions import LogState
 
 
@@ -112,7 +112,7 @@ class MysqlSource:
         connection = self._connect()
         with translated(self._config, "comparing the log with our position"), connection:
             identity = server.identity(connection, mariadb=self._mariadb)
-            self._compare(connection, start, identity)
+            continuity.compare(connection, self._config, start, identity)
             sets = charsets.load(connection)
         state = LogState(
             tables=self._tables,
@@ -152,20 +152,3 @@ class MysqlSource:
             other = "mysql" if self._mariadb else "mariadb"
             raise SourceRefused(f"the server is {other}", where=where(self._config), fix=f'set source.kind = "{other}"')
         return connection
-
-    def _compare(self, connection: Connection[Any], start: Position, identity: str | None) -> None:
-        """Refuses a server that has not executed what we have read: reset, restored from a backup, or another one."""
-        if isinstance(start.gtids, MysqlGtids):
-            executed = MysqlGtids.parse(str(rows(connection, "SELECT @@GLOBAL.gtid_executed")[0][0]))
-            if not executed.contains(start.gtids):
-                raise self._other_server(f"has executed {executed}, which does not hold all of ours")
-        elif start.gtids is None and start.server != identity:
-            raise self._other_server(f"is {identity}, the position is of {start.server}")
-        # MariaDB itself refuses a GTID that its log does not hold.
-
-    def _other_server(self, what: str) -> LogPositionLost:
-        return LogPositionLost(
-            f"the server {what}: it was reset, restored, or is another one, and cannot go on from our position",
-            where=where(self._config),
-            fix=f"connect to the right server, or {events.FRESH_START}",
-        )

@@ -17,10 +17,10 @@ from pymysqlreplication import BinLogStreamReader
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceError, SourceUnavailable
-from dblog_core.sources.mysql import connection, events
+from dblog_core.sources.mysql import connection, events, gtid_request
 from dblog_core.sources.mysql.events import Event
 from dblog_core.sources.mysql.framing import Events, Framing, NoEvent
-from dblog_core.sources.mysql.position import Position
+from dblog_core.sources.mysql.position import MysqlGtids, Position
 
 _COM_BINLOG_DUMP = b"\x12"
 _HEARTBEAT = 1.0
@@ -175,16 +175,21 @@ def connect(
 
     opened: list[Any] = []
 
+    def asking(packet: bytes) -> bytes:
+        if packet[4:5] == _COM_BINLOG_DUMP and isinstance(position.gtids, MysqlGtids):
+            return gtid_request.packet(position.gtids, identity=identity, blocking=blocking)
+        return _counted(packet)
+
     def connected(**_: Any) -> Any:
         session: Any = connection.connect(config)
         opened.append(session)
         write = session._write_bytes
-        session._write_bytes = lambda data: write(_counted(data))
+        session._write_bytes = lambda data: write(asking(data))
         # The package announces checksums only if new files have them, and then cannot read older files that do.
         connection.rows(session, "SET @master_binlog_checksum = 'CRC32', @source_binlog_checksum = 'CRC32'")
         return session
 
-    by_gtid = position.gtids is not None and not getattr(position.gtids, "tagged", False)
+    by_mariadb_gtid = mariadb and position.gtids is not None
     reader = BinLogStreamReader(
         connection_settings={},
         server_id=identity,
@@ -192,8 +197,8 @@ def connect(
         resume_stream=True,
         log_file=position.file,
         log_pos=position.offset,
-        auto_position=str(position.gtids) if by_gtid else None,
-        is_mariadb=mariadb and by_gtid,
+        auto_position=str(position.gtids) if by_mariadb_gtid else None,
+        is_mariadb=by_mariadb_gtid,
         slave_heartbeat=_HEARTBEAT,
         report_slave=f"dblog_{config.name}",
         pymysql_wrapper=connected,

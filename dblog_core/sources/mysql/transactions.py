@@ -359,7 +359,7 @@ class LogState:
     @property
     def _by_offset(self) -> bool:
         """Whether the log is asked for by file and offset, so that what was asked for comes first."""
-        return self.position.gtids is None or bool(getattr(self.position.gtids, "tagged", False))
+        return self.position.gtids is None
 
     def _query_again(self, body: bytes) -> None:
         assert self.again is not None and self._group is not None

@@ -20,7 +20,7 @@ from dblog_core.events import (
 )
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.sources.postgres.catalogue import FRESH_START
-from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.position import Lsn, Point
 
 MAX_ROWS = 10_000
 """Row changes in one batch."""
@@ -31,10 +31,12 @@ class Assembly:
 
     `skip` row changes, at the head of the first transaction that has any, were delivered before a restart: they are
     counted and left out. A truncation counts as a row change, so that a restart knows on which side of it it stands.
+    `timeline`: the server's, once the log is open.
     """
 
     def __init__(self, position: Lsn, *, skip: int = 0) -> None:
         self.position = position
+        self.timeline: int | None = None
         self.rows = 0
         self.sequence = 0  # the last one given
         self.transaction = -1  # index of the open transaction in this batch, -1 until something of it is
@@ -123,7 +125,7 @@ class Assembly:
             changes=tuple(changes),
             signals=tuple(self._signals),
             transactions=tuple(self.transactions),
-            position=str(self.position),
+            position=str(Point(self.position, self.timeline)),
             partial=self.in_open if self.open is not None else 0,
         )
         self._owed = self.open is not None

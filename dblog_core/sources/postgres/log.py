@@ -18,13 +18,13 @@ from psycopg2.extras import ReplicationCursor
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceUnavailable
 from dblog_core.events import LogBatch
-from dblog_core.sources.postgres import slots
+from dblog_core.sources.postgres import slots, timelines
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.connection import Connection, connect, session, translated
 from dblog_core.sources.postgres.copystream import CopyStream
 from dblog_core.sources.postgres.lookups import Lookups
 from dblog_core.sources.postgres.messages import Messages
-from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.slots import FIRST, Line
 
 _IDLE = 1.0  # seconds between two batches that only move the position
@@ -74,13 +74,16 @@ class PostgresLog:
         self._connection: Connection | None = None
         self._stream: CopyStream | None = None
 
-    def open(self) -> PostgresLog:
-        """Starts the stream at the assembly's position. Raises LogPositionLost or SourceUnavailable."""
+    def open(self, place: Point) -> PostgresLog:
+        """Starts the stream at the assembly's position, which is at `place`. Raises LogPositionLost or
+        SourceUnavailable."""
         position = self._assembly.position
         with session(self._config) as connection:
             slots.slot_at(connection, self._config, position, self._line)
         connection = connect(self._config, replication=True, name=self._line.name)
         try:
+            with translated(self._config):
+                self._assembly.timeline = timelines.compare(connection, self._config, place)
             self._start(connection, position)
         except BaseException:
             connection.close()
@@ -156,7 +159,7 @@ class PostgresLog:
         return batch
 
     def acknowledge(self, position: str) -> None:
-        self._confirmed = max(self._confirmed, Lsn.parse(position))
+        self._confirmed = max(self._confirmed, Point.parse(position).lsn)
         with translated(self._config):
             self._speak()
 

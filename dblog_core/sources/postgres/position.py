@@ -6,6 +6,7 @@ A START_REPLICATION from there sends every transaction whose *commit record* beg
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from dblog_core.errors import LogPositionLost
 
@@ -33,3 +34,20 @@ class Lsn(int):
 
     def __repr__(self) -> str:
         return f"Lsn({self})"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A position: an LSN, and the timeline that it is of; None where that was not known. Prints as `16/B374D848@2`."""
+
+    lsn: Lsn
+    timeline: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """Reads its own text, and a plain LSN. Raises LogPositionLost."""
+        lsn, _, timeline = text.partition("@")
+        return cls(Lsn.parse(lsn), int(timeline) if timeline.isdigit() else None)
+
+    def __str__(self) -> str:
+        return str(self.lsn) if self.timeline is None else f"{self.lsn}@{self.timeline}"

@@ -14,12 +14,13 @@ from dblog_core.sources.postgres.connection import Connection, execute, rows, va
 from dblog_core.sources.postgres.position import Lsn
 
 _SLOT = """
-    SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status, 'lost')
+    SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status, 'lost'), two_phase
     FROM pg_replication_slots WHERE slot_name = %s
 """
 _TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND application_name = %s"
 _CREATION_LIMIT = "30s"
 _RELEASE_SECONDS, _LOOK = 5.0, 0.05
+_FAILOVER_SLOTS = 170_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Slot:
     active_pid: int | None
     confirmed: Lsn | None
     wal_status: str
+    two_phase: bool
 
     @property
     def lost(self) -> bool:
@@ -53,8 +55,8 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
     found = rows(connection, _SLOT, (name,))
     if not found:
         return None
-    plugin, database, pid, confirmed, status = found[0]
-    return Slot(plugin, database, pid, Lsn.parse(confirmed) if confirmed else None, status)
+    plugin, database, pid, confirmed, status, two_phase = found[0]
+    return Slot(plugin, database, pid, Lsn.parse(confirmed) if confirmed else None, status, two_phase)
 
 
 def ensure_slot(connection: Connection, config: SourceConfig) -> Slot:
@@ -119,7 +121,7 @@ def _create(connection: Connection, config: SourceConfig) -> None:
     # A new slot begins where no older transaction runs any more: one that never ends would let us wait for ever.
     execute(connection, f"SET statement_timeout = '{_CREATION_LIMIT}'")
     try:
-        execute(connection, "SELECT pg_create_logical_replication_slot(%s, %s)", (config.slot, config.plugin))
+        execute(connection, _creation(connection), (config.slot, config.plugin))
     except psycopg2.errors.DuplicateObject:
         return  # a standby was faster
     except psycopg2.errors.QueryCanceled as error:
@@ -127,7 +129,8 @@ def _create(connection: Connection, config: SourceConfig) -> None:
             f"slot {config.slot} could not be made within {_CREATION_LIMIT}: transactions that are older run still",
             where=_where(config),
             fix="it is tried again; to help, end the oldest of SELECT pid, xact_start, query FROM pg_stat_activity "
-            "WHERE backend_xid IS NOT NULL ORDER BY xact_start",
+            "WHERE backend_xid IS NOT NULL ORDER BY xact_start, and commit or roll back what SELECT gid, prepared FROM "
+            "pg_prepared_xacts shows",
         ) from error
     except psycopg2.errors.UndefinedFile as error:
         raise SourceRefused(
@@ -135,6 +138,12 @@ def _create(connection: Connection, config: SourceConfig) -> None:
         ) from error
     finally:
         execute(connection, "RESET statement_timeout")
+
+
+def _creation(connection: Connection) -> str:
+    """A slot that standbys keep, where the server can: for a failover, if its standbys are set up to."""
+    kept = ", failover => true" if connection.server_version >= _FAILOVER_SLOTS else ""
+    return f"SELECT pg_create_logical_replication_slot(%s, %s{kept})"
 
 
 def plugin_fix(connection: Connection) -> str:
@@ -155,6 +164,13 @@ def fitting(slot: Slot, config: SourceConfig) -> Slot:
     if slot.lost:
         raise _lost(
             config, f"the server has invalidated slot {config.slot}", "every change since the last durable position"
+        )
+    if slot.two_phase:
+        raise SourceRefused(
+            f"slot {config.slot} was made with two_phase: it sends prepared rows, which may be rolled back",
+            where=_where(config),
+            fix=f"SELECT pg_drop_replication_slot('{config.slot}'): a first capture then makes its own; a later one: "
+            + FRESH_START,
         )
     return slot
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 
 import psycopg2
 from psycopg2 import sql
@@ -13,16 +14,16 @@ from dblog_core.identities import entry
 from dblog_core.interfaces import Json, Problem, Strain
 from dblog_core.places import Place
 from dblog_core.schema import TableSchema
-from dblog_core.sources.postgres import binary_values, catalogue, check, publication, slots, stamps, starts
+from dblog_core.sources.postgres import binary_values, catalogue, check, publication, slots, stamps, starts, timelines
 from dblog_core.sources.postgres import strain as load
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
-from dblog_core.sources.postgres.connection import Connection, execute, rows, session, value
+from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, session, translated, value
 from dblog_core.sources.postgres.identity import refusals, usable
 from dblog_core.sources.postgres.log import Decoder, PostgresLog
 from dblog_core.sources.postgres.lookups import Lookups
 from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
-from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.shapes import Shapes
 from dblog_core.sources.postgres.slots import Line
 from dblog_core.sources.postgres.wal2json import Wal2jsonDecoder
@@ -82,7 +83,10 @@ class PostgresSource:
 
     def start_position(self) -> str:
         with session(self._config) as connection:
-            return str(slots.ensure_slot(connection, self._config).confirmed)
+            confirmed = slots.ensure_slot(connection, self._config).confirmed
+        assert confirmed is not None  # it is a logical one
+        with closing(connect(self._config, replication=True)) as replication, translated(self._config):
+            return str(Point(confirmed, timelines.current(replication)))
 
     def begin(self, place: Place) -> str:
         return str(starts.begin(self._config, place, self.open_log))
@@ -95,19 +99,22 @@ class PostgresSource:
             return starts.time(connection)
 
     def reached(self, position: str, target: str) -> bool:
-        return Lsn.parse(position) >= Lsn.parse(target)
+        return Point.parse(position).lsn >= Point.parse(target).lsn
 
     def show(self, position: str) -> str:
-        return str(Lsn.parse(position))
+        return str(Point.parse(position).lsn)
 
     def succeed(self, name: str, before: frozenset[str]) -> None:
         self._line = Line(name, before)
 
     def open_log(self, position: str, *, skip: int = 0) -> PostgresLog:
-        assembly = Assembly(Lsn.parse(position), skip=skip)
+        place = Point.parse(position)
+        assembly = Assembly(place.lsn, skip=skip)
         lookups = Lookups(self._config)
         try:
-            return PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups, self._line).open()
+            return PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups, self._line).open(
+                place
+            )
         except BaseException:
             lookups.close()
             raise

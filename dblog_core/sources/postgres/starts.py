@@ -17,7 +17,7 @@ from dblog_core.places import Form, Place
 from dblog_core.sources.postgres import catalogue, publication, slots
 from dblog_core.sources.postgres.connection import Connection, session, value
 from dblog_core.sources.postgres.identity import usable
-from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.position import Lsn, Point
 
 _PATIENCE, _LOOK = 5.0, 0.05
 """Seconds in which the server notices that we have left the slot, and between two looks."""
@@ -92,7 +92,7 @@ def _at_time(config: SourceConfig, place: Place, first: Lsn, last: Lsn, open_log
                 if transaction.commit_time >= place.time:
                     return _known(config, place, Lsn.parse(transaction.position), older)
                 older = True
-            if not batch.partial and (reached := Lsn.parse(batch.position)) >= last:
+            if not batch.partial and (reached := Point.parse(batch.position).lsn) >= last:
                 return _known(config, place, reached, older)
     finally:
         stream.close()

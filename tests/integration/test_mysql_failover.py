@@ -1,0 +1,140 @@
+"""MySQL and MariaDB when the server is another one: a promoted replica, a new uuid, a reset, a restored backup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core.errors import LogPositionLost
+from dblog_core.local.mariadb import MariadbServer
+from dblog_core.local.mysql import MysqlServer
+from dblog_core.sources.mysql.source import MysqlSource
+from tests.fix_servers import Database
+from tests.integration.test_mysql_source import batches, changes, execute
+
+pytestmark = [
+    pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True),
+    pytest.mark.timeout(120),
+]
+SERVERS = {"mysql": MysqlServer, "mariadb": MariadbServer}
+
+
+@pytest.fixture(scope="module")
+def firsts(server_root: Path) -> Iterator[dict[str, MysqlServer]]:
+    """Servers of these tests alone: replicas read their logs from the first transaction on."""
+    servers = {kind: made(server_root / f"{kind}-first", options={"server_id": "11"}) for kind, made in SERVERS.items()}
+    yield servers
+    for server in servers.values():
+        server.kill()
+
+
+@pytest.fixture
+def source_server(source_kind: str, firsts: dict[str, MysqlServer]) -> MysqlServer:
+    firsts[source_kind].start()
+    return firsts[source_kind]
+
+
+@pytest.fixture
+def config(database: Database, tmp_path: Path) -> Any:
+    return database.config(tmp_path).source
+
+
+@pytest.fixture
+def source(config: Any, database: Database) -> MysqlSource:
+    source = MysqlSource(config)
+    source.prepare()
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY, v int)")
+    return source
+
+
+@pytest.fixture
+def replica(source_kind: str, source_server: MysqlServer, tmp_path: Path) -> Iterator[MysqlServer]:
+    """A replica of the server; its log has other files."""
+    options = {"server_id": "12", "log_slave_updates": "ON"}
+    server = SERVERS[source_kind](tmp_path / "replica", options=options)
+    server.start()
+    server.replica_of(source_server)
+    server.execute(*["FLUSH BINARY LOGS"] * 3)
+    yield server
+    server.kill()
+
+
+def caught_up(database: Database, replica: MysqlServer) -> None:
+    """Returns when the replica has all that its source has now."""
+    mysql = database.kind == "mysql"
+    done = database.query(f"SELECT @@GLOBAL.{'gtid_executed' if mysql else 'gtid_binlog_pos'}")[0][0]
+    wait = "WAIT_FOR_EXECUTED_GTID_SET(%s, 30)" if mysql else "MASTER_GTID_WAIT(%s, 30)"
+    with replica.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT {wait}", [done])
+        assert cursor.fetchall() == ((0,),)
+
+
+def promote(replica: MysqlServer) -> None:
+    word = "REPLICA" if replica.kind == "mysql" else "SLAVE"
+    replica.execute(f"STOP {word}", f"RESET {word} ALL")
+
+
+def on(config: Any, server: MysqlServer) -> MysqlSource:
+    return MysqlSource(config.model_copy(update={"port": server.port}))
+
+
+def kinds_of_gtid(database: Database) -> list[str]:
+    """Settings under which a server gives its transactions GTIDs of more than one kind."""
+    if database.kind == "mysql":
+        return ["gtid_next = 'AUTOMATIC'", "gtid_next = 'AUTOMATIC:nightly'"]
+    return ["SESSION gtid_domain_id = 0", "SESSION gtid_domain_id = 7"]
+
+
+def insert(database: Database, *ids: int) -> None:
+    """Each in a transaction of its own, with a GTID of the one kind and the other in turn."""
+    for number in ids:
+        setting = kinds_of_gtid(database)[number % 2]
+        execute(database, f"SET {setting}", f"INSERT INTO a VALUES ({number}, 0)")
+
+
+def ids(found: list[Any]) -> list[int]:
+    return [row["after"]["id"] for row in changes(found)]
+
+
+def test_a_promoted_replica_goes_on_if_it_has_all_that_we_have_read_and_otherwise_what_it_lacks_is_named(
+    database: Database, source: MysqlSource, config: Any, replica: MysqlServer
+) -> None:
+    start = source.current_position()
+    insert(database, 1, 2, 3)
+    position = list(batches(source, start))[-1].position
+    insert(database, 4, 5)
+    caught_up(database, replica)
+    promote(replica)
+    insert(database, 9)
+    ahead = list(batches(source, position))[-1]
+    insert(Database(replica, database.name, database.account), 6, 8, 7)  # its own numbers are as high
+    promoted = on(config, replica)
+    assert ids(list(batches(promoted, position))) == [4, 5, 6, 8, 7]
+    with pytest.raises(LogPositionLost) as raised:
+        list(batches(promoted, ahead.position))
+    assert ahead.transactions[-1].id in str(raised.value) and "--fresh-start" in raised.value.fix
+    replica.execute("RESET BINARY LOGS AND GTIDS" if database.kind == "mysql" else "RESET MASTER")
+    with pytest.raises(LogPositionLost, match="has not"):
+        list(batches(promoted, position))
+
+
+def test_a_new_server_uuid_changes_nothing_with_gtids(database: Database, source: MysqlSource) -> None:
+    if database.kind == "mariadb":
+        return  # it has none
+    start = source.current_position()
+    insert(database, 1)
+    position = list(batches(source, start))[-1].position
+    before, data = database.query("SELECT @@server_uuid"), data_of(database)
+    database.server.stop()
+    (data / "auto.cnf").unlink()
+    database.server.start()
+    insert(database, 2, 3)
+    assert database.query("SELECT @@server_uuid") != before
+    assert ids(list(batches(source, position))) == [2, 3]
+
+
+def data_of(database: Database) -> Path:
+    return Path(str(database.query("SELECT @@datadir")[0][0]))
