@@ -20,12 +20,24 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 SERVERS = {"mysql": MysqlServer, "mariadb": MariadbServer}
+SEMI_SYNCHRONOUS = {
+    "mysql": {
+        "plugin_load_add": "semisync_source.so",
+        "rpl_semi_sync_source_enabled": "ON",
+        "rpl_semi_sync_source_timeout": "10",
+    },
+    "mariadb": {"rpl_semi_sync_master_enabled": "ON", "rpl_semi_sync_master_timeout": "10"},
+}
+"""The first servers ask their replicas for acknowledgements; we give none, and are asked for none."""
 
 
 @pytest.fixture(scope="module")
 def firsts(server_root: Path) -> Iterator[dict[str, MysqlServer]]:
     """Servers of these tests alone: replicas read their logs from the first transaction on."""
-    servers = {kind: made(server_root / f"{kind}-first", options={"server_id": "11"}) for kind, made in SERVERS.items()}
+    servers = {
+        kind: made(server_root / f"{kind}-first", options={"server_id": "11", **SEMI_SYNCHRONOUS[kind]})
+        for kind, made in SERVERS.items()
+    }
     yield servers
     for server in servers.values():
         server.kill()
