@@ -2,7 +2,7 @@
 
     notify/NAME            {"began": ISO time, "open": [dumps that were not over then]}: the first look
     dumps/ID/told/NAME     what the channel was told of the dump (`news`)
-    signals-told/NAME/KEY  a refused signal that it was told of
+    signals/KEY/told/NAME  whether it was told of a signal that was refused
 
 A notice is sent first and remembered then, so a crash repeats some and loses none.
 """
@@ -96,7 +96,7 @@ class Follower:
         names = set(inbox.names(self._state))
         self._signals &= names
         for name in sorted(names - self._signals):
-            record, path = inbox.read(self._state, name), f"signals-told/{self._config.name}/{name}"
+            record, path = inbox.read(self._state, name), f"signals/{name}/told/{self._config.name}"
             if record is None or record["state"] not in inbox.OVER:
                 continue
             if record["state"] == inbox.REFUSED and self._state.get(path) is None:

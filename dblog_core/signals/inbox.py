@@ -2,10 +2,11 @@
 
     signals/KEY      a signal and what has become of it: {"id", "type", "data", "channel", "at": µs UTC, "state",
                      "dump", "what", "error", "fix"}; KEY is made of the id
-    signals-at/NAME  how far a channel is read that has a place of its own (a file, a topic)
+    signals/KEY/told/NAME  whether the channel NAME of `[[notify]]` was told that it is refused (`notices`)
+    signals-at/NAME  how far a channel is read that has a place of its own (a file)
 
 A state is waiting (nobody has looked at it), filing (its dump is cut, and certain to be filed), done or refused. What a
-channel has put here is durable: so the table's place in the log, and the place in a file or topic, only move past a
+channel has put here is durable: so the table's place in the log, and the place in a file, only move past a
 signal that is here. Read again after a crash, its id is known.
 """
 
@@ -66,7 +67,7 @@ def refuse(state: StateStore, signal_id: str, *, channel: str, at: int, error: R
 def read(state: StateStore, name: str) -> Json | None:
     """The signal of a node's name; None if there is none."""
     entry = state.get(_node(name))
-    return None if entry is None else orjson.loads(entry.data)
+    return None if entry is None or not entry.data else orjson.loads(entry.data)
 
 
 def find(state: StateStore, signal_id: str) -> Json:
