@@ -35,11 +35,6 @@ class OrderedChanges:
     batch: pa.RecordBatch
     moved_from: pa.StructArray | None
 
-    def between(self, low: int, high: int) -> OrderedChanges:
-        """The changes with low <= sequence < high (in doubled numbers)."""
-        start, stop = np.searchsorted(self.sequence, [low, high])
-        return self.slice(int(start), int(stop))
-
     def slice(self, start: int, stop: int) -> OrderedChanges:
         length = stop - start
         moved = None if self.moved_from is None else self.moved_from.slice(start, length)
@@ -53,6 +48,19 @@ class OrderedChanges:
 
     def __len__(self) -> int:
         return len(self.sequence)
+
+
+def stretches(changes: Sequence[OrderedChanges], bounds: Sequence[int]) -> list[list[OrderedChanges]]:
+    """What lies before each of the growing bounds (in doubled numbers), and after the last, where there is any row.
+
+    One pass over each table, however many bounds there are: thousands of tables may be told anew in one batch.
+    """
+    found: list[list[OrderedChanges]] = [[] for _ in range(len(bounds) + 1)]
+    for change in changes:
+        edges = np.r_[0, np.searchsorted(change.sequence, np.asarray(bounds, dtype=np.int64)), len(change)]
+        for n in np.flatnonzero(np.diff(edges)).tolist():
+            found[n].append(change.slice(int(edges[n]), int(edges[n + 1])))
+    return found
 
 
 def split_key_changes(changes: TableChanges) -> OrderedChanges:

@@ -16,7 +16,16 @@ import pyarrow as pa
 
 from dblog_core import recall, watermark
 from dblog_core.alterations import Facts, Layout, Pending, Step, placed
-from dblog_core.changes import ChangeTouches, OrderedChanges, log_batch, log_rows, repeated, runs, split_key_changes
+from dblog_core.changes import (
+    ChangeTouches,
+    OrderedChanges,
+    log_batch,
+    log_rows,
+    repeated,
+    runs,
+    split_key_changes,
+    stretches,
+)
 from dblog_core.chunks import Chunks, Finished, Placement, Refused
 from dblog_core.dumps import TaskProgress
 from dblog_core.events import (
@@ -178,13 +187,11 @@ class Sequencer:
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, ValueOutOfRange, CorruptSegment or StagingUnavailable."""
         changes = [split_key_changes(self._rules.changes(c, batch.transactions)) for c in batch.changes]
-        begin = 0
-        for signal in batch.signals:
-            here = 2 * signal.sequence
-            self._rows([c.between(begin, here) for c in changes], batch.transactions)
+        *before, rest = stretches(changes, [2 * signal.sequence for signal in batch.signals])
+        for signal, rows in zip(batch.signals, before, strict=True):
+            self._rows(rows, batch.transactions)
             self._signal(signal, batch.transactions[signal.transaction])
-            begin = here
-        self._rows([c.between(begin, np.iinfo(np.int64).max) for c in changes], batch.transactions)
+        self._rows(rest, batch.transactions)
         self._position, self._partial = batch.position, batch.partial
         if batch.transactions:
             self._log_position = batch.transactions[-1].position
@@ -226,17 +233,17 @@ class Sequencer:
 
     # Rows -----------------------------------------------------------------------------------------------------------
 
-    def _rows(self, stretches: list[OrderedChanges], transactions: tuple[Transaction, ...]) -> None:
-        stretches = [s for s in stretches if len(s) and not self._passes_over(s.schema.table)]
-        if not stretches:
+    def _rows(self, found: list[OrderedChanges], transactions: tuple[Transaction, ...]) -> None:
+        found = [s for s in found if not self._passes_over(s.schema.table)]
+        if not found:
             return
-        sequence = np.concatenate([s.sequence for s in stretches])
+        sequence = np.concatenate([s.sequence for s in found])
         ranks = np.empty(len(sequence), dtype=np.int64)
         ranks[np.argsort(sequence, kind="stable")] = np.arange(len(sequence))
         offsets = self._next + ranks
         self._next += len(sequence)
         start = 0
-        for stretch in stretches:
+        for stretch in found:
             own = offsets[start : start + len(stretch)]
             start += len(stretch)
             self._draft.writer.add(stretch.schema, log_rows(stretch, own, transactions))

@@ -75,11 +75,14 @@ class Described:
 _TABLES = """SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
 WHERE TABLE_TYPE = %s AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema')
 ORDER BY TABLE_SCHEMA, TABLE_NAME"""
-_COLUMNS = """SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, NUMERIC_PRECISION, NUMERIC_SCALE,
+_COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, NUMERIC_PRECISION, NUMERIC_SCALE,
   CHARACTER_SET_NAME, IS_NULLABLE
-FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"""
-_INDEXES = """SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
-WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0 ORDER BY INDEX_NAME, SEQ_IN_INDEX"""
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {} ORDER BY TABLE_NAME, ORDINAL_POSITION"""
+_INDEXES = """SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s {} AND NON_UNIQUE = 0 ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX"""
+_ONE = "AND TABLE_NAME = %s"
+_FEW = 10
+"""Tables of a schema up to which each is asked for by itself: some servers open every table that they tell of."""
 
 
 def wanted(connection: Connection[Any], tables: TableFilter) -> list[TableName]:
@@ -97,6 +100,9 @@ def _of_type(connection: Connection[Any], tables: TableFilter, kind: str) -> lis
     return [table for table in found if tables.wants(table)]
 
 
+Rows = list[tuple[Any, ...]]
+
+
 def describe(
     connection: Connection[Any],
     table: TableName,
@@ -104,9 +110,44 @@ def describe(
     rules: Mapping[str, ColumnRules],
 ) -> Described | None:
     """The table as the catalogue has it now; None if it does not exist."""
-    found = rows(connection, _COLUMNS, (table.schema, table.name))
-    if not found:
-        return None
+    return next(iter(describe_all(connection, [table], keys, rules)), None)
+
+
+def describe_all(
+    connection: Connection[Any],
+    tables: Sequence[TableName],
+    keys: Mapping[str, Sequence[str]],
+    rules: Mapping[str, ColumnRules],
+) -> list[Described]:
+    """The tables that exist, as the catalogue has them now: two questions a schema, however many tables it has."""
+    columns, indexes = _told(connection, _COLUMNS, tables), _told(connection, _INDEXES, tables)
+    return [
+        _described(table, columns[table], _unique(indexes.get(table, [])), keys, rules)
+        for table in tables
+        if table in columns
+    ]
+
+
+def _told(connection: Connection[Any], question: str, tables: Sequence[TableName]) -> dict[TableName, Rows]:
+    """The answer's rows by table; rows of other tables are left out."""
+    found: dict[TableName, Rows] = {}
+    for schema in sorted({table.schema for table in tables}):
+        names = {table.name for table in tables if table.schema == schema}
+        asked = [("", (schema,))] if len(names) > _FEW else [(_ONE, (schema, name)) for name in names]
+        for condition, values in asked:
+            for name, *row in rows(connection, question.format(condition), values):
+                if name in names:
+                    found.setdefault(TableName(schema, str(name)), []).append(tuple(row))
+    return found
+
+
+def _described(
+    table: TableName,
+    found: Rows,
+    indexes: dict[str, Parts],
+    keys: Mapping[str, Sequence[str]],
+    rules: Mapping[str, ColumnRules],
+) -> Described:
     columns, faults = [], []
     for name, data_type, column_type, precision, scale, charset, _ in found:
         try:
@@ -114,7 +155,6 @@ def describe(
             columns.append(Column(str(name), str(column_type), kind))
         except types.UnsupportedType as error:
             faults.append(f"column {name}: {error}")
-    indexes = _unique(connection, table)
     primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
     key = primary or tuple(keys.get(str(table), ()))
     faults += [f"column {c.name}: {types.EMPTY_MEMBER}" for c in columns if c.name in key and _has_empty_member(c)]
@@ -134,10 +174,10 @@ Parts = list[tuple[str | None, int | None]]
 """Column and prefix length of each part of an index; None for an expression, and for a whole column."""
 
 
-def _unique(connection: Connection[Any], table: TableName) -> dict[str, Parts]:
+def _unique(listed: Rows) -> dict[str, Parts]:
     """The parts of each unique index, in index order."""
     found: dict[str, Parts] = {}
-    for index, column, prefix in rows(connection, _INDEXES, (table.schema, table.name)):
+    for index, column, prefix in listed:
         found.setdefault(str(index), []).append((column, prefix))
     return found
 

@@ -30,6 +30,12 @@ _WANTED = {
 }
 
 
+_AT_ONCE = 100
+"""Tables that one statement looks at."""
+_MAY_NOT_READ = (1142, 1143)
+_GONE = 1146
+
+
 def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
     """Everything that is wrong; an unreachable server is the only finding then."""
     found = list(_before_connecting(config))
@@ -163,8 +169,11 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
                 f"source.tables: {pattern} matches no table that {config.user} can see",
                 f"correct the pattern, or GRANT SELECT ON {on.replace('%%', '%')} TO {_account(connection)};",
             )
-    for table in names:
-        yield from _table(connection, config, table)
+    found = catalogue.describe_all(connection, names, config.keys, config.columns)
+    for described in found:
+        yield from _table(config, described)
+    for first in range(0, len(found), _AT_ONCE):
+        yield from _readable(connection, [described.table for described in found[first : first + _AT_ONCE]])
     for kept in catalogue.versioned(connection, tables):
         drop = f"ALTER TABLE {qualified(kept).replace('%%', '%')} DROP SYSTEM VERSIONING"
         yield Problem(
@@ -173,10 +182,8 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
         )
 
 
-def _table(connection: Connection[Any], config: SourceConfig, name: TableName) -> Iterator[Problem]:
-    described = catalogue.describe(connection, name, config.keys, config.columns)
-    if described is None:
-        return  # dropped since the list was made
+def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:
+    name = described.table
     for fault in described.column_faults:
         yield Problem(f"{name}: {fault}", "change the column, or leave the table out of source.tables")
     yield from key_problems(described)
@@ -186,14 +193,23 @@ def _table(connection: Connection[Any], config: SourceConfig, name: TableName) -
             f'give it a primary key, or name unique never-null columns: [source.keys] "{name}" = ["…"]',
             fatal=False,
         )
+
+
+def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterator[Problem]:
+    """Tables that the account may not read; one statement where it may read all of them."""
     try:
-        rows(connection, f"SELECT 1 FROM {qualified(name)} LIMIT 0")
+        rows(connection, " UNION ALL ".join(f"(SELECT 1 FROM {qualified(name)} LIMIT 0)" for name in names))
     except pymysql.err.MySQLError as error:
-        if error.args[0] not in (1142, 1143):
+        if error.args[0] == _GONE and len(names) == 1:
+            return  # dropped since the list was made
+        if error.args[0] not in (*_MAY_NOT_READ, _GONE):
             raise
-        yield _missing(
-            connection, f"{name} cannot be read: {error.args[-1]}", "SELECT", qualified(name).replace("%%", "%")
-        )
+        if len(names) > 1:
+            for name in names:
+                yield from _readable(connection, [name])
+            return
+        on = qualified(names[0]).replace("%%", "%")
+        yield _missing(connection, f"{names[0]} cannot be read: {error.args[-1]}", "SELECT", on)
 
 
 def key_problems(described: Described) -> Iterator[Problem]:

@@ -52,21 +52,21 @@ class MysqlSource:
         connection = self._connect()
         with translated(self._config, "reading the catalogue"), connection:
             names = catalogue.wanted(connection, self._tables)
-            found = [catalogue.describe(connection, name, self._config.keys, self._config.columns) for name in names]
-        faults = [f"{d.table}: {fault}" for d in found if d for fault in d.column_faults]
+            found = catalogue.describe_all(connection, names, self._config.keys, self._config.columns)
+        faults = [f"{d.table}: {fault}" for d in found for fault in d.column_faults]
         if faults:
             raise ConfigError(
                 "\n".join(["tables that cannot be captured", *(f"  - {f}" for f in faults)]), fix="see `dblog check`"
             )
-        return tuple(d.schema for d in found if d and d.schema)
+        return tuple(d.schema for d in found if d.schema)
 
     def refused(self) -> tuple[Problem, ...]:
         """Tables whose entry in [source.keys] is not, or no longer, a key of theirs."""
         connection = self._connect()
         with translated(self._config, "reading the catalogue"), connection:
             names = [name for name in catalogue.wanted(connection, self._tables) if str(name) in self._config.keys]
-            found = [catalogue.describe(connection, name, self._config.keys, self._config.columns) for name in names]
-        return tuple(problem for described in found if described for problem in check.key_problems(described))
+            found = catalogue.describe_all(connection, names, self._config.keys, self._config.columns)
+        return tuple(problem for described in found for problem in check.key_problems(described))
 
     def identities(self) -> None:
         """The log tells of every table, and of what takes its name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import psycopg2
 import psycopg2.errors
@@ -26,9 +26,9 @@ _SETTINGS = """
     FROM pg_database, pg_roles WHERE datname = current_database() AND rolname = current_user
 """
 _TABLE_RIGHTS = """
-    SELECT has_schema_privilege(relnamespace, 'USAGE'), has_table_privilege(oid, 'SELECT'), row_security_active(oid),
-           pg_has_role(relowner, 'USAGE')
-    FROM pg_class WHERE oid = %s
+    SELECT oid::bigint, has_schema_privilege(relnamespace, 'USAGE'), has_table_privilege(oid, 'SELECT'),
+           row_security_active(oid), pg_has_role(relowner, 'USAGE')
+    FROM pg_class WHERE oid = ANY(%s::oid[])
 """
 _NAN = ("real", "double precision", "numeric")
 
@@ -72,8 +72,9 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
                 f"no table matches {pattern}",
                 "correct tables in [source]: SCHEMA.TABLE with * and ?, upper and lower case count",
             )
+    rights = _rights(connection, tables)
     for table in tables:
-        yield from _table(connection, config, table)
+        yield from _table(connection, config, table, rights.get(table.oid))
     yield from _watermarks(connection, config)
     yield from _signals(connection, config)
     if config.plugin == "pgoutput":
@@ -118,11 +119,23 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     yield from _attempt(lambda: connect(config, replication=True).close())
 
 
-def _table(connection: Connection, config: SourceConfig, table: CatalogueTable) -> Iterator[Problem]:
+Rights = tuple[bool, bool, bool, bool]
+"""Whether we may look into the schema, and read the table; whether rows are hidden from us; whether it is ours."""
+
+
+def _rights(connection: Connection, tables: Sequence[CatalogueTable]) -> dict[int, Rights]:
+    """Our rights by the table's oid."""
+    found = rows(connection, _TABLE_RIGHTS, ([table.oid for table in tables],))
+    return {oid: (usage, select, hidden, own) for oid, usage, select, hidden, own in found}
+
+
+def _table(
+    connection: Connection, config: SourceConfig, table: CatalogueTable, rights: Rights | None
+) -> Iterator[Problem]:
     yield from refusals(connection, table, config)
-    if not (found := rows(connection, _TABLE_RIGHTS, (table.oid,))):
+    if rights is None:
         return  # dropped a moment ago
-    usage, select, hidden, _ = found[0]
+    usage, select, hidden, _ = rights
     grant = (
         sql.Identifier(table.name.schema),
         sql.Identifier(config.user),
@@ -220,7 +233,7 @@ def _may_publish(connection: Connection, config: SourceConfig, tables: list[Cata
     owned = "SELECT pg_has_role(pubowner, 'USAGE') FROM pg_publication WHERE pubname = %s"
     creatable = "SELECT has_database_privilege(current_database(), 'CREATE')"
     right = value(connection, owned, (config.publication,)) if exists else value(connection, creatable)
-    return bool(right) and all(own for table in tables for *_, own in rows(connection, _TABLE_RIGHTS, (table.oid,)))
+    return bool(right) and all(own for *_, own in _rights(connection, tables).values())
 
 
 def _slot(connection: Connection, config: SourceConfig) -> Iterator[Problem]:

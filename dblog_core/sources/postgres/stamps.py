@@ -17,8 +17,9 @@ _COLUMNS = """
 """
 _FILES = """
     SELECT t.oid::bigint, f.oid::text, f.relfilenode::bigint
-    FROM unnest(%s::oid[]) AS t(oid) JOIN pg_class f
-      ON f.relkind = 'r' AND (f.oid = t.oid OR f.oid IN (SELECT p.relid FROM pg_partition_tree(t.oid) p))
+    FROM unnest(%s::oid[]) AS t(oid)
+    CROSS JOIN LATERAL (SELECT t.oid AS part UNION SELECT p.relid FROM pg_partition_tree(t.oid) p) AS parts
+    JOIN pg_class f ON f.oid = parts.part AND f.relkind = 'r'
 """
 """Of a partitioned table those of its partitions."""
 

@@ -1,0 +1,87 @@
+"""A source of thousands of tables starts in seconds: what is asked of its catalogue does not grow with their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import psycopg2
+import psycopg2.extensions
+import pyarrow as pa
+import pymysql.connections
+import pytest
+
+from dblog_core.changes import OrderedChanges, stretches
+from dblog_core.config import Config
+from dblog_core.interfaces import Source
+from dblog_core.wiring import open_source
+from tests.fake_source import ORDERS
+from tests.fix_servers import Database
+
+FEW, MANY = 12, 42
+
+
+class _Counting(psycopg2.extensions.cursor):
+    asked = 0
+
+    def execute(self, *given: Any) -> None:
+        _Counting.asked += 1
+        super().execute(*given)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], int]:
+    """How many statements a call sends to the server."""
+    connect, query = psycopg2.connect, pymysql.connections.Connection.query
+
+    def counted(connection: Any, *given: Any, **more: Any) -> Any:
+        _Counting.asked += 1
+        return query(connection, *given, **more)
+
+    monkeypatch.setattr(pymysql.connections.Connection, "query", counted)
+    monkeypatch.setattr(psycopg2, "connect", lambda *a, **more: connect(*a, **{**more, "cursor_factory": _Counting}))
+
+    def count(call: Callable[[], object]) -> int:
+        _Counting.asked = 0
+        call()
+        return _Counting.asked
+
+    return count
+
+
+def looks(source: Source) -> list[Callable[[], object]]:
+    """What a capture asks before it reads the log, and `check`."""
+    return [source.check, source.prepare, source.tables, source.refused, source.identities, source.stamps]
+
+
+def test_what_a_start_asks_of_the_catalogue_does_not_grow_with_the_tables(
+    database: Database, source_config: Config, asked: Callable[[Callable[[], object]], int]
+) -> None:
+    source = open_source(source_config.source)
+    counts = []
+    for numbers in (range(FEW), range(FEW, MANY)):
+        database.execute(*(f"CREATE TABLE t{n} (id int PRIMARY KEY, v varchar(9))" for n in numbers))
+        source.prepare()
+        counts.append([asked(look) for look in looks(source)])
+    assert counts[0] == counts[1]
+    assert sum(counts[0]) > 0
+    assert [str(t.table).rpartition(".")[2] for t in source.tables()] == sorted(f"t{n}" for n in range(MANY))
+
+
+@pytest.mark.parametrize("bounds", [[], [0], [4], [2, 2, 9], [1, 3, 5, 7, 100]])
+def test_a_batch_is_cut_at_its_signals_without_loss_or_order_lost(bounds: list[int]) -> None:
+    changes = [_changes([0, 2, 6]), _changes([]), _changes([4, 8, 10, 12])]
+    found = stretches(changes, bounds)
+    assert len(found) == len(bounds) + 1
+    edges = [-1, *bounds, 1_000]
+    for part, low, high in zip(found, edges[:-1], edges[1:], strict=True):
+        expected = [[s for s in c.sequence.tolist() if low <= s < high] for c in changes]
+        assert [c.sequence.tolist() for c in part] == [e for e in expected if e]
+        assert all(len(c) == c.batch.num_rows == len(c.transaction) for c in part)
+
+
+def _changes(sequence: list[int]) -> OrderedChanges:
+    numbers = np.asarray(sequence, dtype=np.int64)
+    batch = pa.RecordBatch.from_arrays([pa.array(sequence, pa.int64())], names=["n"])
+    return OrderedChanges(ORDERS, numbers, numbers, batch, None)
