@@ -214,17 +214,15 @@ FRESH_START = "drop the slot and run `dblog capture --fresh-start`: it goes on a
 
 def _describe(connection: Connection, found: Sequence[tuple[Any, ...]]) -> list[CatalogueTable]:
     oids = [row[0] for row in found]
-    columns = rows(connection, _COLUMNS, (oids,))
-    names = type_names(connection, {(c[2], c[3]) for c in columns})
-    indexes = rows(connection, _INDEXES, (oids,))
-    return [
-        _table(
-            row,
-            [CatalogueColumn(c[1], names[c[2], c[3]], *c[4:]) for c in columns if c[0] == row[0]],
-            [i[1:] for i in indexes if i[0] == row[0]],
-        )
-        for row in found
-    ]
+    listed = rows(connection, _COLUMNS, (oids,))
+    names = type_names(connection, {(c[2], c[3]) for c in listed})
+    columns: dict[int, list[CatalogueColumn]] = {}
+    for oid, name, type_oid, typmod, *rest in listed:
+        columns.setdefault(oid, []).append(CatalogueColumn(name, names[type_oid, typmod], *rest))
+    indexes: dict[int, list[tuple[Any, ...]]] = {}
+    for oid, *index in rows(connection, _INDEXES, (oids,)):
+        indexes.setdefault(oid, []).append(tuple(index))
+    return [_table(row, columns.get(row[0], []), indexes.get(row[0], [])) for row in found]
 
 
 def _table(row: tuple[Any, ...], columns: list[CatalogueColumn], indexes: list[tuple[Any, ...]]) -> CatalogueTable:
