@@ -9,7 +9,7 @@ export PYTHONUNBUFFERED := 1
 .PHONY: help setup demo test lint soak bench pictures up down lock
 
 help:
-	@echo "make setup   what is missing: .venv, Delta's jars, the test servers"
+	@echo "make setup   what is missing: .venv, the jars of Delta and Kafka, the test servers"
 	@echo "make demo    the whole path on real servers; DEMO_SOURCE=mysql (default), mariadb or postgres"
 	@echo "make test    linters, types, and every test; EVERY=1: each on every database"
 	@echo "make up      the local stack: databases, ZooKeeper, Airflow with the DAGs;  make down  stops it, data kept"

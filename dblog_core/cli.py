@@ -27,6 +27,7 @@ from dblog_core.commands import (
     maintain,
     merge,
     metrics,
+    relay,
     request,
     schema,
     signals,
@@ -122,6 +123,7 @@ app.command()(lake.reset)
 app.command()(maintain.maintain)
 app.command()(verify.verify)
 app.command()(log.log)
+app.command()(relay.relay)
 app.command()(status.status)
 app.command()(metrics.metrics)
 app.command()(cut.cut)

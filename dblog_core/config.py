@@ -14,46 +14,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WithJsonSchema,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 
-from dblog_core import durations, patterns, places, sizes
+from dblog_core import output_faults, patterns, places
 from dblog_core.config_faults import Fault, Place, contradictions, in_words
+from dblog_core.config_output import OutputConfig
+from dblog_core.config_section import Duration, Flag, FromEnvironment, Number, Section, Size, Unset, Whole
 from dblog_core.errors import ConfigError
 from dblog_core.places import Place as LogPlace
 
 if TYPE_CHECKING:
     from dblog_core.schema import TableName
 
+OutputName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 TableNameText = Annotated[str, Field(pattern=r"^[^.]+\..+$", description="SCHEMA.TABLE")]
-Whole = Annotated[int, Field(strict=True)]
-Number = Annotated[float, Field(strict=True)]
-Flag = Annotated[bool, Field(strict=True)]
-
-
-def _size(value: Any) -> Any:
-    return sizes.parse(value) if isinstance(value, str) else value
-
-
-_SIZE = BeforeValidator(_size)
-_SIZE_FORMS = [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\s*\d+\s*[KMGTkmgt]?[Bb]?\s*$"}]
-Size = Annotated[int, Field(strict=True), _SIZE, WithJsonSchema({"anyOf": _SIZE_FORMS})]
-"""Bytes: a number, or text such as "10G"."""
-
-Duration = Annotated[str, Field(pattern=durations.PATTERN)]
-"""A length of time as text, such as "36h": see `durations`."""
-
 SchemaChanges = Literal["evolve", "ignore", "fail"]
 """What the lake does when a table's shape changes: follow, keep its own columns, or stop that table."""
 
@@ -72,7 +46,6 @@ NORMAL_AGE, LOW_AGE = 0.1, 0.005
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ENV = re.compile(r"\$\{(\w*)([^}]*)(\}?)")
-_FROM_TEXT = {int: int, float: float, bool: {"true": True, "false": False}.__getitem__}
 _PATHS = {
     "source": ("tls_ca", "tls_cert", "tls_key"),
     "state": ("tls_ca", "tls_cert", "tls_key"),
@@ -84,6 +57,7 @@ _PATHS = {
     "signals.http": ("tls_cert", "tls_key"),
     "notify": ("tls_ca",),
 }
+_OUTPUT_PATHS = ("path", "dead_letter", "tls_ca", "tls_cert", "tls_key")
 
 
 def _as_text(value: Any) -> Any:
@@ -93,38 +67,7 @@ def _as_text(value: Any) -> Any:
     return value.isoformat() if isinstance(value, dt.datetime) else value
 
 
-class FromEnvironment(str):
-    """Text with a ${ENV} in it: unlike other text it may also stand for a number or a flag."""
-
-
-class Unset(FromEnvironment):
-    """Text whose ${ENV} is not set, where that is allowed: fits everywhere."""
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @field_validator("*", mode="wrap")
-    @classmethod
-    def _environment(cls, value: Any, inner: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        if not isinstance(value, FromEnvironment):
-            return inner(value)
-        field = cls.model_fields[str(info.field_name)]
-        convert: Any = _FROM_TEXT.get(field.annotation, str) if isinstance(field.annotation, type) else str
-        if _SIZE in field.metadata:
-            convert = sizes.parse
-        if isinstance(value, Unset):
-            if convert is not str or field.annotation is SecretStr:
-                return field.get_default()
-            return str(value)
-        try:
-            converted = convert(value)
-        except (ValueError, KeyError):
-            raise ValueError("comes from an environment variable that holds a value of the wrong type") from None
-        return inner(converted)
-
-
-class ColumnRules(_Section):
+class ColumnRules(Section):
     """What happens to columns before staging, in log and dump alike."""
 
     exclude: tuple[str, ...] = Field(default=(), description="columns that never reach staging")
@@ -135,7 +78,7 @@ class ColumnRules(_Section):
     )
 
 
-class SourceConfig(_Section):
+class SourceConfig(Section):
     """The database, and what is captured from it."""
 
     name: str = Field(
@@ -233,7 +176,7 @@ class SourceConfig(_Section):
         )
 
 
-class StagingConfig(_Section):
+class StagingConfig(Section):
     """Where the super-changelog lies, and when a segment ends."""
 
     path: str = Field(description="a directory, or s3://BUCKET/PREFIX")
@@ -262,7 +205,7 @@ class StagingConfig(_Section):
         return data
 
 
-class StateConfig(_Section):
+class StateConfig(Section):
     """Leases, dump requests and their progress."""
 
     url: str = Field(
@@ -288,14 +231,14 @@ class StateConfig(_Section):
     tls_key: Path | None = Field(default=None, description="PEM file of our own key, with tls_cert")
 
 
-class LakeTableConfig(_Section):
+class LakeTableConfig(Section):
     """What the lake does with some tables unlike with the others."""
 
     schema_changes: SchemaChanges | None = Field(default=None, description="as in [lake]; default: what stands there")
     json_as: JsonAs | None = Field(default=None, description="as in [lake]; default: what stands there")
 
 
-class LakeConfig(_Section):
+class LakeConfig(Section):
     """The Delta tables."""
 
     path: str = Field(description="a directory, or s3://BUCKET/PREFIX")
@@ -335,7 +278,7 @@ class LakeConfig(_Section):
         return (one for pattern, one in self.tables.items() if patterns.matches(table, [pattern]))
 
 
-class DumpConfig(_Section):
+class DumpConfig(Section):
     """What a dump does unless its request says otherwise."""
 
     chunk_size: Whole = Field(default=10_000, ge=1, le=1_000_000, description="rows of one SELECT")
@@ -352,7 +295,7 @@ class DumpConfig(_Section):
     )
 
 
-class SparkConfig(_Section):
+class SparkConfig(Section):
     """How `dblog merge` starts Spark."""
 
     master: str = Field(default="local[*]", description="what spark-submit takes as --master")
@@ -363,7 +306,7 @@ class SparkConfig(_Section):
     conf: dict[str, str] = Field(default={}, description="more Spark settings, each value in quotes")
 
 
-class NotifyConfig(_Section):
+class NotifyConfig(Section):
     """Whom Airflow tells of ended runs."""
 
     notifier: str = Field(
@@ -380,7 +323,7 @@ class NotifyConfig(_Section):
     )
 
 
-class AirflowConfig(_Section):
+class AirflowConfig(Section):
     """When Airflow's DAGs run by themselves, and what they heed."""
 
     capture: Literal["run", "watch"] = Field(
@@ -406,7 +349,7 @@ class AirflowConfig(_Section):
     notify: tuple[NotifyConfig, ...] = Field(default=(), description="whom Airflow tells of ended and late runs")
 
 
-class HttpConfig(_Section):
+class HttpConfig(Section):
     """What `dblog serve` does."""
 
     listen: str = Field(
@@ -421,7 +364,7 @@ class HttpConfig(_Section):
     tls_key: Path | None = Field(default=None, description="PEM file of its key, with tls_cert")
 
 
-class SignalsConfig(_Section):
+class SignalsConfig(Section):
     """Where requests come from beside the command line and Airflow."""
 
     table: TableNameText | None = Field(
@@ -436,7 +379,7 @@ class SignalsConfig(_Section):
         return bool(self.table or self.file or self.http)
 
 
-class ChannelConfig(_Section):
+class ChannelConfig(Section):
     """Whom a capture tells of dumps."""
 
     name: str = Field(
@@ -454,7 +397,7 @@ class ChannelConfig(_Section):
     timeout: Number = Field(default=10.0, gt=0, le=300, description="seconds to wait for the receiver")
 
 
-class S3Config(_Section):
+class S3Config(Section):
     """The object store behind paths that begin with s3://."""
 
     endpoint: str = Field(
@@ -479,7 +422,7 @@ class S3Config(_Section):
         return {"path_style": bool(data.get("endpoint")), **data} if isinstance(data, dict) else data
 
 
-class Config(_Section):
+class Config(Section):
     """One source, whole."""
 
     source: SourceConfig
@@ -492,6 +435,9 @@ class Config(_Section):
     signals: SignalsConfig = SignalsConfig()
     notify: tuple[ChannelConfig, ...] = Field(default=(), description="whom a capture tells of dumps")
     s3: S3Config = S3Config()
+    output: dict[OutputName, OutputConfig] = Field(
+        default={}, description="where `dblog relay NAME` sends the super-changelog, by NAME"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -525,6 +471,7 @@ def load(path: Path | str, *, secrets: bool = True) -> Config:
     except ValidationError as error:
         faults += [in_words(e, Config) for e in error.errors(include_input=False, include_url=False)]
     faults += contradictions(expanded, files=secrets)
+    faults += output_faults.contradictions(expanded, files=secrets)
     if config is None or faults:
         order = list(Config.model_fields)
         faults.sort(key=lambda f: order.index(str(f.place[0])) if f.place[0] in order else len(order))
@@ -591,6 +538,10 @@ def _anchor(data: Mapping[str, Any], directory: Path) -> None:
         for settings in found if isinstance(found, list) else [found]:
             if isinstance(settings, dict):
                 _anchor_all(settings, keys, directory)
+    outputs = data.get("output")
+    for settings in outputs.values() if isinstance(outputs, dict) else ():
+        if isinstance(settings, dict):
+            _anchor_all(settings, _OUTPUT_PATHS, directory)
 
 
 def _anchor_all(settings: dict[str, Any], keys: tuple[str, ...], directory: Path) -> None:
@@ -604,4 +555,5 @@ def secrets_of(config: Config) -> tuple[str, ...]:
     """Every secret of the configuration: what no message may show."""
     given = [config.source.password, config.state.password, config.s3.secret_key]
     given += [config.signals.http.token] if config.signals.http else []
-    return tuple(secret.get_secret_value() for secret in [*given, *(one.secret for one in config.notify)])
+    known = tuple(secret.get_secret_value() for secret in [*given, *(one.secret for one in config.notify)])
+    return known + tuple(secret for output in config.output.values() for secret in output.secrets)

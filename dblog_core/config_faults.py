@@ -31,7 +31,8 @@ _TYPES = {
     "model": "a section of its own",
     "path": "a path in quotes",
 }
-_OWN_TABLES = {
+_OWN_TABLES: dict[Place, int] = {
+    ("output",): 2,
     ("signals", "http"): 2,
     ("source", "keys"): 2,
     ("source", "columns"): 3,
@@ -58,7 +59,7 @@ class Fault:
 
 def show(place: Place) -> str:
     """A place as it stands in the file: `[source.columns."shop.customers"] mask, entry 2`."""
-    depth = next((n for table, n in _OWN_TABLES.items() if table == place[:2]), 1)
+    depth = next((n for table, n in _OWN_TABLES.items() if table == place[: len(table)]), 1)
     parts = [p for p in place if p != "[key]"]
     header = ".".join(_quoted(p) for p in parts[:depth])
     entries = [_quoted(p) if isinstance(p, str) else f"entry {p + 1}" for p in parts[depth:]]
@@ -82,7 +83,7 @@ def in_words(error: ErrorDetails, root: type[BaseModel]) -> Fault:
     if kind == "literal_error":
         return Fault(place, "is none of the possible values", f"use {context['expected']}")
     if kind == "string_pattern_mismatch":
-        form = description or " (SCHEMA.TABLE)"
+        form = description or (" ([a-z][a-z0-9_]*)" if place[0] == "output" else " (SCHEMA.TABLE)")
         return Fault(place, "does not have the right form", f"mend it{form}")
     if kind == "value_error":
         return Fault(place, str(context["error"]), f"mend it{description}")

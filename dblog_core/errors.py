@@ -21,7 +21,12 @@
     │   └── LeaseLost                our lease is gone or in doubt
     ├── LakeError                    the merge and the lake
     │   └── LakeBusy                 another merge holds the lake
-    └── NotToldYet                   transient: a receiver of notices does not take one
+    ├── NotToldYet                   transient: a receiver of notices does not take one
+    └── OutputError                  a target of the super-changelog
+        ├── OutputUnavailable        transient: it cannot be reached, or is busy
+        ├── OutputRefused            it does not let us, or cannot be used as configured
+        ├── OutputTaken              another relay has gone on with it: we are fenced
+        └── PoisonLine               it will never take a line, or one of those that it was given
 
 Drivers' errors are translated at the edge with the cause chained; no message ever holds a password.
 """
@@ -147,3 +152,33 @@ class NotToldYet(DblogError):
     """A receiver of notices has not taken one: it is told again."""
 
     transient = True
+
+
+class OutputError(DblogError):
+    """Something about an output's target."""
+
+
+class OutputUnavailable(OutputError):
+    """The target cannot be reached, or asks to come later."""
+
+    transient = True
+
+
+class OutputRefused(OutputError):
+    """The target answers, and cannot be used: credentials, rights, settings, or a place that is gone."""
+
+
+class OutputTaken(OutputError):
+    """Another relay has gone on with the output. `epoch`: the one that the target knows (0: it knows none)."""
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "", epoch: int = 0) -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.epoch = epoch
+
+
+class PoisonLine(OutputError):
+    """The target will never take the line at `offset`; None: one of those that it was given together."""
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "", offset: int | None = None) -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.offset = offset

@@ -78,6 +78,14 @@ def _verified(value: Callable[[Json], float]) -> Callable[[Json], Samples]:
     return read
 
 
+def _sent(what: str) -> Callable[[Json], Samples]:
+    def read(found: Json) -> Samples:
+        for output in found["outputs"]:
+            yield (output["output"],), output[what]
+
+    return read
+
+
 def _well(found: Json) -> Samples:
     for table in found["tables"]:
         yield (table["table"],), table["state"] == "ok"
@@ -119,6 +127,9 @@ GAUGES: Sequence[Gauge] = (
         _verified(lambda v: v["equal"]),
         ("table",),
     ),
+    Gauge("output_offset", "up to where an output has the super-changelog", _sent("offset"), ("output",)),
+    Gauge("output_lag_seconds", "by which an output is behind what is staged", _sent("lag_seconds"), ("output",)),
+    Gauge("output_dead_letters", "lines that its target refused, since it began", _sent("dead_letters"), ("output",)),
     Gauge("error_timestamp_seconds", "the newest error of capture, merge, verify …", _failed, ("part",)),
     Gauge("staging_bytes", "room that staging takes", _staged("bytes"), ("part",)),
     Gauge("staging_files", "files in staging", _staged("files"), ("part",)),

@@ -3,21 +3,18 @@
     the lake        each table from the segment after its own on; all of them while a table waits for rows or a dump
     dumps           an unfinished one from its first chunk on; a finished one until its end is merged
     the capture     events that a SELECT may not have seen yet: its memory of them is read again after a restart
-    outputs         nodes `holds/NAME` of the state store: the offset up to which an output has passed all on
+    outputs         each that is configured what it has not passed on (`output_places`), or all from its start on
 
 Whatever begins while they are gathered needs only what is newer; a dump that ends meanwhile is found by its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-import orjson
-
-from dblog_core import control
+from dblog_core import control, output_places
 from dblog_core.dump_status import DumpStatus
 from dblog_core.dumps import TaskProgress
-from dblog_core.errors import RequestError, StateError
 from dblog_core.events import FINISHED
 from dblog_core.interfaces import StateStore
 from dblog_core.lake import LakeStatus, State
@@ -25,11 +22,12 @@ from dblog_core.staging import Staging
 from dblog_core.staging.beginning import Need
 from dblog_core.staging.manifest import Manifest
 
-_HOLDS = "holds"
 
-
-def needs(staging: Staging, state: StateStore, lake: LakeStatus | None) -> list[Need]:
-    """All needs. `lake`: the last finished merge, by whoever holds the lake's lock; None: none has finished yet.
+def needs(
+    staging: Staging, state: StateStore, lake: LakeStatus | None, *, outputs: Mapping[str, str | int]
+) -> list[Need]:
+    """All needs. `lake`: the last finished merge, by whoever holds the lake's lock; None: none has finished yet;
+    `outputs`: where each that is configured begins.
 
     Raises CorruptSegment, StateError.
     """
@@ -42,7 +40,7 @@ def needs(staging: Staging, state: StateStore, lake: LakeStatus | None) -> list[
         *dumps,
         *_of_ends(staging, lake),
         *_of_unseen(staging, head),
-        *_of_holds(staging, head, state),
+        *_of_outputs(staging, head, state, outputs),
     ]
 
 
@@ -90,52 +88,13 @@ def _of_unseen(staging: Staging, head: Manifest) -> Iterator[Need]:
         yield Need(segment, f"the capture remembers events after offset {head.unseen_after}")
 
 
-def _of_holds(staging: Staging, head: Manifest, state: StateStore) -> Iterator[Need]:
-    for name, offset in holds(state).items():
-        if offset < head.last_offset:
+def _of_outputs(staging: Staging, head: Manifest, state: StateStore, starts: Mapping[str, str | int]) -> Iterator[Need]:
+    """Of outputs that are configured: the others need nothing any more."""
+    for name, start in sorted(starts.items()):
+        found = output_places.read(state, name)
+        if found is None and start != "latest":  # that one begins where the log is when it begins
+            segment = 1 if start == "earliest" else staging.segment_of(int(start), head)
+            yield Need(segment, f"output {name} has not begun")
+        elif found is not None and (offset := found[0].offset) < head.last_offset:
             # The one that it stands in, read whole or not: those without a line may follow it.
             yield Need(staging.segment_of(offset, head), f"output {name} has passed on up to offset {offset}")
-
-
-# Outputs --------------------------------------------------------------------------------------------------------------
-
-
-def holds(state: StateStore) -> dict[str, int]:
-    """Each output that holds on to what follows its offset."""
-    found = {}
-    for name in state.children(_HOLDS):
-        if (entry := state.get(f"{_HOLDS}/{name}")) is not None:
-            found[name] = _offset(name, entry.data)
-    return found
-
-
-def hold(state: StateStore, name: str, offset: int) -> None:
-    """The output has passed on all up to `offset`: what follows stays. One process at a time does this for a name.
-
-    Raises RequestError for an offset below the one that it held before: what lay there may be gone.
-    """
-    path, data = f"{_HOLDS}/{name}", orjson.dumps(offset)
-    entry = state.get(path)
-    if entry is None:
-        state.create(path, data)
-        return
-    if offset < (before := _offset(name, entry.data)):
-        raise RequestError(
-            f"offset {offset} lies before offset {before}, up to which output {name} has passed all on",
-            fix="release its hold first, and begin where the super-changelog begins",
-        )
-    state.update(path, data, entry.version)
-
-
-def release(state: StateStore, name: str) -> None:
-    """The output needs nothing any more."""
-    state.delete(f"{_HOLDS}/{name}")
-
-
-def _offset(name: str, data: bytes) -> int:
-    try:
-        return int(orjson.loads(data))
-    except (ValueError, TypeError) as error:
-        raise StateError(
-            f"the hold of output {name} is no offset", where=f"{_HOLDS}/{name}", fix="remove it"
-        ) from error

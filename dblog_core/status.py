@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 
-from dblog_core import control, lake, recent_errors, reload, stopped, verified, wiring
+from dblog_core import control, lake, output_places, recent_errors, reload, stopped, verified, wiring
 from dblog_core.config import Config
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.leader import LEASE, CaptureStatus
@@ -39,6 +39,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
             "windows": [_window(w) for w in told.get("windows", [])],
             "dumps": [d.to_json() for d in dumps],
             "merge": {"offset": merged.offset, "lag_seconds": _merge_lag(head, merged.offset, merged.commit_time)},
+            "outputs": [_output(config, name, head, state) for name in sorted(config.output)],
             "errors": recent_errors.read(state),
             "storage": (meter or Meter(config)).read(staging, merged.status, dumps),
         }
@@ -85,8 +86,23 @@ def _window(window: Json) -> Json:
     return {"table": window["table"], "dump": window["dump"], "age_seconds": round(age, 3)}
 
 
+def _output(config: Config, name: str, head: Manifest | None, state: StateStore) -> Json:
+    """An output that is configured; what it has not told yet is null."""
+    found, holder = output_places.read(state, name), state.leader(output_places.lease_of(name))
+    place = found[0] if found else None
+    offset = place.offset if place else None
+    return {
+        "output": name,
+        "kind": config.output[name].kind,
+        "offset": offset,
+        "lag_seconds": _merge_lag(head, offset, place.commit_time if place else None),
+        "dead_letters": place.dead_letters if place else 0,
+        "holder": holder.holder if holder else None,
+    }
+
+
 def _merge_lag(head: Manifest | None, offset: int | None, commit_time: int | None) -> float | None:
-    """Seconds by which the lake is behind what is staged; None while nothing is merged."""
+    """Seconds by which the lake, or an output, is behind what is staged; None while it has nothing."""
     if head is None or offset is None:
         return None
     if offset >= head.last_offset or commit_time is None or head.commit_time is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dblog_core.config import Config, SourceConfig
-from dblog_core.interfaces import Source, StateStore
+from dblog_core.interfaces import Output, Source, StateStore
 
 if TYPE_CHECKING:
     from dblog_core.staging import Staging
@@ -55,3 +55,35 @@ def open_lake(config: Config) -> Location:
     from dblog_core.lake import lake_at
 
     return lake_at(config.lake.path, s3=config.s3)
+
+
+def open_output(config: Config, name: str) -> Output:
+    """The output of `[output.NAME]`; no connection is made yet. Raises OutputRefused for a class that is not there."""
+    given, full_name = config.output[name], f"{config.source.name}.{name}"
+    if given.kind == "postgres":
+        from dblog_core.outputs.postgres import PostgresDialect
+        from dblog_core.outputs.tables import TableOutput
+
+        return TableOutput(PostgresDialect(given), full_name)
+    if given.kind == "mysql":
+        from dblog_core.outputs.mysql import MysqlDialect
+        from dblog_core.outputs.tables import TableOutput
+
+        return TableOutput(MysqlDialect(given), full_name)
+    if given.kind == "kafka":
+        from dblog_core.outputs.kafka import KafkaOutput
+
+        return KafkaOutput(given, config.source.name, name)
+    if given.kind == "http":
+        from dblog_core.outputs.http import HttpOutput
+
+        return HttpOutput(given, full_name.replace(".", "/"))
+    if given.kind == "python":
+        from dblog_core.outputs import python
+
+        return python.load(given.implementation, source=config.source.name, output=name, options=given.options)
+    from dblog_core.outputs.files import FilesOutput
+    from dblog_core.storage.opening import open_storage
+
+    storage = open_storage(given.path, f"{config.source.name}/{name}", temporary="_tmp", s3=config.s3)
+    return FilesOutput(storage, form=given.form or "jsonl")

@@ -198,7 +198,8 @@ def _retain(tools: Tools, config: Config, now: float) -> Json:
             now=now,
             over=lambda dump: control.is_over(state, dump),
         )
-        removed = retention.run(needs.needs(staging, state, tools.status))
+        starts = {name: output.start for name, output in config.output.items()}
+        removed = retention.run(needs.needs(staging, state, tools.status, outputs=starts))
     begins = removed.beginning
     held = [{"segment": need.segment, "why": need.why} for need in begins.held]
     return {"segment": begins.segment, "offset": begins.offset, "removed_files": removed.files, "held": held}

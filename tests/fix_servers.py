@@ -18,6 +18,7 @@ import pytest
 
 from dblog_core.config import Config
 from dblog_core.local import cache
+from dblog_core.local.kafka import KafkaServer
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
@@ -145,6 +146,11 @@ def newest_programs() -> Path:
 @pytest.fixture(scope="session")
 def zookeeper(server_root: Path) -> Iterator[ZookeeperServer]:
     yield from _running(ZookeeperServer(server_root / "zookeeper"))
+
+
+@pytest.fixture(scope="session")
+def kafka(server_root: Path) -> Iterator[KafkaServer]:
+    yield from _running(KafkaServer(server_root / "kafka"))
 
 
 @pytest.fixture

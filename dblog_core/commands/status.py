@@ -63,6 +63,7 @@ def text(found: dict[str, Any]) -> str:
     lines += [f"table     {t['table']}: {t['state']}{_uncaptured(t)}{_because(t)}" for t in found["tables"]]
     lines += [f"window    {w['table']}, dump {w['dump']}, open for {w['age_seconds']:.1f} s" for w in found["windows"]]
     lines += [_dump(d) for d in found["dumps"]]
+    lines += [_output(o) for o in found["outputs"]]
     lines += _storage(found["storage"])
     lines += [_error(e) for e in found["errors"] if _ago(e) < ERRORS]
     return "\n".join(lines)
@@ -95,6 +96,13 @@ def _dump(dump: dict[str, Any]) -> str:
     left = f", {in_words(dump['seconds_left'])} left" if dump["seconds_left"] else ""
     held = f"; held: {dump['held']}" if dump["held"] else ""
     return f"dump      {dump['id']}: {dump['state']}, {counts}{left}{held}{_because(dump)}"
+
+
+def _output(output: dict[str, Any]) -> str:
+    by = f"passed on by {output['holder']}" if output["holder"] else "no relay is running"
+    dead = f", {output['dead_letters']:,} dead letters" if output["dead_letters"] else ""
+    where = f"offset {_known(output['offset'])}, {_seconds(output['lag_seconds'])} behind"
+    return f"output    {output['output']} ({output['kind']}): {where}{dead}; {by}"
 
 
 def _error(error: dict[str, Any]) -> str:

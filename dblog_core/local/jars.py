@@ -59,15 +59,16 @@ S3 = (
 
 def jars() -> list[Path]:
     """Delta's jars; fetched first where the cache lacks them. Raises LocalError."""
-    return _fetched(DELTA, "Delta Lake")
+    return fetched(DELTA, "Delta Lake")
 
 
 def s3_jars() -> list[Path]:
     """The jars with which Spark reads and writes s3:// paths; fetched like the others. Raises LocalError."""
-    return _fetched(S3, "Hadoop for S3 (659 MB)")
+    return fetched(S3, "Hadoop for S3 (659 MB)")
 
 
-def _fetched(wanted: Sequence[Jar], what: str) -> list[Path]:
+def fetched(wanted: Sequence[Jar], what: str) -> list[Path]:
+    """Those jars; fetched first where the cache lacks them. Raises LocalError."""
     digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
     directory = cache.entry(f"jars-{digest}", lambda part: _fill(part, wanted, what))
     return [directory / jar.file for jar in wanted]
@@ -95,9 +96,18 @@ def _check(path: Path, jar: Jar) -> None:
 
 
 def _by_maven(directory: Path, work: Path, wanted: Sequence[Jar]) -> None:
-    for jar in wanted:
-        what = [f"-Dartifact={jar.coordinates}", f"-DoutputDirectory={directory}"]
-        _run(["mvn", "-B", "-q", "dependency:copy", *what], cwd=work, env={})
+    """One start of Maven, through a project that depends on just these."""
+    items = "".join(
+        f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.name}</artifactId><version>{jar.version}</version>"
+        "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
+        for jar in wanted
+    )
+    (work / "pom.xml").write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>dblog</groupId><artifactId>jars</artifactId>"
+        f"<version>1</version><dependencies>{items}</dependencies></project>"
+    )
+    what = [f"-DoutputDirectory={directory}", "-DincludeScope=runtime"]
+    _run(["mvn", "-B", "-q", "dependency:copy-dependencies", *what], cwd=work, env={})
 
 
 def _by_spark(directory: Path, work: Path, wanted: Sequence[Jar]) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import dblog_core
 from dblog_core import compiled
-from dblog_core.local import jars, packages, s3
+from dblog_core.local import jars, kafka_jars, packages, s3
 from dblog_core.local.errors import LocalError
 
 
 def main() -> int:
     try:
         jars.jars()
+        jars.fetched(kafka_jars.JARS, "Kafka")
         for package in packages.ALL:
             packages.tree(package)
         s3.prepare()

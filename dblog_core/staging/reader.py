@@ -7,7 +7,7 @@ ranges allow it, and in batches, so memory holds one chunk and a batch per table
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -40,12 +40,30 @@ def lines(staging: Staging, *, from_offset: int = 0, tables: set[str] | None = N
 
 
 class Follower:
-    """A place in the super-changelog, from which to read on."""
+    """A place in the super-changelog, from which to read on.
 
-    def __init__(self, staging: Staging, *, from_offset: int = 0, tables: set[str] | None = None) -> None:
-        self._staging, self._tables = staging, tables
+    `whole`: segments that end inside a transaction wait until the rest of it is published. `pause`: asked between
+    segments whether `lines` should end here for now.
+    """
+
+    def __init__(
+        self,
+        staging: Staging,
+        *,
+        from_offset: int = 0,
+        tables: Container[str] | None = None,
+        whole: bool = False,
+        pause: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._staging, self._tables, self._whole, self._pause = staging, tables, whole, pause
+        self._whole_upto = 0  # a segment that ends between transactions, and is published
         self._offset = from_offset  # the next one to be read
         self._segment: int | None = None  # the last one that is read whole
+
+    @property
+    def passed(self) -> int:
+        """The offset up to which all is read."""
+        return self._offset - 1
 
     def is_behind(self) -> bool:
         """Whether another segment is published, or the next one was removed: a few probes."""
@@ -60,6 +78,8 @@ class Follower:
         assert self._segment is not None
         while True:
             for manifest in self._staging.manifests(self._segment):
+                if self._whole and not self._ends(manifest):
+                    return
                 try:
                     for line in _segment(_Place(self._staging, self._offset, self._tables), manifest):
                         self._offset = line["offset"] + 1
@@ -67,8 +87,17 @@ class Follower:
                 except SegmentReplaced:
                     break  # its rows lie elsewhere by now: on from the next line
                 self._segment, self._offset = manifest.segment, max(self._offset, manifest.last_offset + 1)
+                if self._pause() and not manifest.partial:
+                    return
             else:
                 return
+
+    def _ends(self, manifest: Manifest) -> bool:
+        """Whether the transaction in which the segment ends, if any, is published to its end."""
+        if manifest.partial and manifest.segment >= self._whole_upto:
+            later = self._staging.manifests(manifest.segment)
+            self._whole_upto = next((m.segment for m in later if not m.partial), 0)
+        return not manifest.partial or manifest.segment < self._whole_upto
 
     def _begin(self) -> bool:
         """Finds the place; False: there is nothing yet. Whoever has read up to a place must not miss what came next."""
@@ -85,7 +114,7 @@ class Follower:
 class _Place:
     staging: Staging
     from_offset: int
-    tables: set[str] | None
+    tables: Container[str] | None
 
     def wants(self, table: str, last_offset: int) -> bool:
         return last_offset >= self.from_offset and (self.tables is None or table in self.tables)

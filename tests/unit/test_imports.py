@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PURE = ("errors", "events", "schema", "values", "watermark", "window", "chunks", "dumps", "interfaces")
+PURE = ("errors", "events", "schema", "values", "watermark", "window", "chunks", "dumps", "deliveries", "interfaces")
 """Vocabulary and logic: no input or output, no clock, no chance, no logging."""
 EFFECTS = {
     *("asyncio", "datetime.datetime.now", "http", "io", "logging", "multiprocessing", "os", "pathlib", "random"),
@@ -30,7 +30,10 @@ EFFECTS = {
     ),
     *("time", "urllib", "uuid", "pymysql", "pymysqlreplication", "psycopg2", "kazoo"),
 }
-DRIVERS = {"numba", "pymysql", "pymysqlreplication", "psycopg2", "kazoo", "sqlite3", "airflow", "pyspark", "delta"}
+DRIVERS = {
+    *("numba", "pymysql", "pymysqlreplication", "psycopg2", "kazoo", "sqlite3", "airflow", "pyspark", "delta"),
+    *("confluent_kafka", "urllib3"),
+}
 LONGEST_DAG_FILE = 60  # lines: wiring and parameters, no logic
 
 
@@ -83,7 +86,7 @@ def test_the_engine_does_not_import_spark() -> None:
 
 def test_spark_jobs_reach_the_engine_only_for_dumps() -> None:
     """Staging and vocabulary, and control.py: the merge requests a dump of the keys that it had to withhold."""
-    engine = {"capture", "dump", "sequencer", "sources", "outputs", "airflow"}
+    engine = {"capture", "dump", "relay", "sequencer", "sources", "outputs", "airflow"}
     found = offending(sources("spark_jobs"), {f"dblog_core.{room}" for room in engine})
     assert found == {"spark_jobs.dump": ["dblog_core.dump"]}, "a worker on an executor is that of any other process"
 
@@ -109,6 +112,8 @@ def test_the_engine_knows_no_implementation() -> None:
             "config",
             "leader",
             "beside",
+            "relay",
+            "relay_term",
         )
     ]
     rooms = {"dblog_core.sources", "dblog_core.outputs", "dblog_core.local", "dblog_core.airflow"}

@@ -253,7 +253,8 @@ def test_people_read_it_in_lines(config: Config, staging: Staging, lake: LakeSta
     told = text(
         {
             "source": "shop", "leader": None, "offset": None, "position": None, "lag_seconds": None, "tables": [],
-            "windows": [], "dumps": [], "errors": [], "merge": {"offset": None, "lag_seconds": None},
+            "windows": [], "dumps": [], "outputs": [], "errors": [],
+            "merge": {"offset": None, "lag_seconds": None},
             "storage": storage,
         }
     )  # fmt: skip

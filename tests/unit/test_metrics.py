@@ -36,6 +36,10 @@ STATUS: dict[str, Any] = {
     "windows": [{}, {}],
     "dumps": [{"state": "done"}, {"state": "running"}, {"state": "done"}],
     "merge": {"offset": 40, "lag_seconds": 3.5},
+    "outputs": [
+        {"output": "search", "kind": "http", "offset": 40, "lag_seconds": 1.5, "dead_letters": 2, "holder": "host-3"},
+        {"output": "files", "kind": "files", "offset": None, "lag_seconds": None, "dead_letters": 0, "holder": None},
+    ],
     "errors": [
         {"part": "merge", "at": 9_000_000},
         {"part": "merge", "at": 7_000_000},
@@ -98,6 +102,10 @@ def test_all_of_status_is_told_and_what_is_not_known_is_left_out(
         ("dblog_table_ok", "shop", "shop.b"): 0,
         ("dblog_table_verified_timestamp_seconds", "shop", "shop.b"): 1_700_000_000,
         ("dblog_table_verified_equal", "shop", "shop.b"): 0,
+        ("dblog_output_offset", "shop", "search"): 40,
+        ("dblog_output_lag_seconds", "shop", "search"): 1.5,
+        ("dblog_output_dead_letters", "shop", "search"): 2,
+        ("dblog_output_dead_letters", "shop", "files"): 0,
         ("dblog_error_timestamp_seconds", "shop", "merge"): 9,
         ("dblog_staging_bytes", "shop", "log"): 1000,
         ("dblog_staging_files", "shop", "log"): 3,

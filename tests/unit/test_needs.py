@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, needs
+from dblog_core import control, needs, output_places
 from dblog_core.dumps import TaskProgress
-from dblog_core.errors import RequestError, StateError
+from dblog_core.errors import StateError
 from dblog_core.lake import LakeStatus, State, TableStatus
 from dblog_core.requests import DumpRequest, submit
 from dblog_core.staging import Staging
@@ -33,8 +33,11 @@ def staging() -> Staging:
     return staging
 
 
-def _of(staging: Staging, *, lake: LakeStatus | None = LAKE, state: MemoryState | None = None) -> dict[int, str]:
-    return {need.segment: need.why for need in needs.needs(staging, state or MemoryState(), lake)}
+def _of(
+    staging: Staging, *, lake: LakeStatus | None = LAKE, state: MemoryState | None = None, **outputs: str | int
+) -> dict[int, str]:
+    found = needs.needs(staging, state or MemoryState(), lake, outputs=outputs)
+    return {need.segment: need.why for need in found}
 
 
 def _newest(staging: Staging, **fields: Any) -> None:
@@ -47,7 +50,7 @@ def test_without_a_merge_all_is_needed(staging: Staging) -> None:
 
 def test_nothing_staged_needs_nothing() -> None:
     empty = Staging("/simulated", source="shop", storage=MemoryStorage(Disk()))
-    assert needs.needs(empty, MemoryState(), LAKE) == []
+    assert needs.needs(empty, MemoryState(), LAKE, outputs={"kafka": "earliest"}) == []
 
 
 def test_the_lake_needs_what_it_has_not_merged_each_table_by_itself(staging: Staging) -> None:
@@ -96,22 +99,36 @@ def test_the_capture_reads_events_again_that_may_be_unseen(staging: Staging) -> 
     assert _of(other).keys() == {9}
 
 
-def test_outputs_hold_what_they_have_not_passed_on(staging: Staging) -> None:
+def _passed(state: MemoryState, name: str, offset: int) -> None:
+    record = output_places.Record.opened(state, name, lambda: 0)
+    record.passed(offset)
+    record.save()
+
+
+def test_outputs_need_what_they_have_not_passed_on(staging: Staging) -> None:
     state = MemoryState()
-    needs.hold(state, "kafka", 42)
-    assert _of(staging, state=state)[4] == "output kafka has passed on up to offset 42"
-    needs.hold(state, "kafka", 49)
-    assert _of(staging, state=state)[4] == "output kafka has passed on up to offset 49"
-    with pytest.raises(RequestError, match="before offset 49"):
-        needs.hold(state, "kafka", 48)
-    needs.hold(state, "files", 109)
-    assert needs.holds(state) == {"files": 109, "kafka": 49}
-    needs.release(state, "kafka")
+    _passed(state, "kafka", 42)
+    assert _of(staging, state=state, kafka="latest")[4] == "output kafka has passed on up to offset 42"
+    _passed(state, "kafka", 49)
+    assert _of(staging, state=state, kafka="latest")[4] == "output kafka has passed on up to offset 49"
+    _passed(state, "files", 109)
+    assert _of(staging, state=state, kafka="latest", files=1).keys() == {4, 9}
+
+
+def test_an_output_that_never_ran_needs_all_from_its_start_on(staging: Staging) -> None:
+    assert _of(staging, kafka="earliest")[1] == "output kafka has not begun"
+    assert _of(staging, kafka=35)[3] == "output kafka has not begun"
+    assert _of(staging, kafka="latest").keys() == {9}
+
+
+def test_an_output_that_is_no_longer_configured_needs_nothing(staging: Staging) -> None:
+    state = MemoryState()
+    _passed(state, "kafka", 42)
     assert _of(staging, state=state).keys() == {9}
 
 
-def test_a_damaged_hold_stops_retention_with_its_name(staging: Staging) -> None:
+def test_a_damaged_place_stops_retention_with_its_name(staging: Staging) -> None:
     state = MemoryState()
-    state.create("holds/kafka", b"null")
+    state.create("outputs/kafka", b"null")
     with pytest.raises(StateError, match="output kafka"):
-        needs.needs(staging, state, LAKE)
+        _of(staging, state=state, kafka="latest")

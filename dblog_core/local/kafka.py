@@ -1,0 +1,81 @@
+"""A Kafka broker from Maven's jars: one node that is broker and controller, on loopback alone."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from dblog_core.local import jars, ports
+from dblog_core.local.daemon import Daemon, run_to_end
+from dblog_core.local.kafka_jars import JARS
+from dblog_core.local.zookeeper import java
+
+_CLUSTER = "4L6g3nShT-eMCtK--X86sw"  # any 16 bytes: there is one node
+
+
+class KafkaServer:
+    """One broker; its topics lie in `directory`."""
+
+    kind = "kafka"
+
+    def __init__(self, directory: Path, *, detached: bool = False) -> None:
+        self.name = "kafka"
+        self._dir = directory.absolute()
+        self._daemon = Daemon(self.name, self._dir, detached=detached)
+
+    @property
+    def port(self) -> int:
+        return ports.remembered(self._dir / "port")
+
+    @property
+    def pid(self) -> int | None:
+        return self._daemon.pid
+
+    def start(self) -> None:
+        self._dir.mkdir(parents=True, exist_ok=True)
+        settings = self._dir / "server.properties"
+        settings.write_text(self._settings())
+        if not (self._dir / "data" / "meta.properties").exists():
+            tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _CLUSTER, "-c", str(settings)]
+            run_to_end([*_java(), *tool], where=self.name, cwd=self._dir)
+        self._daemon.start([*_java(), "kafka.Kafka", str(settings)], ready=self.ready, timeout=120)
+
+    def ready(self) -> bool:
+        try:
+            with socket.create_connection((ports.HOST, self.port), timeout=2):
+                return True
+        except OSError:
+            return False  # not up yet, or down
+
+    def stop(self) -> None:
+        self._daemon.stop()
+
+    def kill(self) -> None:
+        self._daemon.kill()
+
+    def address(self) -> str:
+        return f"{ports.HOST}:{self.port}"
+
+    def _settings(self) -> str:
+        controller = f"{ports.HOST}:{ports.remembered(self._dir / 'controller-port')}"
+        single = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+        lines = [
+            "process.roles=broker,controller",
+            "node.id=1",
+            f"controller.quorum.bootstrap.servers={controller}",
+            "controller.listener.names=CONTROLLER",
+            f"listeners=PLAINTEXT://{self.address()},CONTROLLER://{controller}",
+            f"advertised.listeners=PLAINTEXT://{self.address()},CONTROLLER://{controller}",
+            f"log.dirs={self._dir / 'data'}",
+            "auto.create.topics.enable=false",
+            *(f"{topic}.replication.factor=1" for topic in single),
+            *(f"{topic}.num.partitions=1" for topic in single),
+            "transaction.state.log.min.isr=1",
+            "share.coordinator.state.topic.min.isr=1",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _java() -> list[str]:
+    small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return [java(), *small, "-cp", ":".join(str(jar) for jar in jars.fetched(JARS, "Kafka"))]

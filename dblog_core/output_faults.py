@@ -1,0 +1,96 @@
+"""What is wrong with `[output.NAME]` beyond single settings: what a kind needs, and what means nothing to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dblog_core.config_faults import Fault, Text
+
+_TLS = ("tls_ca", "tls_cert", "tls_key")
+_TABLES = ("host", "port", "user", "password", "database", "table", "tls", *_TLS)
+_OWN: dict[str, tuple[str, ...]] = {
+    "files": ("path", "form"),
+    "postgres": _TABLES,
+    "mysql": _TABLES,
+    "http": ("url", "secret", "token", *_TLS),
+    "kafka": (
+        *(
+            "servers",
+            "topic_prefix",
+            "topics",
+            "partitions",
+            "replication",
+            "max_message",
+            "tombstones",
+            "form",
+            "timeout",
+        ),
+        *("user", "password", "sasl", "tls", *_TLS),
+    ),
+    "python": ("class", "options"),
+}
+_TIMED = ("postgres", "mysql", "http", "kafka")
+_NEEDED = {
+    "files": {"path": "give a directory, or s3://BUCKET/PREFIX"},
+    "postgres": {"database": "name the database"},
+    "mysql": {"database": "name the database"},
+    "http": {"url": "give https://HOST/PATH", "secret": 'give secret = "${ENV}": receivers check signatures with it'},
+    "kafka": {"servers": "give HOST:PORT"},
+    "python": {"class": 'give class = "MODULE:CLASS"'},
+}
+_FORMS = {"files": ("jsonl", "parquet"), "kafka": ("json", "debezium")}
+
+
+def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[Fault]:
+    """Faults of all outputs. `files`: look whether the files that are named exist."""
+    for name, given in Text(data).section("output").items():
+        if isinstance(given, Mapping) and str(given.get("kind")) in _OWN:
+            yield from _one(name, given, files=files)
+
+
+def _one(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
+    kind = str(given["kind"])
+    own = {*_OWN[kind], *(("timeout",) if kind in _TIMED else ())}
+    foreign = {key for keys in _OWN.values() for key in keys} | {"timeout"}
+    for key in given:
+        if key in foreign - own:
+            yield Fault(("output", name, key), f"has no meaning for kind = {kind}", "remove it")
+    for key, fix in _NEEDED[kind].items():
+        if not given.get(key):
+            yield Fault(("output", name, key), "is missing", fix)
+    if kind in _FORMS and given.get("form", _FORMS[kind][0]) not in _FORMS[kind]:
+        yield Fault(("output", name, "form"), f"is no form of {kind}", f"use {' or '.join(_FORMS[kind])}")
+    yield from _poison(name, given)
+    yield from _tls(name, given, files=files)
+    yield from _pairs(name, given)
+
+
+def _poison(name: str, given: Mapping[str, Any]) -> Iterator[Fault]:
+    noted = given.get("poison") == "dead_letter"
+    if noted and not given.get("dead_letter"):
+        yield Fault(("output", name, "dead_letter"), "is missing", "name the file of what is refused")
+    if given.get("dead_letter") and not noted:
+        yield Fault(("output", name, "dead_letter"), "is never used with poison = stop", 'set poison = "dead_letter"')
+
+
+def _tls(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
+    plain = given.get("tls") == "off" or str(given.get("url", "")).startswith("http://")
+    for key in _TLS:
+        path = given.get(key)
+        if not isinstance(path, str):
+            continue
+        if plain:
+            yield Fault(("output", name, key), "is never used without TLS", "remove it, or use TLS")
+        elif files and not Path(path).is_file():
+            yield Fault(("output", name, key), "names a file that does not exist", "give the path of a PEM file")
+
+
+def _pairs(name: str, given: Mapping[str, Any]) -> Iterator[Fault]:
+    pairs = [("tls_cert", "tls_key")]
+    if given.get("kind") == "kafka":
+        pairs.append(("user", "password"))
+    for one, other in (*pairs, *((b, a) for a, b in pairs)):
+        if given.get(one) and not given.get(other):
+            yield Fault(("output", name, one), f"is given without {other}", "give both, or none")

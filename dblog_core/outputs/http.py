@@ -1,0 +1,116 @@
+"""Batches of lines by HTTP: at least once, signed, each with a key by which a receiver knows what it has already.
+
+    POST URL
+    Content-Type: application/x-ndjson              one line of `dblog log` a line
+    Idempotency-Key: SOURCE/OUTPUT/FIRST-LAST       the same lines come again under the same key
+    Dblog-Signature: t=SECONDS,v1=HEX               HMAC-SHA256 of "SECONDS.KEY." and the body, with the secret
+
+2xx: the batch is taken. 408, 409, 425, 429 and 5xx: it comes again. 400, 413 and 422: a line of it is poison.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+import urllib3
+
+from dblog_core.config_output import OutputConfig
+from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
+from dblog_core.interfaces import Json
+
+_LATER = {408, 409, 425, 429}
+_POISON = {400, 413, 422}
+_SERVER_ERRORS = 500
+_REASON = 200  # characters of an answer that are told
+
+
+class HttpOutput:
+    """`name`: SOURCE/OUTPUT; `now`: seconds UTC."""
+
+    exactly_once = False
+
+    def __init__(self, settings: OutputConfig, name: str, *, now: Callable[[], float] = time.time) -> None:
+        self._settings, self._name, self._now = settings, name, now
+        self._pool: urllib3.PoolManager | None = None
+
+    def open(self, epoch: int) -> int | None:
+        self.close()
+        given = self._settings
+        files = {"ca_certs": given.tls_ca, "cert_file": given.tls_cert, "key_file": given.tls_key}
+        certificates: dict[str, Any] = {name: str(path) for name, path in files.items() if path is not None}
+        self._pool = urllib3.PoolManager(
+            retries=False,  # the relay's own policy counts
+            timeout=given.timeout,
+            **certificates,
+        )
+        return None
+
+    def write(self, lines: Sequence[Json]) -> None:
+        assert self._pool is not None, "open it first"
+        body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
+        key = f"{self._name}/{lines[0]['offset']}-{lines[-1]['offset']}"
+        url, headers = self._settings.url, self._headers(key, body)
+        try:
+            answer = self._pool.request("POST", url, body=body, headers=headers, redirect=False)
+        except urllib3.exceptions.HTTPError as error:
+            raise self._unreached(error) from error
+        self._judge(answer)
+
+    def commit(self, offset: int) -> None:
+        """What was answered is taken."""
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.clear()
+            self._pool = None
+
+    def _headers(self, key: str, body: bytes) -> dict[str, str]:
+        seconds, secret = str(int(self._now())), self._settings.secret.get_secret_value()
+        token = self._settings.token.get_secret_value()
+        return {
+            "Content-Type": "application/x-ndjson",
+            "User-Agent": "dblog",
+            "Idempotency-Key": key,
+            "Dblog-Signature": f"t={seconds},v1={signature(secret, seconds, key, body)}",
+            **({"Authorization": f"Bearer {token}"} if token else {}),
+        }
+
+    def _judge(self, answer: urllib3.BaseHTTPResponse) -> None:
+        code = answer.status
+        if code // 100 == 2:
+            return
+        said = f"HTTP {code} {answer.data[:_REASON].decode(errors='replace')}".strip()
+        if code in _POISON:
+            raise PoisonLine(said, where=self._where)
+        if code in _LATER or code >= _SERVER_ERRORS:
+            raise OutputUnavailable(said, where=self._where, fix="see the receiver's own log")
+        raise OutputRefused(said, where=self._where, fix="correct url, token and secret, on both sides")
+
+    def _unreached(self, error: urllib3.exceptions.HTTPError) -> OutputError:
+        said = " ".join(str(error).split())
+        if isinstance(error, urllib3.exceptions.SSLError | urllib3.exceptions.LocationValueError):
+            return OutputRefused(said, where=self._where, fix="tls_ca must have signed a certificate of the host")
+        return OutputUnavailable(said, where=self._where, fix="check that the receiver can be reached from here")
+
+    @property
+    def _where(self) -> str:
+        return self._settings.url.partition("?")[0]  # what follows may be a secret
+
+
+def signature(secret: str, seconds: str, key: str, body: bytes) -> str:
+    """What a receiver computes too, and compares in constant time."""
+    return hmac.new(secret.encode(), f"{seconds}.{key}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+def verified(secret: str, headers: Any, body: bytes, *, now: float, tolerance: float = 300.0) -> bool:
+    """Whether a request is ours and not an old one: for receivers in Python. `headers`: a mapping of them."""
+    fields = dict(part.partition("=")[::2] for part in headers.get("Dblog-Signature", "").split(","))
+    seconds, key = fields.get("t", ""), headers.get("Idempotency-Key", "")
+    wanted = signature(secret, seconds, key, body)
+    fresh = seconds.isdigit() and abs(now - int(seconds)) <= tolerance
+    return fresh and hmac.compare_digest(wanted, fields.get("v1", ""))

@@ -1,0 +1,232 @@
+"""Topics in Kafka: exactly once for readers of committed messages, by one transactional producer a relay.
+
+    PREFIX + SCHEMA.TABLE                       lines of a table; the message's key is the row's key as JSON
+    PREFIX + _dblog.SOURCE.OUTPUT.place         the place, compacted, written in the same transactions
+
+A delivery is a Kafka transaction. `init_transactions` ends the transaction of the relay before, and fences it: whatever
+it still sends is refused. Only then the place is read. What has no key (TRUNCATE, new shapes, ends of dumps) goes to
+every partition of its topic, so that each reader meets it between the rows that it stands between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from dblog_core.config_output import OutputConfig
+from dblog_core.errors import OutputError, OutputRefused, OutputTaken, OutputUnavailable, PoisonLine
+from dblog_core.events import DELETE, FINISHED, SCHEMA, TRUNCATE
+from dblog_core.interfaces import Json
+from dblog_core.outputs import kafka_place
+from dblog_core.outputs.debezium import envelope
+
+_LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_MARKS = (SCHEMA, FINISHED, TRUNCATE)
+_TRANSACTION_SECONDS = 600  # of a delivery, at most; brokers allow 900 by default
+_FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+_POISON = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.RECORD_LIST_TOO_LARGE}
+_REFUSED = {
+    *(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+    *(KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION),
+    *(KafkaError.TOPIC_EXCEPTION, KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.POLICY_VIOLATION),
+    *(KafkaError._INVALID_ARG, KafkaError._SSL),
+}
+
+
+class KafkaOutput:
+    """`source`, `name`: whose transactions they are."""
+
+    exactly_once = True
+
+    def __init__(self, settings: OutputConfig, source: str, name: str) -> None:
+        self._settings, self._source = settings, source
+        self._id = f"dblog.{source}.{name}"
+        self._place_topic = f"{settings.topic_prefix}_dblog.{source}.{name}.place"
+        self._where = f"kafka {settings.servers}"
+        self._producer: Producer | None = None
+        self._partitions: dict[str, int] = {}
+        self._begun = False
+        self._failed: list[tuple[int, KafkaError]] = []
+        self._heard = ""  # what the client says of its connections
+
+    def open(self, epoch: int) -> int | None:
+        """Kafka counts epochs of its own by the transactional id: the newest producer is the one."""
+        self.close()
+        with self._translated():
+            producer = Producer(
+                {
+                    **self._client(),
+                    "transactional.id": self._id,
+                    "transaction.timeout.ms": _TRANSACTION_SECONDS * 1000,
+                    "partitioner": "murmur2_random",  # as Java's producers place a key
+                    "message.max.bytes": self._settings.max_message,
+                    "linger.ms": 5,
+                }
+            )
+            self._producer = producer
+            producer.init_transactions(self._timeout)
+            self._make_topic(self._place_topic, partitions=1, settings={"cleanup.policy": "compact"})
+            return kafka_place.read(self._client(), self._place_topic, timeout=self._timeout)
+
+    def write(self, lines: Sequence[Json]) -> None:
+        producer = self._opened()
+        with self._translated():
+            if not self._begun:
+                producer.begin_transaction()
+                self._begun = True
+            for line in lines:
+                self._send(producer, line)
+            if producer.flush(self._timeout):
+                raise self._away(f"no answer within {self._timeout:g} s")
+        self._judge()
+
+    def commit(self, offset: int) -> None:
+        producer = self._opened()
+        with self._translated():
+            self._produce(producer, offset, self._place_topic, kafka_place.KEY, kafka_place.encoded(offset), 0)
+            producer.commit_transaction(self._timeout)
+        self._begun = False
+        self._judge()
+
+    def close(self) -> None:
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None
+        self._begun, self._failed, self._partitions = False, [], {}
+
+    def _send(self, producer: Producer, line: Json) -> None:
+        value = line if self._settings.form == "json" else envelope(line, source=self._source)
+        if value is None:
+            return
+        topic, data = self._topic(line["table"]), orjson.dumps(value)
+        if line["op"] in _MARKS:
+            for partition in range(self._partitions[topic]):
+                self._produce(producer, line["offset"], topic, None, data, partition)
+        elif line["key"] is None:
+            self._produce(producer, line["offset"], topic, None, data, 0)
+        else:
+            key = orjson.dumps(line["key"])
+            self._produce(producer, line["offset"], topic, key, data)
+            if line["op"] == DELETE and self._settings.tombstones:
+                self._produce(producer, line["offset"], topic, key, None)
+
+    def _produce(
+        self,
+        producer: Producer,
+        offset: int,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        partition: int | None = None,
+    ) -> None:
+        def delivered(error: KafkaError | None, _: Any) -> None:
+            if error is not None:
+                self._failed.append((offset, error))
+
+        arguments: dict[str, Any] = {} if partition is None else {"partition": partition}
+        while True:
+            try:
+                producer.produce(topic, value, key, on_delivery=delivered, **arguments)
+                producer.poll(0)
+                return
+            except BufferError:  # the client's queue is full
+                producer.poll(0.1)
+            except KafkaException as error:
+                if error.args[0].code() in _POISON:
+                    raise PoisonLine(error.args[0].str(), where=self._where, offset=offset) from error
+                raise
+
+    def _judge(self) -> None:
+        """Raises what deliveries have met; a batch may fail as a whole, by one message of it."""
+        if not self._failed:
+            return
+        offset, error = self._failed[0]
+        if error.code() in _POISON:
+            known = offset if {o for o, _ in self._failed} == {offset} else None
+            raise PoisonLine(error.str(), where=self._where, offset=known)
+        raise self._error(error)
+
+    def _topic(self, table: str) -> str:
+        name = self._settings.topics.get(table) or f"{self._settings.topic_prefix}{table}"
+        if name not in self._partitions:
+            if not _LEGAL.fullmatch(name):
+                raise OutputRefused(
+                    f"{name!r} is no name of a topic",
+                    where=f"{self._where}, {table}",
+                    fix="name one for the table in [output.NAME.topics]",
+                )
+            self._partitions[name] = self._make_topic(name, partitions=self._settings.partitions, settings={})
+        return name
+
+    def _make_topic(self, name: str, *, partitions: int, settings: dict[str, str]) -> int:
+        """The number of its partitions; it is made where it is missing."""
+        admin = AdminClient(self._client())
+        known = admin.list_topics(timeout=self._timeout).topics.get(name)
+        if known is not None and known.error is None:
+            return len(known.partitions)
+        wanted = NewTopic(name, partitions, self._settings.replication, config=settings)
+        try:
+            admin.create_topics([wanted], request_timeout=self._timeout)[name].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+            return len(admin.list_topics(name, timeout=self._timeout).topics[name].partitions)
+        return partitions
+
+    def _client(self) -> dict[str, Any]:
+        given, tls, sasl = self._settings, self._settings.tls != "off", bool(self._settings.user)
+        files = {"ssl.ca.location": given.tls_ca, "ssl.certificate.location": given.tls_cert}
+        files["ssl.key.location"] = given.tls_key
+        protocol = ("sasl_" if sasl else "") + ("ssl" if tls else "plaintext")
+        return {
+            "bootstrap.servers": given.servers,
+            "security.protocol": protocol,
+            **{name: str(path) for name, path in files.items() if path is not None},
+            **(
+                {"ssl.endpoint.identification.algorithm": "https" if given.tls == "verify-full" else "none"}
+                if tls
+                else {}
+            ),
+            **({"enable.ssl.certificate.verification": False} if given.tls == "require" else {}),
+            **({"sasl.mechanism": given.sasl.upper(), "sasl.username": given.user} if sasl else {}),
+            **({"sasl.password": given.password.get_secret_value()} if sasl else {}),
+            "client.id": self._id,
+            "error_cb": self._hear,
+            "log_level": 0,
+        }
+
+    def _hear(self, error: KafkaError) -> None:
+        self._heard = error.str()
+
+    @property
+    def _timeout(self) -> float:
+        return self._settings.timeout
+
+    def _opened(self) -> Producer:
+        assert self._producer is not None, "open it first"
+        return self._producer
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise self._error(error.args[0]) from error
+
+    def _error(self, error: KafkaError) -> OutputError:
+        said = "; ".join(filter(None, (error.str(), self._heard)))
+        if error.code() in _FENCED:
+            return OutputTaken(said, where=self._where, fix="none: this one stands by")
+        if error.code() in _REFUSED:
+            return OutputRefused(said, where=self._where, fix="correct servers, user, password, TLS and grants")
+        return self._away(said)
+
+    def _away(self, said: str) -> OutputUnavailable:
+        return OutputUnavailable(said, where=self._where, fix="check that the brokers can be reached from here")

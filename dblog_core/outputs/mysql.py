@@ -1,0 +1,127 @@
+"""A table of lines in MySQL or MariaDB: see `tables`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pymysql
+
+from dblog_core.config_output import OutputConfig
+from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
+from dblog_core.outputs.tables import COLUMNS, TWICE
+
+_TRANSIENT = {
+    *(1040, 1041, 1042, 1043, 1053, 1077, 1129, 1158, 1159, 1160, 1161, 1180, 1203, 1205, 1206, 1213, 1226, 1290, 1317),
+    *(1836, 1927, 2002, 2003, 2006, 2013, 2055, 3024, 4031),
+}
+_TWICE = 1062
+_VALUES = {1048, 1118, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025}
+_MARGIN = 1 << 16  # bytes of a statement beside one line, twice its length when quoted
+_IDLE_SECONDS = 60
+"""A relay that stands still inside a transaction holds its place's lock for so long at most."""
+
+
+class MysqlDialect:
+    """`settings`: of `[output.NAME]`."""
+
+    def __init__(self, settings: OutputConfig) -> None:
+        self._settings = settings
+        self.where = f"mysql {settings.user}@{settings.host}:{settings.port}/{settings.database}"
+        table = ".".join(f"`{part}`" for part in settings.table.split("."))
+        self.place = f"{table[:-1]}_place`"
+        marks = ", ".join(["%s"] * len(COLUMNS))
+        self.insert = f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES ({marks})"
+        form = "ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+        self.create: tuple[str, ...] = (
+            f"CREATE TABLE IF NOT EXISTS {self.place}"
+            f" (output varchar(100) PRIMARY KEY, place bigint, epoch bigint NOT NULL) {form}",
+            f"CREATE TABLE IF NOT EXISTS {table} (output varchar(100), line_offset bigint, op char(1) NOT NULL,"
+            " table_name text NOT NULL, row_key longtext, position text, transaction_id text,"
+            " commit_time datetime(6) NOT NULL, origin varchar(10) NOT NULL, line longtext NOT NULL,"
+            f" PRIMARY KEY (output, line_offset)) {form}",
+        )
+
+    def connect(self) -> Any:
+        given = self._settings
+        with self.translated():
+            connection: Any = pymysql.connect(
+                host=given.host,
+                port=given.port,
+                user=given.user,
+                password=given.password.get_secret_value(),
+                database=given.database,
+                charset="utf8mb4",
+                autocommit=False,
+                sql_mode="STRICT_ALL_TABLES",
+                init_command=f"SET SESSION time_zone = '+00:00', wait_timeout = {_IDLE_SECONDS},"
+                f" innodb_lock_wait_timeout = {max(1, round(given.timeout))}",
+                connect_timeout=max(1, round(given.timeout)),
+                read_timeout=max(1, round(10 * given.timeout)),
+                write_timeout=max(1, round(10 * given.timeout)),
+                **self._tls(),
+            )
+        if given.tls != "off" and not isinstance(connection._sock, ssl.SSLSocket):  # no public name for it
+            connection.close()
+            raise OutputRefused("the server does not offer TLS", where=self.where, fix='enable it, or set tls = "off"')
+        return connection
+
+    def insert_rows(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
+        cursor.executemany(self.insert, rows)
+
+    def longest(self, cursor: Any) -> int | None:
+        """A longer statement makes the server end the connection, which looks like a broken one."""
+        cursor.execute("SELECT @@max_allowed_packet")
+        return max(0, (int(cursor.fetchone()[0]) - _MARGIN) // 2)
+
+    def moment(self, time: dt.datetime) -> dt.datetime:
+        return time.astimezone(dt.UTC).replace(tzinfo=None)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except pymysql.err.MySQLError as error:
+            raise self._error(error) from error
+        except (OSError, EOFError) as error:
+            raise OutputUnavailable(
+                f"the connection broke: {error}", where=self.where, fix="check the server and the network"
+            ) from error
+        except RuntimeError as error:  # the driver's way of saying that `cryptography` is missing
+            raise OutputRefused(str(error), where=self.where, fix="use TLS, or install that package") from error
+
+    def _tls(self) -> dict[str, Any]:
+        given = self._settings
+        if given.tls == "off":
+            return {"ssl_disabled": True}
+        try:
+            context = ssl.create_default_context(cafile=str(given.tls_ca) if given.tls_ca else None)
+            if given.tls_cert:
+                context.load_cert_chain(str(given.tls_cert), str(given.tls_key))
+        except (OSError, ssl.SSLError) as error:
+            raise OutputRefused(
+                f"the TLS files cannot be used: {error}", where=self.where, fix="correct tls_ca, tls_cert, tls_key"
+            ) from error
+        context.check_hostname = given.tls == "verify-full"
+        context.verify_mode = ssl.CERT_NONE if given.tls == "require" else ssl.CERT_REQUIRED
+        return {"ssl": context}
+
+    def _error(self, error: pymysql.err.MySQLError) -> OutputError:
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+        said = f"{error.args[1] if len(error.args) > 1 else error} ({code})"
+        if isinstance(getattr(error, "original_exception", None), ssl.SSLError) or code == 2026:
+            return OutputRefused(
+                said, where=self.where, fix="the certificate must be signed by tls_ca, and name the host"
+            )
+        if code == _TWICE:
+            return OutputRefused(said, where=self.where, fix=TWICE)
+        if code in _VALUES or isinstance(error, pymysql.err.DataError):
+            return PoisonLine(said, where=self.where)
+        if code in _TRANSIENT or code == 0:
+            return OutputUnavailable(
+                said, where=self.where, fix="check that the server runs and can be reached from here"
+            )
+        return OutputRefused(said, where=self.where, fix="correct user, password, database and grants")

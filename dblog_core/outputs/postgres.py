@@ -1,0 +1,105 @@
+"""A table of lines in PostgreSQL: see `tables`."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+from psycopg2.extras import execute_values
+
+from dblog_core.config_output import OutputConfig
+from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
+from dblog_core.outputs.tables import COLUMNS, TWICE
+
+_TLS = {"verify-full": "verify-full", "verify-ca": "verify-ca", "require": "require", "off": "disable"}
+_TRANSIENT = ("08", "40", "53", "57", "55006", "55P03", "58030", "25P03", "25006")
+_TWICE = "23505"
+_VALUES = ("22", "23", "54")  # a value, a constraint, a row or index entry that is too large
+_GRANTS = "42501"
+_IDLE_SECONDS = 60
+"""A relay that stands still inside a transaction holds its place's lock for so long at most."""
+
+
+class PostgresDialect:
+    """`settings`: of `[output.NAME]`."""
+
+    def __init__(self, settings: OutputConfig) -> None:
+        self._settings = settings
+        self.where = f"postgres {settings.user}@{settings.host}:{settings.port}/{settings.database}"
+        table = ".".join(f'"{part}"' for part in settings.table.split("."))
+        self.place = f'{table[:-1]}_place"'
+        self.insert = f"INSERT INTO {table} ({', '.join(COLUMNS)}) VALUES %s"
+        self.create: tuple[str, ...] = (
+            f"CREATE TABLE IF NOT EXISTS {self.place} (output text PRIMARY KEY, place bigint, epoch bigint NOT NULL)",
+            f"CREATE TABLE IF NOT EXISTS {table} (output text, line_offset bigint, op text NOT NULL,"
+            " table_name text NOT NULL, row_key json, position text, transaction_id text,"
+            " commit_time timestamptz NOT NULL, origin text NOT NULL, line json NOT NULL,"
+            " PRIMARY KEY (output, line_offset))",
+        )
+
+    def connect(self) -> psycopg2.extensions.connection:
+        given = self._settings
+        files = {"sslrootcert": given.tls_ca, "sslcert": given.tls_cert, "sslkey": given.tls_key}
+        arguments: dict[str, Any] = {name: str(path) for name, path in files.items() if path is not None}
+        if given.tls == "verify-full" and given.tls_ca is None and psycopg2.extensions.libpq_version() >= 160000:
+            arguments["sslrootcert"] = "system"
+        timeout = round(given.timeout * 1000)
+        limits = {
+            "lock_timeout": timeout,
+            "statement_timeout": 10 * timeout,
+            "idle_in_transaction_session_timeout": _IDLE_SECONDS * 1000,
+        }
+        with self.translated():
+            connection: psycopg2.extensions.connection = psycopg2.connect(
+                **arguments,
+                host=given.host,
+                port=given.port,
+                user=given.user,
+                password=given.password.get_secret_value(),
+                dbname=given.database,
+                sslmode=_TLS[given.tls or "verify-full"],
+                connect_timeout=max(2, round(given.timeout)),
+                application_name="dblog relay",
+                client_encoding="UTF8",
+                options=" ".join(f"-c {name}={value}" for name, value in limits.items()),
+                keepalives_idle=30,
+                keepalives_interval=10,
+                keepalives_count=3,
+            )
+        return connection
+
+    def insert_rows(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
+        execute_values(cursor, self.insert, rows, page_size=500)
+
+    def longest(self, cursor: Any) -> int | None:
+        """The server refuses what is too long, and the connection lives on."""
+        return None
+
+    def moment(self, time: dt.datetime) -> dt.datetime:
+        return time
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg2.Error as error:
+            raise self._error(error) from error
+
+    def _error(self, error: psycopg2.Error) -> OutputError:
+        said, code = " ".join(str(error).split()) or type(error).__name__, error.pgcode or ""
+        if code == _TWICE:
+            return OutputRefused(said, where=self.where, fix=TWICE)
+        if code.startswith(_VALUES) and code != "54001":  # that is the server's stack
+            return PoisonLine(said, where=self.where)
+        if code.startswith(_TRANSIENT):
+            return OutputUnavailable(said, where=self.where, fix="none: it is tried again")
+        if code:
+            fix = "grant what is missing" if code == _GRANTS else "see the server's message"
+            return OutputRefused(said, where=self.where, fix=fix)
+        if any(word in said for word in ("authentication", "no pg_hba", "does not exist", "certificate", "SSL")):
+            return OutputRefused(said, where=self.where, fix="correct user, password, database and TLS")
+        return OutputUnavailable(said, where=self.where, fix="check that the server runs and can be reached from here")

@@ -1,0 +1,145 @@
+"""A table of lines in a database: exactly once, since the place lies in the same transaction as the lines.
+
+    TABLE          output, line_offset (together the key), op, table_name, row_key, position, transaction_id,
+                   commit_time, origin, line: each line a row, `row_key` and `line` as JSON text
+    TABLE_place    output (the key), place, epoch
+
+Each delivery locks its row of TABLE_place first and compares place and epoch: a relay that was replaced, whatever it
+wakes up with, finds others there and writes nothing. What differs between servers is a `Dialect`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import orjson
+
+from dblog_core.errors import OutputRefused, OutputTaken, PoisonLine
+from dblog_core.interfaces import Json
+
+COLUMNS = (
+    *("output", "line_offset", "op", "table_name", "row_key", "position", "transaction_id", "commit_time"),
+    *("origin", "line"),
+)
+TWICE = "the table has lines that its place does not tell of: restore both together, or empty both"
+"""What to do about a line that is there already."""
+
+
+class Dialect(Protocol):
+    """One kind of server."""
+
+    where: str
+    create: tuple[str, ...]
+    """Statements that make both tables where they are missing."""
+    insert: str
+    """INSERT … VALUES of `COLUMNS`."""
+    place: str
+    """The place table's name, as SQL."""
+
+    def connect(self) -> Any:
+        """A connection that commits when it is told to. Raises OutputUnavailable, OutputRefused."""
+
+    def insert_rows(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None: ...
+
+    def longest(self, cursor: Any) -> int | None:
+        """Bytes that a line may have; None: no limit that would break the connection."""
+
+    def moment(self, time: dt.datetime) -> dt.datetime:
+        """The time as the driver takes it."""
+
+    def translated(self) -> AbstractContextManager[None]:
+        """Turns the driver's errors into ours: PoisonLine where the server refuses a value."""
+
+
+class TableOutput:
+    """The `Output` of `dialect`; `name`: SOURCE.OUTPUT, so that outputs can share a table."""
+
+    exactly_once = True
+
+    def __init__(self, dialect: Dialect, name: str) -> None:
+        self._dialect, self._name = dialect, name
+        self._connection: Any = None
+        self._epoch = 0
+        self._place: int | None = None
+        self._longest: int | None = None
+        self._locked = False
+
+    def open(self, epoch: int) -> int | None:
+        self.close()
+        self._connection = self._dialect.connect()
+        with self._dialect.translated(), self._connection.cursor() as cursor:
+            for statement in self._dialect.create:
+                cursor.execute(statement)
+            self._connection.commit()
+            self._longest = self._dialect.longest(cursor)
+            known = self._lock(cursor)
+            if known is None:
+                statement = f"INSERT INTO {self._dialect.place} (output, place, epoch) VALUES (%s, NULL, %s)"
+                cursor.execute(statement, (self._name, epoch))
+            elif known[1] > epoch:
+                raise self._taken(known[1])
+            elif known[1] < epoch:
+                statement = f"UPDATE {self._dialect.place} SET epoch = %s WHERE output = %s"
+                cursor.execute(statement, (epoch, self._name))
+            self._connection.commit()
+        self._place, self._epoch, self._locked = known[0] if known else None, epoch, False
+        return self._place
+
+    def write(self, lines: Sequence[Json]) -> None:
+        rows = [self._row(line) for line in lines]
+        with self._dialect.translated(), self._connection.cursor() as cursor:
+            if not self._locked:
+                known = self._lock(cursor)
+                if known != (self._place, self._epoch):
+                    raise self._taken(known[1] if known else 0)
+                self._locked = True
+            self._dialect.insert_rows(cursor, rows)
+
+    def commit(self, offset: int) -> None:
+        assert self._locked, "nothing was written"
+        try:
+            with self._dialect.translated(), self._connection.cursor() as cursor:
+                statement = f"UPDATE {self._dialect.place} SET place = %s WHERE output = %s"
+                cursor.execute(statement, (offset, self._name))
+                self._connection.commit()
+        except PoisonLine as error:  # a constraint that is looked at late: it does not say which line
+            raise OutputRefused(
+                f"the commit is refused: {error.message}",
+                where=self._dialect.where,
+                fix="remove what the table's lines do not satisfy",
+            ) from error
+        self._place, self._locked = offset, False
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _lock(self, cursor: Any) -> tuple[int | None, int] | None:
+        """Place and epoch, which nobody else can change until our transaction ends."""
+        statement = f"SELECT place, epoch FROM {self._dialect.place} WHERE output = %s FOR UPDATE"
+        cursor.execute(statement, (self._name,))
+        found = cursor.fetchone()
+        return None if found is None else (found[0], found[1])
+
+    def _row(self, line: Json) -> tuple[Any, ...]:
+        text = orjson.dumps(line).decode()
+        if self._longest is not None and len(text.encode()) > self._longest:
+            raise PoisonLine(
+                f"it has more than {self._longest} bytes", where=self._dialect.where, offset=line["offset"]
+            )
+        key = None if line["key"] is None else orjson.dumps(line["key"]).decode()
+        time = self._dialect.moment(dt.datetime.fromisoformat(line["commit_time"]))
+        rest = (line["position"], line["transaction"], time, line["origin"], text)
+        return (self._name, line["offset"], line["op"], line["table"], key, *rest)
+
+    def _taken(self, epoch: int) -> OutputTaken:
+        return OutputTaken(
+            "another relay has gone on",
+            where=self._dialect.where,
+            fix="none: this one stands by",
+            epoch=epoch,
+        )

@@ -1,0 +1,203 @@
+"""The relay of one output: the lease that makes it the only one, term after term, and what becomes of errors.
+
+may pass            the next term, after a wait that grows unless lines were delivered meanwhile
+we are replaced     the lease is given back, and waited for as a standby; an output that keeps its place has let
+                    nothing of ours through since
+a line is poison    the lines around it go one by one until it is found; then the output stops, or notes it
+anything else       ends the relay
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dblog_core import durations, output_places, recent_errors, wiring
+from dblog_core.capture import holder_name
+from dblog_core.clock import SystemClock
+from dblog_core.config import Config
+from dblog_core.dead_letters import DeadLetters
+from dblog_core.errors import (
+    DblogError,
+    LeaseLost,
+    OutputRefused,
+    OutputTaken,
+    PoisonLine,
+    RequestError,
+    StateError,
+    VersionConflict,
+)
+from dblog_core.hold import give_back
+from dblog_core.interfaces import Clock, Lease, Output
+from dblog_core.relay_term import Term, Workplace
+from dblog_core.retry import retrying
+
+log = logging.getLogger(__name__)
+
+_STANDBY = 1.0  # seconds between two words of a standby
+
+
+@dataclass(frozen=True, slots=True)
+class RelayStatus:
+    """What a relay tells of itself: `holder` is another that passes lines on; `error` is waited out."""
+
+    holder: str | None = None
+    error: str | None = None
+
+
+OnStatus = Callable[[RelayStatus], None]
+
+
+def run_relay(
+    config: Config,
+    name: str,
+    *,
+    stop: threading.Event,
+    once: bool = False,
+    restart: bool = False,
+    on_status: OnStatus | None = None,
+    output: Output | None = None,
+    clock: Clock | None = None,
+) -> bool:
+    """Sends the super-changelog to the output NAME until `stop` is set; `once`: all that is sealed now.
+
+    `restart`: forget how far it was, and begin at its start, or at the place that its target tells. Whether all was
+    sent. Raises RequestError for a name that is not configured, StateError where another relay is at work and `once` is
+    given, and what stops an output for good.
+    """
+    if (settings := config.output.get(name)) is None:
+        known = ", ".join(sorted(config.output)) or "none"
+        raise RequestError(f"there is no output {name}", fix=f"add [output.{name}]; configured are: {known}")
+    state, clock = wiring.open_state(config), clock or SystemClock()
+    letters = DeadLetters(settings.dead_letter, source=config.source.name, output=name)
+    target = output or wiring.open_output(config, name)
+    place = Workplace(name, settings, target, wiring.open_staging(config), state, letters, clock, stop)
+    try:
+        return Relay(place, ttl=config.state.ttl, once=once, restart=restart, on_status=on_status).run()
+    except DblogError as error:
+        recent_errors.record(state, f"relay {name}", error, clock.time())
+        raise
+    finally:
+        state.close()
+
+
+class Relay:
+    """Standby and holder of the lease in turn."""
+
+    def __init__(
+        self,
+        place: Workplace,
+        *,
+        ttl: float,
+        once: bool = False,
+        restart: bool = False,
+        on_status: OnStatus | None = None,
+    ) -> None:
+        self._place, self._ttl, self._once, self._restart = place, ttl, once, restart
+        self._tell = on_status or (lambda _: None)
+        self._singly_upto = 0
+
+    def run(self) -> bool:
+        """Whether all was sent that `once` asks for; False: stopped."""
+        while not self._place.stop.is_set():
+            try:
+                if self._patiently(self._hold):
+                    return True
+            except (OutputTaken, LeaseLost, VersionConflict) as error:
+                log.warning("output %s: no longer the one that passes lines on: %s", self._place.name, error)
+                self._place.clock.wait(self._place.stop, _STANDBY / 5)
+            except DblogError as error:
+                if not (error.transient and self._place.stop.is_set()):
+                    raise
+        return False
+
+    def _hold(self) -> bool:
+        """Terms under one lease. False: it is another's, or there is more to do."""
+        place = self._place
+        lease = place.state.acquire(
+            output_places.lease_of(place.name), holder_name(), ttl=self._ttl, wait=0.0 if self._once else _STANDBY
+        )
+        if lease is None:
+            return self._stand_by()
+        try:
+            if self._restart:
+                output_places.forget(place.state, place.name)
+                self._restart = False
+            self._tell(RelayStatus())
+            return self._terms(lease)
+        except OutputTaken as error:
+            place.state.raise_epoch(output_places.lease_of(place.name), error.epoch)
+            raise
+        finally:
+            give_back(lease)
+
+    def _stand_by(self) -> bool:
+        leader = self._place.state.leader(output_places.lease_of(self._place.name))
+        holder = leader.holder if leader else "another"
+        if self._once:
+            raise StateError(
+                f"{holder} passes lines on to this output",
+                where=f"output {self._place.name}",
+                fix="nothing: that one does it; or stop it first",
+            )
+        self._tell(RelayStatus(holder=holder))
+        return False
+
+    def _terms(self, lease: Lease) -> bool:
+        """Whether all is done. False after an error that may pass, if the target had all before: it is a first one."""
+        while not self._place.stop.is_set():
+            term = Term(self._place, lease, singly_upto=self._singly_upto)
+            try:
+                term.run(once=self._once)
+                return self._once and not self._place.stop.is_set()
+            except PoisonLine as error:
+                self._bear(error, term)
+            except DblogError as error:
+                if not (error.transient and term.progressed):
+                    raise
+                self._announce(error, 0.0)
+                return False
+            finally:
+                self._place.output.close()
+        return False
+
+    def _bear(self, error: PoisonLine, term: Term) -> None:
+        """Finds the line, notes it or stops. Raises OutputRefused."""
+        line = term.poisoned(error)
+        if line is None and term.tried_upto > self._singly_upto:
+            self._singly_upto = term.tried_upto
+            return
+        if line is None:
+            raise OutputRefused(
+                f"the target refuses lines, and not one by one: {error.message}",
+                where=f"output {self._place.name}",
+                fix="mend the target",
+            ) from error
+        where = f"output {self._place.name}, offset {line['offset']}, {line['table']}"
+        if self._place.settings.poison == "stop":
+            raise OutputRefused(
+                f"the target refuses the line: {error.message}",
+                where=where,
+                fix='mend the target; or set poison = "dead_letter", and a dead_letter file that takes such lines',
+            ) from error
+        self._place.letters.add(line, error.message)
+        log.warning("%s: noted as a dead letter: %s", where, error.message)
+        term.note_refused()
+
+    def _patiently(self, step: Callable[[], bool]) -> bool:
+        settings = self._place.settings
+        policy = retrying(
+            give_up_after=durations.parse(settings.give_up_after),
+            longest_wait=settings.longest_wait,
+            stop=self._place.stop,
+            clock=self._place.clock,
+            on_retry=self._announce,
+        )
+        return bool(policy(step))
+
+    def _announce(self, error: DblogError, seconds: float) -> None:
+        log.warning("output %s: trying again in %.1f s: %s", self._place.name, seconds, error)
+        recent_errors.record(self._place.state, f"relay {self._place.name}", error, self._place.clock.time())
+        self._tell(RelayStatus(error=str(error)))

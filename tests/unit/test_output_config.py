@@ -1,0 +1,150 @@
+"""`[output.NAME]`: faults in their places, defaults by kind, secrets, and a page that has every setting."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dblog_core.config import Config, load
+from dblog_core.config_output import OutputConfig
+from dblog_core.errors import ConfigError
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+BASE = """
+[source]
+name = "shop"
+kind = "mysql"
+database = "shop"
+tables = ["shop.*"]
+[staging]
+path = "staging"
+[state]
+url = "sqlite:///var/lib/dblog/state.db"
+[lake]
+path = "lake"
+"""
+FILES = '[output.a]\nkind = "files"\npath = "x"\n'
+
+
+def _load(directory: Path, outputs: str) -> Config:
+    file = directory / "shop.toml"
+    file.write_text(BASE + outputs)
+    return load(file)
+
+
+def _faults(directory: Path, outputs: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        _load(directory, outputs)
+    assert "hunter2secret" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('[output.a]\nkind = "ftp"', "[output.a] kind: is none of the possible values"),
+        ('[output.a]\npath = "x"', "[output.a] kind: is missing"),
+        ('[output.A-b]\nkind = "files"\npath = "x"', "does not have the right form; mend it ([a-z][a-z0-9_]*)"),
+        ('[output.a]\nkind = "files"', "[output.a] path: is missing; give a directory"),
+        (FILES + 'urll = "y"', "[output.a] urll: is not known; did you mean url?"),
+        (
+            '[output.a]\nkind = "files"\npath = "x"\nurl = "http://h/"',
+            "[output.a] url: has no meaning for kind = files",
+        ),
+        (FILES + 'form = "csv"', "[output.a] form: is none of the possible values"),
+        (FILES + 'start = "now"', "[output.a] start: is no place"),
+        (FILES + "start = 0", "[output.a] start: is no place"),
+        (
+            '[output.a]\nkind = "files"\npath = "x"\ntables = ["a"]',
+            "[output.a] tables, entry 1: does not have the right",
+        ),
+        (FILES + 'poison = "dead_letter"', "[output.a] dead_letter: is missing"),
+        (FILES + 'dead_letter = "y"', "[output.a] dead_letter: is never used"),
+        ('[output.a]\nkind = "http"\nurl = "http://h/"', "[output.a] secret: is missing"),
+        (
+            '[output.a]\nkind = "http"\nurl = "http://u:hunter2secret@h/"',
+            "[output.a] url: does not have the right form",
+        ),
+        (
+            '[output.a]\nkind = "http"\nurl = "https://h/"\nsecret = "hunter2secret"\ntls_ca = "no.pem"',
+            "[output.a] tls_ca: names a file that does not exist",
+        ),
+        (
+            '[output.a]\nkind = "http"\nurl = "http://h/"\nsecret = "hunter2secret"\ntls_ca = "no.pem"',
+            "[output.a] tls_ca: is never used without TLS",
+        ),
+        ('[output.a]\nkind = "postgres"\nhost = "h"', "[output.a] database: is missing"),
+        ('[output.a]\nkind = "mysql"\ndatabase = "d"\ntable = "a;b"', "[output.a] table: does not have the right form"),
+        (
+            '[output.a]\nkind = "mysql"\ndatabase = "d"\ntls_cert = "no.pem"\ntls = "verify-ca"',
+            "[output.a] tls_cert: is given without tls_key",
+        ),
+        ('[output.a]\nkind = "python"', "[output.a] class: is missing"),
+        ('[output.a]\nkind = "kafka"', "[output.a] servers: is missing; give HOST:PORT"),
+        ('[output.a]\nkind = "kafka"\nservers = "h"', "[output.a] servers: does not have the right form"),
+        ('[output.a]\nkind = "kafka"\nservers = "h:1"\nform = "jsonl"', "[output.a] form: is no form of kafka"),
+        ('[output.a]\nkind = "kafka"\nservers = "h:1"\nuser = "u"', "[output.a] user: is given without password"),
+        ('[output.a]\nkind = "kafka"\nservers = "h:1"\nmax_message = "x"', "[output.a] max_message: is no size"),
+    ],
+)
+def test_a_fault_is_told_in_its_place_with_its_fix(tmp_path: Path, text: str, told: str) -> None:
+    assert told in _faults(tmp_path, text)
+
+
+def test_all_faults_of_all_outputs_are_told_at_once(tmp_path: Path) -> None:
+    text = '[output.a]\nkind = "files"\n[output.b]\nkind = "http"\nbatch_rows = 0\npassword = "hunter2secret"\n'
+    message = _faults(tmp_path, text)
+    for place in (
+        "[output.a] path",
+        "[output.b] batch_rows",
+        "[output.b] url",
+        "[output.b] secret",
+        "[output.b] password",
+    ):
+        assert f"  - {place}: " in message
+
+
+def test_defaults_follow_kind_and_host(tmp_path: Path) -> None:
+    text = """
+[output.files]
+kind = "files"
+path = "out"
+[output.near]
+kind = "mysql"
+database = "d"
+[output.bus]
+kind = "kafka"
+servers = "127.0.0.1:9092,kafka.example:9092"
+[output.local]
+kind = "kafka"
+servers = "127.0.0.1:9092"
+[output.far]
+kind = "postgres"
+database = "d"
+host = "db.example"
+"""
+    found = _load(tmp_path, text).output
+    assert (found["files"].path, found["files"].every) == (str(tmp_path / "out"), 10.0)
+    assert (found["files"].batch_rows, found["near"].batch_rows) == (50_000, 1000)
+    assert (found["near"].port, found["near"].tls) == (3306, "off")
+    assert (found["far"].port, found["far"].tls) == (5432, "verify-full")
+    assert (found["bus"].form, found["bus"].tls, found["local"].tls) == ("json", "verify-full", "off")
+
+
+def test_secrets_come_from_the_environment_and_are_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "hunter2secret")
+    text = '[output.a]\nkind = "http"\nurl = "https://h/x"\nsecret = "${SECRET}"\ntoken = "${SECRET}"\n'
+    config = _load(tmp_path, text)
+    assert config.output["a"].secrets == ("", "hunter2secret", "hunter2secret")
+    assert "hunter2secret" not in repr(config)
+
+
+def test_every_setting_is_on_the_page() -> None:
+    page = PAGE.read_text()
+    part = page[page.index("## `[output.NAME]`") :]
+    explained = {
+        name for row in re.findall(r"^\| (`.*?) \|", part, flags=re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert explained == {field.alias or name for name, field in OutputConfig.model_fields.items()}
