@@ -30,6 +30,7 @@ PICKY = [kind for kind in KINDS if kind not in ("jsonl", "parquet", "example", "
 """Those that can refuse a line."""
 
 every = pytest.mark.parametrize("kind", KINDS)
+memory = pytest.mark.parametrize("kind", ["memory"])
 exact = pytest.mark.parametrize("kind", EXACT)
 picky = pytest.mark.parametrize("kind", PICKY)
 
@@ -148,7 +149,7 @@ def once_each(lines: Sequence[Json]) -> list[Json]:
     return list(seen.values())
 
 
-@every
+@pytest.mark.parametrize("kind", [*KINDS, "mariadb"])
 def test_every_line_arrives_once_and_in_order(world: World) -> None:
     assert world.relay()
     assert world.target.lines() == world.all()
@@ -168,7 +169,7 @@ def test_a_relay_goes_on_where_the_last_one_ended(world: World) -> None:
 @every
 def test_a_death_at_any_call_loses_nothing_and_tears_no_transaction(world: World, kind: str) -> None:
     """Exactly once where the output says so; otherwise lines may come again, and none is missed."""
-    step = {"postgres": 3, "mysql": 3, "kafka": 5}.get(kind, 1)
+    step = {"postgres": 5, "mysql": 5, "kafka": 7}.get(kind, 1)
     for number, after in itertools.product(range(0, 40, step), (False, True)):
         world.target.empty()
 
@@ -207,7 +208,7 @@ def test_a_target_that_is_away_is_waited_for(world: World) -> None:
     assert (error["part"], error["times"]) == ("relay out", 5)
 
 
-@every
+@memory
 def test_a_target_that_stays_away_is_given_up_as_configured(world: World) -> None:
     def away(_: str, call: int, late: bool) -> None:
         raise OutputUnavailable("nobody answers", where="the target", fix="start it")
@@ -225,7 +226,7 @@ def test_a_line_that_is_refused_stops_the_output_with_its_place(world: World) ->
     assert offsets(once_each(world.target.lines())) == [1, 2, 3, 4, 5, 6, 7]
 
 
-@picky
+@pytest.mark.parametrize("kind", [*PICKY, "mariadb"])
 def test_a_dead_letter_is_noted_with_its_reason_and_the_others_arrive(world: World) -> None:
     world.target.refuse(5)
     dead = {"poison": "dead_letter", "dead_letter": str(world.letters)}
@@ -350,9 +351,6 @@ def test_status_tells_how_far_it_is(world: World) -> None:
     world.relay()
     (found,) = status(world.config())["outputs"]
     assert (found["offset"], found["lag_seconds"], found["dead_letters"]) == (14, 0.0, 0)
-
-
-memory = pytest.mark.parametrize("kind", ["memory"])
 
 
 @memory
