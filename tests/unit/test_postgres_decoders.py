@@ -11,10 +11,11 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
 from dblog_core.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
 from dblog_core.schema import TableName
+from dblog_core.sources.postgres import timelines
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
-from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.shapes import Shapes
 from dblog_core.sources.postgres.types import arrow_type, comparable
 from dblog_core.sources.postgres.wal2json import Wal2jsonDecoder
@@ -49,6 +50,20 @@ def test_an_lsn_prints_and_reads_as_the_server_does() -> None:
     assert Lsn.parse("0/FFFFFFFF") < Lsn.parse("1/0")
     with pytest.raises(LogPositionLost):
         Lsn.parse("mysql-bin.000001:4")
+
+
+def test_a_position_is_an_lsn_on_a_timeline() -> None:
+    for text in ("16/B374D848", "16/B374D848@2"):
+        assert str(Point.parse(text)) == text
+    assert Point.parse("1/0@12") == Point(Lsn(1 << 32), 12) and Point.parse("1/0").timeline is None
+    for wrong in ("1/0@", "1/0@two", "@2"):
+        with pytest.raises(LogPositionLost):
+            Point.parse(wrong)
+
+
+def test_a_history_file_says_where_each_timeline_was_left() -> None:
+    history = "1\t0/5000148\tno recovery target specified\n\n# by hand\n2\t1/60000A0\tbefore 2026-01-01 00:00:00+00\n"
+    assert timelines.ends(history) == {1: Lsn(0x5000148), 2: Lsn(0x1060000A0)} and timelines.ends("") == {}
 
 
 @pytest.mark.parametrize(

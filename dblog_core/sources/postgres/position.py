@@ -46,8 +46,9 @@ class Point:
     @classmethod
     def parse(cls, text: str) -> Point:
         """Reads its own text, and a plain LSN. Raises LogPositionLost."""
-        lsn, _, timeline = text.partition("@")
-        return cls(Lsn.parse(lsn), int(timeline) if timeline.isdigit() else None)
+        lsn, at, timeline = text.partition("@")
+        known = at and timeline.isdecimal()
+        return cls(Lsn.parse(lsn), int(timeline)) if known else cls(Lsn.parse(text))
 
     def __str__(self) -> str:
         return str(self.lsn) if self.timeline is None else f"{self.lsn}@{self.timeline}"
