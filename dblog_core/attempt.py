@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from dblog_core.announced import NotOpened
 from dblog_core.behind import Behind
 from dblog_core.control import OVER
 from dblog_core.dumps import TaskProgress
@@ -122,8 +123,8 @@ class Attempt:
         began = self._place.clock.monotonic()
         try:
             rows = self._reader.read(size)
-        except ShapeChanged as change:
-            log.info("%s: a new attempt: %s", self._hold, change)
+        except (ShapeChanged, NotOpened) as reason:
+            log.info("%s: a new attempt: %s", self._hold, reason)
             return False
         self._pace.pace.chunk(
             of=(self._hold.task.table, size),

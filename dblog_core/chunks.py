@@ -169,6 +169,14 @@ class Chunks:
         self._drop_probes(lambda probe: probe.opened < before)
         self._discard_void()
 
+    def give_up(self, window: str) -> None:
+        """Drops a window, of a dump or of a verification, whose worker was never told that it is open."""
+        if window in self._tasks.windows():
+            self._tasks.expire(window)
+        if self._probes.pop(window, None) is not None:
+            self._windows.discard(window)
+        self._discard_void()
+
     def open_windows(self) -> list[OpenWindow]:
         return list(self._opened.values())
 

@@ -109,7 +109,10 @@ class SourceConfig(Section):
         description="where the first capture begins: latest, initial (and dumps all tables by itself), earliest, a "
         "position, a GTID set, or a time",
     )
-    read_only: Flag = Field(default=False, description="true: nothing is ever written to the source")
+    read_only: Flag = Field(
+        default=False,
+        description="true: nothing is ever written to the source; windows of dumps are announced in the state store",
+    )
     slot: str = Field(
         default="",
         pattern=r"^[a-z0-9_]{1,63}$",

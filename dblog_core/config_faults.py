@@ -196,12 +196,6 @@ def _source(text: Text) -> Iterator[Fault]:
             if key in source:
                 yield Fault(("source", key), "is in airflow_connection too", "remove one of the two")
     yield from _start(text.text("source", "start"), str(kind))
-    if source.get("start") == "initial" and source.get("read_only") is True:
-        yield Fault(
-            ("source", "start"),
-            "initial dumps all tables, which writes watermarks, and read_only = true forbids it",
-            'use start = "latest", or allow writes',
-        )
     for i, pattern in enumerate(tables := text.texts(source.get("tables"))):
         if pattern in tables[:i]:
             yield Fault(("source", "tables", i), "stands there twice", "remove one")

@@ -65,7 +65,7 @@ class Hold:
         self.place, self.dump_id, self.task = place, dump_id, task
         self._lease, self._permit = lease, permit
         self._told = (task.held, 1.0)
-        self.placed = 0
+        self.placed = self.attempt = 0
 
     def __str__(self) -> str:
         return f"dump {self.dump_id}, task {self.task.number} ({self.task.table})"
@@ -98,7 +98,15 @@ class Hold:
     def next_attempt(self) -> int:
         """The number of a new attempt, larger than any before. Raises LeaseLost."""
         self.check()
-        return control.next_attempt(self.place.state, self.dump_id, self.task.number)
+        self.attempt = control.next_attempt(self.place.state, self.dump_id, self.task.number)
+        return self.attempt
+
+    def goes_on(self) -> bool:
+        """Whether the newest attempt may still place chunks. Raises LeaseLost."""
+        self.check()
+        progress = self.progress()
+        stale = progress.done or progress.broken >= self.attempt or progress.attempt > self.attempt
+        return not stale and self.settings()[0] not in control.OVER
 
     def fail(self, error: DblogError) -> None:
         """The task can never be done, and says why. Raises LeaseLost."""

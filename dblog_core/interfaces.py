@@ -155,11 +155,19 @@ class ChunkReader(Protocol):
     def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
         """Number and sum of what `hashes` would give, by one scan and wholly in the server."""
 
+    def sees(self, place: str) -> bool:
+        """Whether every SELECT from now on, over this connection, sees all that is in the log before `place`
+        (`Source.place`), but for what its snapshot tells of. Raises SourceUnavailable where this is not the server
+        whose log that is."""
+
+    def log_end(self) -> str:
+        """Where the log ends now, for `Source.passed`: all that a SELECT over this connection has seen lies before."""
+
     def close(self) -> None: ...
 
 
 class WatermarkWriter(Protocol):
-    """One worker's row in the watermark table."""
+    """One worker's row in the watermark table; of a read-only source, what stands for it in the state store."""
 
     def write(self, payload: str) -> None:
         """Commits the payload; when it returns, the server's log holds it."""
@@ -209,6 +217,12 @@ class Source(Protocol):
 
     def reached(self, position: str, target: str) -> bool:
         """Whether all that is before `target` is before `position` too."""
+
+    def place(self, position: str) -> str:
+        """A resume position of the open log for `ChunkReader.sees`, with the server that it is of."""
+
+    def passed(self, position: str, end: str) -> bool:
+        """Whether the open log was read up to `end`, which a `ChunkReader.log_end` has told."""
 
     def show(self, position: str) -> str:
         """A resume position as people read it."""

@@ -22,6 +22,7 @@ from dblog_core.errors import (
     VersionConflict,
 )
 from dblog_core.interfaces import Json, Lease, LogStream
+from dblog_core.openings import Openings
 from dblog_core.requests import WHOLE
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName
@@ -110,6 +111,7 @@ class Leader:
         self._quit = threading.Event()
         self._healed: list[str] = []
         self._signal_at = 0
+        self._openings = Openings(self._state, self._source, self._clock) if parts.config.source.read_only else None
 
     def run(self) -> None:
         """Until the capture is to end, or to go on with another configuration.
@@ -262,6 +264,8 @@ class Leader:
             self._caught_up = batch is None or not batch.transactions
             if batch is not None:
                 self._sequencer.process(batch)
+            if self._openings is not None:
+                self._openings.look(self._sequencer)
             now = self._clock.monotonic()
             if self._sequencer.dirty and self._dirty_since is None:
                 self._dirty_since = now
@@ -281,10 +285,11 @@ class Leader:
 
     def _patience(self) -> float:
         """Seconds to wait for the log: a segment that is due by age must not wait for a quiet log."""
+        quiet = READ_TIMEOUT if self._openings is None else min(READ_TIMEOUT, self._openings.pause)
         if self._dirty_since is None or self._sequencer.partial:
-            return READ_TIMEOUT
+            return quiet
         left = self._dirty_since + self._age() - self._clock.monotonic()
-        return max(min(left, READ_TIMEOUT), SHORTEST_READ)
+        return max(min(left, quiet), SHORTEST_READ)
 
     def _age(self) -> float:
         return min(CHUNK_AGE, self._sealing.age) if self._sequencer.places_chunks else self._sealing.age
@@ -321,6 +326,8 @@ class Leader:
         stream.acknowledge(manifest.position)
         self._capture.healthy()
         self._mirror()
+        if self._openings is not None:
+            self._openings.published()
         self._save_stamps()
         self._tell()
 

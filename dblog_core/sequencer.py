@@ -343,40 +343,54 @@ class Sequencer:
 
     # Watermarks -----------------------------------------------------------------------------------------------------
 
+    def open_window(self, mark: Low | Probe, *, at: int) -> bool:
+        """Opens an announced window here, between two transactions, at the time `at`; whether it counts."""
+        return self._mark_window(mark, self._here(at), at)
+
+    def close_window(self, mark: High | Probe, *, at: int) -> None:
+        """Places the chunk of an announced window here, between two transactions, if it counts."""
+        self._mark_window(mark, self._here(at), at)
+
+    def _here(self, at: int) -> Transaction:
+        """Our place in the log, where no transaction of ours stands."""
+        return Transaction("", self._log_position, at if self._commit_time is None else self._commit_time)
+
     def _watermark(self, mark: Low | High | Probe, transaction: Transaction) -> None:
+        source = mark.source if isinstance(mark, Probe) else mark.mark.source
+        if source == self._source:  # otherwise another source's capture reads the same database
+            self._mark_window(mark, transaction, transaction.commit_time)
+
+    def _mark_window(self, mark: Low | High | Probe, here: Transaction, at: int) -> bool:
+        """A watermark, at the time `at`; False where it changes nothing, or breaks its attempt."""
         if isinstance(mark, Probe):
-            if mark.source == self._source:
-                self._probe(mark, transaction)
-            return
-        if mark.mark.source != self._source:
-            return  # another source's capture reads the same database
+            self._probe(mark, here, at)
+            return True
         try:
             if isinstance(mark, Low):
-                self._low(mark, transaction)
+                self._dumps.low(mark, offset=self.last_offset, segment=self.segment, at=at)
             else:
-                self._high(mark, transaction)
+                self._high(mark, here, at)
         except Refused as reason:
             log.info("%s attempt %d: %s", mark.mark.task, mark.mark.attempt, reason)
+            return False
+        return True
 
-    def _probe(self, probe: Probe, transaction: Transaction) -> None:
+    def _probe(self, probe: Probe, here: Transaction, at: int) -> None:
         """A verification's watermark; the high one takes an offset, which stands for its place in the log."""
         if not probe.high:
-            self._dumps.probe_low(probe, offset=self.last_offset, at=transaction.commit_time)
+            self._dumps.probe_low(probe, offset=self.last_offset, at=at)
             return
         since = self._dumps.probe_high(probe)
-        self._draft.probes.append(Probed(self._take(1), probe.table, probe.window, since, transaction.position))
+        self._draft.probes.append(Probed(self._take(1), probe.table, probe.window, since, here.position))
 
-    def _low(self, low: Low, transaction: Transaction) -> None:
-        self._dumps.low(low, offset=self.last_offset, segment=self.segment, at=transaction.commit_time)
-
-    def _high(self, high: High, transaction: Transaction) -> None:
+    def _high(self, high: High, transaction: Transaction, at: int) -> None:
         # A chunk that does not count may be of a staging directory that is gone, with its shape.
         def shape() -> TableSchema:
             return self._staging.schema(high.schema)
 
         placement = self._dumps.high(
             high,
-            at=transaction.commit_time,
+            at=at,
             rows=lambda keys: rows_with(self._chunk(high, list(shape().key)), shape(), keys),
             absent=lambda: [key_from_json(k, shape()) for k in high.absent],
         )

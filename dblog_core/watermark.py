@@ -2,7 +2,8 @@
 
 A worker has one row in the watermark table and overwrites its payload; the log keeps every version. The payload is
 JSON text, so that any database stores it unchanged. A dump's watermarks place a chunk; those of a verification
-(`Probe`) place nothing, and only tell where in the log its SELECT lies.
+(`Probe`) place nothing, and only tell where in the log its SELECT lies. Of a source that is never written, the same
+texts stand in the state store (`announced`).
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class High:
 
     `schema`: fingerprint that the rows were read with; `last_key`: the JSON key the next chunk starts after (None: no
     row was found); `final`: the task ends with this chunk; `snapshot`: PostgreSQL's `pg_current_snapshot()` of the
-    SELECT; `absent`: requested keys (JSON) that the SELECT did not find. `file` is None for a chunk without rows.
+    SELECT; `absent`: requested keys (JSON) that the SELECT did not find; `end`: of a read-only source, where its log
+    ended after the SELECT. `file` is None for a chunk without rows.
     """
 
     mark: Mark
@@ -71,13 +73,15 @@ class High:
     final: bool
     snapshot: str | None = None
     absent: tuple[Any, ...] = ()
+    end: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
     """Written before (`high` false) and after the SELECT of a verification, which compares rows and stages none.
 
-    `window`: a fresh id for each SELECT; `snapshot`, of the high one: PostgreSQL's `pg_current_snapshot()` of it.
+    `window`: a fresh id for each SELECT; `snapshot`, of the high one: PostgreSQL's `pg_current_snapshot()` of it, and
+    `end` as in `High`.
     """
 
     source: str
@@ -85,12 +89,16 @@ class Probe:
     table: str
     high: bool
     snapshot: str | None = None
+    end: str | None = None
 
 
 def encode(watermark: Low | High | Probe) -> str:
     """The payload text of a watermark."""
     kind = "probe" if isinstance(watermark, Probe) else "low" if isinstance(watermark, Low) else "high"
-    return orjson.dumps({"dblog": FORMAT, "kind": kind, **asdict(watermark)}).decode()
+    data = {"dblog": FORMAT, "kind": kind, **asdict(watermark)}
+    if data.get("end") is None:  # a capture from before there were read-only sources reads it too
+        data.pop("end", None)
+    return orjson.dumps(data).decode()
 
 
 def parse(payload: str) -> Low | High | Probe:

@@ -11,6 +11,26 @@ survives is the state at that point. A `Visibility` says which events those are:
   a *horizon* (a snapshot of the server, read before some place in the log) sees their transaction, and longer while a
   window is open that was opened before that place: its SELECT may be older than the horizon.
 
+Where nothing may be written (`read_only`), a window is announced in the state store instead, and the log's positions
+stand in for watermarks. Each of four steps is needed:
+
+1. The capture *opens* the window between two transactions, at the place that it has read, and only then says so: it
+   collects from there on. One that did not see the announcement, or met one that another term has answered, has no
+   window: what was logged in between, it would not know.
+2. The worker waits until all before that place is *visible* to it (`ChunkReader.sees`): an event is in the log, and
+   read by the capture, before its commit shows. Under `LogOrder` the window's low offset is then what a low watermark
+   makes of it. Under `Snapshots` nothing is to be waited for: the snapshot tells.
+3. The SELECT may have seen anything that was logged by the time at which it ended. So the worker reads the log's *end*
+   after it: a place after whatever can have been visible. That is not the set of transactions that the server calls
+   executed: MySQL shows a commit before it is in that set. Nor is it what PostgreSQL has flushed: a commit that does
+   not wait for its flush is visible before it.
+4. The capture places the chunk once it has *passed* that end, between two transactions, and evicts what it has
+   collected up to there. That the position is past the end is the test, not a next event: heartbeats, keepalives and
+   other tables move it, and on an idle server it is past the end at once.
+
+Nobody waits for a window but its worker, and whatever goes wrong (a restart, a takeover, an answer that is lost) ends
+as with watermarks: no window is open, and the chunk is read again.
+
 Eviction goes by column. An update may leave columns out (`unchanged`): for a row that nobody has seen before, the log
 then does not hold what eviction would remove. So each touched row is followed through its events, over changes of its
 key; columns that no event has set survive, under the row's last key.

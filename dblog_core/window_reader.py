@@ -11,18 +11,19 @@ largest key that is there after the first SELECT, inside its window: what comes 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from dblog_core import filters, watermark
+from dblog_core.announced import AnnouncedWindows
 from dblog_core.behind import Behind
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.filters import Filter
 from dblog_core.hold import Hold
-from dblog_core.interfaces import Chunk, ChunkReader, Source, WatermarkWriter
+from dblog_core.interfaces import Chunk, ChunkReader, WatermarkWriter
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.values import Key, key_from_json, key_to_json, keys_of
@@ -44,11 +45,16 @@ class Connections:
     highs: WatermarkWriter
 
     @classmethod
-    def open(cls, source: Source, row: str) -> Connections:
+    def open(cls, hold: Hold, row: str) -> Connections:
         """`row`: the worker's row in the watermark table; its high watermarks have another beside it."""
+        place, source = hold.place, hold.place.source
         with contextlib.ExitStack() as opened:
             reader = source.open_reader()
             opened.callback(reader.close)
+            if place.config.source.read_only:
+                windows = AnnouncedWindows(place.state, reader, place.clock, place.stop, hold.goes_on)
+                opened.pop_all()
+                return cls(reader, windows, windows)
             lows = source.open_watermarks(row)
             opened.callback(lows.close)
             highs = source.open_watermarks(f"{row}-high")
@@ -69,6 +75,7 @@ class _Found:
     last_key: Any
     final: bool
     absent: tuple[Any, ...] = ()
+    end: str | None = None
 
 
 class WindowReader:
@@ -91,9 +98,9 @@ class WindowReader:
         self.selected = 0.0
 
     def read(self, size: int) -> int:
-        """One chunk of at most `size` rows; returns its rows. Raises LeaseLost, ShapeChanged, RequestError (the table
-        is gone, or has no key any more, or another order of it, or a filter or key does not fit it) and what the source
-        raises; and what staging the chunk before has raised."""
+        """One chunk of at most `size` rows; returns its rows. Raises LeaseLost, ShapeChanged, NotOpened (nobody wants
+        its window any more), RequestError (the table is gone, or has no key any more, or another order of it, or a
+        filter or key does not fit it) and what the source raises; and what staging the chunk before has raised."""
         mark = self._mark()
         self._hold.check()
         self._connections.lows.write(watermark.encode(Low(mark)))
@@ -109,6 +116,8 @@ class WindowReader:
             if now.fingerprint == schema.fingerprint:
                 raise
             raise ShapeChanged(f"{self._name} was altered while it was read") from error
+        if self._place.config.source.read_only:
+            found = replace(found, end=self._connections.reader.log_end())
         rows = self._rules.rows(found.chunk.schema, found.chunk.rows)
         self._behind.begin(f"chunk-{mark.ordinal}", lambda: self._finish(mark, found, rows))
         self.ordinal += 1
@@ -227,6 +236,7 @@ class WindowReader:
             final=found.final,
             snapshot=found.chunk.snapshot,
             absent=found.absent,
+            end=found.end,
         )
 
 

@@ -44,7 +44,7 @@ def _carry_out(hold: Hold, pace: WorkerPace) -> DblogError | None:
         try:
             if hold.over():
                 return None
-            connections = Connections.open(hold.place.source, _watermark_row(hold))
+            connections = Connections.open(hold, _watermark_row(hold))
             if Attempt(hold, connections, pace).run():
                 return None
         except LeaseLost as error:

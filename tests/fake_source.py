@@ -147,6 +147,12 @@ class FakeSource:
     def reached(self, position: str, target: str) -> bool:
         return int(position) >= int(target)
 
+    def place(self, position: str) -> str:
+        return position
+
+    def passed(self, position: str, end: str) -> bool:
+        return int(position) >= int(end)
+
     def show(self, position: str) -> str:
         return f"fake:{position}"
 
@@ -310,6 +316,12 @@ class FakeReader:
     @staticmethod
     def _chunk(schema: TableSchema, rows: list[Row]) -> Chunk:
         return Chunk(schema, pa.RecordBatch.from_pylist(rows, schema.arrow), None)
+
+    def sees(self, place: str) -> bool:
+        return True
+
+    def log_end(self) -> str:
+        return str(len(self._database.log))
 
     def close(self) -> None:
         return None

@@ -19,6 +19,23 @@ class Interrupted(Exception):
     """The verification was told to stop."""
 
 
+class Patience:
+    """With a capture that has gone: a standby may follow it."""
+
+    def __init__(self, state: StateStore, clock: Clock) -> None:
+        self._state, self._clock = state, clock
+        self._seen_at: float | None = None
+
+    def waits(self) -> bool:
+        """True. Raises DblogError once no capture has led for long enough, by looks that follow each other."""
+        now = self._clock.monotonic()
+        if self._seen_at is None or self._state.leader(LEASE) is not None:
+            self._seen_at = now
+        elif now - self._seen_at > _PATIENCE:
+            raise no_capture()
+        return True
+
+
 class Places:
     """Follows the manifests from the newest one on. Not thread-safe."""
 
@@ -30,16 +47,12 @@ class Places:
     def of(self, windows: Iterable[str]) -> dict[str, Probed]:
         """The place of every window, waiting for it. Raises Interrupted, and DblogError where no capture runs."""
         wanted = set(windows)
-        seen_at = self._clock.monotonic()
+        patience = Patience(self._state, self._clock)
         while True:
             self._read_on()
             if wanted <= self._known.keys():
                 return {window: self._known.pop(window) for window in wanted}
-            now = self._clock.monotonic()
-            if self._state.leader(LEASE) is not None:
-                seen_at = now
-            elif now - seen_at > _PATIENCE:
-                raise no_capture()
+            patience.waits()
             if self._clock.wait(self._stop, _LOOK):
                 raise Interrupted
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core import watermark
+from dblog_core.announced import NotOpened
 from dblog_core.errors import DblogError
 from dblog_core.hashes import HASH
 from dblog_core.interfaces import ChunkReader, Clock, Source, WatermarkWriter
@@ -54,6 +55,8 @@ class Answered:
 
 
 Select = Callable[[ChunkReader], Answered]
+Announce = Callable[[ChunkReader], WatermarkWriter]
+"""Makes what stands for watermarks where the source is never written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +83,14 @@ class Placed:
 class Prober:
     """One worker's connections."""
 
-    def __init__(self, source: Source, name: str, worker: str, desk: Desk) -> None:
-        self._name, self._desk = name, desk
+    def __init__(self, source: Source, name: str, worker: str, desk: Desk, announce: Announce | None = None) -> None:
+        self._name, self._desk, self._announced = name, desk, announce is not None
         with ExitStack() as opened:
             self.reader: ChunkReader = source.open_reader()
             opened.callback(self.reader.close)
-            self._watermarks: WatermarkWriter = source.open_watermarks(worker)
+            self._watermarks: WatermarkWriter = (
+                source.open_watermarks(worker) if announce is None else announce(self.reader)
+            )
             self._opened = ExitStack()
             self._opened.callback(self._watermarks.close)
             self._opened.callback(self.reader.close)
@@ -99,9 +104,9 @@ class Prober:
         window = secrets.token_hex(16)
         self._watermarks.write(watermark.encode(Probe(self._name, window, table, high=False)))
         answered = select(self.reader)
-        self._watermarks.write(
-            watermark.encode(Probe(self._name, window, table, high=True, snapshot=answered.snapshot))
-        )
+        end = self.reader.log_end() if self._announced else None
+        high = Probe(self._name, window, table, high=True, snapshot=answered.snapshot, end=end)
+        self._watermarks.write(watermark.encode(high))
         file = self._desk.put(window, parquet.encode(answered.batch.schema, [answered.batch]))
         return Reading(window, file, answered, again or select, last)
 
@@ -110,9 +115,18 @@ class Readers:
     """Workers that read at the same time; `rate`: rows a second of all of them together (0: no limit)."""
 
     def __init__(
-        self, source: Source, name: str, desk: Desk, *, workers: int, rate: int, clock: Clock, stop: threading.Event
+        self,
+        source: Source,
+        name: str,
+        desk: Desk,
+        *,
+        workers: int,
+        rate: int,
+        clock: Clock,
+        stop: threading.Event,
+        announce: Announce | None = None,
     ) -> None:
-        self._source, self._name, self._desk = source, name, desk
+        self._source, self._name, self._desk, self._announce = source, name, desk, announce
         self._workers, self._rate, self._clock, self._stop = workers, rate, clock, stop
         self._numbers = iter(range(1 << 62))
         self._lock = threading.Lock()
@@ -233,6 +247,9 @@ class Readers:
             held[0] = None  # whatever breaks, the next try has connections of its own
             try:
                 found = read(own, part)
+            except NotOpened as stopped:
+                own.close()
+                raise Interrupted from stopped
             except BaseException:
                 own.close()
                 raise
@@ -246,7 +263,7 @@ class Readers:
     def _open(self) -> Prober:
         with self._lock:
             number = next(self._numbers) % self._workers
-        return Prober(self._source, self._name, f"verify-{number}", self._desk)
+        return Prober(self._source, self._name, f"verify-{number}", self._desk, self._announce)
 
     @staticmethod
     def _told(reading: Reading, on_rows: Callable[[int], None]) -> Reading:

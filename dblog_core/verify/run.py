@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dblog_core import requests, verified, wiring
+from dblog_core.announced import AnnouncedWindows
 from dblog_core.clock import SystemClock
 from dblog_core.config import Config
 from dblog_core.errors import DblogError, RequestError
-from dblog_core.interfaces import Clock, Json
+from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
 from dblog_core.leader import LEASE
 from dblog_core.ranges import Range
 from dblog_core.requests import DumpRequest
@@ -22,8 +23,8 @@ from dblog_core.schema import TableName
 from dblog_core.verify import certificate, repair
 from dblog_core.verify.exchange import Ask, Desk, Sum, Task
 from dblog_core.verify.lake_side import LakeSide
-from dblog_core.verify.places import Interrupted, Places, no_capture
-from dblog_core.verify.reading import Readers
+from dblog_core.verify.places import Interrupted, Patience, Places, no_capture
+from dblog_core.verify.reading import Announce, Readers
 from dblog_core.verify.report import Report, TableReport
 from dblog_core.verify.slices import Slice, Slices
 from dblog_core.verify.table import TableCheck, Tools, Wish
@@ -124,6 +125,15 @@ def _checked(lake_side: LakeSide, claim: certificate.Claim) -> Checked:
     return Checked(claim.table, claim.pin.version, sums == claim.sums)
 
 
+def _announce(state: StateStore, clock: Clock, stop: threading.Event) -> Announce:
+    """Raises DblogError where no capture answers, nor any has led for as long as a standby takes."""
+
+    def announced(reader: ChunkReader) -> WatermarkWriter:
+        return AnnouncedWindows(state, reader, clock, stop, Patience(state, clock).waits)
+
+    return announced
+
+
 @contextmanager
 def _tools(
     config: Config, request: VerifyRequest, stop: threading.Event, say: Callable[[str], None], clock: Clock
@@ -144,7 +154,14 @@ def _tools(
                 staging=staging,
                 lake=wiring.open_lake(config),
                 readers=Readers(
-                    source, config.source.name, desk, workers=workers, rate=request.rate, clock=clock, stop=stop
+                    source,
+                    config.source.name,
+                    desk,
+                    workers=workers,
+                    rate=request.rate,
+                    clock=clock,
+                    stop=stop,
+                    announce=_announce(state, clock, stop) if config.source.read_only else None,
                 ),
                 places=Places(staging, state, clock, stop),
                 lake_side=lake_side,

@@ -526,12 +526,6 @@ def test_check_names_each_missing_grant(database: Database, source: MysqlSource,
     assert says in check(source)
 
 
-def test_check_refuses_a_read_only_source(config: Any) -> None:
-    assert any(
-        "read_only" in problem.what for problem in MysqlSource(config.model_copy(update={"read_only": True})).check()
-    )
-
-
 def test_json_doubles_print_as_the_server_prints_them(database: Database, source: MysqlSource) -> None:
     if database.kind == "mariadb":  # its JSON is text
         return

@@ -34,6 +34,14 @@ class Rules:
     ignore_alter: bool = False
     forget_at_restart: bool = False
     log_order_always: bool = False
+    select_unopened: bool = False
+    open_answered: bool = False
+    visible_unawaited: bool = False
+    end_unawaited: bool = False
+    end_early: bool = False
+    close_at_end: bool = False
+    wait_for_event: bool = False
+    forget_unpublished: bool = False
     lake: type[LakeTable] = LakeTable
 
 

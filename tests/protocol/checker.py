@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from tests.protocol.capture import Rules, Violation
+from tests.protocol.read_only import ReadOnlyWorld
 from tests.protocol.world import Scenario, World
 
 LIMIT = 2_000_000
@@ -31,7 +32,7 @@ class Found:
 
 def search(scenario: Scenario, rules: Rules | None = None) -> Found:
     """Explores all states. Raises MemoryError if the scenario is too large to be explored."""
-    begin = World.begin(scenario, rules or Rules())
+    begin = (ReadOnlyWorld if scenario.read_only else World).begin(scenario, rules or Rules())
     queue: deque[tuple[int, World]] = deque([(0, begin)])
     seen, labels, label_of = {hash(begin.frozen())}, [""], array("l", [0])
     parents, numbers, steps = array("l", [-1]), {"": 0}, 0

@@ -15,6 +15,7 @@ from dblog_core.dumps import TaskProgress, Tasks
 from dblog_core.window import LogOrder, Overlap, Snapshots, Survivor, Touch, Windows
 from tests.protocol.capture import Capture, Rules
 from tests.protocol.changelog import ChunkLine, LakeTable, Values
+from tests.protocol.read_only import read_only
 from tests.protocol.scenarios import (
     ALTER,
     ALTER_AND_PUT,
@@ -34,7 +35,7 @@ from tests.protocol.source import Script, Visible
 from tests.protocol.world import Scenario
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-ATOMIC, ANY_ORDER = Visible.ATOMIC, Visible.ANY_ORDER
+ATOMIC, LOG_ORDER, ANY_ORDER = Visible.ATOMIC, Visible.LOG_ORDER, Visible.ANY_ORDER
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,10 @@ class Mutant:
 
 def world(visible: Visible, *scripts: Script, **more: Any) -> Scenario:
     return Scenario("mutant", visible, scripts, **{"tasks": WHOLE, **more})
+
+
+def announced(visible: Visible, *scripts: Script, **more: Any) -> Scenario:
+    return read_only(world(visible, *scripts, **more))
 
 
 class ByOffsetAlone(LakeTable):
@@ -293,4 +298,20 @@ MUTANTS = [
         Rules(acknowledge_early=True),
     ),
     Mutant("two leaders without fencing", world(ATOMIC, PUT, publish=2, takeovers=1), Rules(no_fencing=True)),
+    Mutant("a SELECT before its window is open", announced(ATOMIC, PUT), Rules(select_unopened=True)),
+    Mutant(
+        "a window opened again, late, after a restart",
+        announced(ATOMIC, PUT, capture_crashes=1),
+        Rules(open_answered=True),
+    ),
+    Mutant("a SELECT that may not see what is read", announced(LOG_ORDER, PUT), Rules(visible_unawaited=True)),
+    Mutant("the second position not awaited", announced(ATOMIC, PUT), Rules(end_unawaited=True)),
+    Mutant("a second position before what was seen", announced(LOG_ORDER, PUT), Rules(end_early=True)),
+    Mutant("a window closed early, at its second position", announced(ATOMIC, PUT), Rules(close_at_end=True)),
+    Mutant("a chunk placed by the next event alone", announced(ATOMIC), Rules(wait_for_event=True)),
+    Mutant(
+        "a chunk forgotten before it is published",
+        announced(ATOMIC, publish=2, capture_crashes=1),
+        Rules(forget_unpublished=True),
+    ),
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from tests.protocol.read_only import read_only
 from tests.protocol.source import Op, Script, Visible
 from tests.protocol.world import Scenario
 
@@ -109,8 +111,39 @@ def snapshots() -> Iterator[Scenario]:
     yield Scenario("ghosts over a crash", any_order, (BOTH,), tasks=WHOLE, merges=1, ghosts=(9,), capture_crashes=1)
 
 
+def announced(visible: Visible) -> Iterator[Scenario]:
+    """Sources that are never written: the capture's place in the log counts, so there is more to explore, and less of
+    all else."""
+    for name, world in {
+        "no writer": Scenario("", visible, (), tasks=IN_TURN),
+        "two transactions": Scenario("", visible, (PART, BOTH), tasks=WHOLE),
+        "two chunks": Scenario("", visible, (PART, BOTH), tasks=IN_TURN),
+        "two windows": Scenario("", visible, (BOTH,), tasks=BESIDE),
+        "a key change": Scenario("", visible, (MOVE, PUT), tasks=WHOLE),
+        "truncate": Scenario("", visible, (TRUNCATE, PUT), tasks=WHOLE),
+        "alter": Scenario("", visible, (ALTER_AND_PUT, OTHER), tasks=WHOLE),
+        "crash": Scenario("", visible, (PUT, OTHER), tasks=WHOLE, capture_crashes=1),
+        "crash, two chunks": Scenario("", visible, (BOTH,), tasks=IN_TURN, capture_crashes=1),
+        "unpublished crash": Scenario("", visible, (PUT,), tasks=WHOLE, publish=2, capture_crashes=1),
+        "takeover": Scenario("", visible, (PUT,), tasks=WHOLE, publish=2, takeovers=1),
+        "worker": Scenario("", visible, (BOTH,), tasks=WHOLE, worker_crashes=1),
+        "listed, born": Scenario("", visible, (THIRD,), tasks=(((1, 3), (2,)),), listed=True),
+        "ghosts": Scenario("", visible, (REBORN,), tasks=WHOLE, merges=1, ghosts=(9,)),
+    }.items():
+        yield read_only(replace(world, name=f"{visible.value}, {name}"))
+
+
+def announced_snapshots() -> Iterator[Scenario]:
+    any_order = Visible.ANY_ORDER
+    yield read_only(Scenario("horizon", any_order, (PUT,), tasks=IN_TURN, horizons=1))
+    yield read_only(Scenario("horizon and crash", any_order, (PUT,), tasks=WHOLE, horizons=1, capture_crashes=1))
+    yield read_only(Scenario("opened late", any_order, (PUT,), tasks=WHOLE, opened_late=True))
+
+
 def scenarios() -> list[Scenario]:
+    of_each = (windows, faults, changes_of_shape, keys, ghosts, announced)
     return [
-        *(s for visible in Visible for of in (windows, faults, changes_of_shape, keys, ghosts) for s in of(visible)),
+        *(s for visible in Visible for of in of_each for s in of(visible)),
         *snapshots(),
+        *announced_snapshots(),
     ]

@@ -31,7 +31,8 @@ class Scenario:
     `tasks`: for each task the keys of its chunks; `listed`: they are requested keys, not ranges; `rows`: keys at the
     beginning; `ghosts`: keys that the lake alone has. `publish`: 0 if every entry is published at once, otherwise how
     many times all that is read may be published before the end. Faults, horizons and merges are numbers of times.
-    `opened_late`: the log is opened at any time, without what was logged before.
+    `opened_late`: the log is opened at any time, without what was logged before. `read_only`: windows are announced
+    (`read_only.py`).
     """
 
     name: str
@@ -48,6 +49,7 @@ class Scenario:
     horizons: int = 0
     merges: int = 0
     opened_late: bool = False
+    read_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ class World:
     capture: Capture | None = None
     zombie: tuple[Staged, Staged] | None = None
     horizon: str | None = None
+    horizon_at: int = 0
     merged: int = 0
     acknowledged: int = 0
     old_rows: Chunk | None = None
@@ -123,8 +126,8 @@ class World:
         """Equal for equal states."""
         return (
             self.budget, self.workers, self.attempts, self.lake.frozen(), self.log, self.visible, self.staged,
-            self.capture and self.capture.frozen(), self.zombie, self.horizon, self.merged, self.acknowledged,
-            self.old_rows,
+            self.capture and self.capture.frozen(), self.zombie, self.horizon, self.horizon_at, self.merged,
+            self.acknowledged, self.old_rows,
         )  # fmt: skip
 
     def copy(self, **spent: int) -> World:
@@ -232,14 +235,15 @@ class World:
         if worker.phase == low and not broken:
             new = self.copy()
             new._set(place, replace(worker, phase="low"))
-            new._append(Low(self._mark(worker, worker.ordinal)))
+            new._tell(Low(self._mark(worker, worker.ordinal)))
             new._hand_over(place, high)
             yield f"{name} writes low {worker.ordinal}", new
-        if worker.phase == read and not broken:
+        if worker.phase == read and not broken and self._may_read(worker):
             for shown in self._appear(self._awaited(worker)):
                 new = self.copy()
                 new.visible |= shown
                 new._set(place, replace(worker, phase="read", chunk=new._select(chunks[worker.ordinal])))
+                new._has_read(worker)
                 new._hand_over(place, high)
                 yield f"{name} reads chunk {worker.ordinal}{_told(shown)}", new
         if worker.behind is not None:
@@ -281,14 +285,15 @@ class World:
             new.zombie = None
             yield "the first capture wakes up and publishes", new
         if self.horizon is not None:
-            new = self.copy()
-            new._reach(self.horizon)
-            yield "the horizon is reached", new
+            if capture.now.place >= self.horizon_at:
+                new = self.copy()
+                new._reach(self.horizon)
+                yield "the horizon is reached", new
         elif self.budget.horizons:
             for shown in self._appear():
                 new = self.copy(horizons=1)
                 new.visible |= shown
-                new.horizon = new._snapshot()
+                new.horizon, new.horizon_at = new._snapshot(), len(new.log)
                 yield f"a horizon is taken{_told(shown)}", new
 
     # Workers --------------------------------------------------------------------------------------------------------
@@ -299,16 +304,24 @@ class World:
         parts = len(self.scenario.tasks)
         return Mark("shop", f"{DUMP}/{worker.task}", worker.attempt, ordinal, window, str(TABLE), parts, heals)
 
+    def _may_read(self, worker: Worker) -> bool:
+        return True
+
+    def _has_read(self, worker: Worker) -> None:
+        """The SELECT is over."""
+
     def _awaited(self, worker: Worker) -> set[int]:
         """What a SELECT waits for: an altering transaction, which has the table to itself; under log order all before
         its low watermark, since that is visible."""
         altering = {number for number in self._hidden() if alters(self.scenario.scripts[number])}
         if self.scenario.visible is Visible.ANY_ORDER or self.rules.select_before_low:
             return altering
-        lows = [
-            i for i, e in enumerate(self.log) if isinstance(e, Low) and e.mark == self._mark(worker, worker.ordinal)
-        ]
-        return altering | set(self._hidden(lows[-1]))
+        return altering | set(self._hidden(self._opened_at(worker)))
+
+    def _opened_at(self, worker: Worker) -> int:
+        """The place in the log from which the worker's window is open."""
+        mark = self._mark(worker, worker.ordinal)
+        return max(i for i, e in enumerate(self.log) if isinstance(e, Low) and e.mark == mark)
 
     def _set(self, place: int, worker: Worker) -> None:
         self.workers = (*self.workers[:place], worker, *self.workers[place + 1 :])
@@ -327,7 +340,7 @@ class World:
             chunk, self.old_rows = self.old_rows, None
         final = ordinal + 1 == len(self.scenario.tasks[worker.task])
         payload: Any = chunk
-        self._append(
+        self._tell(
             High(
                 self._mark(worker, ordinal),
                 file="f" if chunk.rows else None,
@@ -341,6 +354,9 @@ class World:
                 absent=chunk.absent,
             )
         )
+
+    def _tell(self, mark: Low | High) -> None:
+        self._append(mark)
 
     def _retry(self, place: int, worker: Worker, progress: TaskProgress) -> None:
         if self.rules.reuse_rows:
@@ -367,10 +383,13 @@ class World:
         staged = self.staged
         if self.rules.acknowledge_early:
             staged = replace(staged, place=max(staged.place, self.acknowledged))
-        self.capture = Capture(staged, snapshots=self.scenario.visible is Visible.ANY_ORDER, rules=self.rules)
+        self.capture = Capture(staged, snapshots=self._snapshots(), rules=self.rules)
         self.horizon = None  # it was taken by the capture that is gone
         for place in range(staged.place, len(self.log)):
             self._process(self.capture, place)
+
+    def _snapshots(self) -> bool:
+        return self.scenario.visible is Visible.ANY_ORDER
 
     def publish(self) -> None:
         assert self.capture is not None

@@ -185,6 +185,10 @@ class Database:
         xmin = min(running, default=xmax)
         return f"{xmin}:{xmax}:{','.join(map(str, running))}"
 
+    def visible_before(self, place: int) -> bool:
+        """Whether SELECTs see all that is logged before a place."""
+        return all(transaction.index >= place for transaction in self._hidden)
+
     def acknowledge(self, position: int) -> None:
         """The log before `position` goes. Raises AssertionError where the client has less of it `durable`."""
         if position > self.durable():

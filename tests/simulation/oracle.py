@@ -16,7 +16,7 @@ from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging.manifest import ChunkRef, Manifest
 from dblog_core.staging.reader import Line, lines
 from dblog_core.values import Key, key_from_json, keys_of
-from dblog_core.watermark import High, Low
+from dblog_core.watermark import High, Low, Probe
 from dblog_core.window import Snapshot
 from tests.simulation import database as db
 from tests.simulation.lake import UNKNOWN
@@ -248,16 +248,23 @@ class _Evictions:
     def __init__(self, world: World) -> None:
         self._world = world
         self._lows: dict[str, int] = {}
-        self._highs: dict[str, tuple[int, High]] = {}
+        self._highs: dict[str, tuple[int | None, High]] = {}
+        for path, data in world.announced:
+            _, window, *what = path.split("/")
+            if what == ["open"]:
+                self._lows[window] = int(data)
+            elif what == ["high"]:
+                self._mark(None, watermark.parse(data.decode()))
         for transaction in world.database.log:
             for change in transaction.changes:
                 if change.op == "w":
                     self._mark(transaction.index, watermark.parse(change.payload))
 
-    def _mark(self, index: int, mark: Low | High) -> None:
-        if isinstance(mark, Low):
+    def _mark(self, index: int | None, mark: Low | High | Probe) -> None:
+        """`index`: its place in the log, where it stands there."""
+        if isinstance(mark, Low) and index is not None:
             self._lows[mark.mark.window] = index
-        elif mark.file is not None:
+        elif isinstance(mark, High) and mark.file is not None:
             self._highs[mark.file] = index, mark
 
     def judge(self, manifests: list[Manifest]) -> None:
@@ -266,14 +273,15 @@ class _Evictions:
                 self._world.simulation.count("chunks placed")
                 if chunk.evicted:
                     self._world.simulation.count("rows evicted", len(chunk.evicted))
-                    self._chunk(chunk)
+                    self._chunk(chunk, int(manifest.position))
 
-    def _chunk(self, chunk: ChunkRef) -> None:
+    def _chunk(self, chunk: ChunkRef, read: int) -> None:
+        """`read`: the place in the log that was read when it was published."""
         staging = self._world.quiet_staging()
         schema = staging.schema(chunk.schema)
         rows = staging.read_chunk(chunk.path, checksum=chunk.checksum).combine_chunks().to_batches()[0]
         keys, index = keys_of(rows, schema), self._highs[chunk.path][0]
-        reasons = self._unseen(chunk, index)
+        reasons = self._unseen(chunk, read if index is None else index)
         for number in chunk.evicted:
             if not any(_touches(c, schema.table, keys[number]) for c in reasons):
                 raise Violation(f"row {keys[number]} of {chunk} was evicted without a reason in the log")

@@ -50,6 +50,7 @@ def config_of(kind: str, dice: random.Random) -> Config:
                 "database": "shop",
                 "tables": ["shop.*"],
                 "start": dice.choice(("latest", "initial")),
+                "read_only": dice.random() < 0.4,
             },
             "staging": {"path": "/simulated", "max_age": dice.choice((0.3, 1.0))},
             "state": {"url": "sqlite:////simulated", "ttl": 2.0},

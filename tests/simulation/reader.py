@@ -89,6 +89,14 @@ class SimReader(Connection):
         self._after(f"select {schema.table}")
         return chunk
 
+    def sees(self, place: str) -> bool:
+        self._before(f"sees {place}")
+        return self._database.kind == "postgres" or self._database.visible_before(int(place))
+
+    def log_end(self) -> str:
+        self._before("log end")
+        return str(len(self._database.log))
+
     def close(self) -> None:
         return None
 

@@ -18,9 +18,11 @@ MARKS = TableSchema(TableName("shop", "dblog_watermark"), (), ())
 class SimSource(Connection):
     """The database as one process reaches it."""
 
-    def __init__(self, simulation: Simulation, database: db.Database, *, batch: int = 20) -> None:
+    def __init__(
+        self, simulation: Simulation, database: db.Database, *, batch: int = 20, read_only: bool = False
+    ) -> None:
         super().__init__(simulation, "source")
-        self.database, self.batch = database, batch
+        self.database, self.batch, self.read_only = database, batch, read_only
         self.kind = database.kind
 
     def _fail(self) -> SourceUnavailable:
@@ -62,6 +64,12 @@ class SimSource(Connection):
     def reached(self, position: str, target: str) -> bool:
         return int(position) >= int(target)
 
+    def place(self, position: str) -> str:
+        return position
+
+    def passed(self, position: str, end: str) -> bool:
+        return int(position) >= int(end)
+
     def show(self, position: str) -> str:
         return f"sim:{position}"
 
@@ -78,6 +86,8 @@ class SimSource(Connection):
 
     def open_watermarks(self, worker: str) -> SimWatermarks:
         self._before("open watermarks")
+        if self.read_only:
+            raise AssertionError("a source is written that may not be")
         return SimWatermarks(self._simulation, self.database)
 
     def strain(self) -> Strain:

@@ -63,17 +63,22 @@ class SimLease:
 
 
 class SimState(MemoryState):
-    """A client; `shared` is the store itself."""
+    """A client; `shared` is the store itself, `announced` what was ever created of windows."""
 
-    def __init__(self, simulation: Simulation, shared: MemoryState) -> None:
+    def __init__(self, simulation: Simulation, shared: MemoryState, announced: list[tuple[str, bytes]]) -> None:
         super().__init__(clock=SimClock(simulation), shared=shared)
-        self._simulation = simulation
+        self._simulation, self._announced = simulation, announced
 
     def get(self, path: str) -> Entry | None:
         return self._call(f"get {path}", lambda: MemoryState.get(self, path))
 
     def create(self, path: str, data: bytes) -> None:
-        self._call(f"create {path}", lambda: MemoryState.create(self, path, data))
+        def made() -> None:
+            MemoryState.create(self, path, data)
+            if path.startswith("windows/"):
+                self._announced.append((path, data))
+
+        self._call(f"create {path}", made)
 
     def update(self, path: str, data: bytes, version: int) -> int:
         return self._call(f"update {path}", lambda: MemoryState.update(self, path, data, version))

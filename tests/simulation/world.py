@@ -48,6 +48,7 @@ class World:
         self.database.durable = lambda: self.published
         self.disk = Disk(created=self._published)
         self.store = MemoryState(clock=self.clock)
+        self.announced: list[tuple[str, bytes]] = []  # nodes of windows, in their order: what was told and answered
         self.lake = SimLake()
         self.config = config_of(self.kind, dice)
         # So small that a transaction is staged in parts, now and then: smaller than a user may ask for.
@@ -72,10 +73,10 @@ class World:
     # Parts ----------------------------------------------------------------------------------------------------------
 
     def open_source(self) -> SimSource:
-        return SimSource(self.simulation, self.database, batch=self.batch)
+        return SimSource(self.simulation, self.database, batch=self.batch, read_only=self.config.source.read_only)
 
     def open_state(self) -> SimState:
-        return SimState(self.simulation, self.store)
+        return SimState(self.simulation, self.store, self.announced)
 
     def open_staging(self) -> Staging:
         return Staging("/simulated", source="shop", storage=MemoryStorage(self.disk, self.simulation))

@@ -98,10 +98,6 @@ _ZOOKEEPER = 'url = "zookeeper://zk:2181/dblog"'
             ["[source] tls_ca: is never used with tls = off"],
         ),
         (("database =", 'tls_cert = "no.pem"\ndatabase ='), ["[source] tls_cert: is given without tls_key"]),
-        (
-            ("database =", 'start = "initial"\nread_only = true\ndatabase ='),
-            ["[source] start: initial dumps all tables, which writes watermarks"],
-        ),
         (("database =", 'start = "newest"\ndatabase ='), ["[source] start: is no place in the log of mysql"]),
         (("database =", 'start = "0/16B3748"\ndatabase ='), ["[source] start: is no place in the log of mysql"]),
         (("database =", 'start = "2026-11-20T10:00"\ndatabase ='), ["[source] start: is a time without its zone"]),

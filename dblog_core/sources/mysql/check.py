@@ -18,6 +18,7 @@ from dblog_core.schema import TableName
 from dblog_core.sources.mysql import catalogue, log, xa_start
 from dblog_core.sources.mysql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, rows, variables
+from dblog_core.sources.mysql.places import GTIDS_FIX
 from dblog_core.sources.mysql.server import LOG_BIN_FIX, log_status
 from dblog_core.sources.mysql.watermarks import create_statement, qualified
 
@@ -38,16 +39,16 @@ _GONE = 1146
 
 def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
     """Everything that is wrong; an unreachable server is the only finding then."""
-    found = list(_before_connecting(config))
+    found: list[Problem] = []
     try:
         connection = connect(config)
     except SourceError as error:
-        return [*found, Problem(f"{error.where}: {error.message}", error.fix)]
+        return [Problem(f"{error.where}: {error.message}", error.fix)]
     with connection:
         if is_mariadb(connection) != (config.kind == "mariadb"):
             other = "mysql" if config.kind == "mariadb" else "mariadb"
-            return [*found, Problem(f"the server is {other}, not {config.kind}", f'set source.kind = "{other}"')]
-        for part in (_version, _settings, _log, _tables, _watermarks, _signals, _xa):
+            return [Problem(f"the server is {other}, not {config.kind}", f'set source.kind = "{other}"')]
+        for part in (_version, _settings, _replica, _log, _tables, _watermarks, _signals, _xa):
             found += _guarded(part, connection, config, tables)
     return found
 
@@ -68,13 +69,6 @@ def _guarded(part: Part, connection: Connection[Any], config: SourceConfig, tabl
             )
         )
     return found
-
-
-def _before_connecting(config: SourceConfig) -> Iterator[Problem]:
-    if config.read_only:
-        yield Problem(
-            "source.read_only is not supported for MySQL and MariaDB in this version", "set read_only = false"
-        )
 
 
 def _version(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
@@ -99,11 +93,26 @@ def _settings(connection: Connection[Any], config: SourceConfig, tables: TableFi
                 + ("; and write it into the server's configuration file" if config.kind == "mariadb" else ""),
             )
     if config.kind == "mysql" and values.get("gtid_mode") != "ON":
-        yield Problem(
-            f"gtid_mode is {values.get('gtid_mode')}: the capture cannot follow a failover to another server",
-            "start the server with gtid_mode = ON and enforce_gtid_consistency = ON",
-            fatal=False,
-        )
+        why = "the capture cannot follow a failover to another server"
+        if config.read_only:
+            why = "with read_only = true nobody could tell which commits a chunk sees"
+        yield Problem(f"gtid_mode is {values.get('gtid_mode')}: {why}", GTIDS_FIX, fatal=config.read_only)
+
+
+def _replica(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
+    """A replica logs what it replicates only where it is told to."""
+    values = variables(connection, "log_slave_updates", "log_replica_updates")
+    if not config.read_only or "ON" in values.values():
+        return
+    statement = "SHOW SLAVE STATUS" if config.kind == "mariadb" else "SHOW REPLICA STATUS"
+    try:
+        replica = bool(rows(connection, statement))
+    except pymysql.err.MySQLError:
+        replica = None
+    what = "log_slave_updates is OFF: what a replica gets from its primary is not in its log"
+    if replica is not False:
+        doubt = "" if replica else ", should this server be one"
+        yield Problem(what + doubt, "start the server with log_slave_updates = ON", fatal=bool(replica))
 
 
 def _log(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:

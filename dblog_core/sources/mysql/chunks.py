@@ -23,6 +23,7 @@ from dblog_core.sources.mysql.binary_values import ValueFault
 from dblog_core.sources.mysql.conditions import Condition
 from dblog_core.sources.mysql.connection import connect, rows, translated, where
 from dblog_core.sources.mysql.definitions import Definitions
+from dblog_core.sources.mysql.places import Sight
 from dblog_core.sources.mysql.text_rows import Rows, TextRows
 from dblog_core.sources.mysql.watermarks import qualified
 from dblog_core.sources.mysql.xa_visibility import await_xa_commits
@@ -41,6 +42,7 @@ class MysqlChunks:
         self._indexes: dict[tuple[TableName, tuple[str, ...]], str | None] = {}
         self._definitions = Definitions(connection)
         self._rows = TextRows()
+        self._looks: Sight | None = None
 
     def schema(self, table: TableName) -> TableSchema:
         with translated(self._config, f"reading the shape of {table}"):
@@ -128,6 +130,19 @@ class MysqlChunks:
 
         self._await_visibility()
         return canonical.range_hash(self._answer(schema, canonical.range_shape(schema), statement, 1), schema, None)
+
+    def sees(self, place: str) -> bool:
+        with translated(self._config, "looking at what is visible"):
+            return self._sight().sees(place)
+
+    def log_end(self) -> str:
+        with translated(self._config, "reading the log's end"):
+            return self._sight().end()
+
+    def _sight(self) -> Sight:
+        if self._looks is None:
+            self._looks = Sight(self._config, self._connection)
+        return self._looks
 
     def close(self) -> None:
         self._connection.close()

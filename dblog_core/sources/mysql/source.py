@@ -18,6 +18,7 @@ from dblog_core.sources.mysql import (
     chunks,
     continuity,
     log,
+    places,
     server,
     starts,
     watermarks,
@@ -38,12 +39,16 @@ class MysqlSource:
         self._tables = TableFilter(config)
         self.kind: str = config.kind
         self._mariadb = config.kind == "mariadb"
+        self._read_from = ""  # the server whose log was opened last
 
     def check(self) -> list[Problem]:
         return check.problems(self._config, self._tables)
 
     def prepare(self) -> None:
         connection = self._connect()
+        if self._config.read_only:
+            connection.close()
+            return
         with translated(self._config, "creating the watermark table"), connection:
             rows(connection, watermarks.create_statement(self._tables.watermarks))
 
@@ -100,6 +105,12 @@ class MysqlSource:
     def reached(self, position: str, target: str) -> bool:
         return self._decode(position).reached(self._decode(target))
 
+    def place(self, position: str) -> str:
+        return places.encode(position, self._read_from)
+
+    def passed(self, position: str, end: str) -> bool:
+        return places.passed(self._decode(position), end, self._read_from)
+
     def show(self, position: str) -> str:
         return str(self._decode(position))
 
@@ -113,6 +124,7 @@ class MysqlSource:
         with translated(self._config, "comparing the log with our position"), connection:
             identity = server.identity(connection, mariadb=self._mariadb)
             continuity.compare(connection, self._config, start, identity)
+            self._read_from = places.server(connection, self._config)
             sets = charsets.load(connection)
         state = LogState(
             tables=self._tables,

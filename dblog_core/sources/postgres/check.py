@@ -59,11 +59,6 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
             f"the server's version is {connection.server_version // 10000}", "PostgreSQL 15 or later is needed"
         )
         return
-    if config.read_only:
-        yield Problem(
-            "read_only = true is not supported for PostgreSQL",
-            "set read_only = false, with a user that may write the watermark table",
-        )
     yield from _server(connection, config)
     tables = catalogue.wanted_tables(connection, config)
     for pattern in config.tables:
@@ -75,7 +70,8 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     rights = _rights(connection, tables)
     for table in tables:
         yield from _table(connection, config, table, rights.get(table.oid))
-    yield from _watermarks(connection, config)
+    if not config.read_only:
+        yield from _watermarks(connection, config)
     yield from _signals(connection, config)
     if config.plugin == "pgoutput":
         yield from _publication(connection, config, usable(connection, config))
@@ -89,7 +85,8 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     if level != "logical":
         yield Problem(f"wal_level is {level}", "ALTER SYSTEM SET wal_level = 'logical'; then restart the server")
     if recovering:
-        yield Problem("the server is a standby and cannot be written", "name the primary in host")
+        why = "sends no log that is supported" if config.read_only else "cannot be written"
+        yield Problem(f"the server is a standby and {why}", "name the primary in host")
     if used_slots >= max_slots and slots.find_slot(connection, config.slot) is None:
         raised = f"ALTER SYSTEM SET max_replication_slots = {max_slots + 4}; then restart the server"
         fix = f"drop one that is not needed (SELECT slot_name, active FROM pg_replication_slots), or {raised}"
@@ -221,12 +218,16 @@ def _publication(connection: Connection, config: SourceConfig, tables: list[Cata
     if found.filtered:
         yield Problem(publication.filtered(found, config), publication.replacement(connection, config))
     needed = publication.statement(found, config)
-    if needed is None or _may_publish(connection, config, tables, exists=found.exists):
+    if needed is None:
         return
-    make = f"{creation(catalogue.watermark_table(config)).as_string(connection)}; {needed.as_string(connection)}"
-    yield Problem(
-        f"publication {config.publication} is missing or incomplete, and user {config.user} may not change it", make
-    )
+    made, who = needed.as_string(connection), f"user {config.user} may not change it"
+    if config.read_only:
+        who = "read_only is set"
+    elif _may_publish(connection, config, tables, exists=found.exists):
+        return
+    else:
+        made = f"{creation(catalogue.watermark_table(config)).as_string(connection)}; {made}"
+    yield Problem(f"publication {config.publication} is missing or incomplete, and {who}", made)
 
 
 def _may_publish(connection: Connection, config: SourceConfig, tables: list[CatalogueTable], *, exists: bool) -> bool:

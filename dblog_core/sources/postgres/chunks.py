@@ -24,6 +24,7 @@ from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.postgres import binary_values, catalogue, conditions, copy_out, copy_rows, key_order, plans
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
 from dblog_core.sources.postgres.hashes import HashQuery
+from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.types import column, from_text
 from dblog_core.sources.postgres.watermarks import identifier
 from dblog_core.values import Key, keys_of
@@ -151,6 +152,14 @@ class PostgresChunkReader:
         )
         rows, snapshot = self._hashed(schema, answer, condition, limit, plans.BY_INDEX, HashQuery.range)
         return canonical.range_hash(rows, schema, snapshot)
+
+    def sees(self, place: str) -> bool:
+        """The snapshot tells what a SELECT does not see, wherever that is in the log."""
+        return True
+
+    def log_end(self) -> str:
+        with translated(self._config):
+            return str(Lsn.parse(value(self._open(), "SELECT pg_current_wal_insert_lsn()::text")).end_of_record())
 
     def close(self) -> None:
         if self._connection is not None:

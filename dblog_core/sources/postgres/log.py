@@ -27,7 +27,7 @@ from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.slots import FIRST, Line
 
-_IDLE = 1.0  # seconds between two batches that only move the position
+_IDLE = 0.1  # seconds between two batches that only move the position
 _FEEDBACK = 1.0  # seconds between two signs of life
 _NEVER = 2_000_000_000  # seconds: psycopg2's own feedback
 _NAPS = (0.001, 0.008)  # seconds, least and most, that messages gather on the socket: waking costs more than reading

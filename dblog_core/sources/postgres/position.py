@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from dblog_core.errors import LogPositionLost
 
+_PAGE, _HEADERS = 8192, (24, 40)  # bytes; a header's: of a page, and of the first page of a segment
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
@@ -28,6 +29,11 @@ class Lsn(int):
                 fix="the staging belongs to another kind of source: begin with an empty one and a full dump",
             )
         return cls((int(match[1], 16) << 32) | int(match[2], 16))
+
+    def end_of_record(self) -> Lsn:
+        """Where the last record ends that lies before this insert position. Right after a page's header no record of
+        that page is there yet: the last one ended where the page before did, and nobody reads further."""
+        return Lsn(self - self % _PAGE) if self % _PAGE in _HEADERS else self
 
     def __str__(self) -> str:
         return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"

@@ -39,7 +39,7 @@ class Publication:
 
 
 def find_publication(connection: Connection, config: SourceConfig, tables: Sequence[CatalogueTable]) -> Publication:
-    wanted = [table.name for table in tables] + [watermark_table(config)]
+    wanted = [table.name for table in tables] + ([] if config.read_only else [watermark_table(config)])
     signals = signal_table(config)
     if signals is not None and find_table(connection, signals) is not None:  # others make it, and may drop it
         wanted.append(signals)
@@ -89,13 +89,20 @@ def ensure_publication(connection: Connection, config: SourceConfig, tables: Seq
         needed = statement(found, config)
         if needed is None:
             return
+        if config.read_only:
+            raise _not_ours(connection, config, needed)
         try:
             execute(connection, needed)
         except psycopg2.errors.DuplicateObject:
             continue  # a standby was faster: look again
         except psycopg2.errors.InsufficientPrivilege as error:
-            raise SourceRefused(
-                f"publication {config.publication} is missing or incomplete, and user {config.user} may not change it",
-                where=f"source {config.name}",
-                fix=f"as the owner of the tables or a superuser: {needed.as_string(connection)}",
-            ) from error
+            raise _not_ours(connection, config, needed) from error
+
+
+def _not_ours(connection: Connection, config: SourceConfig, needed: sql.Composed) -> SourceRefused:
+    who = "read_only is set" if config.read_only else f"user {config.user} may not change it"
+    return SourceRefused(
+        f"publication {config.publication} is missing or incomplete, and {who}",
+        where=f"source {config.name}",
+        fix=f"as the owner of the tables or a superuser: {needed.as_string(connection)}",
+    )

@@ -53,7 +53,8 @@ class PostgresSource:
         with session(self._config) as connection:
             # A synchronous standby that is away must not keep a first capture waiting for its own small commits.
             execute(connection, "SET synchronous_commit = local")
-            self._watermark_table(connection)
+            if not self._config.read_only:
+                self._watermark_table(connection)
             tables = usable(connection, self._config)
             if self._config.plugin == "pgoutput":
                 publication.ensure_publication(connection, self._config, tables)
@@ -100,6 +101,12 @@ class PostgresSource:
 
     def reached(self, position: str, target: str) -> bool:
         return Point.parse(position).lsn >= Point.parse(target).lsn
+
+    def place(self, position: str) -> str:
+        return position
+
+    def passed(self, position: str, end: str) -> bool:
+        return Lsn.parse(position) >= Lsn.parse(end)
 
     def show(self, position: str) -> str:
         return str(Point.parse(position).lsn)

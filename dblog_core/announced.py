@@ -1,0 +1,107 @@
+"""Windows of a source that is never written: workers announce them in the state store (theory of `window.py`).
+
+    windows/ID          the text of the low watermark: a worker asks for a window
+    windows/ID/open     the capture's answer: the place in the log from which it collects (`Source.place`)
+    windows/ID/high     the text of the high watermark, with the log's end after the SELECT
+
+An answer is created, never replaced: of a window that one term of a capture has answered, no other term believes that
+it has it open. The capture removes the nodes (`openings`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dblog_core import watermark
+from dblog_core.errors import VersionConflict
+from dblog_core.interfaces import ChunkReader, Clock, StateStore
+from dblog_core.watermark import High, Low, Probe
+
+ROOT = "windows"
+SOON, LATEST = 0.002, 0.05  # seconds between two looks for an answer, and at what a reader sees: longer each time
+LOOK = 0.25  # seconds between two looks at whether anybody still wants the window
+
+
+class NotOpened(Exception):
+    """The window is not wanted any more, or the worker was told to stop, before it was open."""
+
+
+def announcement(window: str) -> str:
+    return f"{ROOT}/{window}"
+
+
+def answer(window: str) -> str:
+    return f"{ROOT}/{window}/open"
+
+
+def conclusion(window: str) -> str:
+    return f"{ROOT}/{window}/high"
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedWindows:
+    """A WatermarkWriter whose low watermark is a question: `write` returns when the window is open, and the reader sees
+    all that lies before it. `wanted`: whether to wait on; it may raise what ends the worker.
+
+    One thread may write low watermarks while another writes high ones.
+    """
+
+    state: StateStore
+    reader: ChunkReader
+    clock: Clock
+    stop: threading.Event
+    wanted: Callable[[], bool]
+
+    def write(self, payload: str) -> None:
+        """Raises NotOpened, and what the state store, the source and `wanted` raise."""
+        mark = watermark.parse(payload)
+        window = mark.window if isinstance(mark, Probe) else mark.mark.window
+        if isinstance(mark, High) or (isinstance(mark, Probe) and mark.high):
+            self._put(conclusion(window), payload)
+            return
+        self._put(announcement(window), payload)
+        found: list[str] = []
+
+        def answered() -> bool:
+            if (entry := self.state.get(answer(window))) is not None:
+                found.append(entry.data.decode())
+            return bool(found)
+
+        self._await(answered)
+        self._await(lambda: self.reader.sees(found[0]))
+
+    def _await(self, met: Callable[[], bool]) -> None:
+        pause, looked = SOON, self.clock.monotonic()
+        while not met():
+            if self.clock.wait(self.stop, pause):
+                raise NotOpened("the worker was told to stop")
+            pause = min(2 * pause, LATEST)
+            if (now := self.clock.monotonic()) - looked >= LOOK:
+                looked = now
+                if not self.wanted():
+                    raise NotOpened("the window is not wanted any more")
+
+    def _put(self, path: str, payload: str) -> None:
+        """Ids are never used twice: a node that is there is ours, and its answer was lost."""
+        try:
+            self.state.create(path, payload.encode())
+        except VersionConflict:
+            if (entry := self.state.get(path)) is not None and entry.data != payload.encode():
+                raise
+
+    def close(self) -> None:
+        """The reader belongs to who opened it."""
+
+
+def asked(payload: bytes) -> Low | Probe | None:
+    """The low watermark of an announcement; None where the node is none, but what is left of one."""
+    mark = watermark.parse(payload.decode()) if payload else None
+    return mark if isinstance(mark, Low) or (isinstance(mark, Probe) and not mark.high) else None
+
+
+def concluded(payload: bytes) -> High | Probe | None:
+    """The high watermark of a window."""
+    mark = watermark.parse(payload.decode())
+    return mark if isinstance(mark, High) or (isinstance(mark, Probe) and mark.high) else None

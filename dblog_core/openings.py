@@ -1,0 +1,133 @@
+"""The capture's side of windows that are announced in the state store: opens them, answers, and places their chunks.
+
+All of it happens between two transactions, at the place in the log that is read: see the theory of `window.py`. A node
+goes when the manifest is published that knows what became of its window, so that a restart finds those of which nothing
+is published, and has their chunks read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dblog_core import announced
+from dblog_core.errors import VersionConflict
+from dblog_core.interfaces import Clock, Source, StateStore
+from dblog_core.sequencer import Sequencer
+from dblog_core.watermark import High, Low, Probe
+
+log = logging.getLogger(__name__)
+
+IDLE, BUSY = 0.1, 0.01  # seconds between two looks: while there is no window, and while there is one
+FORGOTTEN = 1800.0  # seconds after which the node of a window goes that came to nothing
+
+
+@dataclass(slots=True)
+class _Window:
+    """A node that we know. `mark`: None where we have not opened it; `high`: what its worker has told at last."""
+
+    seen_at: float
+    mark: Low | Probe | None
+    high: High | Probe | None = None
+
+
+class Openings:
+    """The announced windows, as one term of a capture sees them."""
+
+    def __init__(self, state: StateStore, source: Source, clock: Clock) -> None:
+        self._state, self._source, self._clock = state, source, clock
+        self._windows: dict[str, _Window] = {}
+        self._judged: set[str] = set()
+        self._looked_at = float("-inf")
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks now."""
+        return BUSY if self._windows else IDLE
+
+    def look(self, sequencer: Sequencer) -> None:
+        """Answers new announcements, and places what has come to its end; where it is time, and no transaction is open.
+
+        Raises what the sequencer and the state store raise.
+        """
+        now = self._clock.monotonic()
+        if sequencer.partial or now - self._looked_at < self.pause:
+            return
+        self._looked_at = now
+        names = [name for name in self._state.children(announced.ROOT) if name not in self._judged]
+        for name in names:
+            if name not in self._windows:
+                self._windows[name] = _Window(now, self._opened(name, sequencer))
+        for name in self._windows.keys() - set(names):
+            del self._windows[name]
+        self._ask()
+        self._judge(sequencer)
+        self._forget(now)
+
+    def published(self) -> None:
+        """All that was judged is in a manifest: its nodes may go."""
+        for name in self._judged:
+            self._state.delete(announced.announcement(name))
+        self._judged.clear()
+
+    def _opened(self, name: str, sequencer: Sequencer) -> Low | Probe | None:
+        """Opens the window and says so; None where it cannot be, or another term has done it."""
+        entry = self._state.get(announced.announcement(name))
+        mark = announced.asked(entry.data) if entry is not None else None
+        if mark is None or not sequencer.open_window(mark, at=self._now()):
+            return None
+        place = self._source.place(sequencer.position)
+        try:
+            self._state.create(announced.answer(name), place.encode())
+        except VersionConflict:
+            log.info("window %s was opened by another term of a capture: it is void", name)
+            sequencer.dumps.give_up(name)
+            return None
+        return mark
+
+    def _ask(self) -> None:
+        for name, window in self._windows.items():
+            if window.high is None and (entry := self._state.get(announced.conclusion(name))) is not None:
+                window.high = announced.concluded(entry.data)
+
+    def _judge(self, sequencer: Sequencer) -> None:
+        """Every window whose end is passed, the chunks of an attempt in their order."""
+        for name, window in sorted(self._windows.items(), key=lambda item: _order(item[1])):
+            if window.high is None or not self._due(window, sequencer.position):
+                continue
+            sequencer.close_window(window.high, at=self._now())
+            self._judged.add(name)
+            del self._windows[name]
+
+    def _due(self, window: _Window, position: str) -> bool:
+        assert window.high is not None
+        if window.mark is None:
+            return True  # it is void, and its worker waits to hear that
+        if _follows(window.mark, self._windows.values()):
+            return False
+        return window.high.end is not None and self._source.passed(position, window.high.end)
+
+    def _forget(self, now: float) -> None:
+        """Windows whose worker is gone. The sequencer has long given them up."""
+        for name in [name for name, window in self._windows.items() if now - window.seen_at > FORGOTTEN]:
+            self._judged.add(name)
+            del self._windows[name]
+
+    def _now(self) -> int:
+        return int(self._clock.time() * 1e6)
+
+
+def _order(window: _Window) -> tuple[str, int, int]:
+    mark = window.high.mark if isinstance(window.high, High) else None
+    return ("", 0, 0) if mark is None else (mark.task, mark.attempt, mark.ordinal)
+
+
+def _follows(mark: Low | Probe, others: Iterable[_Window]) -> bool:
+    """Whether a chunk of the same attempt comes before it that is not judged yet: their ends are told in their order,
+    and one may be told between our looks at the two."""
+    if isinstance(mark, Probe):
+        return False
+    own = mark.mark
+    before = [other.mark.mark for other in others if isinstance(other.mark, Low)]
+    return any((m.task, m.attempt) == (own.task, own.attempt) and m.ordinal < own.ordinal for m in before)

@@ -1,0 +1,208 @@
+"""Sources that are never written: dumps and verifications by users that may read the log, SELECT, and nothing else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import control, dump, requests, wiring
+from dblog_core.capture import run_capture
+from dblog_core.config import Config
+from dblog_core.requests import DumpRequest
+from dblog_core.staging.reader import lines
+from tests.fix_servers import Database
+from tests.integration.test_visibility import wait_until
+from tests.read_only import forget, reader_of
+
+pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(180)]
+
+ROWS, CHUNK = 1000, 10
+SECONDS = 30.0  # for a hundred chunks of an idle server: an event a chunk that somebody waited for would take minutes
+
+
+@pytest.fixture
+def reader(database: Database) -> Iterator[Database]:
+    """`database` as a user that may only read; with a table of ROWS rows."""
+    values = ", ".join(f"({n}, {n % 7})" for n in range(ROWS))
+    database.execute(
+        "CREATE TABLE quiet (id int PRIMARY KEY, v int NOT NULL)",
+        f"INSERT INTO quiet VALUES {values}",
+        "CREATE TABLE other (id int PRIMARY KEY, v int NOT NULL)",
+        "INSERT INTO other VALUES (1, 0)",
+    )
+    found = reader_of(database)
+    yield found
+    forget(found)
+
+
+@pytest.fixture
+def config(reader: Database, tmp_path: Path) -> Config:
+    return config_of(reader, tmp_path)
+
+
+def config_of(reader: Database, path: Path, **source: Any) -> Config:
+    own = {
+        "name": reader.name,
+        "kind": reader.kind,
+        "host": reader.server.host,
+        "port": reader.server.port,
+        "user": reader.account.user,
+        "password": reader.account.password,
+        "database": reader.name,
+        "tables": [f"{reader.schema}.quiet"],
+        "read_only": True,
+    }
+    return reader.config(path, source={**own, **source}, dump={"chunk_size": CHUNK})
+
+
+@contextmanager
+def capturing(config: Config) -> Iterator[None]:
+    stop, faults = threading.Event(), list[BaseException]()
+
+    def capture() -> None:
+        try:
+            run_capture(config, stop=stop)
+        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+            faults.append(error)
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    try:
+        wait_until(lambda: wiring.open_staging(config).head() is not None or faults, "the capture has begun")
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=60)
+    assert not faults, faults
+
+
+def dumped(config: Config, **wanted: Any) -> control.DumpStatus:
+    dump_id = requests.submit(config, DumpRequest(**wanted))
+    stop = threading.Event()
+    dump.work(config, stop=stop, dump_id=dump_id)
+    with closing(wiring.open_state(config)) as state:
+        wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done", 60)
+        return control.dump(state, dump_id)
+
+
+def rows_of(config: Config, table: str) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for line in lines(wiring.open_staging(config)):
+        if line["table"] == table and line["op"] in "cur":
+            found[line["key"]["id"]] = line["after"]
+        elif line["table"] == table and line["op"] == "d":
+            found.pop(line["key"]["id"], None)
+    return found
+
+
+def test_an_idle_server_is_dumped_in_a_hundred_chunks_without_waiting_for_an_event(
+    reader: Database, config: Config
+) -> None:
+    source = wiring.open_source(config.source)
+    assert [problem for problem in source.check() if problem.fatal] == []
+    if reader.kind != "postgres":
+        reader.execute("FLUSH BINARY LOGS")  # the log's end has no transaction before it in its file
+    with capturing(config):
+        began = time.monotonic()
+        status = dumped(config, tables=(f"{reader.schema}.quiet",))
+        took = time.monotonic() - began
+    assert status.chunks >= ROWS / CHUNK and took < SECONDS, (status.chunks, took)
+    assert len(rows_of(config, f"{reader.schema}.quiet")) == ROWS
+    with closing(wiring.open_state(config)) as state:
+        assert state.children("windows") == [], "what is published leaves no window behind"
+
+
+def test_check_names_what_a_reader_lacks_and_wants_no_right_to_write(reader: Database, config: Config) -> None:
+    source = wiring.open_source(config.source)
+    assert [problem for problem in source.check() if problem.fatal] == []
+    user = reader.account.user
+    if reader.kind == "postgres":
+        reader.execute(f'REVOKE SELECT ON quiet FROM "{user}"', f"DROP PUBLICATION dblog_{reader.name}")
+        wanted = ["may not read public.quiet", "read_only is set"]
+    else:
+        who = f"'{user}'@'{reader.server.host}'"
+        reader.execute(f"REVOKE SELECT ON `{reader.name}`.* FROM {who}", f"REVOKE REPLICATION SLAVE ON *.* FROM {who}")
+        wanted = ["matches no table", "the log cannot be read"]
+    found = [problem for problem in wiring.open_source(config.source).check() if problem.fatal]
+    assert all(any(words in problem.what for problem in found) for words in wanted), found
+    assert all(problem.fix for problem in found) and not any("watermark" in p.what + p.fix for p in found), found
+
+
+def test_nothing_is_written_by_capture_dump_or_verification(reader: Database, config: Config) -> None:
+    """Beside what grants refuse: no statement is even sent that the server would have to refuse."""
+    before = reader.query(WRITTEN[reader.kind])
+    with capturing(config):
+        status = dumped(config, tables=(f"{reader.schema}.quiet",), keys=(1, ROWS + 5))
+    assert status.rows == 2, "one key is there, and of the other it is told that it is not"
+    assert (WATERMARKS,) not in reader.query(TABLES[reader.kind].format(name=reader.name))
+    assert reader.query(WRITTEN[reader.kind]) == before, "the log has not grown by a transaction"
+    assert [line["op"] for line in lines(wiring.open_staging(config)) if line["origin"] == "dump"] == ["r", "d"]
+
+
+WATERMARKS = "dblog_watermark"
+TABLES = {
+    "mysql": "SELECT table_name FROM information_schema.tables WHERE table_schema = '{name}'",
+    "mariadb": "SELECT table_name FROM information_schema.tables WHERE table_schema = '{name}'",
+    "postgres": "SELECT relname::text FROM pg_class",
+}
+WRITTEN = {
+    "mysql": "SELECT @@GLOBAL.gtid_executed",
+    "mariadb": "SELECT @@GLOBAL.gtid_binlog_pos",
+    "postgres": "SELECT pg_snapshot_xmax(pg_current_snapshot())",
+}
+"""What grows with every transaction that writes."""
+
+
+def test_a_restarted_capture_voids_the_windows_of_the_one_before_and_the_dump_goes_on(
+    reader: Database, config: Config
+) -> None:
+    """The worker is never told more than that its attempt is over."""
+    dump_id = requests.submit(config, DumpRequest(tables=(f"{reader.schema}.quiet",), delay=0.02))
+    stop = threading.Event()
+    worker = threading.Thread(target=dump.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
+    worker.start()
+    try:
+        with closing(wiring.open_state(config)) as state:
+            for placed in (5, 30, 60):
+                with capturing(config):
+                    wait_until(lambda n=placed: control.dump(state, dump_id).chunks >= n, f"{placed} chunks", 60)
+            with capturing(config):
+                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done", 60)
+                reader.execute("UPDATE quiet SET v = 100 WHERE id = 3")
+                wait_until(
+                    lambda: rows_of(config, f"{reader.schema}.quiet")[3]["v"] == 100, "the log goes on after it", 30
+                )
+    finally:
+        stop.set()
+        worker.join(timeout=60)
+    found = rows_of(config, f"{reader.schema}.quiet")
+    assert len(found) == ROWS and all(row["v"] == (100 if key == 3 else key % 7) for key, row in found.items())
+
+
+def test_events_of_a_table_that_is_not_captured_move_a_window(reader: Database, config: Config) -> None:
+    """Each chunk's end lies behind changes of the other table, and no event of its own comes."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with closing(reader.connect()) as connection, connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute("UPDATE other SET v = v + 1 WHERE id = 1")
+
+    writer = threading.Thread(target=write)
+    with capturing(config):
+        writer.start()
+        try:
+            began = time.monotonic()
+            status = dumped(config, tables=(f"{reader.schema}.quiet",), chunk_size=50)
+            took = time.monotonic() - began
+        finally:
+            stop.set()
+            writer.join(timeout=30)
+    assert status.chunks >= ROWS / 50 and took < SECONDS, (status.chunks, took)
+    assert len(rows_of(config, f"{reader.schema}.quiet")) == ROWS
