@@ -2,17 +2,18 @@
 
     windows/ID          the text of the low watermark: a worker asks for a window
     windows/ID/open     the capture's answer: the place in the log from which it collects (`Source.place`)
-    windows/ID/high     the text of the high watermark, with the log's end after the SELECT
+    windows/ID/high     the answer that the worker went by, and the text of the high watermark, a line each
 
 An answer is created, never replaced: of a window that one term of a capture has answered, no other term believes that
-it has it open. The capture removes the nodes (`openings`).
+it has it open. And should the nodes have been removed in between, the answer in the last one tells. The capture removes
+the nodes (`openings`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dblog_core import watermark
 from dblog_core.errors import VersionConflict
@@ -53,24 +54,24 @@ class AnnouncedWindows:
     clock: Clock
     stop: threading.Event
     wanted: Callable[[], bool]
+    _answers: dict[str, str] = field(default_factory=dict)
 
     def write(self, payload: str) -> None:
         """Raises NotOpened, and what the state store, the source and `wanted` raise."""
         mark = watermark.parse(payload)
         window = mark.window if isinstance(mark, Probe) else mark.mark.window
         if isinstance(mark, High) or (isinstance(mark, Probe) and mark.high):
-            self._put(conclusion(window), payload)
+            self._put(conclusion(window), f"{self._answers.pop(window)}\n{payload}")
             return
         self._put(announcement(window), payload)
-        found: list[str] = []
 
         def answered() -> bool:
             if (entry := self.state.get(answer(window))) is not None:
-                found.append(entry.data.decode())
-            return bool(found)
+                self._answers[window] = entry.data.decode()
+            return entry is not None
 
         self._await(answered)
-        self._await(lambda: self.reader.sees(found[0]))
+        self._await(lambda: self.reader.sees(self._answers[window]))
 
     def _await(self, met: Callable[[], bool]) -> None:
         pause, looked = SOON, self.clock.monotonic()
@@ -101,7 +102,8 @@ def asked(payload: bytes) -> Low | Probe | None:
     return mark if isinstance(mark, Low) or (isinstance(mark, Probe) and not mark.high) else None
 
 
-def concluded(payload: bytes) -> High | Probe | None:
-    """The high watermark of a window."""
-    mark = watermark.parse(payload.decode())
-    return mark if isinstance(mark, High) or (isinstance(mark, Probe) and mark.high) else None
+def concluded(data: bytes) -> tuple[str, High | Probe] | None:
+    """The answer that a worker went by, and the high watermark of its window."""
+    place, _, payload = data.decode().partition("\n")
+    mark = watermark.parse(payload)
+    return (place, mark) if isinstance(mark, High) or (isinstance(mark, Probe) and mark.high) else None

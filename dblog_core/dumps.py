@@ -79,6 +79,8 @@ class Tasks:
         progress = self._tasks.get(mark.task, TaskProgress(mark.table))
         if progress.done or mark.attempt < progress.attempt or mark.attempt <= progress.broken:
             raise Refused("the watermark belongs to an attempt that is over")
+        if mark.attempt == progress.attempt and mark.ordinal < progress.ordinal:
+            raise Refused("its chunk is placed")  # an announcement that was read before it was removed
         if mark.attempt > progress.attempt:
             self._drop(w for w, m in self._windows.items() if m.task == mark.task)
             progress = replace(progress, attempt=mark.attempt)

@@ -25,10 +25,12 @@ FORGOTTEN = 1800.0  # seconds after which the node of a window goes that came to
 
 @dataclass(slots=True)
 class _Window:
-    """A node that we know. `mark`: None where we have not opened it; `high`: what its worker has told at last."""
+    """A node that we know. `mark`, `place`: as we have opened it and answered (None: we have not); `high`: what its
+    worker has told at last."""
 
     seen_at: float
-    mark: Low | Probe | None
+    mark: Low | Probe | None = None
+    place: str = ""
     high: High | Probe | None = None
 
 
@@ -58,10 +60,11 @@ class Openings:
         names = [name for name in self._state.children(announced.ROOT) if name not in self._judged]
         for name in names:
             if name not in self._windows:
-                self._windows[name] = _Window(now, self._opened(name, sequencer))
+                self._windows[name] = window = _Window(now)
+                self._open(name, window, sequencer)
         for name in self._windows.keys() - set(names):
             del self._windows[name]
-        self._ask()
+        self._ask(sequencer)
         self._judge(sequencer)
         self._forget(now)
 
@@ -71,25 +74,32 @@ class Openings:
             self._state.delete(announced.announcement(name))
         self._judged.clear()
 
-    def _opened(self, name: str, sequencer: Sequencer) -> Low | Probe | None:
-        """Opens the window and says so; None where it cannot be, or another term has done it."""
+    def _open(self, name: str, window: _Window, sequencer: Sequencer) -> None:
+        """Opens the window and says so, unless it does not count, or another term has answered."""
         entry = self._state.get(announced.announcement(name))
         mark = announced.asked(entry.data) if entry is not None else None
         if mark is None or not sequencer.open_window(mark, at=self._now()):
-            return None
+            return
         place = self._source.place(sequencer.position)
         try:
             self._state.create(announced.answer(name), place.encode())
         except VersionConflict:
             log.info("window %s was opened by another term of a capture: it is void", name)
             sequencer.dumps.give_up(name)
-            return None
-        return mark
+        else:
+            window.mark, window.place = mark, place
 
-    def _ask(self) -> None:
+    def _ask(self, sequencer: Sequencer) -> None:
+        """Hears what workers have told; one that went by another term's answer has no window of ours."""
         for name, window in self._windows.items():
-            if window.high is None and (entry := self._state.get(announced.conclusion(name))) is not None:
-                window.high = announced.concluded(entry.data)
+            if window.high is not None or (entry := self._state.get(announced.conclusion(name))) is None:
+                continue
+            if (found := announced.concluded(entry.data)) is None:
+                continue
+            place, window.high = found
+            if window.mark is not None and not _went_by(window.place, place):
+                sequencer.dumps.give_up(name)
+                window.mark = None
 
     def _judge(self, sequencer: Sequencer) -> None:
         """Every window whose end is passed, the chunks of an attempt in their order."""
@@ -116,6 +126,12 @@ class Openings:
 
     def _now(self) -> int:
         return int(self._clock.time() * 1e6)
+
+
+def _went_by(ours: str, place: str) -> bool:
+    """Whether a worker's answer was ours. The same place is the same answer, whoever gave it: what comes after it is
+    collected."""
+    return ours == place
 
 
 def _order(window: _Window) -> tuple[str, int, int]:

@@ -16,7 +16,7 @@ stand in for watermarks. Each of four steps is needed:
 
 1. The capture *opens* the window between two transactions, at the place that it has read, and only then says so: it
    collects from there on. One that did not see the announcement, or met one that another term has answered, has no
-   window: what was logged in between, it would not know.
+   window: what was logged in between, it would not know. The worker tells with its chunk which answer it went by.
 2. The worker waits until all before that place is *visible* to it (`ChunkReader.sees`): an event is in the log, and
    read by the capture, before its commit shows. Under `LogOrder` the window's low offset is then what a low watermark
    makes of it. Under `Snapshots` nothing is to be waited for: the snapshot tells.

@@ -15,6 +15,8 @@ from dblog_core import control, dump, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
 from dblog_core.requests import DumpRequest
+from dblog_core.schema import TableName
+from dblog_core.sources.postgres.position import Lsn
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_visibility import wait_until
@@ -206,3 +208,70 @@ def test_events_of_a_table_that_is_not_captured_move_a_window(reader: Database, 
             writer.join(timeout=30)
     assert status.chunks >= ROWS / 50 and took < SECONDS, (status.chunks, took)
     assert len(rows_of(config, f"{reader.schema}.quiet")) == ROWS
+
+
+@pytest.fixture
+def hiding(reader: Database) -> Iterator[None]:
+    """A replica that is waited for and never comes: a commit is logged, and becomes visible after some seconds."""
+    off, on = HIDING[reader.kind]
+    if reader.kind == "mysql":
+        reader.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
+    reader.execute(*on)
+    yield
+    reader.execute(off)
+    if reader.kind == "mysql":
+        reader.execute("UNINSTALL PLUGIN rpl_semi_sync_source")
+
+
+HIDDEN = 6000  # milliseconds that a commit stays hidden
+HIDING = {
+    kind: (
+        f"SET GLOBAL rpl_semi_sync_{name}_enabled = OFF",
+        (
+            f"SET GLOBAL rpl_semi_sync_{name}_timeout = {HIDDEN}",
+            f"SET GLOBAL rpl_semi_sync_{name}_wait_point = AFTER_SYNC",
+            f"SET GLOBAL rpl_semi_sync_{name}_enabled = ON",
+        ),
+    )
+    for kind, name in (("mysql", "source"), ("mariadb", "master"))
+}
+
+
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_a_select_waits_for_commits_that_are_logged_and_hidden(reader: Database, config: Config, hiding: None) -> None:
+    """The capture has read the change long before any SELECT shows it; the window opens behind it."""
+    table, seen = f"{reader.schema}.quiet", "SELECT v FROM quiet WHERE id = 3"
+    with capturing(config):
+        dumped(config, tables=(table,), keys=(4,))  # all is warm by now
+        writer = threading.Thread(target=reader.execute, args=("UPDATE quiet SET v = 500 WHERE id = 3",))
+        writer.start()
+        wait_until(lambda: rows_of(config, table).get(3, {}).get("v") == 500, "the change is staged", 30)
+        assert reader.query(seen) == [(3,)], "the change is hidden"
+        assert dumped(config, tables=(table,), keys=(3,)).rows == 1
+        writer.join(timeout=30)
+    assert reader.query(seen) == [(500,)]
+    assert rows_of(config, table)[3]["v"] == 500, "no dump has brought the old value back"
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_the_logs_end_lies_behind_a_commit_that_did_not_wait_for_its_flush(reader: Database, config: Config) -> None:
+    with (
+        closing(wiring.open_source(config.source).open_reader()) as chunks,
+        closing(reader.connect()) as connection,
+        connection.cursor() as cursor,
+    ):
+        schema = chunks.schema(TableName("public", "quiet"))
+        cursor.execute("SET synchronous_commit = off")
+        for number in range(20):
+            cursor.execute("UPDATE quiet SET v = %s WHERE id = 3", (1000 + number,))
+            cursor.execute("SELECT pg_current_wal_insert_lsn()::text")
+            logged = Lsn.parse(cursor.fetchone()[0]).end_of_record()
+            found = chunks.read_keys(schema, [(3,)])
+            assert found.rows.column("v").to_pylist() == [1000 + number]
+            assert Lsn.parse(chunks.log_end()) >= logged
+
+
+def test_an_insert_position_behind_a_pages_header_is_the_end_of_the_page_before() -> None:
+    page = Lsn(7 * 8192)
+    assert [Lsn(page + n).end_of_record() for n in (0, 24, 40)] == [page] * 3
+    assert [Lsn(page + n).end_of_record() - page for n in (8, 48, 8184)] == [8, 48, 8184]

@@ -31,6 +31,7 @@ from tests.contract.test_source import numbers_of
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
 from tests.plain_judge import PlainLake
+from tests.read_only import forget, reader_of
 
 ROWS = 600  # those that nobody writes; the workload has keys of its own
 HOT = 100_000
@@ -138,13 +139,31 @@ class Shop:
 @pytest.fixture
 def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """Windows are small, so that there are many of them."""
+    with _opened(Shop(database, database.config(tmp_path, dump={"chunk_size": 100})), monkeypatch) as found:
+        yield found
+
+
+@pytest.fixture
+def closed_shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    """The same for a user who may not write."""
+    reader = reader_of(database)
+    config = reader.config(tmp_path, dump={"chunk_size": 100})
+    config = config.model_copy(update={"source": config.source.model_copy(update={"read_only": True})})
+    try:
+        with _opened(Shop(database, config), monkeypatch) as found:
+            yield found
+    finally:
+        forget(reader)
+
+
+@contextmanager
+def _opened(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.setattr(reading, "WINDOW_ROWS", 100)
     monkeypatch.setattr(reading, "WINDOW_KEYS", 20)
-    found = Shop(database, database.config(tmp_path, dump={"chunk_size": 100}))
-    found.fill()
-    with found.capturing():
-        found.dump()
-        yield found
+    shop.fill()
+    with shop.capturing():
+        shop.dump()
+        yield shop
 
 
 def _dumped(shop: Shop, dump_id: str) -> int:
@@ -163,6 +182,16 @@ def row(key: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 def test_every_damaged_row_is_found_and_mended_while_rows_are_written(shop: Shop, verify_plainly: Plainly) -> None:
+    _finds_and_mends(shop, verify_plainly)
+
+
+@pytest.mark.in_turn
+@pytest.mark.timeout(600)
+def test_so_it_is_where_nothing_may_be_written(closed_shop: Shop, verify_plainly: Plainly) -> None:
+    _finds_and_mends(closed_shop, verify_plainly)
+
+
+def _finds_and_mends(shop: Shop, verify_plainly: Plainly) -> None:
     verify, lake = verify_plainly(shop.config)
     with shop.workload():
         clean = verify(shop.config)

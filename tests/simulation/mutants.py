@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from dblog_core import openings
 from dblog_core.interfaces import Chunk, LogStream
 from dblog_core.leader import Leader
+from dblog_core.state.memory import MemoryState
 from dblog_core.window import LogOrder, Snapshots
 from tests.simulation.reader import SimReader
+from tests.simulation.source import SimSource
 from tests.simulation.state import SimLease
 from tests.simulation.storage import MemoryStorage
 
@@ -76,6 +79,32 @@ def attempts_go_on_that_began_before_the_capture() -> contextlib.AbstractContext
     return mock.patch.object(Leader, "_without_attempts", side_effect=lambda tasks: tasks)
 
 
+def the_second_position_not_awaited() -> contextlib.AbstractContextManager[object]:
+    """A chunk is placed before events that its SELECT has seen."""
+    return mock.patch.object(SimSource, "passed", return_value=True)
+
+
+def the_first_position_not_awaited() -> contextlib.AbstractContextManager[object]:
+    """A SELECT does not see what the capture has read before it opened the window."""
+    return mock.patch.object(SimReader, "sees", return_value=True)
+
+
+@contextlib.contextmanager
+def windows_opened_again_after_a_restart() -> Iterator[None]:
+    """A window that another term has answered is opened once more, behind its SELECT."""
+    real = MemoryState.create
+
+    def create(self: MemoryState, path: str, data: bytes) -> None:
+        if not (path.startswith("windows/") and path.endswith("/open") and self.get(path) is not None):
+            real(self, path, data)
+
+    with (
+        mock.patch.object(MemoryState, "create", create),
+        mock.patch.object(openings, "_went_by", return_value=True),
+    ):
+        yield
+
+
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -85,8 +114,25 @@ MUTANTS: dict[str, Mutant] = {
         the_logs_order_for_snapshots,
         no_memory_after_a_restart,
         attempts_go_on_that_began_before_the_capture,
+        the_second_position_not_awaited,
+        the_first_position_not_awaited,
+        windows_opened_again_after_a_restart,
     )
 }
 
-KINDS = {the_logs_order_for_snapshots.__name__: "postgres", no_memory_after_a_restart.__name__: "postgres"}
+KINDS = {
+    the_logs_order_for_snapshots.__name__: "postgres",
+    no_memory_after_a_restart.__name__: "postgres",
+    the_first_position_not_awaited.__name__: "mysql",
+}
 """Faults that show on one kind of source alone."""
+
+READ_ONLY = {
+    mutant.__name__
+    for mutant in (
+        the_second_position_not_awaited,
+        the_first_position_not_awaited,
+        windows_opened_again_after_a_restart,
+    )
+}
+"""Faults that show where a source is never written."""

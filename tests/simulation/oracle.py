@@ -254,7 +254,7 @@ class _Evictions:
             if what == ["open"]:
                 self._lows[window] = int(data)
             elif what == ["high"]:
-                self._mark(None, watermark.parse(data.decode()))
+                self._mark(None, watermark.parse(data.decode().partition("\n")[2]))
         for transaction in world.database.log:
             for change in transaction.changes:
                 if change.op == "w":

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from dblog_core import dump, requests, wiring
+from dblog_core import announced, dump, openings, requests, wiring
 from dblog_core.config import Config
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.staging import blocks, compaction, parquet, segment
@@ -82,6 +82,11 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
             (secrets, "token_hex", lambda size: f"{ids.getrandbits(8 * size):0{2 * size}x}"),
             (requests, "SystemClock", lambda: world.clock),
             (dump, "work", system_dumps),
+            # A look is a step of the simulation, and costs more there than anywhere else.
+            (openings, "BUSY", ids.choice((0.03, 0.1))),
+            (openings, "IDLE", 0.3),
+            (announced, "SOON", 0.02),
+            (announced, "LATEST", 0.2),
             (blocks, "FAN", ids.choice((2, 2, 3, 16))),
             (compaction, "GRACE", ids.choice((0.1, 1.0, 8.0))),
             (compaction, "_TICK", ids.choice((0.2, 1.0))),

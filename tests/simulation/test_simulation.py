@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.simulation.mutants import KINDS, MUTANTS
+from tests.simulation.mutants import KINDS, MUTANTS, READ_ONLY
 from tests.simulation.oracle import judge
 from tests.simulation.world import Violation, World
 
@@ -99,7 +99,7 @@ def test_a_fault_of_the_engine_is_found(name: str) -> None:
 
 def _finds(seed: int, mutant: str) -> bool:
     world = World(seed)
-    if KINDS.get(mutant, world.kind) != world.kind:
+    if KINDS.get(mutant, world.kind) != world.kind or (mutant in READ_ONLY and not world.config.source.read_only):
         return False
     with MUTANTS[mutant]():
         try:

@@ -41,6 +41,15 @@ def test_a_chunk_whose_low_was_not_seen_breaks_its_attempt_and_all_that_follows(
     assert tasks["d/0"].ordinal == 1
 
 
+def test_a_window_that_is_asked_for_once_more_when_its_chunk_is_placed_changes_nothing() -> None:
+    tasks = Tasks()
+    place(tasks, mark(1, 0))
+    before = tasks["d/0"]
+    with pytest.raises(Refused):
+        tasks.low(Low(mark(1, 0)), since=9, segment=4)
+    assert tasks["d/0"] == before, "what it tells of ghosts is what its first SELECT saw"
+
+
 def test_a_gap_breaks_the_attempt() -> None:
     tasks = Tasks()
     tasks.low(Low(mark(1, 0)), since=0, segment=1)

@@ -1,0 +1,138 @@
+"""Announced windows: what a capture answers, what it believes, and when it forgets."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dblog_core import announced, watermark, wiring
+from dblog_core.announced import AnnouncedWindows, NotOpened
+from dblog_core.config import Config
+from dblog_core.openings import Openings
+from dblog_core.rules import Rules
+from dblog_core.sequencer import Sequencer
+from dblog_core.state.memory import MemoryState
+from dblog_core.watermark import High, Low, Mark
+from dblog_core.window import LogOrder
+from tests.fake_source import FakeDatabase, FakeSource
+from tests.unit.staged import manifest
+from tests.unit.workers_world import DrawnClock
+
+TASK = "d/0"
+
+
+def mark(window: str = "w", ordinal: int = 0) -> Mark:
+    return Mark("shop", TASK, 1, ordinal, window, "shop.orders")
+
+
+def high(of: Mark, end: str) -> High:
+    return High(of, None, 0, 0, "", "", None, final=False, end=end)
+
+
+class Term:
+    """A capture's term over a state store that others use too."""
+
+    def __init__(self, path: Path, state: MemoryState) -> None:
+        self.state, self.clock, self.source = state, DrawnClock(), FakeSource(FakeDatabase())
+        config = Config.model_validate(
+            {
+                "source": {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]},
+                "staging": {"path": str(path / "staging")},
+                "state": {"url": "sqlite:///unused"},
+                "lake": {"path": str(path / "lake")},
+            }
+        )
+        self.sequencer = Sequencer(
+            wiring.open_staging(config),
+            source="shop",
+            epoch=1,
+            head=replace(manifest(1, 1, 0), position="3"),
+            visibility=LogOrder(),
+            rules=Rules({}),
+        )
+        self.openings = Openings(state, self.source, self.clock)
+
+    def look(self) -> None:
+        self.clock.now += 1
+        self.openings.look(self.sequencer)
+
+    def announce(self, of: Mark) -> None:
+        self.state.create(announced.announcement(of.window), watermark.encode(Low(of)).encode())
+
+    def conclude(self, of: Mark, *, by: str, end: str = "0") -> None:
+        text = f"{by}\n{watermark.encode(high(of, end))}"
+        self.state.create(announced.conclusion(of.window), text.encode())
+
+    def answered(self, of: Mark) -> str | None:
+        entry = self.state.get(announced.answer(of.window))
+        return None if entry is None else entry.data.decode()
+
+    @property
+    def broken(self) -> int:
+        progress = self.sequencer.dumps.progress()
+        return int(progress[TASK]["broken"]) if TASK in progress else 0
+
+
+@pytest.fixture
+def term(tmp_path: Path) -> Term:
+    return Term(tmp_path, MemoryState())
+
+
+def test_an_answer_tells_the_place_from_which_is_collected(term: Term) -> None:
+    term.announce(mark())
+    term.look()
+    assert term.answered(mark()) == term.sequencer.position
+    assert len(term.sequencer.dumps.open_windows()) == 1
+
+
+def test_a_chunk_whose_end_is_not_read_yet_waits(term: Term) -> None:
+    term.announce(mark())
+    term.look()
+    term.conclude(mark(), by=term.sequencer.position, end="7")
+    term.look()
+    assert len(term.sequencer.dumps.open_windows()) == 1 and term.broken == 0
+
+
+def test_a_window_that_another_term_has_answered_is_void(term: Term) -> None:
+    term.announce(mark())
+    term.state.create(announced.answer("w"), b"another place")
+    term.look()
+    assert term.sequencer.dumps.open_windows() == []
+    term.conclude(mark(), by="another place")
+    term.look()
+    assert term.broken == 1, "its worker hears that it has to read the chunk again"
+
+
+def test_a_worker_that_went_by_another_answer_has_no_window_of_ours(term: Term) -> None:
+    """The nodes were removed, and made again, between the two answers."""
+    term.announce(mark())
+    term.look()
+    term.conclude(mark(), by="another place")
+    term.look()
+    assert term.broken == 1 and term.sequencer.dumps.open_windows() == []
+
+
+def test_what_is_left_of_a_removed_window_breaks_its_attempt(term: Term) -> None:
+    term.conclude(mark(), by="0")
+    term.look()
+    assert term.broken == 1
+
+
+def test_nodes_go_when_what_became_of_them_is_published(term: Term) -> None:
+    term.announce(mark())
+    term.look()
+    term.conclude(mark(), by="another place")
+    term.look()
+    assert term.state.children(announced.ROOT) == ["w"], "a restart must find it"
+    term.openings.published()
+    assert term.state.children(announced.ROOT) == []
+
+
+def test_a_worker_that_nobody_wants_any_more_does_not_wait_for_an_answer(term: Term) -> None:
+    reader = term.source.open_reader()
+    windows = AnnouncedWindows(term.state, reader, term.clock, threading.Event(), lambda: False)
+    with pytest.raises(NotOpened):
+        windows.write(watermark.encode(Low(mark())))
