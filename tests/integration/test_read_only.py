@@ -129,8 +129,8 @@ def test_check_names_what_a_reader_lacks_and_wants_no_right_to_write(reader: Dat
         wanted = ["may not read public.quiet", "read_only is set"]
     else:
         who = f"'{user}'@'{reader.server.host}'"
-        reader.execute(f"REVOKE SELECT ON `{reader.name}`.* FROM {who}", f"REVOKE REPLICATION SLAVE ON *.* FROM {who}")
-        wanted = ["matches no table", "the log cannot be read"]
+        reader.execute(f"REVOKE REPLICATION SLAVE ON *.* FROM {who}")
+        wanted = ["the log cannot be read"]
     found = [problem for problem in wiring.open_source(config.source).check() if problem.fatal]
     assert all(any(words in problem.what for problem in found) for words in wanted), found
     assert all(problem.fix for problem in found) and not any("watermark" in p.what + p.fix for p in found), found
