@@ -106,7 +106,7 @@ class PostgresSource:
         return position
 
     def passed(self, position: str, end: str) -> bool:
-        return Lsn.parse(position) >= Lsn.parse(end)
+        return Point.parse(position).lsn >= Lsn.parse(end)
 
     def show(self, position: str) -> str:
         return str(Point.parse(position).lsn)
