@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dblog_core.changes import ChangeTouches, log_rows, split_key_changes
+from dblog_core.changes import ChangeTouches, log_rows, split_key_changes, stretches
 from dblog_core.events import Transaction
 from dblog_core.window import Touch
 from tests.fake_source import ORDERS, Row, changes_batch
@@ -52,8 +52,9 @@ def test_a_deleted_row_is_not_taken_for_half_of_a_key_change() -> None:
 
 def test_slices_keep_images_and_touches_together() -> None:
     changes = changes_batch(ORDERS, [(i, 0, "u", row(i), row(i + (i == 3)), ()) for i in range(6)])
-    part = split_key_changes(changes).between(2 * 3, 2 * 5)
+    first, (part,), last = stretches([split_key_changes(changes)], [2 * 3, 2 * 5])
     assert list(ChangeTouches.of(part)) == [Touch((3,), moved_to=(4,)), Touch((4,))]
+    assert [len(rest[0]) for rest in (first, last)] == [3, 1]
 
 
 def test_log_rows_carry_offset_and_their_own_transaction() -> None:
