@@ -98,7 +98,8 @@ class Day:
         return Hour(memory, staged, sum(table["files"] for table in found["tables"]))
 
     def stop(self) -> None:
-        for process in self.processes.values():
+        """Errands too: one that repairs holds the lake."""
+        for process in (*self.processes.values(), *(process for _, process in self.errands)):
             kill(process)
 
 
