@@ -1,0 +1,290 @@
+"""`spark.read.format("dblog")` and `readStream`: the super-changelog as rows, one for each line of `dblog log`.
+
+The driver reads manifests and plans; executors read the segments. A stream's offset is the super-changelog's own:
+{"offset": 17} means that every line up to 17 is read. It ends between transactions, so that no batch has half of one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from pydantic import SecretStr
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from dblog_core import config as configuration
+from dblog_core.config import Config
+from dblog_core.errors import RequestError
+from dblog_core.spark import whole
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.reader import Follower, Line
+from dblog_core.wiring import open_staging
+
+COLUMNS = {
+    "offset": ("bigint", pa.int64()),
+    "op": ("string", pa.string()),
+    "table": ("string", pa.string()),
+    "key": ("string", pa.string()),
+    "before": ("string", pa.string()),
+    "after": ("string", pa.string()),
+    "unchanged": ("array<string>", pa.list_(pa.string())),
+    "position": ("string", pa.string()),
+    "transaction": ("string", pa.string()),
+    "commit_time": ("timestamp", pa.timestamp("us", tz="UTC")),
+    "origin": ("string", pa.string()),
+    "moved_from": ("string", pa.string()),
+    "mark": ("string", pa.string()),
+}
+"""Of each row: Spark's type and Arrow's. `key`, `before`, `after`, `moved_from` are JSON, as `dblog log` prints them;
+`mark` is JSON of what s and f lines say beside that."""
+
+_JSON = ("key", "before", "after", "moved_from")
+_OPTIONS = ("config", "from", "to", "tables", "rowspertrigger", "path")
+_ROWS = 200_000  # lines of one task, about: where a segment ends
+_BATCH = 5_000  # lines that are one Arrow batch
+_END = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lines(InputPartition):
+    """Lines from offset `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+
+class DblogSource(DataSource):
+    """Registered once a session by `spark.dataSource.register(DblogSource)`.
+
+    Options: `config`, the TOML file of the source; `from` and `to`, offsets, both included (a stream has no `to`);
+    `tables`, SCHEMA.TABLE separated by commas; `rowsPerTrigger`, about so many lines a batch of a stream.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "dblog"
+
+    def schema(self) -> str:
+        return ", ".join(f"`{name}` {kind}" for name, (kind, _) in COLUMNS.items())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _Batch(_Asked.of(self.options, schema, stream=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return _Stream(_Asked.of(self.options, schema, stream=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is to be read. It goes to executors: `config` is JSON, with storage's secrets and without the source's."""
+
+    config: str
+    columns: tuple[str, ...]
+    tables: frozenset[str] | None
+    first: int
+    last: int
+    rows: int | None
+
+    @classmethod
+    def of(cls, options: Any, schema: StructType, *, stream: bool) -> _Asked:
+        """Raises RequestError and ConfigError."""
+        unknown = sorted(name for name in options if name.lower() not in _OPTIONS)
+        if unknown or not options.get("config"):
+            what = f"unknown option {', '.join(unknown)}" if unknown else "the option config is missing"
+            raise RequestError(what, where='format("dblog")', fix=f"options are {', '.join(_OPTIONS[:5])}")
+        if stream and options.get("to"):
+            raise RequestError("a stream has no end", where="option to", fix="leave it out, or use spark.read")
+        if missing := [name for name in schema.names if name not in COLUMNS]:
+            raise RequestError(
+                f"no column {', '.join(missing)}", where="schema", fix=f"choose from {', '.join(COLUMNS)}"
+            )
+        loaded = configuration.load(Path(options["config"]))
+        source = loaded.source.model_copy(update={"password": SecretStr("")})
+        tables = frozenset(name.strip() for name in options.get("tables", "").split(",")) - {""}
+        return cls(
+            whole(loaded.model_copy(update={"source": source})),
+            tuple(schema.names),
+            tables or None,
+            _number(options, "from", 0),
+            _number(options, "to", _END),
+            _number(options, "rowsPerTrigger", 0) or None,
+        )
+
+    def staging(self) -> Staging:
+        return open_staging(Config.model_validate_json(self.config))
+
+    def read(self, partition: Lines) -> Iterator[pa.RecordBatch]:
+        """On an executor."""
+        follower: Follower = Follower(
+            self.staging(),
+            from_offset=partition.first,
+            tables=self.tables,
+            pause=lambda: follower.passed >= partition.last,
+        )
+        lines = itertools.takewhile(lambda line: line["offset"] <= partition.last, follower.lines())
+        while rows := list(itertools.islice(lines, _BATCH)):
+            yield _batch(rows, self.columns)
+
+
+def _number(options: Any, name: str, default: int) -> int:
+    text = options.get(name, default)
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise RequestError(f"{text!r} is no whole number from 0 on", where=f"option {name}", fix="give an offset")
+    return number
+
+
+def _batch(lines: Sequence[Line], columns: Sequence[str]) -> pa.RecordBatch:
+    found = [pa.array([_value(line, name) for line in lines], COLUMNS[name][1]) for name in columns]
+    return pa.RecordBatch.from_arrays(found, names=list(columns))
+
+
+def _value(line: Line, name: str) -> Any:
+    if name in _JSON:
+        value = line.get(name)
+        return None if value is None else orjson.dumps(value).decode()
+    if name == "commit_time":
+        return dt.datetime.fromisoformat(line[name])
+    if name == "mark":
+        more = {key: value for key, value in line.items() if key not in COLUMNS}
+        return orjson.dumps(more).decode() if more else None
+    return line[name]
+
+
+def _plan(staging: Staging, first: int, last: int) -> list[Lines]:
+    """Stretches of whole segments from `first` to `last` at most, each of some `_ROWS` lines.
+
+    Raises CorruptSegment where staging no longer reaches back that far.
+    """
+    if (head := staging.head()) is None or first > last:
+        return []
+    if first > 1:
+        staging.check_begun(first)
+    found, begin, rows = list[Lines](), first, 0
+    for manifest in _from(staging, first, head):
+        if manifest.first_offset > last:
+            break
+        rows += _lines(manifest)
+        if rows >= _ROWS:
+            found.append(Lines(begin, min(manifest.last_offset, last)))
+            begin, rows = manifest.last_offset + 1, 0
+    end = min(last, head.last_offset)
+    return [*found, Lines(begin, end)] if begin <= end else found
+
+
+def _from(staging: Staging, first: int, head: Manifest) -> Iterator[Manifest]:
+    """Segments from the one on that holds offset `first`."""
+    number = staging.segment_of(max(first, 1), head)
+    return staging.manifests(number - 1, upto=head.segment)
+
+
+def _lines(manifest: Manifest) -> int:
+    return sum(file.rows for file in manifest.files) + sum(chunk.rows for chunk in manifest.chunks)
+
+
+class _Batch(DataSourceReader):
+    """A DataFrame: all that is published when it is planned, up to the last whole transaction."""
+
+    def __init__(self, asked: _Asked) -> None:
+        self._asked = asked
+        self._first, self._last, self._tables = asked.first, asked.last, asked.tables
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802 - Spark's name
+        """Ranges of offsets and names of tables are taken; Spark keeps to the rest."""
+        for one in filters:
+            if not self._takes(one):
+                yield one
+
+    def _takes(self, one: Filter) -> bool:
+        column = getattr(one, "attribute", None)
+        if column == ("table",) and isinstance(one, EqualTo | In):
+            names = frozenset(one.value if isinstance(one, In) else (one.value,))
+            self._tables = names if self._tables is None else self._tables & names
+        elif column == ("offset",) and isinstance(
+            one, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+        ):
+            self._narrow(one)
+        else:
+            return False
+        return True
+
+    def _narrow(self, one: Any) -> None:
+        if isinstance(one, EqualTo | GreaterThan | GreaterThanOrEqual):
+            self._first = max(self._first, one.value + isinstance(one, GreaterThan))
+        if isinstance(one, EqualTo | LessThan | LessThanOrEqual):
+            self._last = min(self._last, one.value - isinstance(one, LessThan))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        staging = self._asked.staging()
+        last = min(self._last, _whole_upto(staging, self._first, None))
+        return _plan(staging, self._first, last) or [Lines(0, -1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Lines)
+        if partition.last >= partition.first:
+            asked = _Asked(self._asked.config, self._asked.columns, self._tables, 0, 0, None)
+            yield from asked.read(partition)
+
+
+class _Stream(DataSourceStreamReader):
+    """A stream: each batch ends between transactions."""
+
+    def __init__(self, asked: _Asked) -> None:
+        self._asked = asked
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"offset": max(self._asked.first - 1, 0)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        return ReadAllAvailable() if self._asked.rows is None else ReadMaxRows(self._asked.rows)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return {"offset": max(start["offset"], _whole_upto(self._asked.staging(), start["offset"] + 1, most))}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return _plan(self._asked.staging(), start["offset"] + 1, end["offset"])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Lines)
+        yield from self._asked.read(partition)
+
+
+def _whole_upto(staging: Staging, first: int, most: int | None) -> int:
+    """The offset up to which whole transactions are published; `most`: of the first place after so many lines."""
+    if (head := staging.head()) is None:
+        return 0
+    if most is None and not head.partial:
+        return head.last_offset
+    end, rows = first - 1, 0
+    for manifest in _from(staging, first, head):
+        rows += _lines(manifest)
+        if not manifest.partial:
+            end = manifest.last_offset
+            if most is not None and rows >= most:
+                break
+    return end
