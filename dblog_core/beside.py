@@ -5,6 +5,7 @@ None of them holds the log up, and a fault of theirs ends no term: it is told, a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -74,12 +75,22 @@ class Beside:
         looks = [Desk(self._config, self._state, self._clock).look]
         if (file := self._config.signals.file) is not None:
             looks.insert(0, SignalFile(file, self._state, self._clock).look)
-        while not self._clock.wait(self._quit, HOUSEKEEPING):
-            for look in looks:
-                try:
-                    look()
-                except DblogError as error:
-                    self._trouble("signals", error)
+        with contextlib.ExitStack() as opened:
+            if (topic := self._config.signals.kafka) is not None:
+                from dblog_core.signals.kafka import SignalTopic
+
+                reader = SignalTopic(topic, self._config.source.name, self._state, self._clock)
+                opened.callback(reader.close)
+                looks.insert(0, reader.look)
+            while not self._clock.wait(self._quit, HOUSEKEEPING):
+                self._look(looks)
+
+    def _look(self, looks: list[Callable[[], None]]) -> None:
+        for look in looks:
+            try:
+                look()
+            except DblogError as error:
+                self._trouble("signals", error)
 
     def _tell_of_dumps(self, channel: ChannelConfig) -> None:
         """What happens to dumps, to whom the configuration names."""

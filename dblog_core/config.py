@@ -18,6 +18,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_v
 
 from dblog_core import output_faults, patterns, places
 from dblog_core.config_faults import Fault, Place, contradictions, in_words
+from dblog_core.config_kafka import KafkaConfig
 from dblog_core.config_output import OutputConfig
 from dblog_core.config_section import Duration, Flag, FromEnvironment, Number, Section, Size, Unset, Whole
 from dblog_core.errors import ConfigError
@@ -375,11 +376,12 @@ class SignalsConfig(Section):
     )
     file: Path | None = Field(default=None, description="a file to which lines of JSON are appended")
     http: HttpConfig | None = Field(default=None, description="an address that `dblog serve` listens at")
+    kafka: KafkaConfig | None = Field(default=None, description="a topic: messages with the source's name as key")
 
     @property
     def any(self) -> bool:
         """Whether signals may come at all."""
-        return bool(self.table or self.file or self.http)
+        return bool(self.table or self.file or self.http or self.kafka)
 
 
 class ChannelConfig(Section):
@@ -390,7 +392,7 @@ class ChannelConfig(Section):
         max_length=40,
         description="names the place up to which it was told: [a-z][a-z0-9_]*",
     )
-    to: Literal["log", "webhook"] = Field(description="log or webhook")
+    to: Literal["log", "webhook", "kafka"] = Field(description="log, webhook or kafka")
     events: tuple[DumpEvent, ...] = Field(default=(), description='which, such as ["completed", "failed"]; empty: all')
     url: str = Field(default="", pattern=r"^(https?://[^/\s]+(/\S*)?)?$", description="webhook: where to POST")
     secret: SecretStr = Field(default=SecretStr(""), description="webhook: signs each notice (HMAC-SHA256)")
@@ -398,6 +400,7 @@ class ChannelConfig(Section):
         default=None, description="PEM file of the authority that signed the receiver's certificate"
     )
     timeout: Number = Field(default=10.0, gt=0, le=300, description="seconds to wait for the receiver")
+    kafka: KafkaConfig | None = Field(default=None, description="kafka: the topic")
 
 
 class S3Config(Section):
@@ -558,5 +561,7 @@ def secrets_of(config: Config) -> tuple[str, ...]:
     """Every secret of the configuration: what no message may show."""
     given = [config.source.password, config.state.password, config.s3.secret_key]
     given += [config.signals.http.token] if config.signals.http else []
+    topics = (config.signals.kafka, *(one.kafka for one in config.notify))
+    given += [topic.password for topic in topics if topic is not None]
     known = tuple(secret.get_secret_value() for secret in [*given, *(one.secret for one in config.notify)])
     return known + tuple(secret for output in config.output.values() for secret in output.secrets)

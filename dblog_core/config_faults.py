@@ -34,6 +34,7 @@ _TYPES = {
 _OWN_TABLES: dict[Place, int] = {
     ("output",): 2,
     ("signals", "http"): 2,
+    ("signals", "kafka"): 2,
     ("source", "keys"): 2,
     ("source", "columns"): 3,
     ("lake", "tables"): 3,
@@ -335,11 +336,14 @@ def _s3(text: Text, *, files: bool) -> Iterator[Fault]:
 def _signals(text: Text, *, files: bool) -> Iterator[Fault]:
     source, table = text.section("source"), text.text("signals", "table")
     if (table or source.get("signal_table")) and source.get("read_only") is True:
-        yield Fault(("signals", "table"), "is read from the log of a source that others write", "use file or http")
+        yield Fault(
+            ("signals", "table"), "is read from the log of a source that others write", "use file, http or kafka"
+        )
     if table and source.get("signal_table") not in (None, table):
         yield Fault(("source", "signal_table"), "says another table than [signals] table", "remove it")
     if table and table == source.get("watermark_table"):
         yield Fault(("signals", "table"), "is the watermark table", "name a table of its own")
+    yield from _topic(("signals", "kafka"), text.section("signals", "kafka"), files=files)
     http = text.section("signals", "http")
     if http.get("token") == "":
         yield Fault(("signals", "http", "token"), "is empty", "give a long random text")
@@ -350,6 +354,7 @@ def _signals(text: Text, *, files: bool) -> Iterator[Fault]:
         yield Fault(("signals", "http", "listen"), what, "give tls_cert and tls_key, or listen at 127.0.0.1")
 
 
+_RECEIVER = ("url", "secret", "tls_ca")
 _LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
@@ -360,6 +365,21 @@ def _certificate(http: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
             yield Fault(("signals", "http", one), f"is given without {other}", "give both, or none")
         elif files and isinstance(path, str) and not Path(path).is_file():
             yield Fault(("signals", "http", one), "names a file that does not exist", "give the path of a PEM file")
+
+
+def _topic(place: Place, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
+    pairs = (("user", "password"), ("tls_cert", "tls_key"))
+    for one, other in (*pairs, *((b, a) for a, b in pairs)):
+        if given.get(one) and not given.get(other):
+            yield Fault((*place, one), f"is given without {other}", "give both, or none")
+    for key in ("tls_ca", "tls_cert", "tls_key"):
+        path = given.get(key)
+        if not isinstance(path, str):
+            continue
+        if given.get("tls") == "off":
+            yield Fault((*place, key), "is never used without TLS", "remove it, or use TLS")
+        elif files and not Path(path).is_file():
+            yield Fault((*place, key), "names a file that does not exist", "give the path of a PEM file")
 
 
 def _notify(text: Text, *, files: bool) -> Iterator[Fault]:
@@ -373,9 +393,15 @@ def _notify(text: Text, *, files: bool) -> Iterator[Fault]:
         names.append(one.get("name"))
         if one.get("to") == "webhook" and not one.get("url"):
             yield Fault(("notify", i, "url"), "is missing", "give the receiver's https://… address")
-        for key in ("url", "secret", "tls_ca") if one.get("to") == "log" else ():
+        if one.get("to") == "kafka" and not one.get("kafka"):
+            yield Fault(("notify", i, "kafka"), "is missing", "give servers and topic below [notify.kafka]")
+        for key in {"log": (*_RECEIVER, "kafka"), "webhook": ("kafka",), "kafka": _RECEIVER}.get(
+            str(one.get("to")), ()
+        ):
             if one.get(key):
-                yield Fault(("notify", i, key), "has no meaning for a log", "remove it")
+                yield Fault(("notify", i, key), f"has no meaning for a {one['to']}", "remove it")
+        if isinstance(one.get("kafka"), Mapping):
+            yield from _topic(("notify", i, "kafka"), one["kafka"], files=files)
         path = one.get("tls_ca")
         if path and str(one.get("url", "")).startswith("http://"):
             yield Fault(("notify", i, "tls_ca"), "is never used with http://", "remove it, or use https://")

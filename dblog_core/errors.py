@@ -154,6 +154,12 @@ class NotToldYet(DblogError):
     transient = True
 
 
+class SignalsUnavailable(DblogError):
+    """A channel of signals cannot be read: it is tried again."""
+
+    transient = True
+
+
 class OutputError(DblogError):
     """Something about an output's target."""
 

@@ -34,4 +34,8 @@ def open_channel(config: ChannelConfig) -> Channel:
         from dblog_core.notices.webhook import Webhook
 
         return Webhook(config)
+    if config.kafka is not None:
+        from dblog_core.notices.kafka import KafkaChannel
+
+        return KafkaChannel(config.kafka, config.name)
     return LogChannel()

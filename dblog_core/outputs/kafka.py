@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from dblog_core import kafka_client
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputTaken, OutputUnavailable, PoisonLine
 from dblog_core.events import DELETE, FINISHED, SCHEMA, TRUNCATE
@@ -181,26 +182,7 @@ class KafkaOutput:
         return partitions
 
     def _client(self) -> dict[str, Any]:
-        given, tls, sasl = self._settings, self._settings.tls != "off", bool(self._settings.user)
-        files = {"ssl.ca.location": given.tls_ca, "ssl.certificate.location": given.tls_cert}
-        files["ssl.key.location"] = given.tls_key
-        protocol = ("sasl_" if sasl else "") + ("ssl" if tls else "plaintext")
-        return {
-            "bootstrap.servers": given.servers,
-            "security.protocol": protocol,
-            **{name: str(path) for name, path in files.items() if path is not None},
-            **(
-                {"ssl.endpoint.identification.algorithm": "https" if given.tls == "verify-full" else "none"}
-                if tls
-                else {}
-            ),
-            **({"enable.ssl.certificate.verification": False} if given.tls == "require" else {}),
-            **({"sasl.mechanism": given.sasl.upper(), "sasl.username": given.user} if sasl else {}),
-            **({"sasl.password": given.password.get_secret_value()} if sasl else {}),
-            "client.id": self._id,
-            "error_cb": self._hear,
-            "log_level": 0,
-        }
+        return {**kafka_client.settings(self._settings, self._id), "error_cb": self._hear}
 
     def _hear(self, error: KafkaError) -> None:
         self._heard = error.str()

@@ -84,12 +84,14 @@ class SignalFile:
             log.info("signal %s was taken in before", found.id)
 
 
-def message_of(text: bytes) -> Message:
+def message_of(text: bytes, *, default_id: str | None = None) -> Message:
     """The signal of a JSON object. `data` is an object, or text that holds one. Raises RequestError."""
     try:
         found: Any = orjson.loads(text)
     except ValueError as error:
         raise RequestError(f"a signal is not JSON: {error}", fix=_FORM) from error
+    if isinstance(found, dict) and default_id is not None:
+        found.setdefault("id", default_id)
     if not isinstance(found, dict) or not isinstance(found.get("id"), str) or not isinstance(found.get("type"), str):
         raise RequestError("a signal is an object with an id and a type", fix=_FORM)
     if not found["id"]:

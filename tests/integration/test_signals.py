@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,10 +18,13 @@ from urllib.request import Request, urlopen
 
 import orjson
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from dblog_core import control, requests
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
+from dblog_core.local.kafka import KafkaServer
 from dblog_core.requests import DumpRequest
 from dblog_core.signals import inbox
 from dblog_core.signals.endpoint import Endpoint, Signals
@@ -51,8 +55,11 @@ def lab(database: Database) -> Database:
     return database
 
 
-def configured(lab: Database, tmp_path: Path, plugin: str = "pgoutput", **sections: Any) -> Config:
-    given = {"table": f"{lab.schema}.dblog_signal", "file": str(tmp_path / "requests.jsonl"), "http": {"token": TOKEN}}
+def configured(
+    lab: Database, tmp_path: Path, plugin: str = "pgoutput", *, kafka: dict[str, str] | None = None, **sections: Any
+) -> Config:
+    given: dict[str, Any] = {} if kafka is None else {"kafka": kafka}
+    given |= {"table": f"{lab.schema}.dblog_signal", "file": str(tmp_path / "requests.jsonl"), "http": {"token": TOKEN}}
     source = {"plugin": plugin} if lab.kind == "postgres" else {}
     return lab.config(tmp_path, signals=given, source=source, **sections)
 
@@ -100,8 +107,11 @@ def over(config: Config, signal_id: str) -> Any:
 
 
 @pytest.mark.in_turn("source_kind", "plugin")
-def test_all_channels_give_the_same_request(lab: Database, tmp_path: Path, plugin: str) -> None:
-    config = configured(lab, tmp_path, plugin)
+def test_all_channels_give_the_same_request(lab: Database, tmp_path: Path, plugin: str, kafka: KafkaServer) -> None:
+    topic = f"t_{secrets.token_hex(4)}"
+    admin = AdminClient({"bootstrap.servers": kafka.address()})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    config = configured(lab, tmp_path, plugin, kafka={"servers": kafka.address(), "topic": topic})
     assert [p for p in open_source(config.source).check() if p.fatal] == []
     table = f"{lab.schema}.a"
     condition = "note = 'note 1' AND price >= 10.50 AND id BETWEEN 5 AND 100"
@@ -114,11 +124,16 @@ def test_all_channels_give_the_same_request(lab: Database, tmp_path: Path, plugi
         lines = [{"id": "by file", "type": "execute-snapshot", "data": data}]
         (tmp_path / "requests.jsonl").write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
         by_http(config, {"id": "by http", "type": "execute-snapshot", "data": data})
-        until(lambda: over(config, "by file") and over(config, "by http"), "a signal was not carried out")
+        producer = Producer({"bootstrap.servers": kafka.address()})
+        signal = {"id": "by topic", "type": "execute-snapshot", "data": data}
+        producer.produce(topic, orjson.dumps(signal), config.source.name)
+        assert producer.flush(30) == 0
+        others = ("by file", "by http", "by topic")
+        until(lambda: all(over(config, one) for one in others), "a signal was not carried out")
         given = ("note", "=", "note 1"), ("price", ">=", "10.50"), ("id", ">=", 5), ("id", "<=", 100)
         requests.submit(config, DumpRequest((table,), filters=given), requested_by=control.SIGNAL)
-        done = until(lambda: [d for d in dumps(config) if d.state == "done"][3:] and dumps(config), "not all are done")
-    assert sorted(str(d.signal) for d in done) == ["None", "by file", "by http", "by table"]
+        done = until(lambda: [d for d in dumps(config) if d.state == "done"][4:] and dumps(config), "not all are done")
+    assert sorted(str(d.signal) for d in done) == ["None", "by file", "by http", "by table", "by topic"]
     asked = [[(t.table, t.filters, t.parts, t.heals, t.key_from, t.key_to) for t in d.tasks] for d in done]
     assert asked[0][0][1] and all(one == asked[0] for one in asked)
     expected = lab.query(f"SELECT count(*) FROM a WHERE {condition}")

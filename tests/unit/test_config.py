@@ -321,11 +321,22 @@ table = "shop.dblog_signal"
 file = "requests.jsonl"
 [signals.http]
 token = "hunter2secret"
+[signals.kafka]
+servers = "kafka.example:9092"
+topic = "signals"
+user = "dblog"
+password = "hunter2secret"
 [[notify]]
 name = "ops"
 to = "webhook"
 url = "https://ops.example/hook"
 secret = "hunter2secret"
+[[notify]]
+name = "bus"
+to = "kafka"
+[notify.kafka]
+servers = "localhost:9092"
+topic = "notices"
 """
 
 
@@ -335,6 +346,8 @@ def test_the_signal_table_is_known_to_who_reads_the_log(file: Path) -> None:
     assert config.source.signal_table == "shop.dblog_signal" and config.signals.any
     assert config.signals.file == file.parent / "requests.jsonl"
     assert config.signals.http is not None and config.signals.http.listen == "127.0.0.1:9179"
+    assert config.signals.kafka is not None and config.signals.kafka.tls == "verify-full"
+    assert config.notify[1].kafka is not None and config.notify[1].kafka.tls == "off"
     assert "hunter2secret" not in repr(config) and set(secrets_of(config)) == {"hunter2secret", ""}
     file.write_text(SOURCE + REST)
     assert not load(file).signals.any
@@ -354,6 +367,11 @@ def test_the_signal_table_is_known_to_who_reads_the_log(file: Path) -> None:
         ('to = "webhook"', 'to = "log"', "url: has no meaning for a log"),
         ('secret = "', 'tls_ca = "none.pem"\nsecret = "', "names a file that does not exist"),
         ('name = "ops"', 'name = "ops"\nevents = ["done"]', "[notify] entry 1, events"),
+        ('user = "dblog"\n', "", "[signals.kafka] password: is given without user"),
+        ('user = "dblog"', 'tls_ca = "none.pem"\nuser = "dblog"', "[signals.kafka] tls_ca: names a file"),
+        ('servers = "kafka', 'server = "kafka', "[signals.kafka] server: is not known"),
+        ('[notify.kafka]\nservers = "localhost:9092"\ntopic = "notices"\n', "", "[notify] entry 2, kafka: is missing"),
+        ('to = "kafka"', 'to = "kafka"\nurl = "https://x.example"', "url: has no meaning for a kafka"),
     ],
 )
 def test_faults_of_signals_and_notices_are_told_in_their_place(file: Path, before: str, after: str, what: str) -> None:
@@ -366,4 +384,4 @@ def test_faults_of_signals_and_notices_are_told_in_their_place(file: Path, befor
 def test_a_read_only_source_has_no_signal_table_and_two_channels_no_name_in_common(file: Path) -> None:
     told = faults(file, SOURCE + "read_only = true\n" + REST + SIGNALS + SIGNALS[SIGNALS.index("[[notify]]") :])
     assert "[signals] table: is read from the log of a source that others write" in told
-    assert "[notify] entry 2, name: stands there twice" in told
+    assert "[notify] entry 3, name: stands there twice" in told

@@ -1,0 +1,41 @@
+"""A topic in Kafka, and how its brokers are reached: of `[signals.kafka]` and `[notify.kafka]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from dblog_core.config_section import Number, Section
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class KafkaConfig(Section):
+    """One topic."""
+
+    servers: str = Field(pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$", description="HOST:PORT,HOST:PORT")
+    topic: str = Field(pattern=r"^[A-Za-z0-9._-]{1,249}$", description="its name; the topic must exist")
+    user: str = Field(default="", description="whom to connect as")
+    password: SecretStr = Field(default=SecretStr(""), description='with user; "${ENV}" keeps it out of the file')
+    sasl: Literal["plain", "scram-sha-256", "scram-sha-512"] = Field(
+        default="scram-sha-512", description="how user and password are proven"
+    )
+    tls: Literal["verify-full", "verify-ca", "require", "off"] | None = Field(
+        default=None, description="default: verify-full, off on loopback"
+    )
+    tls_ca: Path | None = Field(
+        default=None, description="PEM file of the authority that signed the brokers' certificates"
+    )
+    tls_cert: Path | None = Field(default=None, description="PEM file of our own certificate, with tls_key")
+    tls_key: Path | None = Field(default=None, description="PEM file of our own key, with tls_cert")
+    timeout: Number = Field(default=10.0, gt=0, le=300, description="seconds that a broker may take to answer")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("tls") is None:
+            hosts = [one.rpartition(":")[0] for one in str(data.get("servers", "")).split(",")]
+            data = {**data, "tls": "off" if all(host in LOOPBACK for host in hosts) else "verify-full"}
+        return data

@@ -1,0 +1,49 @@
+"""What every client of Kafka is made with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import SecretStr
+
+
+class Brokers(Protocol):
+    """How brokers are reached, and as whom: part of a configuration."""
+
+    @property
+    def servers(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def password(self) -> SecretStr: ...
+    @property
+    def sasl(self) -> str: ...
+    @property
+    def tls(self) -> str | None: ...
+    @property
+    def tls_ca(self) -> Path | None: ...
+    @property
+    def tls_cert(self) -> Path | None: ...
+    @property
+    def tls_key(self) -> Path | None: ...
+
+
+def settings(given: Brokers, client_id: str) -> dict[str, Any]:
+    """Settings of librdkafka, which says nothing by itself."""
+    tls, sasl = given.tls != "off", bool(given.user)
+    files = {"ca": given.tls_ca, "certificate": given.tls_cert, "key": given.tls_key}
+    found: dict[str, Any] = {
+        "bootstrap.servers": given.servers,
+        "security.protocol": ("sasl_" if sasl else "") + ("ssl" if tls else "plaintext"),
+        "client.id": client_id,
+        "log_level": 0,
+    }
+    found |= {f"ssl.{name}.location": str(path) for name, path in files.items() if path is not None}
+    if tls:
+        found["ssl.endpoint.identification.algorithm"] = "https" if given.tls == "verify-full" else "none"
+        found["enable.ssl.certificate.verification"] = given.tls != "require"
+    if sasl:
+        found |= {"sasl.mechanism": given.sasl.upper(), "sasl.username": given.user}
+        found["sasl.password"] = given.password.get_secret_value()
+    return found

@@ -1,0 +1,57 @@
+"""Notices as messages of a Kafka topic: the key is the dump's id, the value the notice as JSON, its id a header.
+
+A notice is told once all replicas in sync have it. One that may have arrived, and whose answer was lost, comes again.
+"""
+
+from __future__ import annotations
+
+import orjson
+from confluent_kafka import KafkaException, Producer
+
+from dblog_core import kafka_client
+from dblog_core.config_kafka import KafkaConfig
+from dblog_core.errors import NotToldYet
+from dblog_core.interfaces import Json
+
+
+class KafkaChannel:
+    """`name`: of the channel, in errors."""
+
+    def __init__(self, config: KafkaConfig, name: str) -> None:
+        self._config, self._name = config, name
+        self._producer: Producer | None = None
+
+    def tell(self, notice_id: str, notice: Json) -> None:
+        failed: list[str] = []
+        try:
+            producer = self._opened()
+            producer.produce(
+                self._config.topic,
+                orjson.dumps(notice),
+                str(notice.get("dump") or notice_id).encode(),
+                headers={"id": notice_id},
+                on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
+            )
+            left = producer.flush(self._config.timeout)
+        except (KafkaException, BufferError) as error:
+            failed.append(str(error))
+            left = 0
+        if left or failed:
+            self._give_up()
+            raise NotToldYet(
+                f"the receiver does not answer: {failed[0] if failed else 'no answer in time'}",
+                where=f"[[notify]] {self._name}, kafka {self._config.servers}, topic {self._config.topic}",
+                fix="none: it is tried again until it is taken",
+            )
+
+    def _opened(self) -> Producer:
+        if self._producer is None:
+            own = {"enable.idempotence": True, "message.timeout.ms": int(self._config.timeout * 1000)}
+            self._producer = Producer(kafka_client.settings(self._config, f"dblog.{self._name}") | own)
+        return self._producer
+
+    def _give_up(self) -> None:
+        """Nothing of it may come later, after what is told next."""
+        if self._producer is not None:
+            self._producer.purge()
+            self._producer = None

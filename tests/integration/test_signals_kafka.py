@@ -1,0 +1,172 @@
+"""Signals from a topic of a real Kafka, and notices to one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from dblog_core.clock import SystemClock
+from dblog_core.config import ChannelConfig
+from dblog_core.config_kafka import KafkaConfig
+from dblog_core.errors import NotToldYet, SignalsUnavailable
+from dblog_core.interfaces import Json
+from dblog_core.local import ports
+from dblog_core.local.kafka import KafkaServer
+from dblog_core.notices.channels import open_channel
+from dblog_core.signals import inbox
+from dblog_core.signals import kafka as signals_kafka
+from dblog_core.signals.kafka import SignalTopic
+from dblog_core.state.memory import MemoryState
+
+LOOKS = 50  # each waits a fifth of a second for messages
+Send = Callable[..., None]
+DUMP = {"type": "execute-snapshot", "data": {"data-collections": ["shop.a"]}}
+
+
+@pytest.fixture
+def topic(kafka: KafkaServer) -> KafkaConfig:
+    """A topic of two partitions."""
+    name = f"t_{secrets.token_hex(4)}"
+    admin = AdminClient({"bootstrap.servers": kafka.address()})
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result()
+    return KafkaConfig(servers=kafka.address(), topic=name)
+
+
+@pytest.fixture
+def send(topic: KafkaConfig) -> Send:
+    def give(value: Any, key: str | None = "shop", *, partition: int = 0) -> None:
+        producer = Producer({"bootstrap.servers": topic.servers})
+        data = value if isinstance(value, bytes) else orjson.dumps(value)
+        producer.produce(topic.topic, data, key, partition=partition)
+        assert producer.flush(30) == 0
+
+    return give
+
+
+def taken(state: MemoryState) -> list[Json]:
+    return inbox.every(state)
+
+
+def look(topic: KafkaConfig, state: MemoryState, count: int) -> list[Json]:
+    """What is in the inbox once a fresh reader has had the time for `count` signals, and for more."""
+    reader = SignalTopic(topic, "shop", state, SystemClock())
+    try:
+        for _ in range(LOOKS):
+            reader.look()
+            if len(taken(state)) >= count:
+                break
+        reader.look()
+    finally:
+        reader.close()
+    return taken(state)
+
+
+def test_messages_under_the_sources_name_are_signals_each_once_over_restarts(topic: KafkaConfig, send: Send) -> None:
+    state = MemoryState()
+    send({"id": "one"} | DUMP)
+    send({"id": "other"} | DUMP, "another_source")
+    send({"id": "nobody"} | DUMP, None)
+    send({"id": "one"} | DUMP)
+    send(b"{half a li", partition=1)
+    send(DUMP, partition=1)
+    found = look(topic, state, 3)
+    told = [(record["id"], record["state"]) for record in found]
+    named = [one for one in told if one[0] != "one"]
+    assert ("one", "waiting") in told and len(told) == 3
+    assert [s for _, s in named] == ["refused", "waiting"] and all(
+        n.startswith(f"kafka-{topic.topic}-1-") for n, _ in named
+    )
+    assert found[0]["channel"] == "kafka" and {r["error"] is None for r in found} == {True, False}
+    send({"id": "two"} | DUMP)
+    assert [record["id"] for record in look(topic, state, 4)][-1] == "two"
+    assert len(look(topic, state, 5)) == 4, "nothing is repeated"
+
+
+def test_a_crash_between_a_message_and_its_place_repeats_nothing(topic: KafkaConfig, send: Send) -> None:
+    state = MemoryState()
+    send({"id": "one"} | DUMP)
+    send(DUMP)
+    before = look(topic, state, 2)
+    state.delete("signals-at/kafka")
+    send({"id": "three"} | DUMP)
+    after = look(topic, state, 3)
+    assert after[:2] == before and after[2]["id"] == "three" and len(after) == 3
+
+
+def test_the_place_moves_only_past_what_is_in_the_inbox(
+    topic: KafkaConfig, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = MemoryState()
+    send({"id": "one"} | DUMP)
+    send({"id": "two"} | DUMP)
+    real, tried = inbox.put, list[str]()
+
+    def put(state: Any, message: Any, **more: Any) -> bool:
+        tried.append(message.id)
+        if tried == ["one", "two"]:
+            raise SignalsUnavailable("the store is away")
+        return real(state, message, **more)
+
+    monkeypatch.setattr(inbox, "put", put)
+    reader = SignalTopic(topic, "shop", state, SystemClock())
+    faults = 0
+    for _ in range(LOOKS):
+        try:
+            reader.look()
+        except SignalsUnavailable:
+            faults += 1
+        if len(taken(state)) == 2:
+            break
+    reader.close()
+    assert faults == 1 and [record["id"] for record in taken(state)] == ["one", "two"]
+
+
+def test_a_new_partition_is_read_too(topic: KafkaConfig, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals_kafka, "_PARTITIONS", 0.0)
+    state = MemoryState()
+    reader = SignalTopic(topic, "shop", state, SystemClock())
+    reader.look()
+    admin = AdminClient({"bootstrap.servers": topic.servers})
+    admin.create_partitions([NewPartitions(topic.topic, 3)])[topic.topic].result()
+    send({"id": "third"} | DUMP, partition=2)
+    for _ in range(LOOKS):
+        if taken(state):
+            break
+        reader.look()
+    reader.close()
+    assert [record["id"] for record in taken(state)] == ["third"]
+
+
+def test_a_topic_or_a_broker_that_is_away_is_told_and_tried_again(topic: KafkaConfig, send: Send) -> None:
+    nothing = topic.model_copy(update={"topic": "nothing-here"})
+    with pytest.raises(SignalsUnavailable, match="cannot be read") as told:
+        look(nothing, MemoryState(), 1)
+    assert "nothing-here" in told.value.where and "exists" in told.value.fix
+    away = topic.model_copy(update={"servers": f"127.0.0.1:{ports.free()}", "timeout": 1.0})
+    with pytest.raises(SignalsUnavailable, match="cannot be read"):
+        look(away, MemoryState(), 1)
+
+
+def test_a_notice_is_a_message_with_its_id(topic: KafkaConfig) -> None:
+    channel = open_channel(ChannelConfig(name="bus", to="kafka", kafka=topic))
+    notice = {"id": "d1/completed//0", "event": "completed", "dump": "d1", "rows": 7}
+    channel.tell("d1/completed//0", notice)
+    consumer = Consumer({"bootstrap.servers": topic.servers, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic.topic, number, 0) for number in (0, 1)])
+    found = next(message for _ in range(LOOKS) if (message := consumer.poll(1.0)) is not None)
+    consumer.close()
+    assert (found.key(), found.headers()) == (b"d1", [("id", b"d1/completed//0")])
+    assert orjson.loads(found.value() or b"") == notice
+
+
+def test_a_notice_that_no_broker_takes_is_told_later(topic: KafkaConfig) -> None:
+    away = topic.model_copy(update={"servers": f"127.0.0.1:{ports.free()}", "timeout": 1.0})
+    channel = open_channel(ChannelConfig(name="bus", to="kafka", kafka=away))
+    with pytest.raises(NotToldYet, match="does not answer"):
+        channel.tell("d1/completed//0", {"dump": "d1"})
