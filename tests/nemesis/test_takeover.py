@@ -118,6 +118,13 @@ class World:
             client.close()
         return {holder.rpartition(":")[2] for holder in holders} == {str(node.pid) for node in self.nodes}
 
+    def both_run(self) -> bool:
+        """As `both_wait`; one that has ended, which it may do late after the fault before, is started again."""
+        for node in self.nodes:
+            if node.process is None or node.process.poll() is not None:
+                node.start()
+        return self.both_wait()
+
     def other(self, node: Node) -> Node:
         return next(n for n in self.nodes if n is not node)
 
@@ -416,10 +423,7 @@ def limit(fault: str) -> float:
 
 def strike(world: World, fault: Callable[[World], None]) -> None:
     """Makes it happen, with two healthy captures before it, and measures the gap between two epochs."""
-    both = [node for node in world.nodes if node.process is None or node.process.poll() is not None]
-    for node in both:
-        node.start()
-    until(world.both_wait, "one leads, and the other stands by")
+    until(world.both_run, "one leads, and the other stands by")
     last = world.goes_on()
     fault(world)
     world.done.append(fault.__name__)
