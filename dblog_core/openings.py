@@ -70,7 +70,7 @@ class Openings:
 
     def published(self) -> None:
         """All that was judged is in a manifest: its nodes may go."""
-        for name in self._judged:
+        for name in sorted(self._judged):
             self._state.delete(announced.announcement(name))
         self._judged.clear()
 
