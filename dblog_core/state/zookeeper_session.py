@@ -131,8 +131,10 @@ class Session:
         self._note_timeout(client)
         self._client = client
         live, deadline = client.start_async(), time.monotonic() + ANSWER_SECONDS
-        while not live.wait(0.05) and client.client_state != KeeperState.AUTH_FAILED and time.monotonic() < deadline:
-            pass  # kazoo itself would wait to the end for a login that is refused
+        # kazoo itself would wait to the end for a login that is refused.
+        while client.client_state != KeeperState.AUTH_FAILED and time.monotonic() < deadline:
+            if live.wait(0.05):
+                break
         if not client.connected:
             refused = client.client_state == KeeperState.AUTH_FAILED
             self.close()
