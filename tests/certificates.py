@@ -31,6 +31,7 @@ class Authority:
         made = _certificate(name, key, self.certificate.subject, self.key, names)
         certificate, secret = self.directory / f"{name}.pem", self.directory / f"{name}.key.pem"
         certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        secret.touch(mode=0o600)
         secret.write_bytes(_pem(key))
         return str(certificate), str(secret)
 

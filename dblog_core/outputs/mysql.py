@@ -10,6 +10,7 @@ from typing import Any
 
 import pymysql
 
+from dblog_core import tls_faults
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.outputs.tables import COLUMNS, TWICE
@@ -19,6 +20,7 @@ _TRANSIENT = {
     *(1836, 1927, 2002, 2003, 2006, 2013, 2055, 3024, 4031),
 }
 _TWICE = 1062
+_NO_TLS = 2026  # the driver's own, for a server that does not offer it
 _VALUES = {1048, 1118, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025}
 _MARGIN = 1 << 16  # bytes of a statement beside one line, twice its length when quoted
 _IDLE_SECONDS = 60
@@ -66,7 +68,7 @@ class MysqlDialect:
             )
         if given.tls != "off" and not isinstance(connection._sock, ssl.SSLSocket):  # no public name for it
             connection.close()
-            raise OutputRefused("the server does not offer TLS", where=self.where, fix='enable it, or set tls = "off"')
+            raise self._without_tls()
         return connection
 
     def insert_rows(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -109,10 +111,15 @@ class MysqlDialect:
         context.verify_mode = ssl.CERT_NONE if given.tls == "require" else ssl.CERT_REQUIRED
         return {"ssl": context}
 
+    def _without_tls(self) -> OutputRefused:
+        return OutputRefused("the server does not offer TLS", where=self.where, fix='enable it, or set tls = "off"')
+
     def _error(self, error: pymysql.err.MySQLError) -> OutputError:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         said = f"{error.args[1] if len(error.args) > 1 else error} ({code})"
-        if isinstance(getattr(error, "original_exception", None), ssl.SSLError) or code == 2026:
+        if code == _NO_TLS:
+            return self._without_tls()
+        if tls_faults.lasting(getattr(error, "original_exception", None)):
             return OutputRefused(
                 said, where=self.where, fix="the certificate must be signed by tls_ca, and name the host"
             )

@@ -11,6 +11,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extras import execute_values
 
+from dblog_core import tls_faults
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.outputs.tables import COLUMNS, TWICE
@@ -100,6 +101,7 @@ class PostgresDialect:
         if code:
             fix = "grant what is missing" if code == _GRANTS else "see the server's message"
             return OutputRefused(said, where=self.where, fix=fix)
-        if any(word in said for word in ("authentication", "no pg_hba", "does not exist", "certificate", "SSL")):
+        refused = any(word in said for word in ("authentication", "no pg_hba", "does not exist"))
+        if refused or tls_faults.lasting_in_libpq(said):
             return OutputRefused(said, where=self.where, fix="correct user, password, database and TLS")
         return OutputUnavailable(said, where=self.where, fix="check that the server runs and can be reached from here")

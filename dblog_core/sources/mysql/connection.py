@@ -11,6 +11,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
+from dblog_core import tls_faults
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError, SourceRefused, SourceUnavailable
 
@@ -38,6 +39,7 @@ _TRANSIENT = {
 _CREDENTIALS = {1045, 1698}
 _GRANTS = {1044, 1142, 1143, 1227, 1370, 3159}
 _READ_ONLY = {1290, 1792, 1836}
+_NO_TLS = 2026  # the driver's own, for a server that does not offer it
 
 
 def connect(config: SourceConfig) -> Connection[Any]:
@@ -62,10 +64,14 @@ def connect(config: SourceConfig) -> Connection[Any]:
         )
     if config.tls != "off" and not isinstance(_socket(connection), ssl.SSLSocket):
         connection.close()
-        raise SourceRefused(
-            "the server does not offer TLS", where=where(config), fix='enable TLS on the server or set tls = "off"'
-        )
+        raise _without_tls(config)
     return connection
+
+
+def _without_tls(config: SourceConfig) -> SourceRefused:
+    return SourceRefused(
+        "the server does not offer TLS", where=where(config), fix='enable TLS on the server or set tls = "off"'
+    )
 
 
 def _socket(connection: Any) -> Any:
@@ -121,7 +127,9 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
     message, place = f"{doing}: {text} ({code})", where(config)
-    if isinstance(getattr(error, "original_exception", None), ssl.SSLError) or code == 2026:
+    if code == _NO_TLS:
+        return _without_tls(config)
+    if tls_faults.lasting(getattr(error, "original_exception", None)):
         return SourceRefused(
             message,
             where=place,

@@ -10,6 +10,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extras import LogicalReplicationConnection
 
+from dblog_core import tls_faults
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError, SourceRefused, SourceUnavailable
 
@@ -121,7 +122,7 @@ def _message(error: psycopg2.Error) -> str:
 
 def _connect_error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceError:
     message = _message(error)
-    if "certificate" in message or "SSL" in message:
+    if tls_faults.lasting_in_libpq(message):
         return SourceRefused(
             message, where=where, fix="set tls, tls_ca, tls_cert and tls_key in [source] to what the server offers"
         )
