@@ -211,13 +211,16 @@ class Story:
     # What it looks at
 
     def _until(self, condition: Callable[[], bool], timeout: float, what: str, *, told: Path | None = None) -> None:
-        """Shows what happens until the condition holds; `told`: a file whose newest line belongs to it. Raises
-        LocalError at the deadline."""
-        deadline = time.monotonic() + timeout
+        """Shows what happens until the condition holds; `told`: a file whose newest line belongs to it, and gives it
+        more time when there is a new one. Raises LocalError at the deadline."""
+        deadline, news = time.monotonic() + timeout, ""
         while True:
-            self._show({what: _newest_line(told)} if told is not None else {})
+            line = _newest_line(told) if told is not None else ""
+            self._show({what: line} if told is not None else {})
             if condition():
                 return
+            if line != news:
+                deadline, news = time.monotonic() + timeout, line
             if time.monotonic() > deadline:
                 raise LocalError(
                     f"waited {timeout:.0f} s in vain for {what}", where="demo", fix=f"see {self._parts.root}"
