@@ -15,7 +15,7 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import catalogue, log, xa_start
+from dblog_core.sources.mysql import cascades, catalogue, log, xa_start
 from dblog_core.sources.mysql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, rows, variables
 from dblog_core.sources.mysql.places import GTIDS_FIX
@@ -189,6 +189,7 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
             f"{kept} is system-versioned: its log holds every version of a row, a SELECT the present one alone",
             f"leave it out of source.tables, or {drop}",
         )
+    yield from cascades.problems(connection, names)
 
 
 def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:

@@ -1,0 +1,52 @@
+"""Foreign keys that change rows of another table: where the engine does that, and not the server, no log has it.
+
+MySQL's server does it from 9.6 on, unless `innodb_native_foreign_keys` is ON; in MySQL before, and in MariaDB, InnoDB
+does. Which keys there are is asked by SHOW CREATE TABLE: MariaDB's catalogue shows them to nobody who may only SELECT.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pymysql
+
+from dblog_core.interfaces import Problem
+from dblog_core.schema import TableName
+from dblog_core.sources.mysql.connection import rows, variables
+from dblog_core.sources.mysql.watermarks import qualified
+
+_BY_ENGINE = "innodb_native_foreign_keys"
+_KEY = re.compile(
+    r"^\s*CONSTRAINT `((?:[^`]|``)*)` FOREIGN KEY .*?((?: ON (?:DELETE|UPDATE) [A-Z ]+)+),?$", re.MULTILINE
+)
+_ACTION = re.compile(r"ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)")
+_UNSEEN = {1142, 1143, 1146}
+"""The account may not read the table, or it was dropped meanwhile: told elsewhere."""
+
+
+def problems(connection: Any, names: list[TableName]) -> Iterator[Problem]:
+    """A warning for each table of `names` that is changed by what the log does not have."""
+    if variables(connection, _BY_ENGINE).get(_BY_ENGINE) == "OFF":
+        return
+    for name in names:
+        for key, actions in _found(connection, name):
+            yield Problem(
+                f"{name}: what {actions} of the foreign key {key} changes is not in this server's log",
+                "schedule repairs, which bring it; or let who changes the other table change this one too; or use MySQL"
+                " from 9.6 on, which logs it",
+                fatal=False,
+            )
+
+
+def _found(connection: Any, name: TableName) -> list[tuple[str, str]]:
+    """Foreign keys of the table by which changes of another table change it, each with what does."""
+    try:
+        text = str(rows(connection, f"SHOW CREATE TABLE {qualified(name)}")[0][1])
+    except pymysql.err.MySQLError as error:
+        if error.args[0] in _UNSEEN:
+            return []
+        raise
+    found = [(key.replace("``", "`"), _ACTION.findall(rules)) for key, rules in _KEY.findall(text)]
+    return [(key, " and ".join(f"ON {event} {action}" for event, action in acts)) for key, acts in found if acts]
