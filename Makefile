@@ -14,7 +14,7 @@ help:
 	@echo "make test    linters, types, and every test; EVERY=1: each on every database"
 	@echo "make up      the local stack: databases, ZooKeeper, Airflow with the DAGs;  make down  stops it, data kept"
 	@echo "make soak    the seeded long runs; SEEDS=20 for each of them, MINUTES=M to stop after that time"
-	@echo "make lint    ruff, mypy, import rules"
+	@echo "make lint    ruff, mypy, import rules; the linters of docker/"
 	@echo "make bench   the benchmarks, beside Debezium and the servers' own tools; QUICK=1 in minutes, FULL=1 in hours"
 	@echo "make pictures   the documentation's pictures of Airflow anew, from the browser tests"
 	@echo "make lock    requirements.txt anew from pyproject.toml"
@@ -35,6 +35,7 @@ lint: .venv/.complete
 	@$(PYTHON) -m ruff check --quiet --output-format concise .
 	@$(PYTHON) -m ruff format --check --quiet --output-format concise .
 	@$(PYTHON) -m mypy
+	@tools/lint-docker
 	@$(PYTHON) -m pytest --quiet --no-summary tests/unit/test_imports.py
 
 soak: setup

@@ -13,6 +13,29 @@ import os
 import secrets
 from pathlib import Path
 
+SETTINGS: dict[str, dict[str, str]] = {
+    "core": {
+        "load_examples": "False",
+        "executor": "LocalExecutor",
+        # The captures, the merge, and a dump's tasks at one time; a process is started for each when first needed.
+        "parallelism": "12",
+        "dags_are_paused_at_creation": "True",
+    },
+    "scheduler": {
+        "scheduler_idle_sleep_time": "0.2",  # a capture's next slice starts in 0.5 s instead of 1.5
+        "task_instance_heartbeat_timeout": "60",  # longer than the API server may be away
+        "scheduler_health_check_threshold": "30",  # with less, a busy scheduler resets its own tasks
+        "orphaned_tasks_check_interval": "15",
+    },
+    "workers": {
+        "min_heartbeat_interval": "1",  # a task learns within a second that it was failed or cleared
+        "socket_cleanup_timeout": "5",  # a killed task is noticed although its Spark job still holds the log pipe
+        "max_failed_heartbeats": "100",  # the capture outlives an API server that is away
+        "execution_api_retries": "1",
+    },
+    "dag_processor": {"min_file_process_interval": "10", "parsing_processes": "1"},
+}
+"""Of the Airflow in docker/compose.yaml too."""
 USER = "dblog"
 GUEST = "guest"  # who may look at everything and change nothing
 _ROLES = {USER: "admin", GUEST: "viewer"}
@@ -47,13 +70,10 @@ def password(home: Path, user: str = USER) -> str:
 def _settings(home: Path, port: int, dags: Path, database: str, secret: dict[str, str]) -> dict[str, dict[str, str]]:
     url = f"http://127.0.0.1:{port}"
     return {
+        **SETTINGS,
         "core": {
             "dags_folder": str(dags),
-            "load_examples": "False",
-            "executor": "LocalExecutor",
-            # The captures, the merge, and a dump's tasks at one time; a process is started for each when first needed.
-            "parallelism": "12",
-            "dags_are_paused_at_creation": "True",
+            **SETTINGS["core"],
             "hostname_callable": "socket.gethostname",
             "execution_api_server_url": f"{url}/execution/",
             "fernet_key": secret["fernet"],
@@ -64,19 +84,6 @@ def _settings(home: Path, port: int, dags: Path, database: str, secret: dict[str
         "api": {"host": "127.0.0.1", "port": str(port), "base_url": url, "secret_key": secret["api"]},
         "api_auth": {"jwt_secret": secret["jwt"]},
         "logging": {"base_log_folder": str(home / "logs")},
-        "scheduler": {
-            "scheduler_idle_sleep_time": "0.2",  # a capture's next slice starts in 0.5 s instead of 1.5
-            "task_instance_heartbeat_timeout": "60",  # longer than the API server may be away
-            "scheduler_health_check_threshold": "30",  # with less, a busy scheduler resets its own tasks
-            "orphaned_tasks_check_interval": "15",
-        },
-        "workers": {
-            "min_heartbeat_interval": "1",  # a task learns within a second that it was failed or cleared
-            "socket_cleanup_timeout": "5",  # a killed task is noticed although its Spark job still holds the log pipe
-            "max_failed_heartbeats": "100",  # the capture outlives an API server that is away
-            "execution_api_retries": "1",
-        },
-        "dag_processor": {"min_file_process_interval": "10", "parsing_processes": "1"},
     }
 
 

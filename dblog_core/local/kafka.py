@@ -10,7 +10,19 @@ from dblog_core.local.daemon import Daemon, run_to_end
 from dblog_core.local.kafka_jars import JARS
 from dblog_core.local.zookeeper import java
 
-_CLUSTER = "4L6g3nShT-eMCtK--X86sw"  # any 16 bytes: there is one node
+CLUSTER = "4L6g3nShT-eMCtK--X86sw"  # any 16 bytes: there is one node
+_SINGLE = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    **{f"{topic}.replication.factor": "1" for topic in _SINGLE},
+    **{f"{topic}.num.partitions": "1" for topic in _SINGLE},
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+"""Of the broker in docker/compose.yaml too."""
 
 
 class KafkaServer:
@@ -36,7 +48,7 @@ class KafkaServer:
         settings = self._dir / "server.properties"
         settings.write_text(self._settings())
         if not (self._dir / "data" / "meta.properties").exists():
-            tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", _CLUSTER, "-c", str(settings)]
+            tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c", str(settings)]
             run_to_end([*_java(), *tool], where=self.name, cwd=self._dir)
         self._daemon.start([*_java(), "kafka.Kafka", str(settings)], ready=self.ready, timeout=120)
 
@@ -58,20 +70,12 @@ class KafkaServer:
 
     def _settings(self) -> str:
         controller = f"{ports.HOST}:{ports.remembered(self._dir / 'controller-port')}"
-        single = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
         lines = [
-            "process.roles=broker,controller",
-            "node.id=1",
+            *(f"{name}={value}" for name, value in SETTINGS.items()),
             f"controller.quorum.bootstrap.servers={controller}",
-            "controller.listener.names=CONTROLLER",
             f"listeners=PLAINTEXT://{self.address()},CONTROLLER://{controller}",
             f"advertised.listeners=PLAINTEXT://{self.address()},CONTROLLER://{controller}",
             f"log.dirs={self._dir / 'data'}",
-            "auto.create.topics.enable=false",
-            *(f"{topic}.replication.factor=1" for topic in single),
-            *(f"{topic}.num.partitions=1" for topic in single),
-            "transaction.state.log.min.isr=1",
-            "share.coordinator.state.topic.min.isr=1",
         ]
         return "\n".join(lines) + "\n"
 

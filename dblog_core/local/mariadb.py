@@ -16,13 +16,14 @@ class MariadbServer(MysqlServer):
 
     kind = "mariadb"
     package = packages.MARIADB
-    settings: Mapping[str, str | None] = {
+    shared: Mapping[str, str | None] = {
         **SMALL,
         **LOGGED,
         "gtid_strict_mode": "ON",
         "innodb_log_file_size": "128M",
         "plugin_maturity": "stable",
     }
+    settings = shared
     grants = (
         "GRANT REPLICATION SLAVE, BINLOG MONITOR, PROCESS ON *.* TO {account}",
         "GRANT SELECT ON `{database}`.* TO {account}",

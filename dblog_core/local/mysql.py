@@ -37,13 +37,17 @@ class MysqlServer:
 
     kind = "mysql"
     package = packages.MYSQL
-    settings: Mapping[str, str | None] = {
+    shared: Mapping[str, str | None] = {
         **SMALL,
         **LOGGED,
         "gtid_mode": "ON",
         "enforce_gtid_consistency": "ON",
         "innodb_redo_log_capacity": "128M",
         "mysqlx": "OFF",  # its second port
+    }
+    """Of the servers in docker/compose.yaml too."""
+    settings: Mapping[str, str | None] = {
+        **shared,
         "secure_file_priv": "NULL",  # else it wants a folder that only an installed package has
     }
     grants = (

@@ -26,7 +26,7 @@ class PostgresServer:
     """
 
     kind = "postgres"
-    settings: Mapping[str, str | None] = {
+    shared: Mapping[str, str | None] = {
         "wal_level": "logical",
         "max_replication_slots": "20",
         "max_wal_senders": "20",
@@ -34,12 +34,16 @@ class PostgresServer:
         "shared_buffers": "64MB",
         "max_wal_size": "512MB",
         "fsync": "on",
+        "timezone": "UTC",
+        "log_timezone": "UTC",
+    }
+    """Of the server in docker/compose.yaml too."""
+    settings: Mapping[str, str | None] = {
+        **shared,
         "output_plugin_libraries": "pgoutput, test_decoding, wal2json",  # newer minor versions refuse others
         "jit": "off",  # its compiler is left out of the tree
         "dynamic_shared_memory_type": "mmap",  # in the data directory: a kill leaves nothing behind
         "unix_socket_directories": "",
-        "timezone": "UTC",
-        "log_timezone": "UTC",
     }
     grants = (
         "GRANT CONNECT, CREATE ON DATABASE {database} TO {user}",

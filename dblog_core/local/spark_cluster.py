@@ -14,12 +14,12 @@ from dblog_core.local.daemon import Daemon
 from dblog_core.local.errors import LocalError
 from dblog_core.local.zookeeper import java
 
-_MASTER, _WORKER = (f"org.apache.spark.deploy.{part}" for part in ("master.Master", "worker.Worker"))
-_ENV = {
-    "SPARK_LOCAL_IP": ports.HOST,
+MASTER, WORKER = (f"org.apache.spark.deploy.{part}" for part in ("master.Master", "worker.Worker"))
+SETTINGS = {
     "SPARK_DAEMON_MEMORY": "256m",
     "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # takes jobs from anybody
 }
+"""Of the cluster in docker/compose.yaml too."""
 
 
 class SparkCluster:
@@ -44,7 +44,7 @@ class SparkCluster:
         (self._dir / "master").mkdir(parents=True, exist_ok=True)
         options = ["--host", self.host, "--port", str(self.port)]
         options += ["--webui-port", str(ports.remembered(self._dir / "master" / "ui-port"))]
-        self._master.start(spark_class(_MASTER, options), ready=self._listens, timeout=120, env=_env(self._dir))
+        self._master.start(spark_class(MASTER, options), ready=self._listens, timeout=120, env=_env(self._dir))
         for worker in self.workers:
             worker.launch(self.url(), self._memory)
         for worker in self.workers:
@@ -92,7 +92,7 @@ class SparkWorker:
         options = ["--host", ports.HOST, "--port", str(ports.remembered(self._dir / "port"))]
         options += ["--webui-port", str(ports.remembered(self._dir / "ui-port"))]
         options += ["--cores", "1", "--memory", memory, "--work-dir", str(self._dir / "work"), master]
-        self.daemon.start(spark_class(_WORKER, options), ready=lambda: True, env=_env(self._dir))
+        self.daemon.start(spark_class(WORKER, options), ready=lambda: True, env=_env(self._dir))
 
     def wait(self) -> None:
         """Returns once the master knows it."""
@@ -130,4 +130,4 @@ def _env(directory: Path) -> dict[str, str]:
     )
     home = str(Path(java()).resolve().parent.parent)
     found = {"JAVA_HOME": os.environ.get("JAVA_HOME", home), "PYSPARK_PYTHON": sys.executable}
-    return {**_ENV, **found, "SPARK_CONF_DIR": str(logging)}
+    return {**SETTINGS, "SPARK_LOCAL_IP": ports.HOST, **found, "SPARK_CONF_DIR": str(logging)}

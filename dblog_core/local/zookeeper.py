@@ -14,8 +14,16 @@ from dblog_core.local.daemon import Daemon
 from dblog_core.local.errors import LocalError
 
 _JARS = ("zookeeper", "slf4j-api", "log4j-", "netty-", "metrics-core", "snappy-java", "commons-")
-_TICK = 500
-"""Milliseconds. The shortest session that a client may ask for is two ticks."""
+SETTINGS = {
+    "tickTime": "500",  # milliseconds; the shortest session that a client may ask for is two ticks
+    "initLimit": "20",
+    "syncLimit": "10",
+    "maxSessionTimeout": "60000",
+    "maxClientCnxns": "0",
+    "admin.enableServer": "false",
+    "4lw.commands.whitelist": "srvr",
+}
+"""Of the ensemble in docker/compose.yaml too."""
 
 
 class ZookeeperServer:
@@ -95,17 +103,10 @@ class ZookeeperServer:
 
     def _settings(self) -> str:
         lines = [
-            f"tickTime={_TICK}",
-            "initLimit=20",
-            "syncLimit=10",
-            "maxSessionTimeout=60000",
-            "maxClientCnxns=0",
+            *(f"{name}={value}" for name, value in {**SETTINGS, **self._more}.items()),
             f"dataDir={self._dir / 'data'}",
             f"clientPort={self.port}",
             f"clientPortAddress={self.host}",
-            "admin.enableServer=false",
-            "4lw.commands.whitelist=srvr",
-            *(f"{name}={value}" for name, value in self._more.items()),
             *(f"server.{n}={self.host}:{quorum}:{election}" for n, (quorum, election) in self._peers.items()),
         ]
         return "\n".join(lines) + "\n"

@@ -14,8 +14,10 @@ from dblog_core.cli import app
 UNITS = sorted((Path(__file__).parents[2] / "docker" / "systemd").glob("*.service"))
 
 
-def test_there_is_one_for_the_capture_and_one_for_the_merge() -> None:
-    assert [unit.name for unit in UNITS] == ["dblog-capture@.service", "dblog-merge@.service"]
+def test_there_is_one_for_each_command_that_runs_until_it_is_stopped() -> None:
+    assert [unit.name for unit in UNITS] == [
+        f"dblog-{name}@.service" for name in ("capture", "merge", "relay", "serve")
+    ]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
@@ -26,7 +28,9 @@ def test_its_command_is_one_of_ours_with_options_that_there_are(unit: Path) -> N
     service = parser["Service"]
     program, *arguments = shlex.split(service["ExecStart"])
     assert program.endswith("/dblog") and arguments[:2] == ["--config", "/etc/dblog/%i.toml"]
-    command, *options = arguments[2:]
+    command, *rest = arguments[2:]
+    options = [word for word in rest if word.startswith("--")]
+    assert [word for word in rest if word not in options] == (["%j"] if command == "relay" else []), "the output's name"
     shown = CliRunner().invoke(app, [command, "--help"])
     assert shown.exit_code == 0
     assert all(option in shown.stdout for option in options)

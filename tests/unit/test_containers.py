@@ -1,0 +1,333 @@
+"""The stack in containers is the local one: docker/ beside what dblog_core.local starts its servers with.
+
+No container runs here: settings are read, and linted. The scripts are run by tests/integration/test_containers.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from dblog_core.cli import app
+from dblog_core.config import load
+from dblog_core.local import airflow_settings, kafka, kafka_jars, s3, spark_cluster, zookeeper
+from dblog_core.local.mariadb import MariadbServer
+from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.postgres import PostgresServer
+from dblog_core.metrics import GAUGES
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+TEXT = (DOCKER / "compose.yaml").read_text()
+COMPOSE = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+BUILT = {"dblog/dblog:0.1.0": "dblog", "dblog/airflow:0.1.0": "airflow"}
+PROFILES = {"mysql", "mariadb", "postgres", "zookeeper", "spark", "airflow", "kafka", "s3", "grafana"}
+KUBERNETES = [
+    entry for file in sorted((DOCKER / "kubernetes").glob("*.yaml")) for entry in yaml.safe_load_all(file.read_text())
+]
+_PINNED = re.compile(r"[a-z0-9./-]+:[A-Za-z0-9._-]+@sha256:[0-9a-f]{64}")
+_VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(:[?-])?([^}]*)\}")
+_SECRET = re.compile(r"PASSWORD|SECRET|FERNET")
+
+
+def _dockerfile() -> str:
+    return (DOCKER / "Dockerfile").read_text()
+
+
+def _environment(service: str) -> dict[str, str]:
+    environment: dict[str, str] = SERVICES[service]["environment"]
+    return environment
+
+
+def _command(service: str) -> dict[str, str]:
+    """The settings among the arguments of a database server."""
+    options = [word.removeprefix("--").removeprefix("-c") for word in SERVICES[service]["command"]]
+    return dict(option.split("=", 1) for option in options)
+
+
+def test_the_profiles_are_the_ones_that_the_page_names() -> None:
+    assert {profile for service in SERVICES.values() for profile in service["profiles"]} == PROFILES
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    assert [profile for profile in PROFILES if f"| `{profile}` |" not in page] == []
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_pinned_limited_watched_and_reached_from_this_machine_alone(name: str) -> None:
+    service = SERVICES[name]
+    if target := BUILT.get(service["image"]):
+        assert service["build"]["target"] == target and f"\nFROM base AS {target}\n" in _dockerfile()
+    else:
+        assert _PINNED.fullmatch(service["image"])
+    limits = service["deploy"]["resources"]["limits"]
+    assert limits["cpus"] and limits["memory"]
+    once = service["restart"] == "no"
+    assert once or service["restart"] == "unless-stopped"
+    assert once or service["healthcheck"]["test"][0] in ("CMD", "CMD-SHELL")
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    mounted = [volume.split(":")[0] for volume in service.get("volumes", [])]
+    assert all(part in COMPOSE["volumes"] or (DOCKER / part).exists() for part in mounted)
+
+
+def test_every_image_that_ours_are_built_from_is_pinned() -> None:
+    stages = re.findall(r"^FROM (\S+)(?: AS (\w[\w-]*))?$", _dockerfile(), re.MULTILINE)
+    names = {name for _, name in stages}
+    assert [image for image, _ in stages if image not in names and not _PINNED.fullmatch(image)] == []
+    copied = set(re.findall(r"--from=(\S+)", _dockerfile()))
+    assert copied <= names
+
+
+def test_no_secret_has_a_default_and_each_is_asked_for() -> None:
+    wanted: dict[str, set[str]] = {}
+    for name, how, told in _VARIABLE.findall(TEXT):
+        wanted.setdefault(name, set()).add(how)
+        assert how != ":?" or told, f"{name}: says what is missing"
+    secret = {name for name in wanted if _SECRET.search(name)}
+    assert all(wanted[name] == {":?"} for name in secret)
+    assert all(wanted[name] == {":-"} for name in wanted.keys() - secret)
+    example = (DOCKER / ".env.example").read_text()
+    assert set(re.findall(r"^(\w+)=$", example, re.MULTILINE)) == secret
+    assert [name for name in wanted if name not in example] == []
+    assert not re.search(r'(PASSWORD|SECRET|KEY): (?!"?\$\{|dblog$)', TEXT, re.MULTILINE)
+
+
+def test_passwords_are_made_once_for_the_user_alone(tmp_path: Path) -> None:
+    (tmp_path / ".env.example").write_text((DOCKER / ".env.example").read_text())
+    make = [sys.executable, str(DOCKER / "make-env"), str(tmp_path)]
+    assert subprocess.run(make, check=False).returncode == 0
+    made = (tmp_path / ".env").read_text()
+    assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
+    values = dict(re.findall(r"^(\w+)=(.*)$", made, re.MULTILINE))
+    assert all(len(value) >= 32 for value in values.values()) and len(set(values.values())) == len(values)
+    assert len(values["AIRFLOW_JWT_SECRET"]) >= 64
+    assert subprocess.run(make, check=False, capture_output=True).returncode == 1
+    assert (tmp_path / ".env").read_text() == made
+
+
+@pytest.mark.parametrize("server", [MysqlServer, MariadbServer, PostgresServer], ids=lambda server: server.kind)
+def test_a_database_has_the_settings_of_the_local_one(server: Any) -> None:
+    assert _command(server.kind) == server.shared
+    assert server.shared.items() <= server.settings.items()
+
+
+def test_the_ensemble_has_the_settings_of_the_local_one() -> None:
+    of_image = {
+        "ZOO_TICK_TIME": "tickTime",
+        "ZOO_INIT_LIMIT": "initLimit",
+        "ZOO_SYNC_LIMIT": "syncLimit",
+        "ZOO_MAX_CLIENT_CNXNS": "maxClientCnxns",
+        "ZOO_ADMINSERVER_ENABLED": "admin.enableServer",
+        "ZOO_4LW_COMMANDS_WHITELIST": "4lw.commands.whitelist",
+    }
+    for number in ("1", "2", "3"):
+        found = _environment(f"zoo{number}")
+        extra = dict(entry.split("=", 1) for entry in found["ZOO_CFG_EXTRA"].split())
+        assert {name: found[image] for image, name in of_image.items()} | extra == zookeeper.SETTINGS
+        assert found["ZOO_MY_ID"] == number and f"server.{number}=zoo{number}:" in found["ZOO_SERVERS"]
+
+
+def test_the_broker_has_the_settings_of_the_local_one() -> None:
+    found = _environment("kafka")
+    assert {name: found["KAFKA_" + name.upper().replace(".", "_")] for name in kafka.SETTINGS} == kafka.SETTINGS
+    assert found["CLUSTER_ID"] == kafka.CLUSTER
+
+
+def test_the_cluster_has_the_settings_of_the_local_one() -> None:
+    for service, entry in (("spark-master", spark_cluster.MASTER), ("spark-worker", spark_cluster.WORKER)):
+        assert spark_cluster.SETTINGS.items() <= _environment(service).items()
+        assert SERVICES[service]["entrypoint"] == ["spark-class", entry]
+    assert SERVICES["spark-worker"]["deploy"]["replicas"] == 2
+
+
+def _options() -> dict[str, dict[str, Any]]:
+    """All that Airflow can be told, by its own list."""
+    airflow = Path(str(distribution("apache-airflow-core").locate_file("airflow/config_templates/config.yml")))
+    found: dict[str, dict[str, Any]] = yaml.safe_load(airflow.read_text())
+    return {section: {**entry["options"]} for section, entry in found.items()}
+
+
+def test_airflow_has_the_settings_of_the_local_one_and_none_that_it_does_not_know() -> None:
+    image = dict(re.findall(r"(AIRFLOW__\w+)=(\S+)", _dockerfile()))
+    known = {
+        **_options(),
+        "core": {**_options()["core"], "simple_auth_manager_users": {}, "simple_auth_manager_passwords_file": {}},
+    }
+    services = [name for name, service in SERVICES.items() if service["image"] == "dblog/airflow:0.1.0"]
+    assert len(services) == 5
+    for service in services:
+        found = {**image, **_environment(service)}
+        told = {tuple(n.lower().split("__")[1:]): value for n, value in found.items() if n.startswith("AIRFLOW__")}
+        assert [place for place in told if place[1] not in known[place[0]]] == []
+        wanted = {(part, name): v for part, options in airflow_settings.SETTINGS.items() for name, v in options.items()}
+        assert wanted.items() <= told.items()
+
+
+def test_images_of_servers_are_of_the_local_versions() -> None:
+    tags = {name: re.sub(r"^[^:]+:v?|@.*", "", service["image"]) for name, service in SERVICES.items()}
+    broker = next(jar for jar in kafka_jars.JARS if jar.name == "kafka_2.13")
+    jar = next(Path(str(distribution("pyspark").locate_file("pyspark/jars"))).glob("zookeeper-[0-9]*.jar"))
+    assert tags["kafka"] == broker.version and tags["s3"] == s3.VERSION
+    assert {tags[f"zoo{number}"] for number in (1, 2, 3)} == {jar.stem.removeprefix("zookeeper-")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11,<3.12" and "FROM python:3.11." in _dockerfile()
+    assert set(BUILT) == {f"dblog/{target}:{project['version']}" for target in BUILT.values()}
+
+
+@pytest.mark.parametrize("image", ["dblog", "airflow"])
+def test_the_lock_of_an_image_is_part_of_the_lock_that_is_tested(image: str) -> None:
+    def pins(file: Path) -> dict[str, frozenset[str]]:
+        text = re.sub(r"^\s*#.*$", "", file.read_text(), flags=re.MULTILINE)
+        entries = re.split(r"\n(?=[a-z0-9])", text.strip())
+        return {entry.split()[0]: frozenset(re.findall(r"sha256:[0-9a-f]{64}", entry)) for entry in entries}
+
+    ours, tested = pins(DOCKER / image / "requirements.txt"), pins(ROOT / "requirements.txt")
+    assert all(ours.values()) and [pin for pin in ours if ours[pin] != tested.get(pin)] == []
+    names = {pin.split("==")[0] for pin in ours}
+    wanted = {"pyspark", "delta-spark", "setuptools", *({"apache-airflow", "asyncpg"} if image == "airflow" else ())}
+    assert wanted <= names and not names & {"pytest", "mypy", "ruff", "moto"}
+
+
+def test_what_the_images_copy_is_let_into_their_build() -> None:
+    allowed = set(re.findall(r"^!(.+)$", (DOCKER / "Dockerfile.dockerignore").read_text(), re.MULTILINE))
+    sources = [
+        word
+        for line in re.findall(r"^COPY (?!.*--from)(.+)$", _dockerfile(), re.MULTILINE)
+        for word in shlex.split(line)[:-1]
+        if not word.startswith("--")
+    ]
+    assert sources
+    for source in sources:
+        assert (ROOT / source).exists()
+        assert any(source == entry or source.startswith(f"{entry}/") for entry in allowed)
+
+
+@pytest.mark.parametrize("file", sorted((DOCKER / "config").glob("*.toml")), ids=lambda file: file.stem)
+def test_a_configuration_of_the_stack_names_what_the_services_set(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = file.stem.removeprefix("shop_")
+    environment = _environment(f"capture-{kind}")
+    assert environment["DBLOG_CONFIG"] == f"/etc/dblog/{file.name}"
+    for name, value in environment.items():
+        monkeypatch.setenv(name, _VARIABLE.sub(lambda found: found[3] if found[2] == ":-" else "secret", value))
+    config = load(file)
+    assert (config.source.kind, config.source.host, config.source.database) == (kind, kind, "shop")
+    assert config.source.name == file.stem and config.airflow.capture == "watch"
+    assert config.spark.master == "local[2]" and config.s3.endpoint == "http://s3:7070"
+
+
+def _ours() -> Iterator[tuple[str, list[str]]]:
+    """What is run by our command: by a service, or by an object of Kubernetes."""
+    for name, service in SERVICES.items():
+        if service["image"] == "dblog/dblog:0.1.0" and "entrypoint" not in service:
+            yield name, service["command"]
+    for entry in KUBERNETES:
+        if entry["kind"] == "Deployment":
+            yield entry["metadata"]["name"], entry["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(("name", "arguments"), list(_ours()))
+def test_a_command_is_one_of_ours_with_options_that_there_are(name: str, arguments: list[str]) -> None:
+    shown = CliRunner().invoke(app, [arguments[0], "--help"])
+    assert shown.exit_code == 0
+    assert [word for word in arguments if word.startswith("--") and word not in shown.stdout] == []
+
+
+def _metrics(expression: str) -> set[str]:
+    return set(re.findall(r"\bdblog_\w+", expression))
+
+
+def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:
+    known = {"dblog_up", *(f"dblog_{gauge.name}" for gauge in GAUGES)}
+    board = json.loads((DOCKER / "grafana" / "dashboards" / "dblog.json").read_text())
+    shown = {name for panel in board["panels"] for target in panel["targets"] for name in _metrics(target["expr"])}
+    assert shown == known, "each metric has its place on the dashboard"
+    rules = yaml.safe_load((DOCKER / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
+    assert {name for rule in rules for name in _metrics(rule["expr"])} <= known
+    labels = {f"dblog_{gauge.name}": {"source", *gauge.labels} for gauge in GAUGES} | {"dblog_up": {"source"}}
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            (name, *_) = sorted(_metrics(target["expr"]))
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels[name]
+    for rule in rules:
+        (name,) = _metrics(rule["expr"])
+        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= labels[name]
+    (job,) = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    (target,) = job["static_configs"][0]["targets"]
+    host, port = target.split(":")
+    assert SERVICES[host]["command"][-1] == f"0.0.0.0:{port}"
+
+
+def test_the_configuration_of_kubernetes_is_one_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (data,) = [entry["data"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"]
+    for name in re.findall(r"\$\{(\w+)\}", data["shop.toml"]):
+        monkeypatch.setenv(name, "secret")
+    (tmp_path / "shop.toml").write_text(data["shop.toml"])
+    config = load(tmp_path / "shop.toml")
+    relay = next(arguments for name, arguments in _ours() if name == "dblog-shop-relay")
+    assert relay[1] in config.output and config.airflow.capture == "watch"
+
+
+def test_objects_of_kubernetes_select_each_other() -> None:
+    pods = [entry["spec"]["template"]["metadata"]["labels"] for entry in KUBERNETES if entry["kind"] == "Deployment"]
+    for entry in KUBERNETES:
+        selector = entry.get("spec", {}).get("selector")
+        if selector is not None:
+            wanted = selector.get("matchLabels", selector)
+            assert len([labels for labels in pods if wanted.items() <= labels.items()]) == 1, entry["metadata"]
+    named = {entry["metadata"]["name"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"}
+    run = [entry["spec"] for entry in KUBERNETES if entry["kind"] in ("Deployment", "Pod")]
+    templates = [spec.get("template", {}).get("spec", spec) for spec in run]
+    mounted = {volume["configMap"]["name"] for spec in templates for volume in spec["volumes"] if "configMap" in volume}
+    assert len(templates) == 5 and mounted == named
+    for spec in templates:
+        assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] == 10001
+        assert spec["containers"][0]["resources"]["limits"]["memory"]
+
+
+def test_the_linters_find_nothing() -> None:
+    done = subprocess.run([ROOT / "tools" / "lint-docker"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("linter", "name", "text"),
+    [
+        (["hadolint"], "Dockerfile", "FROM debian\nRUN cd /tmp && apt-get install curl\n"),
+        (["shellcheck"], "script", "#!/usr/bin/env bash\nrm -rf $1/*\n"),
+        (
+            ["check-jsonschema", "--builtin-schema", "vendor.compose-spec"],
+            "compose.yaml",
+            "services: {a: {of: b}}\n",
+        ),
+        (
+            ["kubernetes-validate", "--strict"],
+            "a.yaml",
+            "apiVersion: v1\nkind: Pod\nspec: {of: []}\n",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_linter_refuses_what_is_wrong(linter: list[str], name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    program = Path(sys.executable).with_name(linter[0])
+    done = subprocess.run([program, *linter[1:], tmp_path / name], check=False, capture_output=True, text=True)
+    assert done.returncode != 0 and done.stdout + done.stderr
+
+
+def test_what_is_run_may_be_run() -> None:
+    folders = [DOCKER / name for name in ("steps", "dblog", "airflow", "init")]
+    programs = [program for folder in folders for program in folder.iterdir() if not program.suffix]
+    assert len(programs) >= 9 and [program for program in programs if not os.access(program, os.X_OK)] == []
