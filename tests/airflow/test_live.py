@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -362,6 +365,17 @@ def test_no_task_outlives_its_supervisor_or_a_stop_and_a_start_goes_on(live: Liv
     table = f"{live.database.name}.orders"
     until(lambda: staged(live, table=table, key={"id": 90001}), "the capture goes on")
     assert capturing(live).epoch > before.epoch
+
+
+def test_the_health_check_of_the_containers_tells_of_each_component(live: Live) -> None:
+    check = Path(__file__).parents[2] / "docker" / "airflow" / "healthy"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "AIRFLOW_API": live.server.url}
+    for component in ("scheduler", "triggerer", "dag_processor"):
+        done = subprocess.run([check, component], env=environment, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    done = subprocess.run([check, "oracle"], env=environment, check=False, capture_output=True)
+    assert done.returncode != 0, "one that there is not is not well"
 
 
 def test_no_log_and_no_file_of_airflow_holds_the_password(live: Live) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -81,6 +82,15 @@ def test_a_service_is_pinned_limited_watched_and_reached_from_this_machine_alone
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     mounted = [volume.split(":")[0] for volume in service.get("volumes", [])]
     assert all(part in COMPOSE["volumes"] or (DOCKER / part).exists() for part in mounted)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_waits_for_those_that_start_with_it(name: str) -> None:
+    """Compose refuses a service that waits for one whose profile is not asked for, unless it need not be there."""
+    for other, how in SERVICES[name].get("depends_on", {}).items():
+        assert SERVICES[other]["profiles"] == SERVICES[name]["profiles"] or not how.get("required", True)
+        once = SERVICES[other]["restart"] == "no"
+        assert once == (how["condition"] == "service_completed_successfully")
 
 
 def test_every_image_that_ours_are_built_from_is_pinned() -> None:
@@ -325,6 +335,22 @@ def test_a_linter_refuses_what_is_wrong(linter: list[str], name: str, text: str,
     program = Path(sys.executable).with_name(linter[0])
     done = subprocess.run([program, *linter[1:], tmp_path / name], check=False, capture_output=True, text=True)
     assert done.returncode != 0 and done.stdout + done.stderr
+
+
+def test_what_the_steps_of_an_image_call_is_on_its_path() -> None:
+    path = re.search(r"\bPATH=(\S+)", _dockerfile())[1]  # type: ignore[index]
+    assert path.split(":")[:2] == ["/opt/dblog/venv/bin", "/opt/java/openjdk/bin"]
+    programs = (
+        "bash",
+        "find",
+        "groupadd",
+        "install",
+        "touch",
+        "useradd",
+    )
+    assert [name for name in programs if not shutil.which(name, path=path)] == []
+    steps = "".join(step.read_text() for step in (DOCKER / "steps").iterdir())
+    assert [name for name in programs if not re.search(rf"\b{name}\b", steps)] == []
 
 
 def test_what_is_run_may_be_run() -> None:
