@@ -188,6 +188,10 @@ def test_airflow_has_the_settings_of_the_local_one_and_none_that_it_does_not_kno
 
 def test_images_of_servers_are_of_the_local_versions() -> None:
     tags = {name: re.sub(r"^[^:]+:v?|@.*", "", service["image"]) for name, service in SERVICES.items()}
+    page = (ROOT / "docs" / "operations.md").read_text()
+    (mysql, mariadb), (postgres, _) = re.findall(r"^### .*\(tested with (\S+) and (\S+)\)$", page, re.MULTILINE)
+    for kind, tested in (("mysql", mysql), ("mariadb", mariadb), ("postgres", postgres)):
+        assert tags[kind].startswith(f"{tested}.")
     broker = next(jar for jar in kafka_jars.JARS if jar.name == "kafka_2.13")
     jar = next(Path(str(distribution("pyspark").locate_file("pyspark/jars"))).glob("zookeeper-[0-9]*.jar"))
     assert tags["kafka"] == broker.version and tags["s3"] == s3.VERSION
@@ -272,7 +276,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:
             (name, *_) = sorted(_metrics(target["expr"]))
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels[name]
     for rule in rules:
-        (name,) = _metrics(rule["expr"])
+        name = re.findall(r"dblog_\w+", rule["expr"])[0]
         assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= labels[name]
     (job,) = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
     (target,) = job["static_configs"][0]["targets"]
