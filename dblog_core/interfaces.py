@@ -50,7 +50,8 @@ class LogStream(Protocol):
 class Chunk:
     """Rows read by one SELECT, in the database's key order; columns as in `schema.arrow`.
 
-    `snapshot`: PostgreSQL's `pg_current_snapshot()` of that SELECT, None elsewhere.
+    `snapshot`: PostgreSQL's `pg_current_snapshot()` of that SELECT; None elsewhere, and on a standby: the SELECT sees
+    all that is in the log before one place, and nothing after it.
     """
 
     schema: TableSchema
@@ -242,7 +243,8 @@ class Source(Protocol):
 
     def horizon(self) -> str | None:
         """PostgreSQL: `pg_current_snapshot()` now, with its end after every transaction that has begun (the server's
-        own ends after the newest that has *completed*); None where visibility follows the log's order."""
+        own ends after the newest that has *completed*); None where visibility follows the log's order, as on a standby:
+        a log that is opened after such an answer raises SourceUnavailable once that is not so any more."""
 
     def stamps(self) -> dict[str, Json] | None:
         """PostgreSQL: of each wanted table, what tells that its rows were changed and no log says so (`stamps`); None

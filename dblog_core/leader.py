@@ -128,12 +128,14 @@ class Leader:
         self._capture.fresh_start = False  # it is there: by us, whether or not we were told, or by another capture
         head = intake.put_in_force(self._parts, self._lease, head, showing=showing)
         self._published = head
+        visibility = self._visibility(head)
+        self._remembers = isinstance(visibility, Snapshots)
         self._sequencer = Sequencer(
             self._staging,
             source=self._config.source.name,
             epoch=self._lease.epoch,
             head=head,
-            visibility=self._visibility(head),
+            visibility=visibility,
             rules=Rules(self._config.source.columns),
             stopped=stopped.read(self._state),
         )
@@ -421,6 +423,8 @@ class Leader:
 
     def _advance_horizon(self) -> None:
         """PostgreSQL: lets the windows forget. The snapshot is read before the position: later windows see as much."""
+        if not self._remembers:
+            return
         if self._horizon is not None and self._source.reached(self._sequencer.position, self._horizon[1]):
             self._sequencer.horizon(self._horizon[0])
             self._horizon = None

@@ -11,6 +11,13 @@ survives is the state at that point. A `Visibility` says which events those are:
   a *horizon* (a snapshot of the server, read before some place in the log) sees their transaction, and longer while a
   window is open that was opened before that place: its SELECT may be older than the horizon.
 
+A hot standby of PostgreSQL is of the first kind: it replays the log one record after the other, so that a commit shows
+when its turn comes, and never out of the log's order. Its snapshot names no running transactions, and would have those
+count as seen that are half replayed: a chunk from a standby comes without one, and `LogOrder` judges it, also where
+`Snapshots` judges the others. The log of a standby, too, is what it has replayed: nothing in it is still to become
+visible there. Where a standby is promoted, commits are logged by others and become visible later: whatever goes by the
+log's order ends then, and the log is opened again (`sources/postgres/standby.py`).
+
 Where nothing may be written (`read_only`), a window is announced in the state store instead, and the log's positions
 stand in for watermarks. Each of four steps is needed:
 
@@ -19,11 +26,13 @@ stand in for watermarks. Each of four steps is needed:
    window: what was logged in between, it would not know. The worker tells with its chunk which answer it went by.
 2. The worker waits until all before that place is *visible* to it (`ChunkReader.sees`): an event is in the log, and
    read by the capture, before its commit shows. Under `LogOrder` the window's low offset is then what a low watermark
-   makes of it. Under `Snapshots` nothing is to be waited for: the snapshot tells.
+   makes of it. Under `Snapshots` nothing is to be waited for: the snapshot tells. A standby is waited for until it has
+   replayed up to that place, whose log it is whether the capture reads it there or on the primary.
 3. The SELECT may have seen anything that was logged by the time at which it ended. So the worker reads the log's *end*
    after it: a place after whatever can have been visible. That is not the set of transactions that the server calls
    executed: MySQL shows a commit before it is in that set. Nor is it what PostgreSQL has flushed: a commit that does
-   not wait for its flush is visible before it.
+   that does not wait for its flush is visible before it. Nor what a standby says it has replayed: a commit shows while
+   its record is being replayed, and is counted when that is done.
 4. The capture places the chunk once it has *passed* that end, between two transactions, and evicts what it has
    collected up to there. That the position is past the end is the test, not a next event: heartbeats, keepalives and
    other tables move it, and on an idle server it is past the end at once.
@@ -170,7 +179,7 @@ class Visibility(Protocol):
 
     def unseen(self, entry: _Entry, low: int, snapshot: str | None) -> bool: ...
 
-    def knows(self) -> bool:
+    def knows(self, snapshot: str | None) -> bool:
         """Whether `unseen` events were certainly not seen; otherwise the SELECT may have seen the first of them."""
 
 
@@ -189,12 +198,12 @@ class LogOrder:
     def unseen(self, entry: _Entry, low: int, snapshot: str | None) -> bool:
         return entry.offset > low
 
-    def knows(self) -> bool:
+    def knows(self, snapshot: str | None) -> bool:
         return False
 
 
 class Snapshots:
-    """The SELECT's own snapshot tells.
+    """The SELECT's own snapshot tells; without one it was a standby's, which shows commits in the log's order.
 
     `start`: a snapshot read when the log was first opened. What was logged before is nowhere remembered, so a chunk
     counts only if its snapshot sees all of it. None: every SELECT does.
@@ -210,9 +219,9 @@ class Snapshots:
         return None if self._settled else self._start
 
     def admits(self, snapshot: str | None) -> bool:
-        if self._start is None:
+        if self._start is None or snapshot is None:
             return True
-        return snapshot is not None and Snapshot.parse(snapshot).xmin >= Snapshot.parse(self._start).xmax
+        return Snapshot.parse(snapshot).xmin >= Snapshot.parse(self._start).xmax
 
     def horizon(self, snapshot: str) -> None:
         self._settled = self._settled or self.admits(snapshot)  # a window that is open may be older: it is still asked
@@ -221,12 +230,12 @@ class Snapshots:
         return True
 
     def unseen(self, entry: _Entry, low: int, snapshot: str | None) -> bool:
-        if snapshot is None or entry.xid is None:
-            raise ValueError("a PostgreSQL chunk without a snapshot, or an event without a transaction id")
-        return not Snapshot.parse(snapshot).sees(entry.xid)
+        if entry.xid is None:
+            raise ValueError("an event of PostgreSQL without a transaction id")
+        return entry.offset > low if snapshot is None else not Snapshot.parse(snapshot).sees(entry.xid)
 
-    def knows(self) -> bool:
-        return True
+    def knows(self, snapshot: str | None) -> bool:
+        return snapshot is not None
 
 
 class Windows:
@@ -277,7 +286,7 @@ class Windows:
         self._prune(opened.table)
         if any(e.lost for e in unseen):
             raise TooManyKeys(window)
-        return follow((e.touches for e in unseen), certain=self._visibility.knows())
+        return follow((e.touches for e in unseen), certain=self._visibility.knows(snapshot))
 
     def since(self, window: str, snapshot: str | None) -> int:
         """The high watermark of a verification: the largest offset, its low one's at most, before every event that its

@@ -21,9 +21,9 @@ GRANTS = {
 }
 
 
-def reader_of(database: Database) -> Database:
+def reader_of(database: Database, *, slot: bool = True) -> Database:
     """The database with another user, who may SELECT and read the log. On PostgreSQL the administrator makes the slot,
-    and has made the publication."""
+    unless that is to be on another server, and has made the publication."""
     account = Account(f"ro_{database.name}", secrets.token_hex(12))
     who = account.user if database.kind == "postgres" else f"'{account.user}'@'{database.server.host}'"
     create = f"CREATE ROLE {who} LOGIN REPLICATION PASSWORD" if database.kind == "postgres" else f"CREATE USER {who} "
@@ -31,7 +31,7 @@ def reader_of(database: Database) -> Database:
     database.execute(
         f"{create} {by}'{account.password}'", *(g.format(who=who, name=database.name) for g in GRANTS[database.kind])
     )
-    if database.kind == "postgres":
+    if database.kind == "postgres" and slot:
         database.query(f"SELECT pg_create_logical_replication_slot('dblog_{database.name}', 'pgoutput')")
     return replace(database, account=account)
 

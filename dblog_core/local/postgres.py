@@ -22,7 +22,8 @@ from dblog_core.local.server import Account, remembered_password, settled
 class PostgresServer:
     """PostgreSQL on loopback, data in `directory`. As root it runs under another user, since it refuses to be root.
 
-    `programs`: where the server's programs are; None: those of the distribution's version, in the cache.
+    `programs`: where the server's programs are; None: those of the distribution's version, in the cache. `primary`: of
+    whom it is a hot standby, made from a base backup over a physical slot of its own.
     """
 
     kind = "postgres"
@@ -63,12 +64,14 @@ class PostgresServer:
         detached: bool = False,
         name: str = "",
         programs: Path | None = None,
+        primary: PostgresServer | None = None,
     ) -> None:
         self.name = name or self.kind
         self.host = ports.HOST
         self.options: Mapping[str, str | None] = options or {}
         self._dir = directory.absolute()
         self._programs = programs
+        self._primary = primary
         self._daemon = Daemon(self.name, self._dir, detached=detached)
 
     @property
@@ -77,6 +80,8 @@ class PostgresServer:
 
     @property
     def admin(self) -> Account:
+        if self._primary is not None:
+            return self._primary.admin  # its roles are copied too
         return Account("postgres", remembered_password(self._dir / "password"))
 
     @property
@@ -105,6 +110,15 @@ class PostgresServer:
 
     def kill(self) -> None:
         self._daemon.kill()
+
+    @property
+    def slot(self) -> str:
+        """The physical slot that a standby has at its primary."""
+        return self.name.replace("-", "_")
+
+    def promote(self) -> None:
+        """Ends a standby's recovery; returns when it may be written."""
+        self.execute("SELECT pg_promote()")
 
     def address(self) -> str:
         return f"{self.host}:{self.port}, user {self.admin.user}, password {self.admin.password}"
@@ -197,6 +211,9 @@ class PostgresServer:
     def _initialise(self) -> None:
         shutil.rmtree(self._data, ignore_errors=True)  # what an interrupted set-up left
         self._data.mkdir(mode=0o700)
+        if self._primary is not None:
+            self._copy(self._primary)
+            return
         secret = self._data.with_name("initdb-password")
         secret.touch(mode=0o600)
         secret.write_text(self.admin.password)
@@ -208,6 +225,16 @@ class PostgresServer:
         options = ["-A", "scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
         run_to_end([*initdb, *options], where=self.name, cwd=self._data, **as_user(self._user))
         secret.unlink()
+
+    def _copy(self, primary: PostgresServer) -> None:
+        if self._user:
+            self._check_path()
+            shutil.chown(self._data, self._user)
+        place = f"host={primary.host} port={primary.port} user={primary.admin.user} dbname=postgres"  # for slots' sync
+        backup = [str(self.tool("pg_basebackup")), "-D", str(self._data), "-d", place, "--no-password"]
+        options = ["-R", "-C", "-S", self.slot, "--checkpoint=fast", "--no-sync"]
+        env = {**os.environ, "PGPASSWORD": primary.admin.password}
+        run_to_end([*backup, *options], where=self.name, cwd=self._data, env=env, **as_user(self._user))
 
     def _check_path(self) -> None:
         """The server's user must be able to walk to its data and its programs."""

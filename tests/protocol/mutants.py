@@ -104,7 +104,7 @@ def _survives_under_old_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _always_certain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LogOrder, "knows", lambda self: True)
+    monkeypatch.setattr(LogOrder, "knows", lambda self, snapshot: True)
 
 
 def _truncate_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

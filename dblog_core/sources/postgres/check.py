@@ -11,7 +11,7 @@ from psycopg2 import sql
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
-from dblog_core.sources.postgres import catalogue, publication, slots
+from dblog_core.sources.postgres import catalogue, publication, slots, standby
 from dblog_core.sources.postgres.catalogue import CatalogueTable
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, session, value
 from dblog_core.sources.postgres.identity import refusals, usable
@@ -25,6 +25,7 @@ _SETTINGS = """
            pg_encoding_to_char(encoding), rolsuper, rolreplication
     FROM pg_database, pg_roles WHERE datname = current_database() AND rolname = current_user
 """
+_FEEDBACK = "SELECT current_setting('hot_standby_feedback'), current_setting('primary_slot_name')"
 _TABLE_RIGHTS = """
     SELECT oid::bigint, has_schema_privilege(relnamespace, 'USAGE'), has_table_privilege(oid, 'SELECT'),
            row_security_active(oid), pg_has_role(relowner, 'USAGE')
@@ -85,8 +86,7 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     if level != "logical":
         yield Problem(f"wal_level is {level}", "ALTER SYSTEM SET wal_level = 'logical'; then restart the server")
     if recovering:
-        why = "sends no log that is supported" if config.read_only else "cannot be written"
-        yield Problem(f"the server is a standby and {why}", "name the primary in host")
+        yield from _standby(connection, config)
     if used_slots >= max_slots and slots.find_slot(connection, config.slot) is None:
         raised = f"ALTER SYSTEM SET max_replication_slots = {max_slots + 4}; then restart the server"
         fix = f"drop one that is not needed (SELECT slot_name, active FROM pg_replication_slots), or {raised}"
@@ -114,6 +114,29 @@ def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
         )
         return
     yield from _attempt(lambda: connect(config, replication=True).close())
+
+
+def _standby(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
+    """What a standby needs to decode, or why it cannot; each fix is for the standby, but for the primary's own."""
+    if (found := standby.refusal(connection, config)) is not None:
+        yield Problem(*found)
+        return
+    feedback, physical = rows(connection, _FEEDBACK)[0]
+    if feedback != "on":
+        yield Problem(
+            "hot_standby_feedback is off on this standby: a VACUUM on the primary invalidates the slot, and the log"
+            " that was not read by then is lost",
+            "on the standby: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf()",
+            fatal=False,
+        )
+    if not physical:
+        yield Problem(
+            "this standby has no physical slot at its primary: its feedback is forgotten whenever it is away, and a"
+            " VACUUM then invalidates the slot",
+            "SELECT pg_create_physical_replication_slot('standby') on the primary, and on the standby: ALTER SYSTEM SET"
+            " primary_slot_name = 'standby'; SELECT pg_reload_conf()",
+            fatal=False,
+        )
 
 
 Rights = tuple[bool, bool, bool, bool]
@@ -222,7 +245,7 @@ def _publication(connection: Connection, config: SourceConfig, tables: list[Cata
         return
     made, who = needed.as_string(connection), f"user {config.user} may not change it"
     if config.read_only:
-        who = "read_only is set"
+        who = f"read_only is set{publication.where_made(connection)}"
     elif _may_publish(connection, config, tables, exists=found.exists):
         return
     else:
@@ -241,8 +264,13 @@ def _slot(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     slot = slots.find_slot(connection, config.slot)
     if slot is not None:
         yield from _attempt(lambda: slots.ensure_slot(connection, config))
-    elif config.plugin == "wal2json":
+    elif config.plugin == "wal2json" or _decodes(connection, config):
         yield from _plugin(connection, config)
+
+
+def _decodes(connection: Connection, config: SourceConfig) -> bool:
+    """Whether the server is a standby that may decode: whether its primary logs what that takes, an attempt tells."""
+    return standby.recovering(connection) and standby.refusal(connection, config) is None
 
 
 def _plugin(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
@@ -261,8 +289,14 @@ def _plugin(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
         yield Problem(f"the server has no output plugin {config.plugin}", slots.plugin_fix(connection))
     except psycopg2.errors.QueryCanceled:
         return  # it was loaded, and then waited for older transactions
-    except (psycopg2.errors.ObjectNotInPrerequisiteState, psycopg2.errors.ConfigurationLimitExceeded):
-        return  # wal_level, or no free slot: reported already
+    except psycopg2.errors.ObjectNotInPrerequisiteState as error:
+        if "primary" in str(error):  # of ours it is reported already
+            yield Problem(
+                f"the standby cannot decode: {' '.join(str(error).split())}",
+                "on the primary: ALTER SYSTEM SET wal_level = 'logical'; then restart it",
+            )
+    except psycopg2.errors.ConfigurationLimitExceeded:
+        return  # no free slot: reported already
     except psycopg2.Error as error:
         fix = "allow it on the server: output_plugin_libraries must name it where the server has that setting"
         yield Problem(f"output plugin {config.plugin}: {' '.join(str(error).split())}", fix)

@@ -21,10 +21,19 @@ from dblog_core.forms import printed
 from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
 from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.sources.postgres import binary_values, catalogue, conditions, copy_out, copy_rows, key_order, plans
+from dblog_core.sources.postgres import (
+    binary_values,
+    catalogue,
+    conditions,
+    copy_out,
+    copy_rows,
+    key_order,
+    plans,
+    standby,
+)
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
 from dblog_core.sources.postgres.hashes import HashQuery
-from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.types import column, from_text
 from dblog_core.sources.postgres.watermarks import identifier
 from dblog_core.values import Key, keys_of
@@ -33,7 +42,8 @@ from dblog_core.values import Key, keys_of
 # COPY would see no row, and no error would tell. LOCK takes no snapshot itself. From then on types stay as they are.
 _BEGIN = (
     "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {table} IN ACCESS SHARE MODE; {settings}; "
-    "SELECT pg_current_snapshot()::text, array_agg(attname::text), array_agg(atttypid::bigint), array_agg(atttypmod) "
+    "SELECT pg_current_snapshot()::text, pg_is_in_recovery(), "
+    "array_agg(attname::text), array_agg(atttypid::bigint), array_agg(atttypmod) "
     "FROM pg_attribute WHERE attrelid = {name}::regclass AND attnum > 0 AND NOT attisdropped"
 )
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
@@ -62,6 +72,7 @@ class PostgresChunkReader:
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
         self._connection: Connection | None = None
+        self._replays = False  # whether this is a standby: as it was when the connection was made
         self._sources: dict[TableName, sql.Composable] = {}
         self._made: dict[str, str | None] = {}
 
@@ -154,12 +165,23 @@ class PostgresChunkReader:
         return canonical.range_hash(rows, schema, snapshot)
 
     def sees(self, place: str) -> bool:
-        """The snapshot tells what a SELECT does not see, wherever that is in the log."""
-        return True
+        """The snapshot tells what a SELECT does not see, wherever that is in the log; a standby, what it has
+        replayed."""
+        with translated(self._config):
+            connection = self._open()
+            if not self._replays or standby.replayed(connection) >= Point.parse(place).lsn:
+                return True
+            if not standby.recovering(connection):
+                self.close()
+                raise standby.promoted(self._config)
+            return False
 
     def log_end(self) -> str:
         with translated(self._config):
-            return str(Lsn.parse(value(self._open(), "SELECT pg_current_wal_insert_lsn()::text")).end_of_record())
+            connection = self._open()
+            if self._replays and standby.recovering(connection):
+                return str(standby.seen(connection, self._config))
+            return str(Lsn.parse(value(connection, "SELECT pg_current_wal_insert_lsn()::text")).end_of_record())
 
     def close(self) -> None:
         if self._connection is not None:
@@ -169,6 +191,7 @@ class PostgresChunkReader:
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._config)
+            self._replays = standby.recovering(self._connection)
         return self._connection
 
     def _table(self, name: TableName) -> catalogue.CatalogueTable:
@@ -256,7 +279,7 @@ class PostgresChunkReader:
         limit: int | None,
         settings: str,
         ask: Callable[[HashQuery, str, str], str],
-    ) -> tuple[pa.RecordBatch, str]:
+    ) -> tuple[pa.RecordBatch, str | None]:
         """The rows of `answer` that a query of hashes gives, and its snapshot."""
         with translated(self._config):
             connection = self._open()
@@ -281,8 +304,8 @@ class PostgresChunkReader:
         select: Callable[[Sequence[Column]], sql.Composable],
         settings: str,
         filters: Sequence[Filter] = (),
-    ) -> tuple[str, list[Column], copy_out.Bytes]:
-        """The snapshot, the columns as they were in it, and the COPY of what is selected of them."""
+    ) -> tuple[str | None, list[Column], copy_out.Bytes]:
+        """The snapshot (None on a standby), the columns as they were in it, and the COPY of what is selected."""
         with translated(self._config), _refused(schema, filters):
             begin = sql.SQL(_BEGIN).format(
                 table=self._source(schema.table),
@@ -303,10 +326,12 @@ class PostgresChunkReader:
         columns: Sequence[Column],
         select: Callable[[Sequence[Column]], sql.Composable],
         begin: sql.Composable,
-    ) -> tuple[str, list[Column], copy_out.Bytes]:
+    ) -> tuple[str | None, list[Column], copy_out.Bytes]:
         connection = self._open()
         try:
-            ((snapshot, names, oids, typmods),) = rows(connection, begin)
+            ((snapshot, replays, names, oids, typmods),) = rows(connection, begin)
+            if replays != self._replays:  # a snapshot from before the promotion, or from after it: nobody can tell
+                raise standby.promoted(self._config)
             kinds = dict(zip(names or (), zip(oids or (), typmods or (), strict=True), strict=True))
             types = catalogue.type_names(connection, set(kinds.values()))
             now = _now(schema, columns, kinds, types, self._config.columns)
@@ -316,7 +341,7 @@ class PostgresChunkReader:
             self.close()  # whatever state it is in, the next chunk gets a new connection
             raise
         execute(connection, "COMMIT")
-        return str(snapshot), now, copied
+        return None if replays else str(snapshot), now, copied
 
 
 def _now(

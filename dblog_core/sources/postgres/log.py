@@ -18,7 +18,7 @@ from psycopg2.extras import ReplicationCursor
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceUnavailable
 from dblog_core.events import LogBatch
-from dblog_core.sources.postgres import slots, timelines
+from dblog_core.sources.postgres import slots, standby, timelines
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.connection import Connection, connect, session, translated
 from dblog_core.sources.postgres.copystream import CopyStream
@@ -73,11 +73,15 @@ class PostgresLog:
         self._nap = _NAPS[0]
         self._connection: Connection | None = None
         self._stream: CopyStream | None = None
+        self._replayed = False
 
-    def open(self, place: Point) -> PostgresLog:
-        """Starts the stream at the assembly's position, which is at `place`. Raises LogPositionLost or
-        SourceUnavailable."""
+    def open(self, place: Point, *, replays: bool = False) -> PostgresLog:
+        """Starts the stream at the assembly's position, which is at `place`; `replays`: of a standby alone. Raises
+        LogPositionLost or SourceUnavailable."""
         position = self._assembly.position
+        self._replayed = self._lookups.recovering()  # before we ask for its timeline, which a promotion changes
+        if replays and not self._replayed:
+            raise standby.promoted(self._config)
         with session(self._config) as connection:
             slots.slot_at(connection, self._config, position, self._line)
         connection = connect(self._config, replication=True, name=self._line.name)
@@ -152,6 +156,10 @@ class PostgresLog:
         return self._assembly.position > self._handed and now - self._last_batch >= _IDLE
 
     def _take(self, now: float) -> LogBatch:
+        """Of a standby only what it has replayed as one: the log after a promotion is on another timeline, which begins
+        once the server has ceased to say that it is in recovery."""
+        if self._replayed and not self._lookups.recovering():
+            raise standby.promoted(self._config)
         self._last_batch = now
         self._handed = self._assembly.position
         batch = self._decoder.take()

@@ -13,7 +13,7 @@ import psycopg2
 from dblog_core.alterations import Layout
 from dblog_core.config import SourceConfig
 from dblog_core.schema import Column, TableName
-from dblog_core.sources.postgres import catalogue, layouts
+from dblog_core.sources.postgres import catalogue, layouts, standby
 from dblog_core.sources.postgres.connection import Connection, connect, translated
 
 Answer = TypeVar("Answer")
@@ -41,6 +41,10 @@ class Lookups:
 
     def layout(self, oid: int, columns: Sequence[Column]) -> Layout | None:
         return self._ask(lambda connection: layouts.layout(connection, oid, columns))
+
+    def recovering(self) -> bool:
+        """Whether the server is a standby."""
+        return self._ask(standby.recovering)
 
     def close(self) -> None:
         if self._connection is not None:

@@ -11,6 +11,7 @@ from psycopg2 import sql
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.schema import TableName
+from dblog_core.sources.postgres import standby
 from dblog_core.sources.postgres.catalogue import CatalogueTable, find_table, signal_table, watermark_table
 from dblog_core.sources.postgres.connection import Connection, execute, rows
 from dblog_core.sources.postgres.watermarks import identifier
@@ -99,8 +100,13 @@ def ensure_publication(connection: Connection, config: SourceConfig, tables: Seq
             raise _not_ours(connection, config, needed) from error
 
 
+def where_made(connection: Connection) -> str:
+    """Of a standby: that the statement is for another server."""
+    return ": on the primary, which the standby follows" if standby.recovering(connection) else ""
+
+
 def _not_ours(connection: Connection, config: SourceConfig, needed: sql.Composed) -> SourceRefused:
-    who = "read_only is set" if config.read_only else f"user {config.user} may not change it"
+    who = f"read_only is set{where_made(connection)}" if config.read_only else f"user {config.user} may not change it"
     return SourceRefused(
         f"publication {config.publication} is missing or incomplete, and {who}",
         where=f"source {config.name}",

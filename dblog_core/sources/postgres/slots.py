@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 
@@ -9,16 +10,30 @@ import psycopg2.errors
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
+from dblog_core.sources.postgres import standby
 from dblog_core.sources.postgres.catalogue import FRESH_START
-from dblog_core.sources.postgres.connection import Connection, execute, rows, value
+from dblog_core.sources.postgres.connection import Connection, execute, rows
 from dblog_core.sources.postgres.position import Lsn
 
+log = logging.getLogger(__name__)
+
 _SLOT = """
-    SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status, 'lost'), two_phase
-    FROM pg_replication_slots WHERE slot_name = %s
+    SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status, 'lost'), two_phase,
+           coalesce(newer->>'invalidation_reason', CASE WHEN newer->>'conflicting' = 'true' THEN 'conflict' END, ''),
+           coalesce(newer->>'synced' = 'true' AND pg_is_in_recovery(), false)
+    FROM pg_replication_slots s CROSS JOIN LATERAL to_jsonb(s) AS newer WHERE slot_name = %s
 """
 _TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND application_name = %s"
 _CREATION_LIMIT = "30s"
+_WORD = "run SELECT pg_log_standby_snapshot() on the primary"
+_KEPT = "rows that it needed were removed: set hot_standby_feedback = on and a primary_slot_name on the standby"
+_REASONS = {
+    "rows_removed": _KEPT,
+    "conflict": f"its recovery had to; where {_KEPT}",
+    "wal_level_insufficient": "the primary's wal_level is not logical any more",
+    "wal_removed": "it needed more log than max_slot_wal_keep_size lets the server keep",
+    "idle_timeout": "nobody read it for idle_replication_slot_timeout",
+}
 _RELEASE_SECONDS, _LOOK = 5.0, 0.05
 _FAILOVER_SLOTS = 170_000
 
@@ -36,7 +51,8 @@ FIRST = Line()
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A row of pg_replication_slots; `confirmed` is None for a physical slot."""
+    """A row of pg_replication_slots; `confirmed` is None for a physical slot. `invalid`: why the server has invalidated
+    it, where it tells; `synced`: it follows that of the primary, and this server is a standby."""
 
     plugin: str | None
     database: str | None
@@ -44,6 +60,8 @@ class Slot:
     confirmed: Lsn | None
     wal_status: str
     two_phase: bool
+    invalid: str = ""
+    synced: bool = False
 
     @property
     def lost(self) -> bool:
@@ -55,8 +73,8 @@ def find_slot(connection: Connection, name: str) -> Slot | None:
     found = rows(connection, _SLOT, (name,))
     if not found:
         return None
-    plugin, database, pid, confirmed, status, two_phase = found[0]
-    return Slot(plugin, database, pid, Lsn.parse(confirmed) if confirmed else None, status, two_phase)
+    plugin, database, pid, confirmed, *rest = found[0]
+    return Slot(plugin, database, pid, Lsn.parse(confirmed) if confirmed else None, *rest)
 
 
 def ensure_slot(connection: Connection, config: SourceConfig) -> Slot:
@@ -83,7 +101,13 @@ def slot_at(connection: Connection, config: SourceConfig, position: Lsn, line: L
     if confirmed is None or confirmed > position:
         what = f"slot {config.slot} is confirmed up to {confirmed} and our last durable position is {position}"
         raise _lost(config, what, f"the changes between {position} and {confirmed}")
-    end = Lsn.parse(value(connection, "SELECT pg_current_wal_flush_lsn()::text"))
+    end = standby.end(connection)
+    if end < position and standby.recovering(connection):
+        raise SourceUnavailable(
+            f"the standby has replayed up to {end}, and our position is {position}",
+            where=_where(config),
+            fix="wait until it has caught up with its primary; it is tried again",
+        )
     if end < position:
         what = f"the server's log ends at {end}, before our position {position}: it was restored or failed over"
         raise _lost(config, what, "the changes since it took that turn")
@@ -120,17 +144,33 @@ def active(config: SourceConfig, pid: int | None) -> SourceUnavailable:
 def _create(connection: Connection, config: SourceConfig) -> None:
     # A new slot begins where no older transaction runs any more: one that never ends would let us wait for ever.
     execute(connection, f"SET statement_timeout = '{_CREATION_LIMIT}'")
+    replays = standby.recovering(connection)
+    if replays:
+        log.warning("slot %s is made on a standby, which waits for a word of its primary: %s", config.slot, _WORD)
     try:
-        execute(connection, _creation(connection), (config.slot, config.plugin))
+        execute(connection, _creation(connection, replays=replays), (config.slot, config.plugin))
     except psycopg2.errors.DuplicateObject:
         return  # a standby was faster
     except psycopg2.errors.QueryCanceled as error:
+        if replays:
+            raise SourceUnavailable(
+                f"slot {config.slot} could not be made within {_CREATION_LIMIT}: the standby's primary has not told "
+                "yet which transactions run, or older ones run still",
+                where=_where(config),
+                fix=f"it is tried again; to help, {_WORD}, and end its oldest transactions",
+            ) from error
         raise SourceUnavailable(
             f"slot {config.slot} could not be made within {_CREATION_LIMIT}: transactions that are older run still",
             where=_where(config),
             fix="it is tried again; to help, end the oldest of SELECT pid, xact_start, query FROM pg_stat_activity "
             "WHERE backend_xid IS NOT NULL ORDER BY xact_start, and commit or roll back what SELECT gid, prepared FROM "
             "pg_prepared_xacts shows",
+        ) from error
+    except psycopg2.errors.ObjectNotInPrerequisiteState as error:
+        raise SourceRefused(
+            f"slot {config.slot} cannot be made: {' '.join(str(error).split())}",
+            where=_where(config),
+            fix="ALTER SYSTEM SET wal_level = 'logical' on the server, on a standby's primary as well; then restart",
         ) from error
     except psycopg2.errors.UndefinedFile as error:
         raise SourceRefused(
@@ -140,9 +180,10 @@ def _create(connection: Connection, config: SourceConfig) -> None:
         execute(connection, "RESET statement_timeout")
 
 
-def _creation(connection: Connection) -> str:
-    """A slot that standbys keep, where the server can: for a failover, if its standbys are set up to."""
-    kept = ", failover => true" if connection.server_version >= _FAILOVER_SLOTS else ""
+def _creation(connection: Connection, *, replays: bool) -> str:
+    """A slot that standbys keep, where the server can: for a failover, if its standbys are set up to. What is made on
+    a standby, no other one keeps."""
+    kept = ", failover => true" if connection.server_version >= _FAILOVER_SLOTS and not replays else ""
     return f"SELECT pg_create_logical_replication_slot(%s, %s{kept})"
 
 
@@ -162,8 +203,15 @@ def fitting(slot: Slot, config: SourceConfig) -> Slot:
             "what another plugin would have sent since the last durable position",
         )
     if slot.lost:
-        raise _lost(
-            config, f"the server has invalidated slot {config.slot}", "every change since the last durable position"
+        message, why = f"the server has invalidated slot {config.slot}", _REASONS.get(slot.invalid, slot.invalid)
+        raise _lost(config, f"{message} ({why})" if why else message, "every change since the last durable position")
+    if slot.synced:
+        raise SourceUnavailable(
+            f"slot {config.slot} is kept in step with that of the primary, and cannot be read before this standby is"
+            " promoted",
+            where=_where(config),
+            fix="wait for the promotion: it is tried again; until then name the primary in host; to read a standby with"
+            " read_only = true, give it another slot",
         )
     if slot.two_phase:
         raise SourceRefused(

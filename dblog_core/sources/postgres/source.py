@@ -14,7 +14,17 @@ from dblog_core.identities import entry
 from dblog_core.interfaces import Json, Problem, Strain
 from dblog_core.places import Place
 from dblog_core.schema import TableSchema
-from dblog_core.sources.postgres import binary_values, catalogue, check, publication, slots, stamps, starts, timelines
+from dblog_core.sources.postgres import (
+    binary_values,
+    catalogue,
+    check,
+    publication,
+    slots,
+    stamps,
+    standby,
+    starts,
+    timelines,
+)
 from dblog_core.sources.postgres import strain as load
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
@@ -44,6 +54,7 @@ class PostgresSource:
         self._config = config
         self._forms = Forms()  # outlives a log: what one has met, the next one knows
         self._line = Line()
+        self._replays = False  # as `horizon` has told: whether visibility follows the log's order
 
     def check(self) -> list[Problem]:
         return check.problems(self._config)
@@ -51,6 +62,7 @@ class PostgresSource:
     def prepare(self) -> None:
         """Watermark table, publication (pgoutput) and slot, in this order: a slot does not see an older publication."""
         with session(self._config) as connection:
+            standby.require(connection, self._config)
             # A synchronous standby that is away must not keep a first capture waiting for its own small commits.
             execute(connection, "SET synchronous_commit = local")
             if not self._config.read_only:
@@ -78,9 +90,10 @@ class PostgresSource:
         return frozenset([*roots, *(entry(names[p.root], p.root, p.oid, brought=p.brought) for p in parts)])
 
     def current_position(self) -> str:
-        """The end of the flushed log. A commit with synchronous_commit off counts once the server has flushed it."""
+        """The end of the flushed log, on a standby of what is replayed. A commit with synchronous_commit off counts
+        once the server has flushed it."""
         with session(self._config) as connection:
-            return str(starts.end(connection))
+            return str(standby.end(connection))
 
     def start_position(self) -> str:
         with session(self._config) as connection:
@@ -119,9 +132,8 @@ class PostgresSource:
         assembly = Assembly(place.lsn, skip=skip)
         lookups = Lookups(self._config)
         try:
-            return PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups, self._line).open(
-                place
-            )
+            log = PostgresLog(self._config, self._decoder(assembly, lookups), assembly, lookups, self._line)
+            return log.open(place, replays=self._replays)
         except BaseException:
             lookups.close()
             raise
@@ -135,14 +147,19 @@ class PostgresSource:
     def strain(self) -> Strain:
         return load.strain(self._config)
 
-    def horizon(self) -> str:
+    def horizon(self) -> str | None:
         """`pg_current_snapshot()`, with every transaction that has begun below its xmax.
 
         The server's own xmax is one after the newest transaction that has *ended*: one whose commit is in the log and
         not visible yet may lie above it. Its lock tells of it. Locks are read first: whoever has none by then has
         ended, so that the snapshot sees it, or has not come to its commit.
+
+        None on a standby, where visibility follows the log's order.
         """
         with session(self._config) as connection:
+            self._replays = standby.recovering(connection)
+            if self._replays:
+                return None
             begun = [int(row[0]) for row in rows(connection, _BEGUN)]
             return widened(str(value(connection, "SELECT pg_current_snapshot()::text")), begun)
 

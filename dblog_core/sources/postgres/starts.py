@@ -14,7 +14,7 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import LogStream
 from dblog_core.places import Form, Place
-from dblog_core.sources.postgres import catalogue, publication, slots
+from dblog_core.sources.postgres import catalogue, publication, slots, standby
 from dblog_core.sources.postgres.connection import Connection, session, value
 from dblog_core.sources.postgres.identity import usable
 from dblog_core.sources.postgres.position import Lsn, Point
@@ -30,7 +30,7 @@ def begin(config: SourceConfig, place: Place, open_log: OpenLog) -> Lsn:
     with session(config) as connection:
         first = _confirmed(connection, config)
         _shown(connection, config)
-        last, now = end(connection), time(connection)
+        last, now = standby.end(connection), time(connection)
     if place.form is Form.EARLIEST:
         return first
     if place.form is Form.TIME:
@@ -41,11 +41,6 @@ def begin(config: SourceConfig, place: Place, open_log: OpenLog) -> Lsn:
     if not first <= wanted <= last:
         raise _refused(config, f"slot {config.slot} has the log from {first} to {last}, not {place}")
     return wanted
-
-
-def end(connection: Connection) -> Lsn:
-    """The end of the flushed log."""
-    return Lsn.parse(value(connection, "SELECT pg_current_wal_flush_lsn()::text"))
 
 
 def time(connection: Connection) -> int:

@@ -1,0 +1,107 @@
+"""Hot standbys: what their SELECTs see, where their log ends for them, and what a capture needs to decode there.
+
+A standby shows commits in the order of the log, since one process replays them one by one, and decodes only what it has
+replayed. Its `pg_current_snapshot()` is of no use: it names no running transactions, so that those which it has begun
+to replay would count as seen. So a chunk of a standby has no snapshot, and what it sees follows the log's order
+(theory in `dblog_core/window.py`).
+"""
+
+from __future__ import annotations
+
+import time
+
+from dblog_core.config import SourceConfig
+from dblog_core.errors import SourceRefused, SourceUnavailable
+from dblog_core.sources.postgres.connection import Connection, rows, value
+from dblog_core.sources.postgres.position import Lsn
+
+DECODES = 160_000
+"""The first version whose standbys decode."""
+
+_PAUSES = (0.001, 0.02)  # seconds between two looks at what is replayed, least and most
+_SOON, _LATEST = 1.0, 20.0  # seconds in which replay is to move on: where there is another end to name, and where not
+
+
+def recovering(connection: Connection) -> bool:
+    """Whether the server is a standby."""
+    return bool(value(connection, "SELECT pg_is_in_recovery()"))
+
+
+def end(connection: Connection) -> Lsn:
+    """The end of the log that can be read: flushed, or on a standby replayed."""
+    query = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END"
+    return Lsn.parse(value(connection, f"{query}::text"))
+
+
+def replayed(connection: Connection) -> Lsn:
+    """A SELECT from now on sees every commit whose record ends here, or before."""
+    return Lsn.parse(value(connection, "SELECT pg_last_wal_replay_lsn()::text"))
+
+
+def seen(connection: Connection, config: SourceConfig) -> Lsn:
+    """A place after every commit that a SELECT before this call can have seen. Raises SourceUnavailable.
+
+    A commit shows while its record is being replayed, and `pg_last_wal_replay_lsn()` moves when that is done. One
+    record at most is being replayed. So the next place that replay comes to is one. Where replay stands still, nothing
+    is being replayed if all that was received is; for what is received by a stream is replayed up to there, and a
+    standby that replays from an archive has no WAL receiver. Whether there is one is asked first, and what is replayed
+    last: a record that came from an archive before the receiver was started is done by then.
+    """
+    first, began, pause = replayed(connection), time.monotonic(), _PAUSES[0]
+    while True:
+        receiving = bool(rows(connection, "SELECT pid FROM pg_stat_wal_receiver WHERE pid IS NOT NULL"))
+        received = value(connection, "SELECT pg_last_wal_receive_lsn()::text")
+        upto = Lsn.parse(received) if receiving and received else None
+        now = replayed(connection)
+        if now != first or (upto is not None and upto <= now):
+            return now
+        if not recovering(connection):
+            raise promoted(config)
+        waited = time.monotonic() - began
+        if upto is not None and waited >= _SOON:
+            return upto
+        if waited >= _LATEST:
+            raise SourceUnavailable(
+                f"the standby has no WAL receiver, and has stood at {now} for {_LATEST:.0f} s: where the log ends that"
+                " a SELECT has seen, nobody can tell",
+                where=_where(config),
+                fix="let it stream from its primary (primary_conninfo), or wait until its archive has more; it is tried"
+                " again",
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _PAUSES[1])
+
+
+def promoted(config: SourceConfig) -> SourceUnavailable:
+    """The error that ends whatever went by a standby's rules."""
+    return SourceUnavailable(
+        "the standby was promoted: what it shows does not follow the log's order any more",
+        where=_where(config),
+        fix="none: it goes on with the new primary by itself, from its slot and on its new timeline",
+    )
+
+
+def refusal(connection: Connection, config: SourceConfig) -> tuple[str, str] | None:
+    """Why a capture cannot read this standby's log, with the fix; None if it can."""
+    if not config.read_only:
+        return (
+            "the server is a standby and cannot be written",
+            "set read_only = true in [source], or name the primary in host",
+        )
+    if connection.server_version < DECODES:
+        return (
+            f"the server is a standby of version {connection.server_version // 10000}, which cannot send its log:"
+            " version 16 is the first that can",
+            "name the primary in host, and the standby in read_replica: then chunks are read there",
+        )
+    return None
+
+
+def require(connection: Connection, config: SourceConfig) -> None:
+    """Raises SourceRefused for a standby that a capture cannot read."""
+    if recovering(connection) and (found := refusal(connection, config)) is not None:
+        raise SourceRefused(found[0], where=_where(config), fix=found[1])
+
+
+def _where(config: SourceConfig) -> str:
+    return f"source {config.name} ({config.host}:{config.port})"

@@ -1,0 +1,326 @@
+"""Hot standbys of PostgreSQL as sources: their log is decoded there, chunks are read there, the primary is written."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+
+from dblog_core import control, dump, requests, wiring
+from dblog_core.config import Config
+from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
+from dblog_core.local.postgres import PostgresServer
+from dblog_core.requests import DumpRequest
+from dblog_core.schema import TableName
+from dblog_core.sources.postgres.position import Lsn, Point
+from dblog_core.verify import reading
+from tests.fix_servers import Database, drop, new, newest_programs, standby_of
+from tests.integration.test_read_only import CHUNK, ROWS, SECONDS, capturing, config_of, dumped, rows_of
+from tests.integration.test_verify import Plainly
+from tests.integration.test_visibility import wait_until
+from tests.read_only import forget, reader_of
+
+pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(180)]
+
+QUIET = "public.quiet"
+
+
+@pytest.fixture
+def primary(newest_postgres: PostgresServer) -> Iterator[Database]:
+    """A database with a table of ROWS rows."""
+    database = new(newest_postgres, f"t_standby_{time.monotonic_ns() % 10**9}")
+    filled(database)
+    yield database
+    drop(database)
+
+
+def filled(database: Database) -> None:
+    database.execute(
+        "CREATE TABLE quiet (id int PRIMARY KEY, v int NOT NULL)",
+        f"INSERT INTO quiet SELECT n, n % 7 FROM generate_series(0, {ROWS - 1}) n",
+    )
+
+
+@pytest.fixture
+def standby(primary: Database, newest_standby: PostgresServer) -> Iterator[Database]:
+    """`primary` as its standby has it, by a user that may read and nothing else."""
+    found = reader_of(primary, slot=False)
+    caught_up(primary, newest_standby)
+    yield replace(found, server=newest_standby)
+    for server in (newest_standby, primary.server):
+        of_it = f"FROM pg_replication_slots WHERE database = '{primary.name}'"
+        server.execute(f"SELECT pg_drop_replication_slot(slot_name) {of_it}")
+    forget(found)
+
+
+@pytest.fixture
+def config(standby: Database, tmp_path: Path) -> Config:
+    return config_of(standby, tmp_path)
+
+
+def caught_up(primary: Database, standby: PostgresServer) -> None:
+    """The standby has replayed what the primary has committed by now."""
+    ((end,),) = primary.query("SELECT pg_current_wal_flush_lsn()::text")
+    with closing(standby.connect()) as connection, connection.cursor() as cursor:
+
+        def replayed() -> bool:
+            cursor.execute("SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", (end,))
+            return bool(cursor.fetchone()[0])
+
+        wait_until(replayed, "the standby has caught up")
+
+
+@contextmanager
+def telling(primary: Database) -> Iterator[None]:
+    """The primary tells its standbys again and again which transactions run: a slot that is made there waits for it."""
+    stop = threading.Event()
+
+    def tell() -> None:
+        while not stop.wait(0.2):
+            primary.execute("SELECT pg_log_standby_snapshot()")
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=30)
+
+
+@contextmanager
+def captured(config: Config, primary: Database) -> Iterator[None]:
+    with telling(primary):
+        wiring.open_source(config.source).prepare()
+    with capturing(config):
+        yield
+
+
+@contextmanager
+def writing(primary: Database) -> Iterator[None]:
+    """Transactions that touch a row early and commit late, over those of others that are short."""
+    stop, faults = threading.Event(), list[BaseException]()
+
+    def write(number: int) -> None:
+        try:
+            with closing(primary.connect()) as connection, connection.cursor() as cursor:
+                connection.autocommit = False
+                turn = 0
+                while not stop.is_set():
+                    turn += 1
+                    key = (turn * 37 + number * 331) % ROWS
+                    cursor.execute("UPDATE quiet SET v = v + 10 WHERE id = %s", (key,))
+                    if turn % 5 == 0:
+                        cursor.execute("DELETE FROM quiet WHERE id = %s", ((key + 1) % ROWS,))
+                    if turn % 7 == 0:
+                        cursor.execute("INSERT INTO quiet VALUES (%s, 1) ON CONFLICT DO NOTHING", ((key + 3) % ROWS,))
+                    stop.wait(0.03 if number else 0)
+                    try:
+                        connection.commit()
+                    except psycopg2.errors.DeadlockDetected:
+                        connection.rollback()
+        except psycopg2.errors.DeadlockDetected:
+            write(number)
+        except BaseException as error:  # noqa: BLE001 - shown by the test's own thread
+            faults.append(error)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(timeout=30)
+    assert not faults, faults
+
+
+def source_rows(database: Database) -> dict[int, Any]:
+    return {key: {"id": key, "v": v} for key, v in database.query("SELECT id, v FROM quiet")}
+
+
+def test_an_idle_standby_is_dumped_in_a_hundred_chunks_without_waiting_for_its_primary(
+    primary: Database, config: Config
+) -> None:
+    assert [p for p in wiring.open_source(config.source).check() if p.fatal] == []
+    with captured(config, primary):
+        began = time.monotonic()
+        status = dumped(config, tables=(QUIET,))
+        took = time.monotonic() - began
+    assert status.chunks >= ROWS / CHUNK and took < SECONDS, (status.chunks, took)
+    assert rows_of(config, QUIET) == source_rows(primary)
+
+
+def test_a_standby_under_the_writes_of_its_primary_is_dumped_and_verified_as_it_is(
+    primary: Database, standby: Database, config: Config, verify_plainly: Plainly, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "WINDOW_ROWS", 100)
+    verify, lake = verify_plainly(config)
+    with captured(config, primary):
+        with writing(primary):
+            for _ in range(2):
+                assert dumped(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
+            found = verify(config)
+            assert found.equal, found.to_json()
+            assert lake.asked
+        caught_up(primary, standby.server)
+        wait_until(lambda: rows_of(config, QUIET) == source_rows(primary), "all is staged", 30)
+
+
+def test_a_chunk_of_a_standby_has_no_snapshot_since_that_would_see_what_is_half_replayed(
+    primary: Database, standby: Database, config: Config
+) -> None:
+    """What the server says of it is asked too: where it once tells the truth, this may become simpler."""
+    with closing(primary.connect()) as connection, connection.cursor() as cursor:
+        connection.autocommit = False
+        cursor.execute("UPDATE quiet SET v = 500 WHERE id = 3")
+        cursor.execute("SELECT pg_current_xact_id()::text")
+        running = int(cursor.fetchone()[0])
+        primary.execute("UPDATE quiet SET v = 600 WHERE id = 4")
+        caught_up(primary, standby.server)
+        ((told,),) = standby.query("SELECT pg_current_snapshot()::text")
+        first, end, names = str(told).split(":")
+        assert int(first) <= running < int(end) and names == "", "the standby does not name it"
+        with closing(wiring.open_source(config.source).open_reader()) as reader:
+            schema = reader.schema(TableName.parse(QUIET))
+            found = reader.read_keys(schema, [(3,), (4,)])
+            assert found.rows.column("v").to_pylist() == [3, 600] and found.snapshot is None
+            assert reader.range_hash(schema, after=None, upto=None, limit=10).snapshot is None
+        connection.rollback()
+
+
+def test_the_logs_end_lies_behind_a_commit_that_shows_before_it_is_wholly_replayed(
+    primary: Database, standby: Database, config: Config
+) -> None:
+    """A commit that drops tables shows, and then their files go: the standby counts it as replayed after that."""
+    early = 0
+    with (
+        closing(wiring.open_source(config.source).open_reader()) as reader,
+        closing(primary.connect()) as writer,
+        closing(standby.connect()) as looker,
+    ):
+        schema, connection = reader.schema(TableName.parse(QUIET)), writer
+        for turn in range(5):
+            names = [f"gone_{number}" for number in range(300)]
+            with connection.cursor() as cursor, looker.cursor() as look:
+                cursor.execute("; ".join(f"CREATE TABLE {name} (id int)" for name in names))
+                cursor.execute(f"BEGIN; UPDATE quiet SET v = {1000 + turn} WHERE id = 3")
+                cursor.execute(f"DROP TABLE {', '.join(names)}; COMMIT")
+                cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
+                committed = Lsn.parse(cursor.fetchone()[0]).end_of_record()
+                while reader.read_keys(schema, [(3,)]).rows.column("v").to_pylist() != [1000 + turn]:
+                    continue
+                look.execute("SELECT pg_last_wal_replay_lsn()::text")
+                early += Lsn.parse(look.fetchone()[0]) < committed
+                assert Lsn.parse(reader.log_end()) >= committed
+    assert early, "the standby never showed what it had not counted: the test tells nothing"
+
+
+def test_a_slot_on_a_standby_waits_for_its_primary_and_says_so(
+    primary: Database, config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("dblog_core.sources.postgres.slots._CREATION_LIMIT", "300ms")
+    source = wiring.open_source(config.source)
+    with closing(primary.connect()) as connection, connection.cursor() as cursor:
+        connection.autocommit = False
+        cursor.execute("UPDATE quiet SET v = 500 WHERE id = 3")  # what runs keeps a slot from being made, too
+        with caplog.at_level(logging.WARNING), pytest.raises(SourceUnavailable, match="has not told") as refused:
+            source.prepare()
+        connection.rollback()
+    assert "pg_log_standby_snapshot" in refused.value.fix and "pg_log_standby_snapshot" in caplog.text
+
+
+def test_check_says_what_a_standby_lacks_and_who_mends_it(primary: Database, standby: Database, config: Config) -> None:
+    def found(**changed: Any) -> str:
+        source = wiring.open_source(config.source.model_copy(update=changed))
+        return "\n".join(f"{p.what} -> {p.fix}" for p in source.check())
+
+    assert "read_only = true" in found(read_only=False)
+    with pytest.raises(SourceRefused, match="is a standby"):
+        wiring.open_source(config.source.model_copy(update={"read_only": False})).prepare()
+    assert "on the primary" in found(publication="another")
+    assert "hot_standby_feedback" not in found()
+    standby.server.options = {}
+    standby.server.stop()
+    standby.server.start()
+    try:
+        assert "hot_standby_feedback = on" in found()
+    finally:
+        standby.server.options = {"hot_standby_feedback": "on"}
+        standby.server.stop()
+        standby.server.start()
+
+
+def test_a_slot_that_recovery_had_to_invalidate_is_lost_with_its_reason(
+    primary: Database, standby: Database, config: Config
+) -> None:
+    source = wiring.open_source(config.source)
+    with telling(primary):
+        source.prepare()
+    position = source.start_position()
+    standby.server.options = {}
+    standby.server.stop()
+    standby.server.start()
+    try:
+        primary.execute("CREATE TABLE gone (id int)", "DROP TABLE gone", "VACUUM pg_class", "VACUUM pg_attribute")
+        caught_up(primary, standby.server)
+        with pytest.raises(LogPositionLost, match="rows that it needed were removed: set hot_standby_feedback"):
+            source.open_log(position)
+    finally:
+        standby.server.options = {"hot_standby_feedback": "on"}
+        standby.server.stop()
+        standby.server.start()
+
+
+@pytest.fixture
+def pair(server_root: Path) -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    """A primary and its standby, both for one test: it promotes."""
+    first = PostgresServer(server_root / "promoted-primary", programs=newest_programs())
+    second = standby_of(first, server_root / "promoted-standby", programs=newest_programs())
+    first.start()
+    try:
+        second.start()
+        yield first, second
+    finally:
+        second.kill()
+        first.kill()
+
+
+def test_a_standby_that_is_promoted_under_the_capture_goes_on_on_its_new_timeline(
+    pair: tuple[PostgresServer, PostgresServer], tmp_path: Path
+) -> None:
+    """Its slot is its own; a dump goes on over the promotion, and what is written afterwards is of another timeline."""
+    first = new(pair[0], "shop")
+    filled(first)
+    reader = reader_of(first, slot=False)
+    caught_up(first, pair[1])
+    second = replace(reader, server=pair[1])
+    config = config_of(second, tmp_path)
+    with captured(config, first):
+        first.execute("UPDATE quiet SET v = 100 WHERE id = 3")
+        dump_id = requests.submit(config, DumpRequest(tables=(QUIET,), delay=0.02))
+        stop = threading.Event()
+        worker = threading.Thread(target=dump.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
+        worker.start()
+        try:
+            with closing(wiring.open_state(config)) as state:
+                wait_until(lambda: control.dump(state, dump_id).chunks >= 20, "20 chunks", 60)
+                pair[0].kill()
+                second.server.promote()
+                second.execute("UPDATE quiet SET v = 200 WHERE id = 4", "DELETE FROM quiet WHERE id = 990")
+                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done", 60)
+                wait_until(lambda: rows_of(config, QUIET) == source_rows(second), "the log goes on", 30)
+        finally:
+            stop.set()
+            worker.join(timeout=60)
+    head = wiring.open_staging(config).head()
+    assert head is not None and Point.parse(head.position).timeline == 2
