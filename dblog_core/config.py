@@ -68,6 +68,13 @@ def _as_text(value: Any) -> Any:
     return value.isoformat() if isinstance(value, dt.datetime) else value
 
 
+def _host_of(place: Any) -> str:
+    """The host of HOST or HOST:PORT; one of IPv6 stands in brackets."""
+    if not isinstance(place, str):
+        return ""
+    return place[1:].partition("]")[0] if place.startswith("[") else place.partition(":")[0]
+
+
 class ColumnRules(Section):
     """What happens to columns before staging, in log and dump alike."""
 
@@ -114,6 +121,11 @@ class SourceConfig(Section):
         default=False,
         description="true: nothing is ever written to the source; windows of dumps are announced in the state store",
     )
+    read_replica: str | None = Field(
+        default=None,
+        pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(:[0-9]{1,5})?$",
+        description="PostgreSQL: HOST or HOST:PORT of a hot standby of the server, which chunks are read from",
+    )
     slot: str = Field(
         default="",
         pattern=r"^[a-z0-9_]{1,63}$",
@@ -157,8 +169,18 @@ class SourceConfig(Section):
         schema = "public" if kind == "postgres" else data.get("database") or "dblog"
         data.setdefault("watermark_table", f"{schema}.dblog_watermark")
         if data.get("tls") is None and not data.get("airflow_connection"):
-            data["tls"] = "off" if data.get("host", "127.0.0.1") in LOOPBACK else "verify-full"
+            hosts = [data.get("host", "127.0.0.1"), _host_of(data.get("read_replica")) or "127.0.0.1"]
+            data["tls"] = "off" if all(host in LOOPBACK for host in hosts) else "verify-full"
         return data
+
+    @property
+    def replica(self) -> SourceConfig | None:
+        """The same source on the server that chunks are read from, where that is another one."""
+        if self.read_replica is None:
+            return None
+        host = _host_of(self.read_replica)
+        port = self.read_replica.removeprefix("[").removeprefix(host).removeprefix("]").removeprefix(":")
+        return self.model_copy(update={"host": host, "port": int(port or self.port), "read_replica": None})
 
     @property
     def start_place(self) -> LogPlace:

@@ -40,7 +40,7 @@ _OWN_TABLES: dict[Place, int] = {
     ("lake", "tables"): 3,
     ("spark", "conf"): 2,
 }
-_POSTGRES_ONLY = ("slot", "publication", "plugin")
+_POSTGRES_ONLY = ("slot", "publication", "plugin", "read_replica")
 _MYSQL_ONLY = ("server_id", "zero_dates")
 _S3_PATH = re.compile(r"^s3://[a-z0-9][a-z0-9.-]+(/|$)")
 _IN_CONNECTION = ("host", "port", "user", "password")

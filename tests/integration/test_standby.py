@@ -20,6 +20,7 @@ from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.requests import DumpRequest
 from dblog_core.schema import TableName
+from dblog_core.sources.postgres import standby as standby_module
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.verify import reading
 from tests.fix_servers import Database, drop, new, newest_programs, standby_of
@@ -279,6 +280,108 @@ def test_a_slot_that_recovery_had_to_invalidate_is_lost_with_its_reason(
         standby.server.options = {"hot_standby_feedback": "on"}
         standby.server.stop()
         standby.server.start()
+
+
+@pytest.fixture(scope="session")
+def replica(postgres: PostgresServer, server_root: Path) -> Iterator[PostgresServer]:
+    """A hot standby of a version that does not decode there."""
+    server = standby_of(postgres, server_root / "older-standby")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def older(postgres: PostgresServer) -> Iterator[Database]:
+    database = new(postgres, f"t_replica_{time.monotonic_ns() % 10**9}")
+    filled(database)
+    yield database
+    drop(database)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_chunks_come_from_a_standby_and_the_log_from_its_primary(
+    older: Database,
+    replica: PostgresServer,
+    tmp_path: Path,
+    verify_plainly: Plainly,
+    monkeypatch: pytest.MonkeyPatch,
+    read_only: bool,
+) -> None:
+    monkeypatch.setattr(reading, "WINDOW_ROWS", 100)
+    place = f"{replica.host}:{replica.port}"
+    config = config_of(older, tmp_path, read_only=read_only, read_replica=place)
+    verify, lake = verify_plainly(config)
+    assert [p for p in wiring.open_source(config.source).check() if p.fatal] == []
+    before = _scans(replica, older)
+    with capturing(config):
+        with writing(older):
+            for _ in range(2):
+                assert dumped(config, tables=(QUIET,), chunk_size=20, workers=2).chunks >= ROWS / 2 / 20
+            found = verify(config)
+            assert found.equal, found.to_json()
+            assert lake.asked
+        wait_until(lambda: rows_of(config, QUIET) == source_rows(older), "all is staged", 30)
+    assert _scans(replica, older) > before, "the standby was read"
+
+
+def _scans(server: PostgresServer, database: Database) -> int:
+    """How often the table was read on the server."""
+
+    ((count,),) = replace(database, server=server).query(
+        "SELECT coalesce(sum(idx_scan + seq_scan), 0)::int FROM pg_stat_user_tables WHERE relname = 'quiet'"
+    )
+    return int(count)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_chunk_waits_until_its_standby_has_replayed_what_lies_before_its_window(
+    older: Database,
+    replica: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    read_only: bool,
+) -> None:
+    """The standby stands still in the middle of a dump while the log goes on: what a SELECT would see there is old."""
+    monkeypatch.setattr(standby_module, "SAID", 0.2)
+    config = config_of(older, tmp_path, read_only=read_only, read_replica=f"{replica.host}:{replica.port}")
+    with capturing(config):
+        dump_id = requests.submit(config, DumpRequest(tables=(QUIET,), delay=0.02))
+        stop = threading.Event()
+        worker = threading.Thread(target=dump.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
+        with closing(wiring.open_state(config)) as state, caplog.at_level(logging.WARNING):
+            worker.start()
+            try:
+                wait_until(lambda: control.dump(state, dump_id).chunks >= 5, "5 chunks", 60)
+                replica.execute("SELECT pg_wal_replay_pause()")
+                older.execute("UPDATE quiet SET v = v + 1000")
+                wait_until(lambda: " yet: it stands at " in caplog.text, "it waits, and says so", 60)
+                replica.execute("SELECT pg_wal_replay_resume()")
+                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done", 60)
+            finally:
+                replica.execute("SELECT pg_wal_replay_resume()")
+                stop.set()
+                worker.join(timeout=60)
+        wait_until(lambda: rows_of(config, QUIET) == source_rows(older), "all is staged", 30)
+
+
+def test_a_server_that_is_no_standby_of_the_primary_is_refused(
+    older: Database, replica: PostgresServer, newest_standby: PostgresServer, tmp_path: Path
+) -> None:
+    def found(server: PostgresServer, host: Database = older, **more: Any) -> str:
+        config = config_of(
+            host, tmp_path, **{"read_only": False, "read_replica": f"{server.host}:{server.port}", **more}
+        )
+        return "\n".join(f"{p.what} -> {p.fix}" for p in wiring.open_source(config.source).check() if p.fatal)
+
+    assert found(replica) == ""
+    assert "is no standby -> name a hot standby" in found(older.server)
+    as_its_own = {"user": newest_standby.admin.user, "password": newest_standby.admin.password, "database": "postgres"}
+    assert "cannot send its log" in found(replica, replace(older, server=replica), read_only=True)
+    config = config_of(older, tmp_path, **as_its_own).source.model_copy(update={"port": newest_standby.port})
+    with closing(newest_standby.connect()) as connection, pytest.raises(SourceRefused, match="of database system"):
+        standby_module.follow(connection, config, config_of(older, tmp_path).source)
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ class Rules:
     select_unopened: bool = False
     open_answered: bool = False
     visible_unawaited: bool = False
+    standbys_snapshot: bool = False
     end_unawaited: bool = False
     end_early: bool = False
     close_at_end: bool = False

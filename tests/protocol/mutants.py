@@ -305,6 +305,19 @@ MUTANTS = [
         Rules(open_answered=True),
     ),
     Mutant("a SELECT that may not see what is read", announced(LOG_ORDER, PUT), Rules(visible_unawaited=True)),
+    Mutant(
+        "a standby that has not replayed so far", world(ANY_ORDER, PUT, standby=True), Rules(visible_unawaited=True)
+    ),
+    Mutant(
+        "a standby that has not replayed what is read",
+        announced(ANY_ORDER, PUT, standby=True),
+        Rules(visible_unawaited=True),
+    ),
+    Mutant(
+        "a standby's snapshot believed",
+        world(ANY_ORDER, PUT, OTHER, standby=True),
+        Rules(standbys_snapshot=True),
+    ),
     Mutant("the second position not awaited", announced(ATOMIC, PUT), Rules(end_unawaited=True)),
     Mutant("a second position before what was seen", announced(LOG_ORDER, PUT), Rules(end_early=True)),
     Mutant("a window closed early, at its second position", announced(ATOMIC, PUT), Rules(close_at_end=True)),

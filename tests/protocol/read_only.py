@@ -68,7 +68,8 @@ class ReadOnlyWorld(World):
 
     def _has_read(self, worker: Worker) -> None:
         if (found := self._window(self._mark(worker, worker.ordinal))) is not None:
-            self._put(replace(found, end=len(self.log) - self.rules.end_early))
+            end = self.replayed if self.scenario.standby else len(self.log)
+            self._put(replace(found, end=end - self.rules.end_early))
 
     def _window(self, mark: Mark) -> Announced | None:
         return next((found for found in self.windows if found.mark == mark), None)

@@ -140,10 +140,30 @@ def announced_snapshots() -> Iterator[Scenario]:
     yield read_only(Scenario("opened late", any_order, (PUT,), tasks=WHOLE, opened_late=True))
 
 
+def standbys() -> Iterator[Scenario]:
+    """The log from a primary, where commits become visible in any order, and chunks from its standby, with watermarks
+    and with windows that are announced. A standby that decodes for itself is a world of log order."""
+    any_order = Visible.ANY_ORDER
+    for name, world in {
+        "updates": Scenario("", any_order, (PART, BOTH), tasks=WHOLE),
+        "two chunks": Scenario("", any_order, (BOTH,), tasks=IN_TURN),
+        "a key change": Scenario("", any_order, (MOVE, PUT), tasks=WHOLE),
+        "truncate": Scenario("", any_order, (TRUNCATE, PUT), tasks=WHOLE),
+        "alter": Scenario("", any_order, (ALTER_AND_PUT,), tasks=WHOLE),
+        "horizon": Scenario("", any_order, (PUT, OTHER), tasks=WHOLE, horizons=1),
+        "crash": Scenario("", any_order, (PUT,), tasks=WHOLE, capture_crashes=1),
+        "opened late": Scenario("", any_order, (PUT,), tasks=WHOLE, opened_late=True),
+        "ghosts": Scenario("", any_order, (REBORN,), tasks=WHOLE, merges=1, ghosts=(9,)),
+    }.items():
+        named = replace(world, name=f"chunks of a standby, {name}", standby=True)
+        yield from (named, read_only(named))
+
+
 def scenarios() -> list[Scenario]:
     of_each = (windows, faults, changes_of_shape, keys, ghosts, announced)
     return [
         *(s for visible in Visible for of in of_each for s in of(visible)),
         *snapshots(),
         *announced_snapshots(),
+        *standbys(),
     ]

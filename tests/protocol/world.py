@@ -32,7 +32,7 @@ class Scenario:
     beginning; `ghosts`: keys that the lake alone has. `publish`: 0 if every entry is published at once, otherwise how
     many times all that is read may be published before the end. Faults, horizons and merges are numbers of times.
     `opened_late`: the log is opened at any time, without what was logged before. `read_only`: windows are announced
-    (`read_only.py`).
+    (`read_only.py`). `standby`: chunks are read there, where commits show in the order of the log.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Scenario:
     merges: int = 0
     opened_late: bool = False
     read_only: bool = False
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class World:
     merged: int = 0
     acknowledged: int = 0
     old_rows: Chunk | None = None
+    replayed: int = 0
     cache: dict[tuple[int, ...], tuple[Rows, int]] = field(default_factory=dict)
 
     @classmethod
@@ -127,7 +129,7 @@ class World:
         return (
             self.budget, self.workers, self.attempts, self.lake.frozen(), self.log, self.visible, self.staged,
             self.capture and self.capture.frozen(), self.zombie, self.horizon, self.horizon_at, self.merged,
-            self.acknowledged, self.old_rows,
+            self.acknowledged, self.old_rows, self.replayed,
         )  # fmt: skip
 
     def copy(self, **spent: int) -> World:
@@ -162,9 +164,20 @@ class World:
         return f"{min(running, default=end)}:{end}:{','.join(map(str, running))}"
 
     def _select(self, keys: tuple[int, ...]) -> Chunk:
-        rows, shape = self._rows(number for number in self._scripts(self.log) if number in self.visible)
+        seen = self._scripts(self.log[: self.replayed])
+        if not self.scenario.standby:
+            seen = [number for number in self._scripts(self.log) if number in self.visible]
+        rows, shape = self._rows(seen)
         absent = tuple(key for key in keys if key not in rows) if self.scenario.listed else ()
-        return Chunk(tuple((key, rows[key]) for key in keys if key in rows), absent, self._snapshot(), shape)
+        snapshot = self._standbys() if self.scenario.standby else self._snapshot()
+        return Chunk(tuple((key, rows[key]) for key in keys if key in rows), absent, snapshot, shape)
+
+    def _standbys(self) -> str | None:
+        """What comes with a chunk of a standby: nothing; believed, a snapshot that names nobody who runs."""
+        if not self.rules.standbys_snapshot:
+            return None
+        end = FULL + 1 + max(self._scripts(self.log[: self.replayed]), default=-1)
+        return f"{end}:{end}:"
 
     # Steps ----------------------------------------------------------------------------------------------------------
 
@@ -239,13 +252,15 @@ class World:
             new._hand_over(place, high)
             yield f"{name} writes low {worker.ordinal}", new
         if worker.phase == read and not broken and self._may_read(worker):
-            for shown in self._appear(self._awaited(worker)):
+            for shown, replayed in self._sights(worker):
                 new = self.copy()
                 new.visible |= shown
+                new.replayed = replayed
                 new._set(place, replace(worker, phase="read", chunk=new._select(chunks[worker.ordinal])))
                 new._has_read(worker)
                 new._hand_over(place, high)
-                yield f"{name} reads chunk {worker.ordinal}{_told(shown)}", new
+                at = f" at place {replayed}" if self.scenario.standby else ""
+                yield f"{name} reads chunk {worker.ordinal}{_told(shown)}{at}", new
         if worker.behind is not None:
             new = self.copy()
             new._high(worker, *worker.behind)
@@ -309,6 +324,14 @@ class World:
 
     def _has_read(self, worker: Worker) -> None:
         """The SELECT is over."""
+
+    def _sights(self, worker: Worker) -> Iterator[tuple[frozenset[int], int]]:
+        """What may show now, and how far a standby may have replayed: what lies before the window it has."""
+        if not self.scenario.standby:
+            yield from ((shown, 0) for shown in self._appear(self._awaited(worker)))
+            return
+        awaited = 0 if self.rules.visible_unawaited else self._opened_at(worker)
+        yield from ((frozenset(), place) for place in range(max(self.replayed, awaited), len(self.log) + 1))
 
     def _awaited(self, worker: Worker) -> set[int]:
         """What a SELECT waits for: an altering transaction, which has the table to itself; under log order all before

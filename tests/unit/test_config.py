@@ -92,6 +92,7 @@ _ZOOKEEPER = 'url = "zookeeper://zk:2181/dblog"'
         (('["shop.*"]', '["shop"]'), ["[source] tables, entry 1: does not have the right form"]),
         (('["shop.*"]', '["shop.a", "shop.a"]'), ["[source] tables, entry 2: stands there twice"]),
         (("database =", 'slot = "s"\ndatabase ='), ["[source] slot: has no meaning for kind = mysql"]),
+        (("database =", 'read_replica = "r"\ndatabase ='), ["[source] read_replica: has no meaning for kind = mysql"]),
         (("database =", 'tls_ca = "no.pem"\ndatabase ='), ["[source] tls_ca: names a file that does not exist"]),
         (
             ("database =", 'tls = "off"\ntls_ca = "no.pem"\ndatabase ='),
@@ -379,6 +380,29 @@ def test_faults_of_signals_and_notices_are_told_in_their_place(file: Path, befor
     # The default of the watermark table is not written down: what is compared is what is.
     source = SOURCE + 'watermark_table = "shop.dblog_watermark"\n'
     assert what in faults(file, source + REST + SIGNALS.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("place", "host", "port", "tls"),
+    [
+        ("localhost", "localhost", 5544, "off"),
+        ("127.0.0.1:6000", "127.0.0.1", 6000, "off"),
+        ("[::1]:6000", "::1", 6000, "off"),
+        ("[2001:db8::1]", "2001:db8::1", 5544, "verify-full"),
+        ("standby.example:5433", "standby.example", 5433, "verify-full"),
+    ],
+)
+def test_a_read_replica_is_the_same_source_at_another_place(
+    file: Path, place: str, host: str, port: int, tls: str
+) -> None:
+    source = SOURCE.replace('"mysql"', '"postgres"').replace(
+        "database =", f'port = 5544\nread_replica = "{place}"\ndatabase ='
+    )
+    file.write_text(source + REST)
+    found = load(file).source
+    assert found.replica is not None and found.replica.replica is None
+    assert (found.replica.host, found.replica.port, found.replica.tls, found.tls) == (host, port, tls, tls)
+    assert found.replica.model_copy(update={"host": found.host, "port": 5544, "read_replica": place}) == found
 
 
 def test_a_read_only_source_has_no_signal_table_and_two_channels_no_name_in_common(file: Path) -> None:

@@ -77,6 +77,13 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     if config.plugin == "pgoutput":
         yield from _publication(connection, config, usable(connection, config))
     yield from _slot(connection, config)
+    if (replica := config.replica) is not None:
+        yield from _attempt(lambda: _follow(replica, config))
+
+
+def _follow(replica: SourceConfig, config: SourceConfig) -> None:
+    with session(replica) as connection:
+        standby.follow(connection, replica, config)
 
 
 def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:

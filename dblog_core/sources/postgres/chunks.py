@@ -67,10 +67,12 @@ _OPERATORS = """
 
 
 class PostgresChunkReader:
-    """A ChunkReader on one connection, made on first use."""
+    """A ChunkReader on one connection, made on first use; to the read replica where there is one."""
 
     def __init__(self, config: SourceConfig) -> None:
-        self._config = config
+        self._config = config.replica or config
+        self._primary = config if config.replica is not None else None
+        self._awaited: tuple[str, standby.Waiting] | None = None
         self._connection: Connection | None = None
         self._replays = False  # whether this is a standby: as it was when the connection was made
         self._sources: dict[TableName, sql.Composable] = {}
@@ -174,12 +176,16 @@ class PostgresChunkReader:
             if not standby.recovering(connection):
                 self.close()
                 raise standby.promoted(self._config)
+            if self._awaited is None or self._awaited[0] != place:
+                what = f"has not replayed up to {Point.parse(place).lsn}"
+                self._awaited = place, standby.Waiting(connection, self._config, what)
+            self._awaited[1].look()
             return False
 
     def log_end(self) -> str:
         with translated(self._config):
             connection = self._open()
-            if self._replays and standby.recovering(connection):
+            if self._replays:
                 return str(standby.seen(connection, self._config))
             return str(Lsn.parse(value(connection, "SELECT pg_current_wal_insert_lsn()::text")).end_of_record())
 
@@ -190,8 +196,15 @@ class PostgresChunkReader:
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._config)
-            self._replays = standby.recovering(self._connection)
+            connection = connect(self._config)
+            try:
+                self._replays = standby.recovering(connection)
+                if self._primary is not None:
+                    standby.follow(connection, self._config, self._primary)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
         return self._connection
 
     def _table(self, name: TableName) -> catalogue.CatalogueTable:

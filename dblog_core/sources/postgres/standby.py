@@ -8,18 +8,27 @@ to replay would count as seen. So a chunk of a standby has no snapshot, and what
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Callable
+from contextlib import closing
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused, SourceUnavailable
-from dblog_core.sources.postgres.connection import Connection, rows, value
+from dblog_core.sources.postgres import timelines
+from dblog_core.sources.postgres.connection import Connection, connect, rows, session, translated, value
 from dblog_core.sources.postgres.position import Lsn
 
 DECODES = 160_000
 """The first version whose standbys decode."""
 
+log = logging.getLogger(__name__)
+
+_SYSTEM = "SELECT system_identifier::text FROM pg_control_system()"
 _PAUSES = (0.001, 0.02)  # seconds between two looks at what is replayed, least and most
 _SOON, _LATEST = 1.0, 20.0  # seconds in which replay is to move on: where there is another end to name, and where not
+SAID, PATIENCE = 2.0, 20.0
+"""Seconds after which a wait for a standby to come as far as its primary was is told, and is over."""
 
 
 def recovering(connection: Connection) -> bool:
@@ -72,12 +81,75 @@ def seen(connection: Connection, config: SourceConfig) -> Lsn:
         pause = min(2 * pause, _PAUSES[1])
 
 
+def follow(connection: Connection, replica: SourceConfig, primary: SourceConfig) -> None:
+    """Returns once the replica has replayed what its primary has flushed by now. Raises SourceRefused for a server that
+    is no hot standby of it, and SourceUnavailable for one that does not come so far."""
+    with session(primary) as other:
+        if not recovering(connection):
+            raise SourceRefused(
+                "the server that read_replica names is no standby",
+                where=_where(replica),
+                fix="name a hot standby of the server that host names, or remove read_replica",
+            )
+        (ours, theirs), upto = (value(c, _SYSTEM) for c in (connection, other)), end(other)
+    if ours != theirs:
+        raise SourceRefused(
+            f"the server that read_replica names is of database system {ours}, and its primary of {theirs}",
+            where=_where(replica),
+            fix="name a hot standby of the server that host names, or remove read_replica",
+        )
+    if (ours := _timeline(replica)) != (theirs := _timeline(primary)):
+        raise SourceUnavailable(
+            f"the standby is on timeline {ours}, and its primary on {theirs}",
+            where=_where(replica),
+            fix="let it follow the server that host names (primary_conninfo); it is tried again",
+        )
+    await_replayed(lambda: replayed(connection) >= upto, connection, replica, f"has not replayed up to {upto}")
+
+
+def await_replayed(met: Callable[[], bool], connection: Connection, replica: SourceConfig, what: str) -> None:
+    """Waits for what the standby is to show. Raises SourceUnavailable where it does not, with `what`."""
+    waiting, pause = Waiting(connection, replica, what), _PAUSES[0]
+    while not met():
+        waiting.look()
+        time.sleep(pause)
+        pause = min(2 * pause, _PAUSES[1])
+
+
+class Waiting:
+    """A wait for a standby: told once it is long, and ended."""
+
+    def __init__(self, connection: Connection, config: SourceConfig, what: str) -> None:
+        """`what` the standby does not do, as people read it."""
+        self._connection, self._config, self._what = connection, config, what
+        self._began, self._told = time.monotonic(), False
+
+    def look(self) -> None:
+        """Raises SourceUnavailable once it has taken PATIENCE."""
+        waited = time.monotonic() - self._began
+        if waited >= PATIENCE:
+            raise SourceUnavailable(
+                f"the standby {self._what} within {PATIENCE:.0f} s: it stands at {replayed(self._connection)}",
+                where=_where(self._config),
+                fix="it is tried again; whether it receives and replays tells pg_stat_replication on the primary",
+            )
+        if waited >= SAID and not self._told:
+            self._told = True
+            now = replayed(self._connection)
+            log.warning("%s: the standby %s yet: it stands at %s", _where(self._config), self._what, now)
+
+
+def _timeline(config: SourceConfig) -> int:
+    with closing(connect(config, replication=True)) as replication, translated(config):
+        return timelines.current(replication)
+
+
 def promoted(config: SourceConfig) -> SourceUnavailable:
     """The error that ends whatever went by a standby's rules."""
     return SourceUnavailable(
         "the standby was promoted: what it shows does not follow the log's order any more",
         where=_where(config),
-        fix="none: it goes on with the new primary by itself, from its slot and on its new timeline",
+        fix="none: it is tried again with the server as it is now, from its slot and on its new timeline",
     )
 
 

@@ -6,14 +6,20 @@ import psycopg2
 import psycopg2.errors
 from psycopg2 import sql
 
+from dblog_core import watermark
 from dblog_core.config import SourceConfig
 from dblog_core.errors import NoWatermarkTable
 from dblog_core.schema import TableName
-from dblog_core.sources.postgres.connection import Connection, connect, execute, translated
+from dblog_core.sources.postgres import standby
+from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
+from dblog_core.sources.postgres.position import Lsn
+from dblog_core.watermark import Low, Probe
 
 _WRITE = sql.SQL(
     "INSERT INTO {} (worker, payload) VALUES (%s, %s) ON CONFLICT (worker) DO UPDATE SET payload = excluded.payload"
 )
+
+_SHOWN = sql.SQL("SELECT payload FROM {} WHERE worker = %s")
 
 
 def identifier(table: TableName) -> sql.Identifier:
@@ -27,17 +33,29 @@ def creation(table: TableName) -> sql.Composed:
     )
 
 
+def _is_low(payload: str) -> bool:
+    mark = watermark.parse(payload)
+    return isinstance(mark, Low) or (isinstance(mark, Probe) and not mark.high)
+
+
 class PostgresWatermarks:
     """One worker's row. Each write is a transaction of its own, flushed here when `write` returns.
 
     Not left to the server: with `off` a SELECT could be older than a horizon whose place in the log lies before its low
     watermark; with `on` a missing standby would let every dump hang.
+
+    Where chunks are read from a replica, a low watermark is written when that shows it: a SELECT from then on sees
+    all that lies before it.
     """
 
     def __init__(self, config: SourceConfig, worker: str) -> None:
+        self._replica = config.replica
+        self._shown: Connection | None = None
         self._config = config
         self._worker = worker
-        self._statement = _WRITE.format(identifier(TableName.parse(config.watermark_table)))
+        self._statement, self._question = (
+            text.format(identifier(TableName.parse(config.watermark_table))) for text in (_WRITE, _SHOWN)
+        )
         self._connection: Connection | None = None
 
     def write(self, payload: str) -> None:
@@ -51,8 +69,27 @@ class PostgresWatermarks:
                 execute(self._connection, self._statement, (self._worker, payload))
             except psycopg2.errors.UndefinedTable as error:
                 raise NoWatermarkTable(self._config.watermark_table) from error
+            if self._replica is None or not _is_low(payload):
+                return
+            upto = Lsn.parse(value(self._connection, "SELECT pg_current_wal_flush_lsn()::text"))
+        self._await(self._replica, payload, upto)
+
+    def _await(self, replica: SourceConfig, payload: str, upto: Lsn) -> None:
+        """Until the replica shows the payload; or has replayed all that was flushed, since another worker may share our
+        row, and has overwritten it."""
+        with translated(replica):
+            if self._shown is None or self._shown.closed:
+                self._shown = connect(replica)
+                standby.follow(self._shown, replica, self._config)
+            shown = self._shown
+
+            def met() -> bool:
+                return rows(shown, self._question, (self._worker,)) == [(payload,)] or standby.replayed(shown) >= upto
+
+            standby.await_replayed(met, shown, replica, "does not show a low watermark")
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        for connection in (self._connection, self._shown):
+            if connection is not None:
+                connection.close()
+        self._connection = self._shown = None
