@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dblog_core import watermark
-from dblog_core.errors import VersionConflict
+from dblog_core import control, watermark
+from dblog_core.errors import ServerNotSafe, VersionConflict
 from dblog_core.interfaces import ChunkReader, Clock, StateStore
 from dblog_core.watermark import High, Low, Probe
 
@@ -57,7 +57,7 @@ class AnnouncedWindows:
     _answers: dict[str, str] = field(default_factory=dict)
 
     def write(self, payload: str) -> None:
-        """Raises NotOpened, and what the state store, the source and `wanted` raise."""
+        """Raises NotOpened, ServerNotSafe, and what the state store, the source and `wanted` raise."""
         mark = watermark.parse(payload)
         window = mark.window if isinstance(mark, Probe) else mark.mark.window
         if isinstance(mark, High) or (isinstance(mark, Probe) and mark.high):
@@ -70,10 +70,23 @@ class AnnouncedWindows:
                 self._answers[window] = entry.data.decode()
             return entry is not None
 
-        self._await(answered)
+        self._await(answered, self._heard)
         self._await(lambda: self.reader.sees(self._answers[window]))
 
-    def _await(self, met: Callable[[], bool]) -> None:
+    def _heard(self) -> None:
+        """Raises ServerNotSafe where the capture that leads looks for no announcements: nobody would ever answer."""
+        leader, told = self.state.leader(control.CAPTURE), control.read_status(self.state)
+        if leader is None or told is None or told.get("epoch") != leader.epoch or told.get("answers") is not False:
+            return
+        raise ServerNotSafe(
+            "this worker has read_only = true, and announces its windows; the capture that leads was started without"
+            " it, and answers none",
+            where=f"capture {leader.holder}",
+            fix="give both the same read_only in [source], and start the capture again",
+        )
+
+    def _await(self, met: Callable[[], bool], heard: Callable[[], None] = lambda: None) -> None:
+        """`heard` is called now and then, and may raise."""
         pause, looked = SOON, self.clock.monotonic()
         while not met():
             if self.clock.wait(self.stop, pause):
@@ -81,6 +94,7 @@ class AnnouncedWindows:
             pause = min(2 * pause, LATEST)
             if (now := self.clock.monotonic()) - looked >= LOOK:
                 looked = now
+                heard()
                 if not self.wanted():
                     raise NotOpened("the window is not wanted any more")
 

@@ -27,6 +27,8 @@ from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Json, StateStore
 
+CAPTURE = "capture"
+"""The lease of who leads."""
 USER, SYSTEM, SIGNAL = "user", "system", "signal"
 """Who requested a dump; Airflow names the run."""
 _RANGES = {

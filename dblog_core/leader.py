@@ -35,7 +35,7 @@ from dblog_core.window import LogOrder, Snapshots
 
 log = logging.getLogger(__name__)
 
-LEASE = "capture"
+LEASE = control.CAPTURE
 CHUNK_AGE = 0.2  # seconds: a placed chunk is published this soon, since its worker waits for it
 IDLE_PUBLISH = 10.0  # seconds: a position that moved without rows is published this often: the source can drop log
 READ_TIMEOUT = 0.1  # seconds: how long a quiet log keeps the loop from looking at its clock
@@ -455,7 +455,14 @@ class Leader:
 
     def _status_json(self) -> dict[str, object]:
         windows = [{"table": w.table, "dump": w.dump, "opened": w.opened} for w in self._sequencer.dumps.open_windows()]
-        return {"at": self._now(), "lag_seconds": self._lag(), "rows_per_second": self._rate, "windows": windows}
+        return {
+            "at": self._now(),
+            "lag_seconds": self._lag(),
+            "rows_per_second": self._rate,
+            "windows": windows,
+            "epoch": self._lease.epoch,
+            "answers": self._openings is not None,
+        }
 
     def _now(self) -> int:
         return int(self._clock.time() * 1e6)

@@ -14,6 +14,7 @@ import pytest
 from dblog_core import control, dump, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
+from dblog_core.errors import ServerNotSafe
 from dblog_core.requests import DumpRequest
 from dblog_core.schema import TableName
 from dblog_core.sources.postgres.position import Lsn
@@ -145,6 +146,20 @@ def test_nothing_is_written_by_capture_dump_or_verification(reader: Database, co
     assert (WATERMARKS,) not in reader.query(TABLES[reader.kind].format(name=reader.name))
     assert reader.query(WRITTEN[reader.kind]) == before, "the log has not grown by a transaction"
     assert [line["op"] for line in lines(wiring.open_staging(config)) if line["origin"] == "dump"] == ["r", "d"]
+
+
+@pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+def test_a_worker_beside_a_capture_that_may_write_is_told_so(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE quiet (id int PRIMARY KEY, v int NOT NULL)", "INSERT INTO quiet VALUES (1, 1)")
+    config = config_of(database, tmp_path, read_only=False)
+    mistaken = config_of(database, tmp_path)
+    with capturing(config):
+        dump_id = requests.submit(mistaken, DumpRequest(tables=(f"{database.schema}.quiet",)))
+        with pytest.raises(ServerNotSafe, match="started without") as told:
+            dump.work(mistaken, stop=threading.Event(), dump_id=dump_id)
+        assert "the same read_only" in told.value.fix and "capture " in told.value.where
+        dump.work(config, stop=threading.Event(), dump_id=dump_id)
+        assert len(rows_of(config, f"{database.schema}.quiet")) == 1
 
 
 WATERMARKS = "dblog_watermark"

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import announced, watermark, wiring
+from dblog_core import announced, control, watermark, wiring
 from dblog_core.announced import AnnouncedWindows, NotOpened
 from dblog_core.config import Config
+from dblog_core.errors import ServerNotSafe
 from dblog_core.openings import Openings
 from dblog_core.rules import Rules
 from dblog_core.sequencer import Sequencer
@@ -129,6 +130,29 @@ def test_nodes_go_when_what_became_of_them_is_published(term: Term) -> None:
     assert term.state.children(announced.ROOT) == ["w"], "a restart must find it"
     term.openings.published()
     assert term.state.children(announced.ROOT) == []
+
+
+def test_a_worker_beside_a_capture_that_looks_for_no_announcement_is_told_so(term: Term) -> None:
+    def announce() -> None:
+        AnnouncedWindows(term.state, term.source.open_reader(), term.clock, threading.Event(), wanted).write(low)
+
+    low, asked = watermark.encode(Low(mark())), iter([True] * 3)
+    wanted = lambda: next(asked, False)  # noqa: E731
+    old = term.state.acquire(control.CAPTURE, "before", ttl=60)
+    assert old is not None
+    control.put_status(term.state, {"epoch": old.epoch, "answers": False})
+    old.release()
+    lease = term.state.acquire(control.CAPTURE, "host-1", ttl=60)
+    assert lease is not None
+    with pytest.raises(NotOpened):
+        announce()  # who leads now has not told yet
+    control.put_status(term.state, {"epoch": lease.epoch, "answers": False})
+    with pytest.raises(ServerNotSafe, match="capture host-1: this worker has read_only = true"):
+        announce()
+    asked = iter([True] * 3)
+    control.put_status(term.state, {"epoch": lease.epoch, "answers": True})
+    with pytest.raises(NotOpened):
+        announce()
 
 
 def test_a_worker_that_nobody_wants_any_more_does_not_wait_for_an_answer(term: Term) -> None:
