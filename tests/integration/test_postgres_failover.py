@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 
-from dblog_core.config import SourceConfig
-from dblog_core.errors import LogPositionLost
+from dblog_core import wiring
+from dblog_core.config import Config, SourceConfig
+from dblog_core.errors import LogPositionLost, SourceUnavailable
 from dblog_core.local.postgres import PostgresServer
+from dblog_core.sources.postgres.position import Point
 from dblog_core.sources.postgres.source import PostgresSource
-from tests.fix_servers import Database, new
+from dblog_core.staging.reader import lines as log_lines
+from tests.fix_servers import Database, new, newest_programs, standby_of
 from tests.integration.test_postgres_source import lines, read_to
+from tests.integration.test_read_only import capturing
+from tests.integration.test_visibility import wait_until
 
 
 @pytest.fixture
@@ -99,3 +108,84 @@ def test_a_promoted_standby_goes_on_if_it_has_all_that_we_have_read_and_is_refus
         lab.execute("SELECT pg_switch_wal()", "CREATE TABLE IF NOT EXISTS filler AS SELECT 1 AS a")
     with pytest.raises(LogPositionLost, match="on timeline 2, and the server is on timeline 1"):
         source.open_log(found[-1].position)
+
+
+@pytest.fixture
+def synchronized(server_root: Path) -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    """A primary that lets no capture be ahead of its standby, and the standby, which keeps its failover slots."""
+    programs = newest_programs()
+    primary = PostgresServer(server_root / "failover-primary", programs=programs)
+    standby = standby_of(primary, server_root / "failover-standby", programs=programs)
+    primary.options = {"synchronized_standby_slots": standby.slot}
+    standby.options = {**standby.options, "sync_replication_slots": "on"}
+    primary.start()
+    try:
+        standby.start()
+        yield primary, standby
+    finally:
+        standby.kill()
+        primary.kill()
+
+
+@pytest.mark.in_turn
+@pytest.mark.timeout(180)
+def test_a_capture_goes_on_from_the_slot_that_the_promoted_standby_has_kept(
+    synchronized: tuple[PostgresServer, PostgresServer], tmp_path: Path
+) -> None:
+    """The primary is killed under writes; nothing that the standby has is lost, and nothing comes twice."""
+    primary, standby = synchronized
+    shop = new(primary, "shop")
+    shop.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    config = shop.config(tmp_path)
+    slot, committed = config.source.slot, list[int]()
+    with capturing(config):
+        stop = threading.Event()
+        writer = threading.Thread(target=_write, args=(shop, committed, stop))
+        writer.start()
+        try:
+            wait_until(lambda: len(committed) > 50, "50 transactions")
+            kept = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{slot}'"
+            wait_until(lambda: _rows(standby, kept) == [(True,)], "the standby keeps the slot", 90)
+            with pytest.raises(SourceUnavailable, match="cannot be read before this standby is promoted"):
+                at(config.source, standby).prepare()
+            known = len(committed)
+            wait_until(lambda: len(committed) > known + 50, "50 more transactions")
+        finally:
+            primary.kill()
+            stop.set()
+            writer.join(timeout=30)
+    standby.promote()
+    after = replace(shop, server=standby)
+    after.execute("INSERT INTO t VALUES (-1)")
+    moved = config.model_copy(update={"source": config.source.model_copy(update={"port": standby.port})})
+    with capturing(moved):
+        wait_until(lambda: -1 in _staged(moved), "the new primary's log is read")
+    staged = _staged(moved)
+    assert sorted(staged) == sorted(number for (number,) in after.query("SELECT id FROM t")), "each once, all of them"
+    assert [n for n in staged if n >= 0] == sorted(n for n in staged if n >= 0), "in their order"
+    head = wiring.open_staging(moved).head()
+    assert head is not None and Point.parse(head.position).timeline == 2
+
+
+def _write(database: Database, committed: list[int], stop: threading.Event) -> None:
+    """Transactions of one row, until the server is gone."""
+    with closing(database.connect()) as connection, connection.cursor() as cursor:
+        for number in range(1 << 30):
+            if stop.wait(0.01):
+                return
+            try:
+                cursor.execute(f"INSERT INTO t VALUES ({number})")
+            except psycopg2.Error:
+                return  # killed: what it has committed and sent counts
+            committed.append(number)
+
+
+def _rows(server: PostgresServer, query: str) -> list[Any]:
+    with closing(server.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute(query)
+        return list(cursor.fetchall())
+
+
+def _staged(config: Config) -> list[int]:
+    """Ids in the order in which they were staged."""
+    return [line["key"]["id"] for line in log_lines(wiring.open_staging(config)) if line["op"] == "c"]

@@ -104,6 +104,10 @@ class PostgresLog:
                 self._speaker.start_replication_expert(command, decode=False, status_interval=_NEVER)  # type: ignore[no-untyped-call]  # its stubs
             except psycopg2.errors.ObjectInUse as error:
                 raise slots.active(self._config, None) from error
+            except psycopg2.errors.ObjectNotInPrerequisiteState:
+                with session(self._config) as other:  # it was invalidated a moment ago: that says why
+                    slots.slot_at(other, self._config, position, self._line)
+                raise
             self._stream = CopyStream(connection)
 
     def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:

@@ -90,6 +90,23 @@ def ensure_slot(connection: Connection, config: SourceConfig) -> Slot:
     return fitting(slot, config)
 
 
+def await_promotion(connection: Connection, config: SourceConfig) -> None:
+    """Raises SourceUnavailable on a standby that keeps our slot for the time when it is promoted."""
+    if (slot := find_slot(connection, config.slot)) is not None:
+        _refuse_kept(slot, config)
+
+
+def _refuse_kept(slot: Slot, config: SourceConfig) -> None:
+    if slot.synced:
+        raise SourceUnavailable(
+            f"slot {config.slot} is kept in step with that of the primary, and cannot be read before this standby is"
+            " promoted",
+            where=_where(config),
+            fix="wait for the promotion: it is tried again; until then name the primary in host; to read a standby with"
+            " read_only = true, give it another slot",
+        )
+
+
 def slot_at(connection: Connection, config: SourceConfig, position: Lsn, line: Line = FIRST) -> Slot:
     """The slot, able to send everything from `position` on. Raises LogPositionLost where it cannot, SourceUnavailable
     while somebody has it who is no predecessor of ours."""
@@ -205,14 +222,7 @@ def fitting(slot: Slot, config: SourceConfig) -> Slot:
     if slot.lost:
         message, why = f"the server has invalidated slot {config.slot}", _REASONS.get(slot.invalid, slot.invalid)
         raise _lost(config, f"{message} ({why})" if why else message, "every change since the last durable position")
-    if slot.synced:
-        raise SourceUnavailable(
-            f"slot {config.slot} is kept in step with that of the primary, and cannot be read before this standby is"
-            " promoted",
-            where=_where(config),
-            fix="wait for the promotion: it is tried again; until then name the primary in host; to read a standby with"
-            " read_only = true, give it another slot",
-        )
+    _refuse_kept(slot, config)
     if slot.two_phase:
         raise SourceRefused(
             f"slot {config.slot} was made with two_phase: it sends prepared rows, which may be rolled back",

@@ -62,6 +62,7 @@ class PostgresSource:
     def prepare(self) -> None:
         """Watermark table, publication (pgoutput) and slot, in this order: a slot does not see an older publication."""
         with session(self._config) as connection:
+            slots.await_promotion(connection, self._config)
             standby.require(connection, self._config)
             # A synchronous standby that is away must not keep a first capture waiting for its own small commits.
             execute(connection, "SET synchronous_commit = local")
