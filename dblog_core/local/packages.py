@@ -57,8 +57,8 @@ MYSQL = Package(
 )
 MARIADB = Package(
     name="mariadb",
-    roots=("mariadb-server-core", "mariadb-client"),
-    keep=r"mariadb-(server-core|client|client-core)$",
+    roots=("mariadb-server-core", "mariadb-client", "mariadb-server"),  # the last one for its plugins
+    keep=r"mariadb-(server|server-core|client|client-core)$",
     programs=(
         "usr/sbin/mariadbd",
         "usr/bin/mariadb",
