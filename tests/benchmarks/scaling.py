@@ -1,0 +1,90 @@
+"""The tables of docs/scaling.md: measured points, the model told from all but the largest, and its error there.
+
+python -m tests.benchmarks.scaling        writes the page from the last figures
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.model import Axis
+from tests.benchmarks.results import NAMES as NAMES
+from tests.benchmarks.results import machine
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "scaling.md"
+FIGURES = Path(__file__).with_name("scaling.json")
+BEGIN, END = "<!-- measured: written by `make bench` -->", "<!-- end of what was measured -->"
+SIZES = ("sources", "tables", "rows", "rows of the table")
+
+
+class Page:
+    """Figures of a run beside those of earlier ones; a new one replaces that of its name."""
+
+    def __init__(self, scale: str, figures: Path = FIGURES) -> None:
+        self._scale = scale
+        self._file = figures.with_stem(f"{figures.stem}-quick") if scale == "quick" else figures
+
+    def add(self, axis: Axis) -> None:
+        """Keeps a figure, and prints what the model makes of it."""
+        told = asdict(axis) | {"scale": self._scale, "taken": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")}
+        axes = {**self.read().get("axes", {}), axis.name: told}
+        self._file.write_text(json.dumps({"machine": machine(), "axes": axes}, indent=1) + "\n")
+        print(f"\n{row(axis)}")
+
+    def read(self) -> dict[str, Any]:
+        return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
+
+    def write(self) -> None:
+        """Renders the page, but not from a quick look."""
+        if self._scale != "quick" and (found := self.read()):
+            before, _, rest = PAGE.read_text().partition(BEGIN)
+            _, marker, after = rest.partition(END)
+            assert marker, f"{PAGE} has lost its markers"
+            PAGE.write_text(f"{before}{BEGIN}\n\n{body(found)}\n\n{END}{after}")
+
+
+def axis_of(told: dict[str, Any]) -> Axis:
+    rounds = {int(size): rounds for size, rounds in told["rounds"].items()}
+    return Axis(told["name"], told["what"], told["unit"], told["size"], rounds, told["beyond"])
+
+
+def body(found: dict[str, Any]) -> str:
+    """What stands between the markers."""
+    facts, axes = found["machine"], [axis_of(told) for told in found["axes"].values()]
+    when = max(told["taken"] for told in found["axes"].values())[:10]
+    parts = [
+        f"Measured on {when}: {facts['processors']} processors ({facts['model']}), {facts['memory_gib']} GiB, "
+        f"{facts['system']}, Python {facts['python']}; clients and servers together, and others on the machine (load "
+        f"{facts['load']} at the last figure)."
+    ]
+    head = "| what | measured | model | at the largest | modelled beyond |\n|---|---|---|---|---|"
+    lines = {size: [row(axis) for axis in axes if axis.size == size] for size in SIZES}
+    parts += [f"### By {size}\n\n{head}\n" + "\n".join(found) for size, found in lines.items() if found]
+    return "\n\n".join(parts)
+
+
+def row(axis: Axis) -> str:
+    """A line of the table."""
+    points = ", ".join(f"{size:,}: {number(value)}" for size, value in axis.points.items())
+    line, (size, found) = axis.model, axis.largest
+    per = 1 if axis.beyond <= 10_000 else 1_000_000
+    of = axis.size if per == 1 else f"million {axis.size}"
+    model = f"{number(line.fixed)} + {number(line.slope * per)} × {of}"
+    there = f"{number(line.at(size))} told, {number(found)} found ({round(axis.error, 2) + 0.0:+.0%})"
+    beyond = f"{axis.beyond:,}: {number(line.at(axis.beyond))}"
+    return f"| {axis.what}, {axis.unit} | {points} | {model} | {there} | {beyond} |"
+
+
+def number(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    Page("usual").write()

@@ -1,0 +1,191 @@
+"""What grows with sources, tables, rows and the lake, and what does not: the figures of docs/scaling.md.
+
+Costs are CPU seconds, bytes and counts where that can be: the machine is shared. Each axis keeps its largest size
+out of the model, and says by how much the model misses it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+from kazoo.client import KazooClient
+from pyspark.sql import SparkSession
+
+from dblog_core import wiring
+from dblog_core.local.zookeeper import ZookeeperServer
+from tests.airflow.test_factory import DAGS, write
+from tests.benchmarks import data, scaling
+from tests.benchmarks.data import NewDatabase
+from tests.benchmarks.model import Axis
+from tests.benchmarks.ours import Ours
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.test_merge import Filled
+
+pytestmark = pytest.mark.timeout(3600)
+QUIET = {"quick": 5.0, "usual": 15.0, "full": 60.0}  # seconds in which idle captures are watched
+
+
+@pytest.fixture(scope="module")
+def page(scale: Scale) -> Iterator[scaling.Page]:
+    """Where the figures go; a quick look leaves the page alone."""
+    found = scaling.Page(scale.name)
+    yield found
+    found.write()
+
+
+def sizes(scale: Scale, quick: tuple[int, ...], *more: int) -> tuple[int, ...]:
+    return quick if scale.name == "quick" else (*quick, *more)
+
+
+def test_sources(
+    bench_database: NewDatabase, zookeeper: ZookeeperServer, scale: Scale, page: scaling.Page, tmp_path: Path
+) -> None:
+    """Captures of quiet sources, one process each, on one ZooKeeper."""
+    url = f"zookeeper://{zookeeper.address()}/scaling{os.getpid()}"
+    counts = sizes(scale, (1, 2, 4), 8)
+    found: dict[str, dict[int, list[float]]] = {n: {} for n in ("cpu", "memory", "nodes", "requests")}
+    with ExitStack() as running:
+        captures: list[psutil.Process] = []
+        for count in counts:
+            while len(captures) < count:
+                database, own = bench_database("mysql"), tmp_path / f"{len(captures)}"
+                data.create(database, data.ORDERS)
+                one = Ours(database, own, source={"name": f"s{len(captures)}"}, state={"url": url})
+                captures.append(running.enter_context(one.capturing()).process)
+            time.sleep(2)  # what their starts leave to be done
+            cpu, asked, began = _cpu(captures), _requests(zookeeper), time.monotonic()
+            time.sleep(QUIET[scale.name])
+            seconds = time.monotonic() - began
+            found["cpu"][count] = [1000 * (_cpu(captures) - cpu) / seconds]
+            found["requests"][count] = [(_requests(zookeeper) - asked) / seconds]
+            found["memory"][count] = [sum(p.memory_full_info().pss for p in captures) / 1e6]
+            found["nodes"][count] = [float(_nodes(url))]
+    page.add(Axis("sources_cpu", "CPU of quiet captures", "ms a second", "sources", found["cpu"], 50))
+    page.add(Axis("sources_memory", "memory of all captures", "MB", "sources", found["memory"], 50))
+    page.add(Axis("sources_nodes", "nodes in ZooKeeper", "nodes", "sources", found["nodes"], 50))
+    page.add(Axis("sources_requests", "requests to ZooKeeper", "a second", "sources", found["requests"], 50))
+
+
+def test_dags(scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
+    """CPU seconds of Airflow's DAG processor for one parse of all sources."""
+    rounds: dict[int, list[float]] = {}
+    for count in sizes(scale, (5, 20, 50), 100):
+        directory = tmp_path / f"{count}"
+        for number in range(count):
+            write(directory, f"s{number}.toml", name=f"s{number}")
+        rounds[count] = [_parse(directory, tmp_path) for _ in range(1 if scale.name == "quick" else 3)]
+    page.add(Axis("sources_dags", "one parse of the DAGs", "CPU s", "sources", rounds, 200))
+
+
+def test_tables(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
+    """A whole run of a capture that finds nothing to read: what its start and its catalogue cost."""
+    found: dict[str, dict[int, list[float]]] = {"cpu": {}, "memory": {}}
+    database, made = bench_database("mysql"), 0
+    for count in sizes(scale, (1, 100, 300), 1000):
+        tables = [data.ORDERS.named(f"t{number:04}") for number in range(made, count)]
+        data.create(database, *tables)
+        made = count
+        ours = Ours(database, tmp_path / f"{count}")
+        ours.prepare()
+        captured = [ours.capture(0) for _ in range(scale.rounds)]
+        found["cpu"][count] = [c.cpu for c in captured]
+        found["memory"][count] = [c.peak / 1e6 for c in captured]
+    page.add(Axis("tables_cpu", "a start, with its imports", "CPU s", "tables", found["cpu"], 10_000))
+    page.add(Axis("tables_memory", "most memory of a capture", "MB", "tables", found["memory"], 10_000))
+
+
+@pytest.mark.parametrize("kind", ["mysql", "postgres"], ids="scaling_rows_{}".format)
+def test_rows(kind: str, bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
+    """Rows of the log and rows of a dump: CPU of the process, and what is staged."""
+    step = max(50_000, scale.rows // 4)
+    found: dict[str, dict[int, list[float]]] = {n: {} for n in ("log", "memory", "staged", "dump", "worker")}
+    database = bench_database(kind)
+    data.create(database, data.ORDERS)
+    ours, rows = Ours(database, tmp_path / "ours"), 0
+    ours.prepare()
+    for count in (step, 2 * step, 4 * step):
+        data.fill(database, data.ORDERS, count - rows, first=rows + 1)
+        rows = count
+        captured = [ours.capture(rows) for _ in range(scale.rounds)]
+        found["log"][rows] = [c.cpu for c in captured]
+        found["memory"][rows] = [c.peak / 1e6 for c in captured]
+        found["staged"][rows] = [_staged(ours) / 1e6]
+        with ours.capturing():
+            dumped = [ours.dump(data.ORDERS.name) for _ in range(scale.rounds)]
+        found["dump"][rows] = [d.cpu for d in dumped]
+        found["worker"][rows] = [d.peak / 1e6 for d in dumped]
+    beyond = 1_000_000_000
+    for name, what, unit in (
+        ("log", "capture of the log", "CPU s"),
+        ("memory", "most memory of the capture", "MB"),
+        ("staged", "staged by the log", "MB"),
+        ("dump", "workers of a dump", "CPU s"),
+        ("worker", "most memory of the workers", "MB"),
+    ):
+        page.add(Axis(f"rows_{name}_{kind}", f"{scaling.NAMES[kind]}: {what}", unit, "rows", found[name], beyond))
+
+
+def test_lake(spark: SparkSession, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
+    """Merges of 1,000 changed rows, spread over the whole table, into tables of growing size, in a warm session."""
+    counts = sizes(scale, (10_000, 30_000, 100_000, 300_000), 1_000_000, 3_000_000)
+    seconds: dict[int, list[float]] = {}
+    room: dict[int, list[float]] = {}
+    for count in counts:
+        filled = Filled(spark, tmp_path / f"{count}", count)
+        found = [filled.ours(filled.changed(1_000, count)) for _ in range(scale.rounds + 1)]
+        seconds[count] = found[1:]  # the first one warms
+        room[count] = [sum(f.stat().st_size for f in filled.lake.path.rglob("*.parquet")) / 1e6]
+    page.add(Axis("lake_merge", "merge of 1,000 changed rows", "s", "rows of the table", seconds, 100_000_000))
+    page.add(Axis("lake_bytes", "files of the table and its merges", "MB", "rows of the table", room, 100_000_000))
+
+
+def _cpu(processes: list[psutil.Process]) -> float:
+    return sum(sum(p.cpu_times()[:2]) for p in processes)
+
+
+def _requests(server: ZookeeperServer) -> int:
+    """What the server has received of its clients so far."""
+    with socket.create_connection((server.host, server.port), timeout=10) as connection:
+        connection.sendall(b"srvr")
+        told = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
+    return int(next(line.partition(":")[2] for line in told.splitlines() if line.startswith("Received")))
+
+
+def _nodes(url: str) -> int:
+    servers, _, root = url.removeprefix("zookeeper://").partition("/")
+    client = KazooClient(servers)
+    client.start()
+    try:
+        return _below(client, f"/{root}")
+    finally:
+        client.stop()
+        client.close()
+
+
+def _below(client: KazooClient, path: str) -> int:
+    return 1 + sum(_below(client, f"{path}/{name}") for name in client.get_children(path))
+
+
+def _parse(sources: Path, home: Path) -> float:
+    code = (
+        "import runpy, time\n"
+        f"runpy.run_path({str(DAGS / 'dblog.py')!r})\n"  # what any file of DAGs costs once: Airflow's own imports
+        f"began = time.process_time(); runpy.run_path({str(DAGS / 'dblog.py')!r}); print(time.process_time() - began)"
+    )
+    env = {**os.environ, "AIRFLOW_HOME": str(home), "DBLOG_CONFIG_DIR": str(sources)}
+    result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    return float(result.stdout.splitlines()[-1])
+
+
+def _staged(ours: Ours) -> int:
+    staging = wiring.open_staging(ours.config)
+    return sum(file.bytes for file in staging.storage.files(""))
