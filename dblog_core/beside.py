@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from dblog_core import control, dump, recent_errors
-from dblog_core.config import ChannelConfig, Config
+from dblog_core.config import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Running, Source, Spawn, StateStore
-from dblog_core.notices.follower import Follower
+from dblog_core.notices import channels
+from dblog_core.notices.channels import Receiver
+from dblog_core.notices.follower import follow
 from dblog_core.signals.desk import Desk
 from dblog_core.signals.file import SignalFile
 from dblog_core.staging import Staging, compaction
@@ -25,7 +27,6 @@ from dblog_core.staging.compaction import Compactor
 log = logging.getLogger(__name__)
 
 HOUSEKEEPING = 1.0  # seconds between two looks at the horizon, the state store and the status
-LONGEST = 60.0  # seconds between two attempts to tell a receiver that does not take a notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Parts:
     state: StateStore
     clock: Clock
     spawn: Spawn
+    receivers: tuple[Receiver, ...] = ()
+    """Of notices, beside those of the configuration."""
 
 
 class Beside:
@@ -56,8 +59,9 @@ class Beside:
             yield "compaction", self._compact
         if self._config.signals.any:
             yield "signals", self._carry_out_signals
-        for channel in self._config.notify:
-            yield f"notices-{channel.name}", partial(self._tell_of_dumps, channel)
+        for receiver in (*map(channels.receiver, self._config.notify), *self._parts.receivers):
+            source = self._config.source.name
+            yield f"notices-{receiver.name}", partial(follow, receiver, source, self._state, self._clock, self._quit)
 
     def _work_on_dumps(self) -> None:
         """Works on dumps that the system or a signal asked for, and that no command works on."""
@@ -91,17 +95,6 @@ class Beside:
                 look()
             except DblogError as error:
                 self._trouble("signals", error)
-
-    def _tell_of_dumps(self, channel: ChannelConfig) -> None:
-        """What happens to dumps, to whom the configuration names."""
-        follower, wait = Follower(channel, self._config.source.name, self._state, self._clock), HOUSEKEEPING
-        while not self._clock.wait(self._quit, wait):
-            try:
-                follower.look(self._quit)
-                wait = HOUSEKEEPING
-            except DblogError as error:
-                wait = min(2 * wait, LONGEST)
-                self._trouble(f"notify {channel.name}", error)
 
     def _trouble(self, part: str, error: DblogError) -> None:
         """Told, and shown by `status`."""

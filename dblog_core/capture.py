@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from dblog_core.config import Config
 from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused, SourceUnavailable
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.leader import HOUSEKEEPING, LEASE, CaptureOutcome, CaptureStatus, Leader, Parts
+from dblog_core.notices.channels import Receiver
 from dblog_core.places import Place
 from dblog_core.reload import ConfigFile
 from dblog_core.staging.manifest import Manifest
@@ -48,6 +49,7 @@ def run_capture(
     fresh_start: bool = False,
     file: ConfigFile | None = None,
     on_status: OnStatus | None = None,
+    receivers: Sequence[Receiver] = (),
     clock: Clock | None = None,
     spawn: Spawn = spawn_thread,
 ) -> CaptureOutcome:
@@ -57,6 +59,7 @@ def run_capture(
     `fresh_start`: give up the log between the last manifest and the source's present end, and request a dump of all
     tables, which brings what changed in between and removes what was deleted. `file`: looked at about once a second;
     what may change while a capture runs (`reload`) comes into force by a new term, under the same lease.
+    `receivers`: of notices, beside those that the configuration names.
 
     Raises SourceRefused with every finding of the preflight, and whatever stops a capture for good (UnknownLogEvent,
     LogPositionLost, ValueOutOfRange, CorruptSegment). Faults that may pass are waited out.
@@ -66,7 +69,7 @@ def run_capture(
     clock = clock or SystemClock()
     try:
         refuse(source, config, state)
-        parts = Parts(config, source, staging, state, clock, spawn)
+        parts = Parts(config, source, staging, state, clock, spawn, tuple(receivers))
         capture = _Capture(parts, stop, slice_seconds, on_status, fresh_start)
         with capture.watching(file):
             return capture.run(until_current=until_current, until=until)

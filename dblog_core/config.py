@@ -9,6 +9,7 @@ import datetime as dt
 import os
 import re
 import tomllib
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -192,6 +193,13 @@ class SourceConfig(Section):
                 f"start {error}", where="[source] start", fix='or "latest", "initial", "earliest"'
             ) from None
 
+    @property
+    def replica_id(self) -> int:
+        """Our id as a replica of MySQL and MariaDB. By default the same for every capture of a source, from its name:
+        when a new leader connects, the server then ends the connection of the old one itself, should that one still
+        hang on it."""
+        return self.server_id or 1_000_001 + zlib.crc32(self.name.encode()) % 4_000_000_000
+
     def connected(
         self, *, host: str, port: int | None, user: str, password: str, tls: Mapping[str, str] = MappingProxyType({})
     ) -> SourceConfig:
@@ -333,15 +341,25 @@ class SparkConfig(Section):
 
 
 class NotifyConfig(Section):
-    """Whom Airflow tells of ended runs."""
+    """Whom Airflow tells of ended runs, and of dumps."""
 
     notifier: str = Field(
         pattern=r"^[A-Za-z_][\w.]*\.[A-Za-z_]\w*$",
         description="a class of Airflow's notifiers, such as airflow.providers.smtp.notifications.smtp.SmtpNotifier",
     )
-    when: Literal["failure", "success", "late"] = Field(
+    when: Literal["failure", "success", "late", "dump"] = Field(
         default="failure",
-        description="failure or success of a run; late: a merge that is not over within merged_within",
+        description="failure or success of a run; late: a merge that is not over within merged_within; dump: what "
+        "happens to dumps, whoever asked for them",
+    )
+    name: str = Field(
+        default="airflow",
+        pattern=r"^[a-z][a-z0-9_]*$",
+        max_length=40,
+        description='when = "dump": names the place up to which it was told: [a-z][a-z0-9_]*',
+    )
+    events: tuple[DumpEvent, ...] = Field(
+        default=(), description='when = "dump": which, such as ["completed", "failed"]; empty: all'
     )
     dags: tuple[Dag, ...] = Field(default=(), description='of which DAGs, such as ["dump", "verify"]; empty: of all')
     arguments: dict[str, Any] = Field(

@@ -155,6 +155,7 @@ def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[F
     yield from _paths(text)
     yield from _ages(text)
     yield from _late(text)
+    yield from _of_dumps(text)
     yield from _s3(text, files=files)
     yield from _signals(text, files=files)
     yield from _notify(text, files=files)
@@ -183,6 +184,27 @@ def _late(text: Text) -> Iterator[Fault]:
         yield Fault(("airflow", "merged_within"), "tells nobody", 'add [[airflow.notify]] with when = "late"')
     if told and within == "never":
         yield Fault(("airflow", "notify"), "waits for a limit", 'give [airflow] merged_within, such as "10m"')
+
+
+def _of_dumps(text: Text) -> Iterator[Fault]:
+    """Airflow's notifiers have places among the channels of `[[notify]]`."""
+    channels, given = text.section().get("notify"), text.section("airflow").get("notify")
+    named = channels if isinstance(channels, list) else ()
+    names = [one.get("name") for one in named if isinstance(one, Mapping)]
+    for i, one in enumerate(given if isinstance(given, list) else ()):
+        if not isinstance(one, Mapping):
+            continue
+        of_dumps = one.get("when") == "dump"
+        for key in ("dags",) if of_dumps else ("events", "name"):
+            if one.get(key):
+                what = "has no meaning for dumps" if of_dumps else 'has a meaning for when = "dump" alone'
+                yield Fault(("airflow", "notify", i, key), what, "remove it")
+        name = one.get("name", "airflow")
+        if of_dumps and name in names:
+            what = f"{name} is the name of another receiver of notices"
+            yield Fault(("airflow", "notify", i, "name"), what, "choose another name")
+        if of_dumps:
+            names.append(name)
 
 
 def _source(text: Text) -> Iterator[Fault]:

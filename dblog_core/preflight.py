@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dblog_core import places, wiring
+from dblog_core import neighbours, places, wiring
 from dblog_core.config import LOOPBACK, ColumnRules, Config
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.forms import FORMS, forms_for
@@ -37,7 +37,7 @@ class Finding:
 def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
     """Every problem; empty if all is well. One part that is down does not hide the problems of the others."""
     parts: dict[str, Callable[[], Iterator[Problem]]] = {
-        "configuration": lambda: readable_secret(file) if file else iter(()),
+        "configuration": lambda: _file(file, config) if file else iter(()),
         "source": lambda: _source(config),
         "staging": lambda: _place(config, config.staging.path, "segments", fatal=True),
         "state": lambda: _state(config),
@@ -66,6 +66,12 @@ def _told(look: Callable[[], Iterator[Problem]]) -> Iterator[Problem]:
     except DblogError as error:
         where = f"{error.where}: " if error.where else ""
         yield Problem(where + error.message, error.fix or "see the message")
+
+
+def _file(file: Path, config: Config) -> Iterator[Problem]:
+    yield from readable_secret(file)
+    for clash in neighbours.beside(file, config):
+        yield Problem(clash.message, clash.claim.fix, clash.claim.fatal)
 
 
 def readable_secret(file: Path) -> Iterator[Problem]:

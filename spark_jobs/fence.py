@@ -11,7 +11,7 @@ import socket
 
 import orjson
 
-from dblog_core.errors import LeaseLost
+from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.storage.location import Location
 
 _KEEP = 20  # claims that stay, to look into; the newest one is what counts
@@ -20,20 +20,32 @@ _KEEP = 20  # claims that stay, to look into; the newest one is what counts
 class Fence:
     """This process's claim on the lake. `epoch` grows from one merger to the next; 0 before `claim`."""
 
-    def __init__(self, directory: Location) -> None:
-        """`directory`: the lake's own one."""
-        self._directory = directory / "mergers"
+    def __init__(self, directory: Location, source: str) -> None:
+        """`directory`: the lake's own one; `source`: what is merged into it."""
+        self._directory, self._source = directory / "mergers", source
         self.epoch = 0
 
     def claim(self) -> None:
-        """Shuts out every merger before. The caller holds the lake's lock."""
-        holder = orjson.dumps({"holder": f"{socket.gethostname()}:{os.getpid()}"})
+        """Shuts out every merger before. The caller holds the lake's lock. Raises LakeError where the lake is another
+        source's: its numbers and offsets would be taken for ours."""
+        holder = orjson.dumps({"holder": f"{socket.gethostname()}:{os.getpid()}", "source": self._source})
         numbers = self._numbers()
+        self._refuse_another_source(max(numbers, default=0))
         self.epoch = max(numbers, default=0) + 1
         while not self._file(self.epoch).create(holder):
             self.epoch += 1
         for number in sorted(numbers)[:-_KEEP]:
             self._file(number).remove()
+
+    def _refuse_another_source(self, newest: int) -> None:
+        data = self._file(newest).read() if newest else None
+        theirs = orjson.loads(data).get("source", self._source) if data else self._source
+        if theirs != self._source:
+            raise LakeError(
+                f"the lake is that of source {theirs}, and {self._source} cannot be merged into it",
+                where=str(self._directory),
+                fix=f"give [lake] path of {self._source} a directory of its own",
+            )
 
     def check(self) -> None:
         """Raises LeaseLost if another merger has claimed the lake since."""

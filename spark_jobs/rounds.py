@@ -105,7 +105,7 @@ class Merger:
         `config` and `dumps` are for lake tasks."""
         self._spark, self._staging, self._lake, self._records, self._withheld = spark, staging, lake, records, withheld
         self._lease, self._step, self._now, self._max_rows = check, step, now, max_rows
-        self._fence = Fence(records.directory)
+        self._fence = Fence(records.directory, staging.source)
         self._turns = compaction.Turns(compact_after)
         self._config, self._dumps = config, dumps
         self._sessions: dict[str, SparkSession] = {}

@@ -52,8 +52,13 @@ arguments = {{ path = "{root}/notified" }}
 notifier = "file_notifier.LateNotifier"
 when = "late"
 arguments = {{ path = "{root}/late" }}
+[[airflow.notify]]
+notifier = "file_notifier.NoticeNotifier"
+when = "dump"
+arguments = {{ path = "{root}/notices", text = "{{{{ task.task_id }}}}: {{{{ notice.event }}}}" }}
 """
 _NOTIFIER = """
+import json
 from airflow.sdk import BaseNotifier
 class FileNotifier(BaseNotifier):
     def __init__(self, *, path):
@@ -62,6 +67,14 @@ class FileNotifier(BaseNotifier):
     def notify(self, context):
         with open(self.path, "a") as file:
             file.write(context["dag_run"].run_id + "\\n")
+class NoticeNotifier(FileNotifier):
+    template_fields = ("text",)
+    def __init__(self, *, path, text):
+        super().__init__(path=path)
+        self.text = text
+    def notify(self, context):
+        with open(self.path, "a") as file:
+            file.write(json.dumps({"text": self.text, **context["notice"]}) + "\\n")
 class LateNotifier(FileNotifier):
     def notify(self, context):
         with open(self.path, "a") as file:
@@ -111,6 +124,8 @@ class Live:
     """Where ended runs are told, a line for each."""
     late: Path
     """Where late merges are told, a line for each."""
+    notices: Path
+    """Where what happens to dumps is told, a JSON object a line."""
     lineage: Path
     """Where OpenLineage's events go, a line for each."""
     metrics: Metrics
@@ -162,7 +177,8 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
             client = server.client()
             for dag in ("dblog_live_capture", "dblog_live_capture_standby"):
                 client.pause(dag, False)
-            yield Live(server, client, database, config, root / "notified", root / "late", lineage, metrics)
+            told = (root / name for name in ("notified", "late", "notices"))
+            yield Live(server, client, database, config, *told, lineage, metrics)
         finally:
             metrics.close()
             server.kill()  # its data goes as well

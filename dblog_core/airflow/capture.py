@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,12 @@ from airflow.sdk.exceptions import AirflowException
 
 from dblog_core.airflow import stats
 from dblog_core.airflow.engine import InProcess, configuration
+from dblog_core.airflow.notices import receivers
 
 if TYPE_CHECKING:
     from dblog_core.capture import CaptureStatus
     from dblog_core.config import Config
+    from dblog_core.notices.channels import Receiver
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +41,23 @@ class CaptureSensor(InProcess, BaseSensorOperator):
 
     def execute(self, context: Any) -> str:
         """Returns why the slice ended. Raises what stops a capture for good; faults that may pass are waited out."""
-        return self.run_engine(self._capture)
+        return self.run_engine(partial(self._capture, context))
 
-    def _capture(self, config: Config, stop: threading.Event) -> str:
+    def _capture(self, context: Any, config: Config, stop: threading.Event) -> str:
         from dblog_core.capture import run_capture
         from dblog_core.reload import ConfigFile
 
         log.info("capture of %s, for %.0f s", config.source.name, self.slice_seconds)
         file = ConfigFile(Path(self.config_file), lambda path: configuration(str(path)))
         told = StatusLines(config.source.name)
-        outcome = run_capture(config, stop=stop, slice_seconds=self.slice_seconds, file=file, on_status=told)
+        outcome = run_capture(
+            config,
+            stop=stop,
+            slice_seconds=self.slice_seconds,
+            file=file,
+            on_status=told,
+            receivers=receivers(config, context),
+        )
         log.info("the capture ends: %s", outcome.value)
         return outcome.value
 
@@ -64,7 +75,20 @@ class CaptureWatch(InProcess, BaseSensorOperator):
 
     def execute(self, context: Any) -> str:
         """Returns why the slice ended. Raises AirflowException where no capture leads."""
-        return self.run_engine(self._watch)
+        return self.run_engine(partial(self._watch_and_tell, context))
+
+    def _watch_and_tell(self, context: Any, config: Config, stop: threading.Event) -> str:
+        """The capture that is watched cannot call Airflow's notifiers: so the watch tells of dumps."""
+        over, threads = threading.Event(), []
+        for one in receivers(config, context):
+            threads.append(threading.Thread(target=_tell, args=(one, config, over), name=f"notices-{one.name}"))
+            threads[-1].start()
+        try:
+            return self._watch(config, stop)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
 
     def _watch(self, config: Config, stop: threading.Event) -> str:
         from dblog_core.clock import SystemClock
@@ -86,6 +110,22 @@ class CaptureWatch(InProcess, BaseSensorOperator):
                 return CaptureOutcome.SLICE_OVER.value
             clock.wait(stop, LOOK)
         return CaptureOutcome.STOPPED.value
+
+
+def _tell(receiver: Receiver, config: Config, stop: threading.Event) -> None:
+    """Tells of dumps until `stop` is set; while the state store is away it waits for it."""
+    from dblog_core import wiring
+    from dblog_core.clock import SystemClock
+    from dblog_core.errors import StateUnavailable
+    from dblog_core.notices.follower import follow
+
+    while not stop.is_set():
+        try:
+            with closing(wiring.open_state(config)) as state:
+                follow(receiver, config.source.name, state, SystemClock(), stop)
+        except StateUnavailable as error:
+            log.warning("notify %s: %s", receiver.name, error)
+            stop.wait(LOOK)
 
 
 def _seen(config: Config) -> CaptureStatus:

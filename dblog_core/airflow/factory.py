@@ -26,6 +26,7 @@ from dblog_core.airflow.merge import MergeOperator
 from dblog_core.airflow.notices import deadlines, notifiers
 from dblog_core.config import Config, Dag, load
 from dblog_core.errors import ConfigError
+from dblog_core.neighbours import clashes
 
 DIRECTORY = "DBLOG_CONFIG_DIR"
 _BEGINNING = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)  # without a start date a continuous DAG never gets a second run
@@ -59,10 +60,9 @@ def read_sources(directory: Path | str | None = None) -> Sources:
             faults.append(error)
         else:
             configs[file] = config
-    names = [config.source.name for config in configs.values()]
-    for file, config in list(configs.items()):
-        if names.count(config.source.name) > 1:
-            faults.append(_twice(file, config.source.name))
+    for file, found in clashes(configs).items():
+        if fatal := [clash for clash in found if clash.claim.fatal]:
+            faults += [ConfigError(clash.message, where=str(file), fix=clash.claim.fix) for clash in fatal]
             del configs[file]
     return Sources(configs, tuple(faults))
 
@@ -238,9 +238,3 @@ def _directory(given: Path | str | None) -> Path:
     if not Path(named).is_dir():
         raise ConfigError("is not a directory", where=str(named), fix=f"make it, or let {DIRECTORY} name another one")
     return Path(named).absolute()
-
-
-def _twice(file: Path, name: str) -> ConfigError:
-    return ConfigError(
-        f"the source name {name!r} stands in another file too", where=str(file), fix="give each source its own name"
-    )

@@ -1,4 +1,8 @@
-"""Whom Airflow tells of ended and of late runs: its own notifiers, as `[[airflow.notify]]` names them."""
+"""Whom Airflow tells of ended runs, late runs and dumps: its own notifiers, as `[[airflow.notify]]` names them.
+
+Airflow calls those of runs. Of dumps, whoever asked for them, the task tells that captures, or watches the capture:
+like any other receiver of notices (`dblog_core.notices`), so none is lost, and some may come twice under the same id.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,14 @@ from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
 from dblog_core import durations
-from dblog_core.errors import ConfigError
+from dblog_core.errors import ConfigError, NotToldYet
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from dblog_core.config import Config, Dag, NotifyConfig
+    from dblog_core.interfaces import Json
+    from dblog_core.notices.channels import Receiver
 
 
 def notifiers(
@@ -40,6 +46,32 @@ def deadlines(config: Config) -> list[DeadlineAlert]:
         )
         for one in late
     ]
+
+
+def receivers(config: Config, context: Context) -> list[Receiver]:
+    """Those of dumps; `context`: of the task that tells them."""
+    from dblog_core.notices.channels import Receiver
+
+    wanted = [one for one in config.airflow.notify if one.when == "dump"]
+    return [Receiver(one.name, NotifierChannel(one, context), one.events) for one in wanted]
+
+
+class NotifierChannel:
+    """One of Airflow's notifiers as a receiver of notices: its context is the task's, with the `notice` in it."""
+
+    def __init__(self, wanted: NotifyConfig, context: Context) -> None:
+        self._wanted, self._context = wanted, context
+
+    def tell(self, notice_id: str, notice: Json) -> None:
+        told: Any = {**self._context, "notice": notice}
+        try:
+            _made(self._wanted, "")(told)  # made anew for each: it fills its templates in place
+        except Exception as error:  # whatever the class of somebody else raises
+            raise NotToldYet(
+                f"{self._wanted.notifier} has not taken notice {notice_id}: {type(error).__name__}: {error}",
+                where=f"[[airflow.notify]] {self._wanted.name}",
+                fix="mend what the notifier says; it is tried again until it is taken",
+            ) from error
 
 
 def _made(wanted: NotifyConfig, where: str) -> BaseNotifier:

@@ -1,7 +1,7 @@
-"""Notices: what happens to dumps, told to a log or a webhook.
+"""Notices: what happens to dumps, told to a log, a webhook, Kafka, or Airflow's notifiers.
 
 news       pure: what is new about a dump since it was told of last
 follower   looks at the state store, tells, and keeps its place there: nothing is lost by a crash, some may come twice
-channels   where notices go
+channels   where notices go (Airflow's notifiers: `airflow.notices`)
 webhook    a POST for each, signed
 """

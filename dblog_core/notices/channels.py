@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
@@ -26,6 +27,20 @@ class LogChannel:
 
     def tell(self, notice_id: str, notice: Json) -> None:
         log.info("%s", orjson.dumps(notice).decode())
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Whom to tell, and of which events (none: of all); `name`: of its place."""
+
+    name: str
+    channel: Channel
+    events: tuple[str, ...] = ()
+
+
+def receiver(config: ChannelConfig) -> Receiver:
+    """The receiver of a `[[notify]]`; no connection is made yet."""
+    return Receiver(config.name, open_channel(config), config.events)
 
 
 def open_channel(config: ChannelConfig) -> Channel:

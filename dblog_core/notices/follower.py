@@ -10,37 +10,46 @@ A notice is sent first and remembered then, so a crash repeats some and loses no
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import threading
 
 import orjson
 
-from dblog_core import control, nodes
-from dblog_core.config import ChannelConfig
+from dblog_core import control, nodes, recent_errors
 from dblog_core.control import OVER
 from dblog_core.dump_status import DumpStatus
+from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Json, StateStore
-from dblog_core.notices.channels import Channel, open_channel
+from dblog_core.notices.channels import Receiver
 from dblog_core.notices.news import Notice, news, refusal
 from dblog_core.signals import inbox
 
+log = logging.getLogger(__name__)
+
+LOOK = 1.0  # seconds between two looks at the state store
+LONGEST = 60.0  # seconds between two attempts to tell a receiver that does not take a notice
 _SAVE = 100  # notices after which the place is written, so that a crash repeats no more
 
 
-class Follower:
-    """One channel of one source."""
+def follow(receiver: Receiver, source: str, state: StateStore, clock: Clock, stop: threading.Event) -> None:
+    """Tells a receiver until `stop` is set; what it does not take is shown by `status`, and tried again."""
+    follower, wait = Follower(receiver, source, state, clock), LOOK
+    while not clock.wait(stop, wait):
+        try:
+            follower.look(stop)
+            wait = LOOK
+        except DblogError as error:
+            wait = min(2 * wait, LONGEST)
+            log.warning("notify %s: %s", receiver.name, error)
+            recent_errors.record(state, f"notify {receiver.name}", error, clock.time())
 
-    def __init__(
-        self,
-        config: ChannelConfig,
-        source: str,
-        state: StateStore,
-        clock: Clock,
-        *,
-        channel: Channel | None = None,
-    ) -> None:
-        self._config, self._source, self._state, self._clock = config, source, state, clock
-        self._channel = channel or open_channel(config)
-        self._events = frozenset(config.events)
+
+class Follower:
+    """One receiver of one source."""
+
+    def __init__(self, receiver: Receiver, source: str, state: StateStore, clock: Clock) -> None:
+        self._name, self._channel, self._events = receiver.name, receiver.channel, frozenset(receiver.events)
+        self._source, self._state, self._clock = source, state, clock
         self._over: set[str] = set()
         self._signals: set[str] = set()
         self._first: Json | None = None
@@ -65,7 +74,7 @@ class Follower:
         """What there was when the channel was looked at first: its past is nobody's news."""
         open_dumps = [status.id for status in control.unfinished(self._state)]
         fresh = {"began": self._now(), "open": open_dumps, "signals": inbox.names(self._state)}
-        found: Json = nodes.change(self._state, f"notify/{self._config.name}", lambda known: known or fresh)
+        found: Json = nodes.change(self._state, f"notify/{self._name}", lambda known: known or fresh)
         self._signals = set(found["signals"])
         return found
 
@@ -73,7 +82,7 @@ class Follower:
         return status.state in OVER and status.requested_at < first["began"] and status.id not in first["open"]
 
     def _tell_of(self, status: DumpStatus, stop: threading.Event) -> None:
-        path = f"dumps/{status.id}/told/{self._config.name}"
+        path = f"dumps/{status.id}/told/{self._name}"
         entry = self._state.get(path)
         told = before = None if entry is None else orjson.loads(entry.data)
         try:
@@ -96,7 +105,7 @@ class Follower:
         names = set(inbox.names(self._state))
         self._signals &= names
         for name in sorted(names - self._signals):
-            record, path = inbox.read(self._state, name), f"signals/{name}/told/{self._config.name}"
+            record, path = inbox.read(self._state, name), f"signals/{name}/told/{self._name}"
             if record is None or record["state"] not in inbox.OVER:
                 continue
             if record["state"] == inbox.REFUSED and self._state.get(path) is None:

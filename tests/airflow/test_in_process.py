@@ -5,21 +5,26 @@ Each runs in a process of its own: a task's main thread, its signal handler and 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import control, recent_errors, requests, wiring
 from dblog_core.config import load
 from dblog_core.leader import LEASE
+from dblog_core.requests import DumpRequest
 from tests.airflow.test_factory import write
+from tests.unit.requests_world import make
 
 _TASK = """
 import os, signal, sys, threading
@@ -27,7 +32,8 @@ from dblog_core import capture
 from dblog_core.airflow.capture import CaptureSensor
 from dblog_core.errors import SourceRefused
 
-def stand_in(config, *, stop, slice_seconds, file, on_status):
+def stand_in(config, *, stop, slice_seconds, file, on_status, receivers):
+    assert list(receivers) == []
     assert threading.current_thread() is not threading.main_thread()
     assert str(file.path) == sys.argv[1] and file.load(file.path) == config
     on_status(capture.CaptureStatus(True, 3, 7, 70, "here", 0.2, 10.0, 0, "me"))
@@ -142,3 +148,63 @@ def test_the_watch_fails_once_nobody_leads(watch: list[str], tmp_path: Path) -> 
     ended = watched(watch, tmp_path)
     assert ended.returncode == 1
     assert "no capture of shop has led for 2 s: start it where it runs" in ended.stderr
+
+
+_NOTE = """
+import json, pathlib
+from airflow.sdk import BaseNotifier
+class Note(BaseNotifier):
+    template_fields = ("text",)
+    def __init__(self, *, path, text):
+        super().__init__()
+        self.path, self.text, self.refusal = pathlib.Path(path), text, pathlib.Path(path + ".refused")
+    def notify(self, context):
+        if not self.refusal.exists():
+            self.refusal.touch()
+            raise OSError("no route to whoever is told")
+        with self.path.open("a") as file:
+            file.write(json.dumps([self.text, context["notice"]["id"]]) + "\\n")
+"""
+_TOLD = """
+[[airflow.notify]]
+notifier = "note.Note"
+when = "dump"
+name = "people"
+events = ["requested", "aborted"]
+arguments = { path = "PATH", text = "{{ notice.source }} {{ notice.event }}" }
+"""
+
+
+def test_the_watch_tells_airflows_notifiers_of_dumps_until_they_take_it(
+    watch: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET_THAT_IS_NOT_SET", "x")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "note.py").write_text(_NOTE)
+    task, config, told = Path(watch[0]), Path(watch[1]), tmp_path / "told"
+    task.write_text(task.read_text().replace("slice_seconds=4, patience=1.5", "patience=600"))
+    config.write_text(config.read_text() + _TOLD.replace("PATH", str(told)))
+
+    def seen() -> list[list[str]]:
+        return [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
+
+    with closing(wiring.open_state(load(config))) as state:
+        dump = requests.submit(make(tmp_path, monkeypatch).config, DumpRequest(("shop.orders",)), state=state)
+        process = started(watch, tmp_path)
+        requested = [["shop requested", f"{dump}/requested//0"]]
+        until(lambda: seen() == requested, process)
+        control.cancel(state, dump)
+        until(lambda: seen() == [*requested, ["shop aborted", f"{dump}/aborted//0"]], process)
+        process.kill()
+        process.communicate()
+        (error,) = recent_errors.read(state)
+    assert (error["part"], error["times"]) == ("notify people", 1)
+    assert f"note.Note has not taken notice {dump}/requested//0: OSError: no route" in error["error"]
+
+
+def until(look: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Returns once it is so, while the process runs."""
+    deadline, pause = time.monotonic() + 60, threading.Event()
+    while not look():
+        assert process.poll() is None and time.monotonic() < deadline
+        pause.wait(0.1)

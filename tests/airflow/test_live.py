@@ -204,6 +204,32 @@ def test_marking_the_run_as_failed_cancels_its_dump(live: Live) -> None:
     until(lambda: "running" not in str(states(live, DUMP, run)), "no task of the run is left")
 
 
+def test_airflows_notifiers_are_told_what_happens_to_a_dump(live: Live) -> None:
+    capturing(live)
+    orders = f"{live.database.name}.orders"
+    run = live.client.trigger(DUMP, {"tables": [orders], "chunk_size": 100, "delay_seconds": 1, "workers": 1})
+    dump = until(lambda: (found := dump_of(live, run)) and found.chunks and found, "the dump has placed a chunk")
+
+    def told() -> list[dict[str, Any]]:
+        every = [json.loads(line) for line in live.notices.read_text().splitlines()] if live.notices.exists() else []
+        return [notice for notice in every if notice["dump"] == dump.id]
+
+    def events() -> list[str]:
+        return [notice["event"] for notice in told()]
+
+    with closing(wiring.open_state(live.config)) as state:
+        control.pause(state, dump.id)
+        until(lambda: "paused" in events(), "the pause is told")
+        control.resume(state, dump.id)
+        until(lambda: "resumed" in events(), "its end is told")
+    until(lambda: "completed" in events(), "the end is told")
+    found = list(dict.fromkeys(event for event in events() if event != "chunk"))
+    assert found == ["requested", "started", "paused", "resumed", "table", "completed"]
+    assert len({notice["id"] for notice in told() if notice["event"] == "chunk"}) == told()[-1]["chunks"] >= 5
+    assert {notice["text"] for notice in told()} == {f"capture: {event}" for event in events()}
+    assert told()[0]["requested_by"] == f"airflow:{DUMP}/{run}" and told()[-1]["rows"] >= 500
+
+
 def test_sealed_segments_start_the_merge_and_the_lake_gets_the_rows(live: Live) -> None:
     capturing(live)
     live.database.execute("INSERT INTO orders VALUES (70001, 'for the lake')")

@@ -341,6 +341,35 @@ topic = "notices"
 """
 
 
+AIRFLOW = """
+[[airflow.notify]]
+notifier = "notes.Note"
+when = "dump"
+events = ["completed", "failed"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        ('when = "dump"', 'when = "dump"\ndags = ["dump"]', "notify, entry 1, dags: has no meaning for dumps"),
+        (
+            'when = "dump"',
+            'when = "failure"',
+            'entry 1, events: has a meaning for when = "dump" alone',
+        ),
+        ('when = "dump"', 'when = "dump"\nname = "bus"', "name: bus is the name of another receiver of notices"),
+        ("\n[[", AIRFLOW + "[[", "entry 2, name: airflow is the name of another receiver of notices"),
+        ("completed", "done", "[airflow] notify, entry 1, events"),
+    ],
+)
+def test_airflows_notifiers_of_dumps_are_receivers_of_notices(file: Path, before: str, after: str, what: str) -> None:
+    assert before in AIRFLOW
+    file.write_text(SOURCE + REST + SIGNALS + AIRFLOW)
+    assert load(file).airflow.notify[0].name == "airflow"
+    assert what in faults(file, SOURCE + REST + SIGNALS + AIRFLOW.replace(before, after, 1))
+
+
 def test_the_signal_table_is_known_to_who_reads_the_log(file: Path) -> None:
     file.write_text(SOURCE + REST + SIGNALS)
     config = load(file)

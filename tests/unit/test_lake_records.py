@@ -31,7 +31,7 @@ def lake(tmp_path: Path) -> Location:
 
 
 def _claimed(lake: Location) -> Fence:
-    fence = Fence(own_directory(lake))
+    fence = Fence(own_directory(lake), "shop")
     fence.claim()
     return fence
 
@@ -52,6 +52,15 @@ def test_the_newest_claim_shuts_out_all_before_it(lake: Location) -> None:
         assert newest.epoch == number + 3
     newest.check()
     assert len(list((own_directory(lake) / "mergers").names())) < 25
+
+
+def test_a_lake_is_one_sources_and_another_one_is_refused_by_name(lake: Location) -> None:
+    _claimed(lake)
+    with pytest.raises(
+        LakeError, match="the lake is that of source shop, and other cannot be merged into it"
+    ) as raised:
+        Fence(own_directory(lake), "other").claim()
+    assert raised.value.fix and _claimed(lake).epoch == 2, "nobody was shut out"
 
 
 def test_a_merge_has_one_record_and_one_outcome(lake: Location) -> None:

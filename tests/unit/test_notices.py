@@ -23,6 +23,7 @@ from dblog_core.dump_status import OVER, DumpStatus, TaskStatus
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
+from dblog_core.notices import channels
 from dblog_core.notices.follower import Follower
 from dblog_core.notices.news import news
 from dblog_core.notices.webhook import Webhook
@@ -139,8 +140,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def follower(world: World, receiver: Receiver, **more: Any) -> Follower:
-    config = ChannelConfig.model_validate({"name": "ops", "to": "log", **more})
-    return Follower(config, "shop", world.state, SystemClock(), channel=receiver)
+    return Follower(channels.Receiver("ops", receiver, **more), "shop", world.state, SystemClock())
 
 
 def request(world: World) -> str:
@@ -177,7 +177,7 @@ def test_what_a_receiver_does_not_take_is_told_later_and_nothing_is_lost(world: 
 
 def test_only_the_events_that_are_asked_for_are_told(world: World) -> None:
     receiver = Receiver()
-    one = follower(world, receiver, events=["aborted"])
+    one = follower(world, receiver, events=("aborted",))
     one.look(STOP)
     control.cancel(world.state, request(world))
     one.look(STOP)
@@ -264,7 +264,7 @@ def test_an_answer_other_than_2xx_is_not_taken_for_one(hook: Hook, status: int) 
 
 def test_a_receiver_that_fails_for_a_while_gets_everything_over_a_restart(world: World, hook: Hook) -> None:
     def restarted() -> Follower:
-        return Follower(webhook(hook.port), "shop", world.state, SystemClock())
+        return Follower(channels.receiver(webhook(hook.port)), "shop", world.state, SystemClock())
 
     restarted().look(STOP)
     control.cancel(world.state, request(world))

@@ -188,15 +188,9 @@ def place_again(place: Prepared, position: Position) -> Position:
     return Position(place.file, place.start, gtids)
 
 
-def server_id(config: SourceConfig) -> int:
-    """Our replica id. By default the same for every capture of a source, from its name: when a new leader connects,
-    the server then ends the connection of the old one itself, should that one still hang on it."""
-    return config.server_id or 1_000_001 + zlib.crc32(config.name.encode()) % 4_000_000_000
-
-
 def second_id(config: SourceConfig) -> int:
     """The replica id of the second connection, in a range of its own: with that of the first it would end the first."""
-    return 4_001_000_002 + zlib.crc32(f"{config.name} {server_id(config)}".encode()) % 290_000_000
+    return 4_001_000_002 + zlib.crc32(f"{config.name} {config.replica_id}".encode()) % 290_000_000
 
 
 def open_log(config: SourceConfig, position: Position, state: LogState, *, mariadb: bool, identity: int) -> MysqlLog:

@@ -136,7 +136,7 @@ class MysqlSource:
             position=start,
             skip=skip,
         )
-        return log.open_log(self._config, start, state, mariadb=self._mariadb, identity=log.server_id(self._config))
+        return log.open_log(self._config, start, state, mariadb=self._mariadb, identity=self._config.replica_id)
 
     def open_reader(self) -> ChunkReader:
         return chunks.open_reader(self._config)

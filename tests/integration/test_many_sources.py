@@ -1,0 +1,176 @@
+"""Fifty sources beside each other: three servers, one ZooKeeper, one staging root; nothing of one is another's."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import control, neighbours, requests, wiring
+from dblog_core.capture import LEASE
+from dblog_core.config import Config
+from dblog_core.local.mariadb import MariadbServer
+from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.server import DatabaseServer
+from dblog_core.metrics import Sources
+from dblog_core.requests import DumpRequest
+from dblog_core.staging.reader import lines
+from tests.fix_servers import Database, drop, new
+from tests.nemesis.processes import Dblog, kill
+
+SOURCES, LIVE = 50, 6
+DEADLINE = 120.0
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One of them; its rows hold its name."""
+
+    config: Config
+    database: Database
+
+    @property
+    def name(self) -> str:
+        return self.config.source.name
+
+    def write(self, *keys: int) -> None:
+        self.database.execute(*(f"INSERT INTO {self.name} VALUES ({key}, '{self.name}')" for key in keys))
+
+    def staged(self) -> list[dict[str, Any]]:
+        """Its rows in the super-changelog."""
+        return [line["after"] for line in lines(wiring.open_staging(self.config)) if line["op"] == "c"]
+
+    def epoch(self) -> int | None:
+        with closing(wiring.open_state(self.config)) as state:
+            leader = state.leader(LEASE)
+        return leader.epoch if leader else None
+
+
+@pytest.fixture(scope="module")
+def databases(mysql: MysqlServer, mariadb: MariadbServer, postgres: PostgresServer) -> Iterator[list[Database]]:
+    """One for each source, in turn on the three servers. Those that run have one of their own; the others share one on
+    each server, and the watermark table in it."""
+    servers: tuple[DatabaseServer, ...] = (mysql, mariadb, postgres)
+    made = [new(servers[number % len(servers)], f"t_{secrets.token_hex(4)}") for number in range(LIVE + len(servers))]
+    found = [made[number] if number < LIVE else made[LIVE + number % len(servers)] for number in range(SOURCES)]
+    for number, database in enumerate(found):
+        database.execute(f"CREATE TABLE s{number:02} (id int PRIMARY KEY, source varchar(9))")
+    yield found
+    for database in made:
+        drop(database)
+
+
+@pytest.fixture
+def fifty(databases: list[Database], zookeeper_url: str, tmp_path: Path) -> list[Source]:
+    """A staging root and a ZooKeeper for all."""
+    made = []
+    for number, database in enumerate(databases):
+        name = f"s{number:02}"
+        source: dict[str, Any] = {"name": name, "tables": [f"{database.schema}.{name}"]}
+        if database.kind == "postgres":
+            source |= {"publication": f"dblog_{database.name}" if number < LIVE else f"dblog_{name}"}
+        state, lake = {"url": zookeeper_url, "ttl": 4}, {"path": str(tmp_path / "lake" / name)}
+        made.append(Source(database.config(tmp_path, source=source, state=state, lake=lake), database))
+    return made
+
+
+def until(look: Callable[[], Any], what: str) -> None:
+    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
+    while not look():
+        assert time.monotonic() < deadline, what
+        pause.wait(0.2)
+
+
+def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(fifty: list[Source]) -> None:
+    assert neighbours.clashes({Path(f"{s.name}.toml"): s.config for s in fifty}) == {}
+    replicas = [s.config.source.replica_id for s in fifty if s.database.kind != "postgres"]
+    assert len(set(replicas)) == len(replicas) > 30
+    with ExitStack() as opened:
+        states = {s.name: opened.enter_context(closing(wiring.open_state(s.config))) for s in fifty}
+        held = {name: state.acquire(LEASE, f"holder of {name}", ttl=10) for name, state in states.items()}
+        for name, state in states.items():
+            lease, leader = held[name], state.leader(LEASE)
+            assert (
+                lease is not None and lease.epoch == 1 and leader is not None and leader.holder == f"holder of {name}"
+            )
+            control.put_status(state, {"at": 1, "lag_seconds": float(name[1:]), "rows_per_second": 0, "windows": []})
+        dumps = {s.name: requests.submit(s.config, DumpRequest((f"{s.database.schema}.{s.name}",))) for s in fifty[:3]}
+        for name, state in states.items():
+            assert state.children("dumps") == ([dumps[name]] if name in dumps else [])
+            told = control.read_status(state)
+            assert told is not None and told["lag_seconds"] == float(name[1:])
+        first, second = fifty[0].name, fifty[1].name
+        states[first].raise_epoch(LEASE, 41)
+        control.cancel(states[second], dumps[second])
+        for name, lease in held.items():
+            assert lease is not None and lease.valid(), name
+            if name in (first, second):
+                lease.release()
+        again = {name: states[name].acquire(LEASE, "next", ttl=10) for name in (first, second)}
+        assert {name: lease.epoch for name, lease in again.items() if lease} == {first: 42, second: 2}
+        assert [control.dump(states[name], dumps[name]).state for name in dumps] == [
+            "requested",
+            "cancelled",
+            "requested",
+        ]
+        assert all((leader := state.leader(LEASE)) and leader.epoch == 1 for state in list(states.values())[2:])
+
+
+@pytest.fixture
+def live(fifty: list[Source], tmp_path: Path) -> Iterator[dict[str, tuple[Source, Dblog]]]:
+    """Some of them, two a server, with captures as processes."""
+    found = {}
+    for source in fifty[:LIVE]:
+        home = tmp_path / source.name
+        home.mkdir()
+        found[source.name] = (source, Dblog(source.config, home))
+    yield found
+    for _, dblog in found.values():
+        dblog.close()
+
+
+def test_what_happens_to_one_capture_leaves_the_others_alone_and_metrics_tell_them_apart(
+    fifty: list[Source], live: dict[str, tuple[Source, Dblog]]
+) -> None:
+    running = {name: dblog.start("capture") for name, (_, dblog) in live.items()}
+    sources = [source for source, _ in live.values()]
+    until(lambda: all(s.epoch() == 1 and wiring.open_staging(s.config).head() for s in sources), "all lead")
+    for source in sources:
+        source.write(1, 2)
+    until(lambda: all(len(s.staged()) == 2 for s in sources), "all stage their rows")
+    killed, stopped, *others = sources
+    kill(running[killed.name])
+    running[stopped.name].send_signal(signal.SIGTERM)
+    for source in sources:
+        source.write(3)
+    until(lambda: all(len(s.staged()) == 3 for s in others), "the others go on")
+    assert running[stopped.name].wait(60) == 0
+    until(lambda: killed.epoch() is None and stopped.epoch() is None, "the two lead no more")
+    assert [len(s.staged()) for s in (killed, stopped)] == [2, 2]
+    figures = {
+        (sample.name, sample.labels["source"]): sample.value
+        for family in Sources([s.config for s in fifty]).collect()
+        for sample in family.samples
+    }
+    names = {source.name for source in others}
+    assert {s.name for s in fifty if figures["dblog_leader", s.name]} == names
+    for source in sources:
+        head = wiring.open_staging(source.config).head()
+        assert head is not None and figures["dblog_staged_offset", source.name] == head.last_offset
+    for source in (killed, stopped):
+        live[source.name][1].start("capture")
+    until(lambda: all(len(s.staged()) == 3 for s in sources), "the two go on where they ended")
+    assert {s.name: s.epoch() for s in sources} == {s.name: 1 if s in others else 2 for s in sources}
+    for source in sources:
+        assert source.staged() == [{"id": key, "source": source.name} for key in (1, 2, 3)]
