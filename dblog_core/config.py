@@ -59,7 +59,7 @@ _PATHS = {
     "signals.http": ("tls_cert", "tls_key"),
     "notify": ("tls_ca",),
 }
-_OUTPUT_PATHS = ("path", "dead_letter", "tls_ca", "tls_cert", "tls_key")
+_OUTPUT_PATHS = ("path", "dead_letter", "registry_ca", "tls_ca", "tls_cert", "tls_key")
 
 
 def _as_text(value: Any) -> Any:

@@ -53,8 +53,8 @@ class OutputConfig(Section):
         default="never", description='how long a target may be away: "10m", "1d", "never": it is waited for'
     )
     path: str = Field(default="", description="files: a directory, or s3://BUCKET/PREFIX")
-    form: Literal["jsonl", "parquet", "json", "debezium"] | None = Field(
-        default=None, description="files: jsonl (default) or parquet; kafka: json (default) or debezium"
+    form: Literal["jsonl", "parquet", "json", "debezium", "avro"] | None = Field(
+        default=None, description="files: jsonl (default) or parquet; kafka: json (default), debezium or avro"
     )
     host: str = Field(default="127.0.0.1", description="postgres, mysql: the server's name or address")
     port: Whole = Field(default=0, ge=0, le=65535, description="postgres, mysql: default: 5432, 3306")
@@ -83,6 +83,18 @@ class OutputConfig(Section):
     replication: Whole = Field(default=1, ge=1, le=10, description="kafka: of topics that are made")
     max_message: Size = Field(
         default=1_000_000, ge=1000, le=1_000_000_000, description="kafka: bytes of a message, as its topic allows"
+    )
+    registry: str = Field(
+        default="",
+        pattern=r"^(https?://[^\s/@?#]+(/[^\s?#]*)?)?$",
+        description="kafka, form avro: the schema registry, http(s)://HOST:PORT, with what stands before /subjects",
+    )
+    registry_user: str = Field(default="", description="kafka, form avro: whom to ask the registry as")
+    registry_password: SecretStr = Field(
+        default=SecretStr(""), description='with registry_user; "${ENV}" keeps it out of the file'
+    )
+    registry_ca: Path | None = Field(
+        default=None, description="PEM file of the authority that signed the registry's certificate"
     )
     tombstones: Flag = Field(default=True, description="kafka: after a delete, an empty message for its key")
     tls: Literal["verify-full", "verify-ca", "require", "off"] | None = Field(
@@ -120,7 +132,7 @@ class OutputConfig(Section):
     @property
     def secrets(self) -> tuple[str, ...]:
         """What must never be printed."""
-        return tuple(s.get_secret_value() for s in (self.password, self.secret, self.token))
+        return tuple(s.get_secret_value() for s in (self.password, self.secret, self.token, self.registry_password))
 
 
 def _near(data: dict[str, Any]) -> bool:

@@ -16,17 +16,8 @@ _OWN: dict[str, tuple[str, ...]] = {
     "mysql": _TABLES,
     "http": ("url", "secret", "token", *_TLS),
     "kafka": (
-        *(
-            "servers",
-            "topic_prefix",
-            "topics",
-            "partitions",
-            "replication",
-            "max_message",
-            "tombstones",
-            "form",
-            "timeout",
-        ),
+        *("servers", "topic_prefix", "topics", "partitions", "replication", "max_message", "tombstones", "form"),
+        *("registry", "registry_user", "registry_password", "registry_ca", "timeout"),
         *("user", "password", "sasl", "tls", *_TLS),
     ),
     "python": ("class", "options"),
@@ -40,7 +31,7 @@ _NEEDED = {
     "kafka": {"servers": "give HOST:PORT"},
     "python": {"class": 'give class = "MODULE:CLASS"'},
 }
-_FORMS = {"files": ("jsonl", "parquet"), "kafka": ("json", "debezium")}
+_FORMS = {"files": ("jsonl", "parquet"), "kafka": ("json", "debezium", "avro")}
 
 
 def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[Fault]:
@@ -62,9 +53,25 @@ def _one(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]
             yield Fault(("output", name, key), "is missing", fix)
     if kind in _FORMS and given.get("form", _FORMS[kind][0]) not in _FORMS[kind]:
         yield Fault(("output", name, "form"), f"is no form of {kind}", f"use {' or '.join(_FORMS[kind])}")
+    yield from _registry(name, given, files=files)
     yield from _poison(name, given)
     yield from _tls(name, given, files=files)
     yield from _pairs(name, given)
+
+
+def _registry(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
+    if given.get("kind") != "kafka":
+        return
+    url, authority = str(given.get("registry", "")), given.get("registry_ca")
+    if given.get("form") == "avro" and not url:
+        yield Fault(("output", name, "registry"), "is missing", "give http(s)://HOST:PORT of the schema registry")
+    if given.get("form") != "avro":
+        for key in (key for key in given if key.startswith("registry")):
+            yield Fault(("output", name, key), "is never used without form = avro", 'set form = "avro", or remove it')
+    elif isinstance(authority, str) and url.startswith("http://"):
+        yield Fault(("output", name, "registry_ca"), "is never used without TLS", "remove it, or use https://")
+    elif isinstance(authority, str) and files and not Path(authority).is_file():
+        yield Fault(("output", name, "registry_ca"), "names a file that does not exist", "give the path of a PEM file")
 
 
 def _poison(name: str, given: Mapping[str, Any]) -> Iterator[Fault]:
@@ -90,7 +97,7 @@ def _tls(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]
 def _pairs(name: str, given: Mapping[str, Any]) -> Iterator[Fault]:
     pairs = [("tls_cert", "tls_key")]
     if given.get("kind") == "kafka":
-        pairs.append(("user", "password"))
+        pairs += [("user", "password"), ("registry_user", "registry_password")]
     for one, other in (*pairs, *((b, a) for a, b in pairs)):
         if given.get(one) and not given.get(other):
             yield Fault(("output", name, one), f"is given without {other}", "give both, or none")

@@ -22,6 +22,7 @@ from dblog_core.local.kafka import KafkaServer
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.registry import RegistryServer
 from dblog_core.local.server import Account, DatabaseServer, Server
 from dblog_core.local.zookeeper import ZookeeperServer
 
@@ -163,6 +164,12 @@ def zookeeper(server_root: Path) -> Iterator[ZookeeperServer]:
 @pytest.fixture(scope="session")
 def kafka(server_root: Path) -> Iterator[KafkaServer]:
     yield from _running(KafkaServer(server_root / "kafka"))
+
+
+@pytest.fixture(scope="session")
+def registry(server_root: Path) -> Iterator[RegistryServer]:
+    """A schema registry; it is fetched when it is first asked for (Maven must be installed)."""
+    yield from _running(RegistryServer(server_root / "registry"))
 
 
 @pytest.fixture

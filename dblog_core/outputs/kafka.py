@@ -1,6 +1,6 @@
 """Topics in Kafka: exactly once for readers of committed messages, by one transactional producer a relay.
 
-    PREFIX + SCHEMA.TABLE                       lines of a table; the message's key is the row's key as JSON
+    PREFIX + SCHEMA.TABLE                       lines of a table; the message's key is the row's key
     PREFIX + _dblog.SOURCE.OUTPUT.place         the place, compacted, written in the same transactions
 
 A delivery is a Kafka transaction. `init_transactions` ends the transaction of the relay before, and fences it: whatever
@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import orjson
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -26,7 +25,7 @@ from dblog_core.errors import OutputError, OutputRefused, OutputTaken, OutputUna
 from dblog_core.events import DELETE, FINISHED, SCHEMA, TRUNCATE
 from dblog_core.interfaces import Json
 from dblog_core.outputs import kafka_place
-from dblog_core.outputs.debezium import envelope
+from dblog_core.outputs.kafka_forms import Form, form_of
 
 _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MARKS = (SCHEMA, FINISHED, TRUNCATE)
@@ -52,6 +51,7 @@ class KafkaOutput:
         self._place_topic = f"{settings.topic_prefix}_dblog.{source}.{name}.place"
         self._where = f"kafka {settings.servers}"
         self._producer: Producer | None = None
+        self._form: Form | None = None
         self._partitions: dict[str, int] = {}
         self._begun = False
         self._failed: list[tuple[int, KafkaError]] = []
@@ -71,7 +71,7 @@ class KafkaOutput:
                     "linger.ms": 5,
                 }
             )
-            self._producer = producer
+            self._producer, self._form = producer, form_of(self._settings, self._source)
             producer.init_transactions(self._timeout)
             self._make_topic(self._place_topic, partitions=1, settings={"cleanup.policy": "compact"})
             return kafka_place.read(self._client(), self._place_topic, timeout=self._timeout)
@@ -100,20 +100,23 @@ class KafkaOutput:
         if self._producer is not None:
             self._producer.purge()
             self._producer = None
+        if self._form is not None:
+            self._form.close()
+            self._form = None
         self._begun, self._failed, self._partitions = False, [], {}
 
     def _send(self, producer: Producer, line: Json) -> None:
-        value = line if self._settings.form == "json" else envelope(line, source=self._source)
-        if value is None:
+        assert self._form is not None, "open it first"
+        topic = self._topic(line["table"])
+        if (data := self._form.value(line, topic)) is None:
             return
-        topic, data = self._topic(line["table"]), orjson.dumps(value)
         if line["op"] in _MARKS:
             for partition in range(self._partitions[topic]):
                 self._produce(producer, line["offset"], topic, None, data, partition)
         elif line["key"] is None:
             self._produce(producer, line["offset"], topic, None, data, 0)
         else:
-            key = orjson.dumps(line["key"])
+            key = self._form.key(line, topic)
             self._produce(producer, line["offset"], topic, key, data)
             if line["op"] == DELETE and self._settings.tombstones:
                 self._produce(producer, line["offset"], topic, key, None)

@@ -24,7 +24,15 @@ from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
 from dblog_core.staging.store import Staging
 from dblog_core.values import to_json
 
-Line = dict[str, Any]
+Row = dict[str, Any]
+
+
+class Line(dict[str, Any]):
+    """A line, and the shape of its row; a mark has the one that it tells of, or none."""
+
+    __slots__ = ("shape",)
+    shape: TableSchema | None
+
 
 _TIME = pa.timestamp("us", tz="UTC")
 _WITHOUT_TRANSACTION = {REFRESH, SCHEMA, FINISHED}
@@ -168,7 +176,7 @@ def _log_batch(batch: pa.RecordBatch, table: str, schema: TableSchema) -> Iterat
             before = {name: before[name] for name in schema.key}
         if after is not None and unchanged:
             after = {name: value for name, value in after.items() if name not in unchanged}
-        line = _line(offset, op, table, key, before, after, unchanged, position, transaction, time, origin)
+        line = _line(offset, op, table, key, before, after, unchanged, position, transaction, time, origin, schema)
         if moved is not None:
             line["moved_from"] = moved
         yield line
@@ -178,31 +186,34 @@ def _line(
     offset: int,
     op: str,
     table: str,
-    key: Line | None,
-    before: Line | None,
-    after: Line | None,
+    key: Row | None,
+    before: Row | None,
+    after: Row | None,
     unchanged: list[str] | None,
     position: str,
     transaction: str | None,
     commit_time: int,
     origin: str,
+    shape: TableSchema | None = None,
 ) -> Line:
-    return {
-        "offset": offset,
-        "op": op,
-        "table": table,
-        "key": key,
-        "before": before,
-        "after": after,
-        "unchanged": unchanged or [],
-        "position": position,
-        "transaction": None if op in _WITHOUT_TRANSACTION else transaction,
-        "commit_time": _time(commit_time),
-        "origin": origin,
-    }
+    line = Line(
+        offset=offset,
+        op=op,
+        table=table,
+        key=key,
+        before=before,
+        after=after,
+        unchanged=unchanged or [],
+        position=position,
+        transaction=None if op in _WITHOUT_TRANSACTION else transaction,
+        commit_time=_time(commit_time),
+        origin=origin,
+    )
+    line.shape = shape
+    return line
 
 
-def _key(schema: TableSchema, before: Line | None, after: Line | None, unchanged: list[str] | None) -> Line | None:
+def _key(schema: TableSchema, before: Row | None, after: Row | None, unchanged: list[str] | None) -> Row | None:
     """The key that the row has after the change (a deleted one: had); None for a table without a key."""
     if not schema.key:
         return None
@@ -225,9 +236,8 @@ def _chunk_lines(place: _Place, chunk: ChunkRef) -> Iterator[Line]:
         for offset, row in enumerate(_rows(batch.columns, schema.arrow), first):
             if offset >= place.from_offset and offset - chunk.first_offset not in evicted:
                 key = _key(schema, None, row, None)
-                yield _line(
-                    offset, REFRESH, chunk.table, key, None, row, None, chunk.position, None, chunk.commit_time, "dump"
-                )
+                place_in_log = (chunk.position, None, chunk.commit_time, "dump")
+                yield _line(offset, REFRESH, chunk.table, key, None, row, None, *place_in_log, schema)
         first += len(batch)
 
 
@@ -254,12 +264,13 @@ def _mark_line(place: _Place, mark: LogMark) -> Line:
         schema = place.staging.schema(mark.schema)
         columns = [{"name": c.name, "type": str(c.type), "source_type": c.source_type} for c in schema.columns]
         line |= {"schema": columns, "key_columns": list(schema.key)}
+        line.shape = schema
         line |= {"renamed": mark.renamed} if mark.renamed else {}
         line |= {"filled": mark.filled} if mark.filled else {}
     return line
 
 
-def _images(images: pa.StructArray) -> list[Line | None]:
+def _images(images: pa.StructArray) -> list[Row | None]:
     """The images as JSON objects, null where there is none."""
     if images.null_count == len(images):
         return [None] * len(images)
@@ -269,7 +280,7 @@ def _images(images: pa.StructArray) -> list[Line | None]:
     return [row if valid else None for row, valid in zip(rows, images.is_valid().to_pylist(), strict=True)]
 
 
-def _rows(columns: list[pa.Array], fields: Iterable[pa.Field]) -> Iterator[Line]:
+def _rows(columns: list[pa.Array], fields: Iterable[pa.Field]) -> Iterator[Row]:
     names = [field.name for field in fields]
     return (dict(zip(names, row, strict=True)) for row in zip(*(_json(column) for column in columns), strict=True))
 

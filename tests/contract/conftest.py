@@ -1,15 +1,20 @@
-"""What the suites of sources share: a prepared source over a database without tables, and a chunk reader of it."""
+"""What the suites share: of sources a prepared one without tables and a chunk reader of it, of outputs a target."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from dblog_core.config import Config
 from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.local.daemon import wait_until
 from dblog_core.wiring import open_source
 from tests.contract.keyed import TYPES
+from tests.contract.relayed import World
+from tests.contract.targets import ExampleOne, FilesOne, HttpOne, KafkaOne, MemoryOne, TableOne, Target
 from tests.fix_servers import Database
 
 
@@ -33,3 +38,37 @@ def reader(source: Source) -> Iterator[ChunkReader]:
     reader = source.open_reader()
     yield reader
     reader.close()
+
+
+@pytest.fixture
+def target(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Target]:
+    if kind == "memory":
+        yield MemoryOne()
+    elif kind in ("jsonl", "parquet"):
+        yield FilesOne(tmp_path / "files", kind)
+    elif kind == "example":
+        monkeypatch.syspath_prepend(str(tmp_path))
+        yield ExampleOne(tmp_path)
+    elif kind == "http":
+        receiver = HttpOne()
+        yield receiver
+        receiver.stop()
+    elif kind == "kafka":
+        yield KafkaOne(request.getfixturevalue("kafka"))
+    else:
+        server = request.getfixturevalue(kind)
+        yield TableOne(request.getfixturevalue("new_database")(server))
+
+
+@pytest.fixture
+def world(tmp_path: Path, target: Target) -> World:
+    return World(tmp_path, target)
+
+
+@pytest.fixture
+def no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    wait_until(lambda: threading.active_count() <= before, timeout=30, what="threads to end")

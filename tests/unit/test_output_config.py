@@ -25,6 +25,8 @@ url = "sqlite:///var/lib/dblog/state.db"
 [lake]
 path = "lake"
 """
+KAFKA = '[output.a]\nkind = "kafka"\nservers = "h:1"\n'
+AVRO = KAFKA + 'form = "avro"\n'
 FILES = '[output.a]\nkind = "files"\npath = "x"\n'
 
 
@@ -86,6 +88,12 @@ def _faults(directory: Path, outputs: str) -> str:
         ('[output.a]\nkind = "kafka"\nservers = "h"', "[output.a] servers: does not have the right form"),
         ('[output.a]\nkind = "kafka"\nservers = "h:1"\nform = "jsonl"', "[output.a] form: is no form of kafka"),
         ('[output.a]\nkind = "kafka"\nservers = "h:1"\nuser = "u"', "[output.a] user: is given without password"),
+        (KAFKA + 'form = "avro"', "[output.a] registry: is missing; give http(s)://HOST:PORT"),
+        (KAFKA + 'registry = "http://r"', "[output.a] registry: is never used without form = avro"),
+        (AVRO + 'registry = "http://u:hunter2secret@r"', "[output.a] registry: does not have the right form"),
+        (AVRO + 'registry = "http://r"\nregistry_ca = "no.pem"', "[output.a] registry_ca: is never used without TLS"),
+        (AVRO + 'registry = "https://r"\nregistry_ca = "no.pem"', "[output.a] registry_ca: names a file that does not"),
+        (AVRO + 'registry = "https://r"\nregistry_user = "u"', "registry_user: is given without registry_password"),
         ('[output.a]\nkind = "kafka"\nservers = "h:1"\nmax_message = "x"', "[output.a] max_message: is no size"),
     ],
 )
@@ -137,8 +145,11 @@ def test_secrets_come_from_the_environment_and_are_never_shown(tmp_path: Path, m
     monkeypatch.setenv("SECRET", "hunter2secret")
     text = '[output.a]\nkind = "http"\nurl = "https://h/x"\nsecret = "${SECRET}"\ntoken = "${SECRET}"\n'
     config = _load(tmp_path, text)
-    assert config.output["a"].secrets == ("", "hunter2secret", "hunter2secret")
+    assert config.output["a"].secrets == ("", "hunter2secret", "hunter2secret", "")
     assert "hunter2secret" not in repr(config)
+    text = AVRO + 'registry = "https://r"\nregistry_user = "u"\nregistry_password = "${SECRET}"\n'
+    config = _load(tmp_path, text)
+    assert "hunter2secret" in config.output["a"].secrets and "hunter2secret" not in repr(config)
 
 
 def test_every_setting_is_on_the_page() -> None:

@@ -1,0 +1,70 @@
+"""What the output to Kafka does beside what all do: partitions, sizes, Debezium's envelope."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from tests.contract import changelog
+from tests.contract.relayed import World, offsets
+from tests.contract.targets import KafkaOne
+
+kafka = pytest.mark.parametrize("kind", ["kafka"])
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+
+@kafka
+def test_a_key_keeps_to_its_partition_and_marks_come_to_all(world: World, target: KafkaOne) -> None:
+    target.settings["partitions"] = 3
+    world.relay()
+    found = [(m.partition(), m.key(), m.value() and orjson.loads(m.value())) for m in target.messages()]
+    marks = [(line["offset"], partition) for partition, key, line in found if key is None]
+    assert sorted(marks) == [(offset, partition) for offset in (1, 13, 14) for partition in range(3)]
+    partitions: dict[bytes, set[int]] = {}
+    for partition, key, _ in found:
+        partitions.setdefault(key, set()).add(partition)
+    assert all(len(where) == 1 for key, where in partitions.items() if key is not None)
+    assert len({partition for partition, key, _ in found if key is not None}) > 1
+    (last,) = [m for m in target.messages() if m.key() == b'{"id":3}' and m.value() is None]
+    assert last.topic() == f"{target.settings['topic_prefix']}shop.orders", "a delete is followed by a tombstone"
+
+
+@kafka
+def test_a_message_that_is_too_large_is_a_dead_letter_and_the_others_arrive(world: World, target: KafkaOne) -> None:
+    long = changelog.log_rows(changelog.ORDERS, {"offset": 15, "op": "c", "after": {"id": 1, "name": "x" * 5000}})
+    changelog.publish(world.staging, 5, 15, 15, (changelog.ORDERS, long))
+    changelog.go_on(world.staging, 6, 16)
+    target.settings["max_message"] = 2000
+    assert world.relay(poison="dead_letter", dead_letter=str(world.letters), batch_rows=1000)
+    (note,) = [orjson.loads(text) for text in world.letters.read_bytes().splitlines()]
+    assert note["line"]["offset"] == 15 and "large" in note["reason"].lower()
+    assert offsets(target.lines()) == [o for o in offsets(world.all()) if o != 15]
+
+
+@kafka
+def test_a_batch_that_the_broker_refuses_is_searched_for_the_one_message(world: World, target: KafkaOne) -> None:
+    """The topic takes less than the client does, and answers for all that came together."""
+    world.relay()
+    target.limit("shop.orders", 1500)
+    long = changelog.log_rows(changelog.ORDERS, {"offset": 15, "op": "c", "after": {"id": 1, "name": "x" * 5000}})
+    changelog.publish(world.staging, 5, 15, 15, (changelog.ORDERS, long))
+    changelog.go_on(world.staging, 6, 16)
+    assert world.relay(poison="dead_letter", dead_letter=str(world.letters), batch_rows=1000)
+    (note,) = [orjson.loads(text) for text in world.letters.read_bytes().splitlines()]
+    assert note["line"]["offset"] == 15
+    assert offsets(target.lines()) == [o for o in offsets(world.all()) if o != 15]
+
+
+@kafka
+def test_debeziums_envelope_has_rows_deletes_and_truncates(world: World, target: KafkaOne) -> None:
+    target.settings["form"] = "debezium"
+    world.relay()
+    values = [orjson.loads(m.value()) for m in target.messages() if m.value() is not None]
+    found = {value["source"]["offset"]: value for value in values}
+    assert {offset: value["op"] for offset, value in found.items()} == {
+        **dict.fromkeys((2, 3, 4, 5, 6, 7), "c"), 8: "u", 9: "d", 10: "r", 12: "r", 14: "t",
+    }  # fmt: skip
+    assert found[8]["after"] == {"id": 2, "name": "x", "big": "__debezium_unavailable_value"}
+    assert (found[9]["before"], found[9]["after"]) == ({"id": 3}, None)
+    assert found[10]["source"]["snapshot"] == "true" and found[8]["source"]["table"] == "orders"
+    assert world.place().delivered == 14
