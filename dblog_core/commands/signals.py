@@ -57,9 +57,9 @@ def serve(
 def _opened(signals: Signals, host: str, port: int, http: HttpConfig) -> Endpoint:
     from dblog_core.signals.endpoint import Endpoint
 
-    files = {"certificate": str(http.tls_cert or ""), "key": str(http.tls_key or "")}
+    certificate, key, token = str(http.tls_cert or ""), str(http.tls_key or ""), http.token.get_secret_value()
     try:
-        return Endpoint(signals, host, port, token=http.token.get_secret_value(), **files)
+        return Endpoint(signals, host, port, token=token, certificate=certificate, key=key)
     except OSError as error:
         what = f"cannot listen at {host}:{port}: {error}"
         raise ConfigError(what, where="[signals.http]", fix="choose another address, or right files") from error

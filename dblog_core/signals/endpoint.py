@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hmac
 import logging
+import socket
 import ssl
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -32,8 +35,8 @@ log = logging.getLogger(__name__)
 
 CHANNEL = "http"
 _BODY = 2 * LARGEST  # bytes: data, and its quotes
-_PATIENCE = 10.0  # seconds for a caller to say what it wants
-_CALLERS = 32  # at the same time; more wait
+_PATIENCE = 10.0  # seconds for a caller to say what it wants, all of it, and to take the answer
+_CALLERS = 32  # at the same time; more wait, no longer than the patience with those before them
 _POLL = 0.1  # seconds within which it notices that it is to end
 _SHOWN = ("id", "type", "channel", "state", "dump", "what", "error", "fix")
 
@@ -140,7 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise Answer(HTTPStatus.LENGTH_REQUIRED, "no Content-Length", "send one")
         if int(length) > _BODY:
             raise Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {_BODY} bytes", "ask for less at once")
-        return self.rfile.read(int(length))
+        if len(body := self.rfile.read(int(length))) < int(length):
+            raise Answer(HTTPStatus.BAD_REQUEST, "the body ends before its Content-Length", "send all of it")
+        return body
 
     def _send(self, status: HTTPStatus, body: Json) -> None:
         data = orjson.dumps(body) + b"\n"
@@ -159,34 +164,57 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
-    """Threads in a limited number; a handshake is a caller's own affair, and holds nobody else up."""
+    """Threads in a limited number, each for `patience` seconds: a caller that drips bytes is cut off like a silent one.
+
+    A handshake is a caller's own affair, and holds nobody else up.
+    """
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], signals: Signals, token: str, tls: ssl.SSLContext | None) -> None:
-        self.signals, self.token, self._tls = signals, token.encode(), tls
+    def __init__(
+        self, address: tuple[str, int], signals: Signals, token: str, tls: ssl.SSLContext | None, patience: float
+    ) -> None:
+        self.signals, self.token, self._tls, self._patience = signals, token.encode(), tls, patience
         self._places = threading.BoundedSemaphore(_CALLERS)
+        self._lock, self._until = threading.Lock(), dict[threading.Thread, tuple[float, socket.socket]]()
         if ":" in address[0]:
-            import socket
-
             self.address_family = socket.AF_INET6
         super().__init__(address, _Handler)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
-            request.settimeout(_PATIENCE)
+            request.settimeout(self._patience)
             if self._tls is not None:
-                request = self._tls.wrap_socket(request, server_side=True)
+                request = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+            self._limit(request)
+            if self._tls is not None:
+                request.do_handshake()
             super().process_request_thread(request, client_address)
         except OSError as error:  # no handshake, or gone in the middle of it
             log.info("%s: %s", client_address[0], error)
             self.shutdown_request(request)
         finally:
+            with self._lock:
+                self._until.pop(threading.current_thread(), None)
             self._places.release()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self._places.acquire()
+        while not self._places.acquire(timeout=_POLL):
+            self.service_actions()
         super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Called every now and then: cuts off who is late. Its thread meets the end of what it reads."""
+        now = time.monotonic()
+        with self._lock:
+            for deadline, request in self._until.values():
+                if now >= deadline:
+                    with suppress(OSError):  # gone by itself
+                        socket.socket.shutdown(request, socket.SHUT_RDWR)  # TLS would take leave of the caller first
+
+    def _limit(self, request: socket.socket) -> None:
+        with self._lock:
+            self._until[threading.current_thread()] = (time.monotonic() + self._patience, request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.info("%s: the connection broke: %s", client_address[0], sys.exception())
@@ -196,14 +224,25 @@ class Endpoint:
     """A server of signals, from its making to `close`."""
 
     def __init__(
-        self, signals: Signals, host: str, port: int, *, token: str, certificate: str = "", key: str = ""
+        self,
+        signals: Signals,
+        host: str,
+        port: int,
+        *,
+        token: str,
+        certificate: str = "",
+        key: str = "",
+        patience: float = _PATIENCE,
     ) -> None:
-        """Raises OSError where the address, the certificate or the key is no good."""
+        """`patience`: seconds that a caller has for its request.
+
+        Raises OSError where the address, the certificate or the key is no good.
+        """
         tls = None
         if certificate:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             tls.load_cert_chain(certificate, key)
-        self._server = _Server((host, port), signals, token, tls)
+        self._server = _Server((host, port), signals, token, tls, patience)
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL,), name="signals-http", daemon=True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from dblog_core import control
 from dblog_core.clock import SystemClock
 from dblog_core.errors import StateUnavailable
+from dblog_core.local.daemon import wait_until
 from dblog_core.signals import inbox
 from dblog_core.signals.desk import Desk
 from dblog_core.signals.endpoint import Endpoint, Signals
@@ -140,6 +142,60 @@ def test_callers_that_say_nothing_keep_nobody_out(server: Endpoint, ask: Ask) ->
     finally:
         for one in silent:
             one.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, tmp_path: Path, tls: bool) -> None:
+    """More of them than there are places, in headers, in a body, in a handshake; each says something all the time."""
+    ours = authority(tmp_path / "tls", "ours")
+    files = dict(zip(("certificate", "key"), ours.sign("server", "127.0.0.1"), strict=True)) if tls else {}
+    signals = Signals(world.config, world.state, SystemClock())
+    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, patience=1.0, **files)
+    request = f"POST /signals HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100000\r\n\r\n".encode()
+    begin = b"\x16\x03\x01\x40\x00" if tls else b""  # a handshake of 16 KB that goes on and on
+    drippers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
+    done, cut = threading.Event(), set[int]()
+
+    def drip() -> None:
+        for number, one in enumerate(drippers):
+            one.sendall(begin or (request if number % 2 else request[:20]))
+        while not done.wait(0.1):
+            for number, one in enumerate(drippers):
+                try:
+                    one.sendall(b" ")
+                except OSError:
+                    cut.add(number)
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        trusting = ssl.create_default_context(cafile=ours.file)
+        ask = asking(
+            lambda: (
+                http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=trusting)
+                if tls
+                else http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            )
+        )
+        assert ask("POST", "/signals", {"id": "one", "type": "pause-snapshot"})[0] == 202
+        wait_until(lambda: len(cut) == len(drippers), timeout=60, what="the drippers' ends")
+        assert [r["id"] for r in inbox.every(world.state)] == ["one"], "half a request is none"
+    finally:
+        done.set()
+        dripping.join()
+        for one in drippers:
+            one.close()
+        server.close()
+
+
+def test_a_body_that_is_cut_short_is_no_signal(world: World, server: Endpoint) -> None:
+    body = orjson.dumps({"id": "one", "type": "pause-snapshot"})
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as caller:
+        head = f"POST /signals HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(body) + 9}\r\n\r\n"
+        caller.sendall(head.encode() + body)
+        caller.shutdown(socket.SHUT_WR)
+        assert b" 400 " in caller.makefile("rb").readline()
+    assert inbox.every(world.state) == []
 
 
 def test_over_tls_the_certificate_is_checked_and_a_silent_handshake_holds_nobody_up(
