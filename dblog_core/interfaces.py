@@ -340,6 +340,16 @@ class Output(Protocol):
         """Gives up connections; what was not committed is gone. Raises nothing."""
 
 
+class Probed(Protocol):
+    """What an output may have beside that, for `dblog check`."""
+
+    def probe(self, *, held: bool) -> None:
+        """Looks whether `open` and `write` would be let in, sends nothing and leaves nothing behind.
+
+        `held`: a relay is at work (or nobody can tell): it must not be disturbed. Raises what `open` does.
+        """
+
+
 class Clock(Protocol):
     """Time and sleep, so that tests can draw them."""
 

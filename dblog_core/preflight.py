@@ -11,11 +11,13 @@ import tempfile
 import tomllib
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dblog_core import neighbours, places, wiring
+from dblog_core import neighbours, output_places, places, wiring
 from dblog_core.config import LOOPBACK, ColumnRules, Config
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.forms import FORMS, forms_for
@@ -28,7 +30,7 @@ ROOM = 1 << 30  # bytes: less is soon used up by a busy source
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, and the part that it was found in: configuration, source, staging, state, lake or spark."""
+    """A problem, and the part that it was found in: configuration, source, staging, state, lake, spark, output NAME."""
 
     area: str
     problem: Problem
@@ -44,6 +46,7 @@ def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
         "lake": lambda: _place(config, config.lake.path, "tables", fatal=False),
         "spark": lambda: _spark(config),
     }
+    parts |= {f"output {name}": partial(output_problems, config, name) for name in sorted(config.output)}
     return [Finding(area, problem) for area, look in parts.items() for problem in _told(look)]
 
 
@@ -78,6 +81,8 @@ def readable_secret(file: Path) -> Iterator[Problem]:
     """A password in clear text in a file that others may read."""
     data = tomllib.loads(file.read_text(encoding="utf-8"))
     given = [(data.get(section, {}), key) for section, key in (("source", "password"), ("s3", "secret_key"))]
+    names = ("password", "secret", "token", "registry_password")
+    given += [(one, key) for one in data.get("output", {}).values() for key in names]
     given += [(data.get("signals", {}).get("http", {}), "token"), *((one, "secret") for one in data.get("notify", []))]
     for section, key in given:
         secret = section.get(key, "")
@@ -174,6 +179,35 @@ def _state(config: Config) -> Iterator[Problem]:
     finally:
         state.close()
     yield from ()
+
+
+def output_problems(config: Config, name: str) -> Iterator[Problem]:
+    """Whether a relay would be let in. No output hinders a capture."""
+    given = config.output[name]
+    if given.kind == "files":
+        yield from _place(config, given.path, "lines", fatal=False)
+    if given.dead_letter is not None:
+        yield from _directory(given.dead_letter.parent, "dead letters", fatal=False)
+    yield from (replace(problem, fatal=False) for problem in _told(lambda: _probed(config, name)))
+
+
+def _probed(config: Config, name: str) -> Iterator[Problem]:
+    output = wiring.open_output(config, name)
+    try:
+        if (probe := getattr(output, "probe", None)) is not None:
+            probe(held=_held(config, name))
+    finally:
+        output.close()
+    yield from ()
+
+
+def _held(config: Config, name: str) -> bool:
+    """Whether a relay is at work, or may be."""
+    try:
+        with closing(wiring.open_state(config)) as state:
+            return state.leader(output_places.lease_of(name)) is not None
+    except DblogError:
+        return True  # the part of the state store tells it
 
 
 def _spark(config: Config) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ def check(context: typer.Context, json: JsonFlag = False) -> None:
     """Find every problem before anything runs.
 
     Looks at the source, its grants and settings, staging, the state store, the
-    lake and Spark. Exits with 1 if any of them prevents a correct capture; warnings do not.
+    lake, Spark, and every output. Exits with 1 if any of them prevents a correct capture; warnings do not.
 
     \b
     Example:

@@ -62,6 +62,15 @@ class HttpOutput:
             raise self._unreached(error) from error
         self._judge(answer)
 
+    def probe(self, *, held: bool) -> None:
+        """Whether something answers; what it would say to a line is known when one comes."""
+        self.open(0)
+        assert self._pool is not None
+        try:
+            self._pool.request("OPTIONS", self._settings.url, headers={"User-Agent": "dblog"}, redirect=False)
+        except urllib3.exceptions.HTTPError as error:
+            raise self._unreached(error) from error
+
     def commit(self, offset: int) -> None:
         """What was answered is taken."""
 

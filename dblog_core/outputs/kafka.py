@@ -61,20 +61,23 @@ class KafkaOutput:
         """Kafka counts epochs of its own by the transactional id: the newest producer is the one."""
         self.close()
         with self._translated():
-            producer = Producer(
-                {
-                    **self._client(),
-                    "transactional.id": self._id,
-                    "transaction.timeout.ms": _TRANSACTION_SECONDS * 1000,
-                    "partitioner": "murmur2_random",  # as Java's producers place a key
-                    "message.max.bytes": self._settings.max_message,
-                    "linger.ms": 5,
-                }
-            )
-            self._producer, self._form = producer, form_of(self._settings, self._source)
-            producer.init_transactions(self._timeout)
+            self._form = form_of(self._settings, self._source)
+            self._producer = self._begun_producer()
             self._make_topic(self._place_topic, partitions=1, settings={"cleanup.policy": "compact"})
             return kafka_place.read(self._client(), self._place_topic, timeout=self._timeout)
+
+    def probe(self, *, held: bool) -> None:
+        """A relay at work shows that its transactions are let in; a look at that would end them."""
+        self.close()
+        name = f"{self._settings.topic_prefix}_dblog.{self._source}.check"
+        wanted = NewTopic(name, self._settings.partitions, self._settings.replication)
+        with self._translated():
+            admin = AdminClient(self._client())
+            admin.create_topics([wanted], request_timeout=self._timeout, validate_only=True)[name].result()
+            if not held:
+                self._begun_producer()
+        self._form = form_of(self._settings, self._source)
+        self._form.reach()
 
     def write(self, lines: Sequence[Json]) -> None:
         producer = self._opened()
@@ -104,6 +107,20 @@ class KafkaOutput:
             self._form.close()
             self._form = None
         self._begun, self._failed, self._partitions = False, [], {}
+
+    def _begun_producer(self) -> Producer:
+        producer = Producer(
+            {
+                **self._client(),
+                "transactional.id": self._id,
+                "transaction.timeout.ms": _TRANSACTION_SECONDS * 1000,
+                "partitioner": "murmur2_random",  # as Java's producers place a key
+                "message.max.bytes": self._settings.max_message,
+                "linger.ms": 5,
+            }
+        )
+        producer.init_transactions(self._timeout)
+        return producer
 
     def _send(self, producer: Producer, line: Json) -> None:
         assert self._form is not None, "open it first"

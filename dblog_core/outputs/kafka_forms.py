@@ -30,6 +30,9 @@ class Form(Protocol):
     def key(self, line: Json, topic: str) -> bytes:
         """Of a line that has a key."""
 
+    def reach(self) -> None:
+        """Whether what it asks answers."""
+
     def close(self) -> None: ...
 
 
@@ -47,6 +50,9 @@ class JsonForm:
 
     def key(self, line: Json, topic: str) -> bytes:
         return orjson.dumps(line["key"])
+
+    def reach(self) -> None:
+        """It asks nobody."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -113,6 +119,9 @@ class AvroForm:
             raise PoisonLine(f"its key has no form in Avro: {error}", offset=line["offset"]) from error
         except PoisonLine as error:
             raise PoisonLine(error.message, where=error.where, offset=line["offset"]) from error
+
+    def reach(self) -> None:
+        self._registry.reach()
 
     def close(self) -> None:
         self._registry.close()

@@ -19,7 +19,7 @@ _TRANSIENT = {
     *(1040, 1041, 1042, 1043, 1053, 1077, 1129, 1158, 1159, 1160, 1161, 1180, 1203, 1205, 1206, 1213, 1226, 1290, 1317),
     *(1836, 1927, 2002, 2003, 2006, 2013, 2055, 3024, 4031),
 }
-_TWICE = 1062
+_TWICE, _NO_TABLE = 1062, 1146
 _NO_TLS = 2026  # the driver's own, for a server that does not offer it
 _VALUES = {1048, 1118, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025}
 _MARGIN = 1 << 16  # bytes of a statement beside one line, twice its length when quoted
@@ -73,6 +73,20 @@ class MysqlDialect:
 
     def insert_rows(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
         cursor.executemany(self.insert, rows)
+
+    def probe(self, cursor: Any, name: str) -> None:
+        """By preparing the statements, for which rights are looked at: tables that were made would stay."""
+        place = (
+            f"SELECT place FROM {self.place} FOR UPDATE",
+            f"INSERT INTO {self.place} (output, epoch) VALUES ('', 0)",
+            f"UPDATE {self.place} SET place = 1",
+        )
+        for statement in (*self.create, *place, self.insert.replace("%s", "NULL")):
+            try:
+                cursor.execute("PREPARE dblog_check FROM %s", (statement,))
+            except pymysql.err.ProgrammingError as error:
+                if error.args[0] != _NO_TABLE:  # which comes after the rights
+                    raise
 
     def longest(self, cursor: Any) -> int | None:
         """A longer statement makes the server end the connection, which looks like a broken one."""

@@ -76,6 +76,16 @@ class PostgresDialect:
     def insert_rows(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
         execute_values(cursor, self.insert, rows, page_size=500)
 
+    def probe(self, cursor: Any, name: str) -> None:
+        """By doing it: here tables too are made in a transaction."""
+        for statement in self.create:
+            cursor.execute(statement)
+        cursor.execute(f"INSERT INTO {self.place} (output, epoch) VALUES (%s, 0)", (name,))
+        cursor.execute(f"SELECT place FROM {self.place} WHERE output = %s FOR UPDATE", (name,))
+        cursor.execute(f"UPDATE {self.place} SET place = 1 WHERE output = %s", (name,))
+        now = dt.datetime.now(dt.UTC)
+        self.insert_rows(cursor, [(name, 1, "c", "check", None, None, None, now, "log", "{}")])
+
     def longest(self, cursor: Any) -> int | None:
         """The server refuses what is too long, and the connection lives on."""
         return None

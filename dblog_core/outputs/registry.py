@@ -53,6 +53,10 @@ class Registry:
         told = self._told(answer)
         return int(told["id"]), orjson.loads(told["schema"])
 
+    def reach(self) -> None:
+        """Whether it answers, and us."""
+        self.latest("dblog-check")  # which nobody needs to have
+
     def close(self) -> None:
         self._pool.clear()
 

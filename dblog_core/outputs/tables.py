@@ -11,6 +11,7 @@ wakes up with, finds others there and writes nothing. What differs between serve
 from __future__ import annotations
 
 import datetime as dt
+import uuid
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -43,6 +44,9 @@ class Dialect(Protocol):
         """A connection that commits when it is told to. Raises OutputUnavailable, OutputRefused."""
 
     def insert_rows(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None: ...
+
+    def probe(self, cursor: Any, name: str) -> None:
+        """Looks whether this user may do all that the output does; what it leaves is rolled back."""
 
     def longest(self, cursor: Any) -> int | None:
         """Bytes that a line may have; None: no limit that would break the connection."""
@@ -87,6 +91,18 @@ class TableOutput:
             self._connection.commit()
         self._place, self._epoch, self._locked = known[0] if known else None, epoch, False
         return self._place
+
+    def probe(self, *, held: bool) -> None:
+        """It waits for no lock of a relay's: `held` means nothing."""
+        connection = self._dialect.connect()
+        try:
+            with self._dialect.translated(), connection.cursor() as cursor:
+                self._dialect.probe(cursor, f"{self._name} {uuid.uuid4().hex}")
+                connection.rollback()
+        except PoisonLine:  # a constraint of somebody's own does not take what no line is: the rights are there
+            pass
+        finally:
+            connection.close()
 
     def write(self, lines: Sequence[Json]) -> None:
         rows = [self._row(line) for line in lines]
