@@ -57,6 +57,7 @@ _PATHS = {
     "s3": ("tls_ca",),
     "signals": ("file",),
     "signals.http": ("tls_cert", "tls_key"),
+    "signals.kafka": ("tls_ca", "tls_cert", "tls_key"),
     "notify": ("tls_ca",),
 }
 _OUTPUT_PATHS = ("path", "dead_letter", "registry_ca", "tls_ca", "tls_cert", "tls_key")
@@ -584,6 +585,8 @@ def _anchor(data: Mapping[str, Any], directory: Path) -> None:
         for settings in found if isinstance(found, list) else [found]:
             if isinstance(settings, dict):
                 _anchor_all(settings, keys, directory)
+                if section == "notify" and isinstance(settings.get("kafka"), dict):
+                    _anchor_all(settings["kafka"], _PATHS["signals.kafka"], directory)
     outputs = data.get("output")
     for settings in outputs.values() if isinstance(outputs, dict) else ():
         if isinstance(settings, dict):

@@ -43,6 +43,7 @@ _OWN_TABLES: dict[Place, int] = {
 _POSTGRES_ONLY = ("slot", "publication", "plugin", "read_replica")
 _MYSQL_ONLY = ("server_id", "zero_dates")
 _S3_PATH = re.compile(r"^s3://[a-z0-9][a-z0-9.-]+(/|$)")
+_KAFKA_PAIRS = (("user", "password"), ("tls_cert", "tls_key"))
 _IN_CONNECTION = ("host", "port", "user", "password")
 
 
@@ -365,7 +366,7 @@ def _signals(text: Text, *, files: bool) -> Iterator[Fault]:
         yield Fault(("source", "signal_table"), "says another table than [signals] table", "remove it")
     if table and table == source.get("watermark_table"):
         yield Fault(("signals", "table"), "is the watermark table", "name a table of its own")
-    yield from _topic(("signals", "kafka"), text.section("signals", "kafka"), files=files)
+    yield from connection_faults(("signals", "kafka"), text.section("signals", "kafka"), _KAFKA_PAIRS, files=files)
     http = text.section("signals", "http")
     if http.get("token") == "":
         yield Fault(("signals", "http", "token"), "is empty", "give a long random text")
@@ -389,16 +390,19 @@ def _certificate(http: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
             yield Fault(("signals", "http", one), "names a file that does not exist", "give the path of a PEM file")
 
 
-def _topic(place: Place, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
-    pairs = (("user", "password"), ("tls_cert", "tls_key"))
-    for one, other in (*pairs, *((b, a) for a, b in pairs)):
+def connection_faults(
+    place: Place, given: Mapping[str, Any], pairs: Iterable[tuple[str, str]], *, files: bool
+) -> Iterator[Fault]:
+    """What is wrong with credentials and TLS files; of each of `pairs` both are given, or none."""
+    for one, other in (pair for first, second in pairs for pair in ((first, second), (second, first))):
         if given.get(one) and not given.get(other):
             yield Fault((*place, one), f"is given without {other}", "give both, or none")
+    plain = given.get("tls") == "off" or str(given.get("url", "")).startswith("http://")
     for key in ("tls_ca", "tls_cert", "tls_key"):
         path = given.get(key)
         if not isinstance(path, str):
             continue
-        if given.get("tls") == "off":
+        if plain:
             yield Fault((*place, key), "is never used without TLS", "remove it, or use TLS")
         elif files and not Path(path).is_file():
             yield Fault((*place, key), "names a file that does not exist", "give the path of a PEM file")
@@ -423,7 +427,7 @@ def _notify(text: Text, *, files: bool) -> Iterator[Fault]:
             if one.get(key):
                 yield Fault(("notify", i, key), f"has no meaning for a {one['to']}", "remove it")
         if isinstance(one.get("kafka"), Mapping):
-            yield from _topic(("notify", i, "kafka"), one["kafka"], files=files)
+            yield from connection_faults(("notify", i, "kafka"), one["kafka"], _KAFKA_PAIRS, files=files)
         path = one.get("tls_ca")
         if path and str(one.get("url", "")).startswith("http://"):
             yield Fault(("notify", i, "tls_ca"), "is never used with http://", "remove it, or use https://")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dblog_core.config_faults import Fault, Text
+from dblog_core.config_faults import Fault, Text, connection_faults
 
 _TLS = ("tls_ca", "tls_cert", "tls_key")
 _TABLES = ("host", "port", "user", "password", "database", "table", "tls", *_TLS)
@@ -31,6 +31,8 @@ _NEEDED = {
     "kafka": {"servers": "give HOST:PORT"},
     "python": {"class": 'give class = "MODULE:CLASS"'},
 }
+_CERTIFICATE = ("tls_cert", "tls_key")
+_PAIRS = {"kafka": (_CERTIFICATE, ("user", "password"), ("registry_user", "registry_password"))}
 _FORMS = {"files": ("jsonl", "parquet"), "kafka": ("json", "debezium", "avro")}
 
 
@@ -55,8 +57,7 @@ def _one(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]
         yield Fault(("output", name, "form"), f"is no form of {kind}", f"use {' or '.join(_FORMS[kind])}")
     yield from _registry(name, given, files=files)
     yield from _poison(name, given)
-    yield from _tls(name, given, files=files)
-    yield from _pairs(name, given)
+    yield from connection_faults(("output", name), given, _PAIRS.get(kind, (_CERTIFICATE,)), files=files)
 
 
 def _registry(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
@@ -80,24 +81,3 @@ def _poison(name: str, given: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(("output", name, "dead_letter"), "is missing", "name the file of what is refused")
     if given.get("dead_letter") and not noted:
         yield Fault(("output", name, "dead_letter"), "is never used with poison = stop", 'set poison = "dead_letter"')
-
-
-def _tls(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
-    plain = given.get("tls") == "off" or str(given.get("url", "")).startswith("http://")
-    for key in _TLS:
-        path = given.get(key)
-        if not isinstance(path, str):
-            continue
-        if plain:
-            yield Fault(("output", name, key), "is never used without TLS", "remove it, or use TLS")
-        elif files and not Path(path).is_file():
-            yield Fault(("output", name, key), "names a file that does not exist", "give the path of a PEM file")
-
-
-def _pairs(name: str, given: Mapping[str, Any]) -> Iterator[Fault]:
-    pairs = [("tls_cert", "tls_key")]
-    if given.get("kind") == "kafka":
-        pairs += [("user", "password"), ("registry_user", "registry_password")]
-    for one, other in (*pairs, *((b, a) for a, b in pairs)):
-        if given.get(one) and not given.get(other):
-            yield Fault(("output", name, one), f"is given without {other}", "give both, or none")

@@ -18,13 +18,14 @@ import pytest
 
 from dblog_core.config import Config
 from dblog_core.local import cache
-from dblog_core.local.kafka import KafkaServer
+from dblog_core.local.kafka import Door, KafkaServer
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.local.registry import RegistryServer
 from dblog_core.local.server import Account, DatabaseServer, Server
 from dblog_core.local.zookeeper import ZookeeperServer
+from tests.certificates import Authority, authority
 
 ServerType = TypeVar("ServerType", bound=Server)
 
@@ -162,8 +163,17 @@ def zookeeper(server_root: Path) -> Iterator[ZookeeperServer]:
 
 
 @pytest.fixture(scope="session")
-def kafka(server_root: Path) -> Iterator[KafkaServer]:
-    yield from _running(KafkaServer(server_root / "kafka"))
+def kafka_authority(server_root: Path) -> Authority:
+    """Who signed the broker's certificate."""
+    return authority(server_root / "kafka-authority", "brokers")
+
+
+@pytest.fixture(scope="session")
+def kafka(server_root: Path, kafka_authority: Authority) -> Iterator[KafkaServer]:
+    """One broker, with a door (`KafkaServer.door`)."""
+    certificate, key = (Path(file) for file in kafka_authority.sign("broker", "127.0.0.1"))
+    door = Door(certificate, key, Account("dblog", secrets.token_hex(12)))
+    yield from _running(KafkaServer(server_root / "kafka", door=door))
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 from dblog_core.local import jars, ports
 from dblog_core.local.daemon import Daemon, run_to_end
 from dblog_core.local.kafka_jars import JARS
+from dblog_core.local.server import Account
 from dblog_core.local.zookeeper import java
 
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"  # any 16 bytes: there is one node
@@ -25,13 +27,22 @@ SETTINGS = {
 """Of the broker in docker/compose.yaml too."""
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Who is let in over TLS: PEM files of the broker's certificate and key, and one user, by PLAIN and SCRAM."""
+
+    certificate: Path
+    key: Path
+    account: Account
+
+
 class KafkaServer:
-    """One broker; its topics lie in `directory`."""
+    """One broker; its topics lie in `directory`. `door`: a second listener, beside the one that lets everybody in."""
 
     kind = "kafka"
 
-    def __init__(self, directory: Path, *, detached: bool = False) -> None:
-        self.name = "kafka"
+    def __init__(self, directory: Path, *, detached: bool = False, door: Door | None = None) -> None:
+        self.name, self.door = "kafka", door
         self._dir = directory.absolute()
         self._daemon = Daemon(self.name, self._dir, detached=detached)
 
@@ -46,10 +57,11 @@ class KafkaServer:
     def start(self) -> None:
         self._dir.mkdir(parents=True, exist_ok=True)
         settings = self._dir / "server.properties"
+        settings.touch(mode=0o600)
         settings.write_text(self._settings())
         if not (self._dir / "data" / "meta.properties").exists():
             tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c", str(settings)]
-            run_to_end([*_java(), *tool], where=self.name, cwd=self._dir)
+            run_to_end([*_java(), *tool, *self._users()], where=self.name, cwd=self._dir)
         self._daemon.start([*_java(), "kafka.Kafka", str(settings)], ready=self.ready, timeout=120)
 
     def ready(self) -> bool:
@@ -68,14 +80,46 @@ class KafkaServer:
     def address(self) -> str:
         return f"{ports.HOST}:{self.port}"
 
+    def secure_address(self) -> str:
+        """Of the listener behind the door."""
+        return f"{ports.HOST}:{ports.remembered(self._dir / 'secure-port')}"
+
+    def _users(self) -> list[str]:
+        if self.door is None:
+            return []
+        account = self.door.account
+        return ["--add-scram", f"SCRAM-SHA-512=[name={account.user},password={account.password}]"]
+
+    def _secured(self) -> list[str]:
+        if self.door is None:
+            return []
+        account, login = self.door.account, "org.apache.kafka.common.security"
+        chain = self._dir / "broker.pem"
+        chain.touch(mode=0o600)
+        chain.write_bytes(self.door.key.read_bytes() + self.door.certificate.read_bytes())
+        plain = f'{login}.plain.PlainLoginModule required user_{account.user}="{account.password}";'
+        protocols = ("CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", "SASL_SSL:SASL_SSL")
+        return [
+            f"listener.security.protocol.map={','.join(protocols)}",
+            "ssl.keystore.type=PEM",
+            f"ssl.keystore.location={chain}",
+            "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512",
+            f"listener.name.sasl_ssl.plain.sasl.jaas.config={plain}",
+            f"listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config={login}.scram.ScramLoginModule required;",
+        ]
+
     def _settings(self) -> str:
         controller = f"{ports.HOST}:{ports.remembered(self._dir / 'controller-port')}"
+        listeners = f"PLAINTEXT://{self.address()},CONTROLLER://{controller}"
+        if self.door is not None:
+            listeners += f",SASL_SSL://{self.secure_address()}"
         lines = [
             *(f"{name}={value}" for name, value in SETTINGS.items()),
             f"controller.quorum.bootstrap.servers={controller}",
-            f"listeners=PLAINTEXT://{self.address()},CONTROLLER://{controller}",
-            f"advertised.listeners=PLAINTEXT://{self.address()},CONTROLLER://{controller}",
+            f"listeners={listeners}",
+            f"advertised.listeners={listeners}",
             f"log.dirs={self._dir / 'data'}",
+            *self._secured(),
         ]
         return "\n".join(lines) + "\n"
 

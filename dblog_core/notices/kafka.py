@@ -20,6 +20,7 @@ class KafkaChannel:
     def __init__(self, config: KafkaConfig, name: str) -> None:
         self._config, self._name = config, name
         self._producer: Producer | None = None
+        self._ear = kafka_client.Ear()
 
     def tell(self, notice_id: str, notice: Json) -> None:
         failed: list[str] = []
@@ -37,9 +38,10 @@ class KafkaChannel:
             failed.append(str(error))
             left = 0
         if left or failed:
+            said = "; ".join(filter(None, (failed[0] if failed else "no answer in time", self._ear.heard)))
             self._give_up()
             raise NotToldYet(
-                f"the receiver does not answer: {failed[0] if failed else 'no answer in time'}",
+                f"the receiver does not answer: {said}",
                 where=f"[[notify]] {self._name}, kafka {self._config.servers}, topic {self._config.topic}",
                 fix="none: it is tried again until it is taken",
             )
@@ -47,7 +49,7 @@ class KafkaChannel:
     def _opened(self) -> Producer:
         if self._producer is None:
             own = {"enable.idempotence": True, "message.timeout.ms": int(self._config.timeout * 1000)}
-            self._producer = Producer(kafka_client.settings(self._config, f"dblog.{self._name}") | own)
+            self._producer = Producer(kafka_client.settings(self._config, f"dblog.{self._name}", self._ear) | own)
         return self._producer
 
     def _give_up(self) -> None:
@@ -55,3 +57,4 @@ class KafkaChannel:
         if self._producer is not None:
             self._producer.purge()
             self._producer = None
+        self._ear = kafka_client.Ear()

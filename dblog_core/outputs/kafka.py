@@ -11,6 +11,7 @@ every partition of its topic, so that each reader meets it between the rows that
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,7 @@ from dblog_core.outputs.kafka_forms import Form, form_of
 _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MARKS = (SCHEMA, FINISHED, TRUNCATE)
 _TRANSACTION_SECONDS = 600  # of a delivery, at most; brokers allow 900 by default
+_LISTEN = 1.0  # seconds between two looks at what stands in the way
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _POISON = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.RECORD_LIST_TOO_LARGE}
 _REFUSED = {
@@ -55,7 +57,7 @@ class KafkaOutput:
         self._partitions: dict[str, int] = {}
         self._begun = False
         self._failed: list[tuple[int, KafkaError]] = []
-        self._heard = ""  # what the client says of its connections
+        self._ear = kafka_client.Ear()
 
     def open(self, epoch: int) -> int | None:
         """Kafka counts epochs of its own by the transactional id: the newest producer is the one."""
@@ -73,7 +75,11 @@ class KafkaOutput:
         wanted = NewTopic(name, self._settings.partitions, self._settings.replication)
         with self._translated():
             admin = AdminClient(self._client())
-            admin.create_topics([wanted], request_timeout=self._timeout, validate_only=True)[name].result()
+            try:
+                admin.create_topics([wanted], request_timeout=self._timeout, validate_only=True)[name].result()
+            except KafkaException:
+                admin.poll(0)  # so that it says what is behind it
+                raise
             if not held:
                 self._begun_producer()
         self._form = form_of(self._settings, self._source)
@@ -107,6 +113,7 @@ class KafkaOutput:
             self._form.close()
             self._form = None
         self._begun, self._failed, self._partitions = False, [], {}
+        self._ear = kafka_client.Ear()
 
     def _begun_producer(self) -> Producer:
         producer = Producer(
@@ -119,8 +126,15 @@ class KafkaOutput:
                 "linger.ms": 5,
             }
         )
-        producer.init_transactions(self._timeout)
-        return producer
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                producer.init_transactions(min(_LISTEN, self._timeout))
+                return producer
+            except KafkaException as error:
+                producer.poll(0)  # so that it says what is behind it
+                if not error.args[0].retriable() or self._ear.refused or time.monotonic() >= deadline:
+                    raise
 
     def _send(self, producer: Producer, line: Json) -> None:
         assert self._form is not None, "open it first"
@@ -202,10 +216,7 @@ class KafkaOutput:
         return partitions
 
     def _client(self) -> dict[str, Any]:
-        return {**kafka_client.settings(self._settings, self._id), "error_cb": self._hear}
-
-    def _hear(self, error: KafkaError) -> None:
-        self._heard = error.str()
+        return kafka_client.settings(self._settings, self._id, self._ear)
 
     @property
     def _timeout(self) -> float:
@@ -223,10 +234,10 @@ class KafkaOutput:
             raise self._error(error.args[0]) from error
 
     def _error(self, error: KafkaError) -> OutputError:
-        said = "; ".join(filter(None, (error.str(), self._heard)))
+        said = self._ear.told(error)
         if error.code() in _FENCED:
             return OutputTaken(said, where=self._where, fix="none: this one stands by")
-        if error.code() in _REFUSED:
+        if error.code() in _REFUSED or self._ear.refused:
             return OutputRefused(said, where=self._where, fix="correct servers, user, password, TLS and grants")
         return self._away(said)
 

@@ -37,6 +37,7 @@ class SignalTopic:
         self._config, self._source, self._state, self._clock = config, source, state, clock
         self._where = f"[signals.kafka] {config.servers}, topic {config.topic}"
         self._consumer: Consumer | None = None
+        self._ear = kafka_client.Ear()
         self._next: dict[str, int] = {}
         self._assigned_at = float("-inf")
         self._last = 0
@@ -60,6 +61,7 @@ class SignalTopic:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+        self._ear = kafka_client.Ear()
 
     def _take(self, message: Any) -> None:
         if (message.key() or b"") != self._source.encode():
@@ -83,7 +85,7 @@ class SignalTopic:
         if self._consumer is None:
             self._consumer = Consumer(
                 {
-                    **kafka_client.settings(self._config, f"dblog.{self._source}.signals"),
+                    **kafka_client.settings(self._config, f"dblog.{self._source}.signals", self._ear),
                     "group.id": f"dblog.{self._source}.signals",
                     "enable.auto.commit": False,
                     "enable.auto.offset.store": False,
@@ -112,11 +114,14 @@ class SignalTopic:
         try:
             yield
         except KafkaException as error:
+            if self._consumer is not None:
+                self._consumer.poll(0)  # so that it says what is behind it
+            said = self._ear.told(error.args[0])
             self.close()
             raise SignalsUnavailable(
-                f"the topic cannot be read: {error.args[0].str()}",
+                f"the topic cannot be read: {said}",
                 where=self._where,
-                fix="see that the brokers run, that the topic exists, and that user may read it",
+                fix="see that the brokers run, that the topic exists, and that user, password and TLS are right",
             ) from error
         except BaseException:
             self.close()

@@ -224,7 +224,7 @@ class KafkaOne:
         self.empty()
 
     def open(self) -> Output:
-        return KafkaOutput(OutputConfig.model_validate(self.settings), "shop", self._name)
+        return KafkaOutput(OutputConfig.model_validate(self.settings), "shop", self.name)
 
     def lines(self) -> list[Json]:
         found = [orjson.loads(m.value()) for m in self.messages() if m.value() is not None]
@@ -269,8 +269,8 @@ class KafkaOne:
 
     def empty(self) -> None:
         """Other topics from now on, of another relay."""
-        self._name = f"t_{secrets.token_hex(4)}"
-        self.settings["topic_prefix"] = f"{self._name}."
+        self.name = f"t_{secrets.token_hex(4)}"
+        self.settings["topic_prefix"] = f"{self.name}."
 
 
 class ExampleOne:

@@ -370,6 +370,17 @@ def test_airflows_notifiers_of_dumps_are_receivers_of_notices(file: Path, before
     assert what in faults(file, SOURCE + REST + SIGNALS + AIRFLOW.replace(before, after, 1))
 
 
+def test_the_brokers_authority_is_looked_for_beside_the_file(file: Path) -> None:
+    (file.parent / "ca.pem").touch()
+    signals = SIGNALS.replace('topic = "signals"', 'topic = "signals"\ntls_ca = "ca.pem"')
+    file.write_text(
+        SOURCE + REST + signals.replace('topic = "notices"', 'topic = "notices"\ntls = "verify-ca"\ntls_ca = "ca.pem"')
+    )
+    config = load(file)
+    found = [config.signals.kafka, config.notify[1].kafka]
+    assert [one.tls_ca for one in found if one is not None] == [file.parent / "ca.pem"] * 2
+
+
 def test_the_signal_table_is_known_to_who_reads_the_log(file: Path) -> None:
     file.write_text(SOURCE + REST + SIGNALS)
     config = load(file)

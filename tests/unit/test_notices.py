@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,6 +31,7 @@ from dblog_core.notices.webhook import Webhook
 from dblog_core.requests import DumpRequest
 from dblog_core.signals import inbox
 from dblog_core.signals.message import Message
+from tests.certificates import authority
 from tests.unit.requests_world import World, make
 
 STOP = threading.Event()
@@ -203,7 +205,7 @@ def test_a_refused_signal_is_told_once_with_its_id(world: World) -> None:
 class Hook:
     """A receiver on this machine; `answers`: what it says next, and 204 from then on."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: tuple[str, str] | None = None) -> None:
         self.got: list[tuple[dict[str, str], bytes]] = []
         self.answers: list[int] = []
         hook = self
@@ -224,6 +226,10 @@ class Hook:
                 """It is quiet."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
@@ -252,6 +258,22 @@ def test_a_webhook_gets_the_notice_signed(hook: Hook) -> None:
     assert orjson.loads(body) == {"id": "d1/started//0"} and headers["X-Dblog-Id"] == "d1/started//0"
     expected = hmac.new(b"shh", body, hashlib.sha256).hexdigest()
     assert headers["X-Dblog-Signature"] == f"sha256={expected}"
+
+
+def test_over_tls_the_receiver_must_be_one_that_tls_ca_has_signed(tmp_path: Path) -> None:
+    ours, others = authority(tmp_path / "ours", "ours"), authority(tmp_path / "others", "others")
+    hook = Hook(ours.sign("receiver", "127.0.0.1"))
+    try:
+        known = {"url": f"https://127.0.0.1:{hook.port}/hook", "timeout": 20}
+        for files in ({"tls_ca": others.file}, {}):
+            with pytest.raises(NotToldYet, match="CERTIFICATE_VERIFY_FAILED") as refused:
+                Webhook(webhook(hook.port, **known, **files)).tell("x", {})
+            assert "shh" not in str(refused.value)
+        assert hook.got == []
+        Webhook(webhook(hook.port, **known, tls_ca=ours.file)).tell("x", {"id": "x"})
+        assert [orjson.loads(body) for _, body in hook.got] == [{"id": "x"}]
+    finally:
+        hook.close()
 
 
 @pytest.mark.parametrize("status", [302, 400, 429, 500])
