@@ -9,6 +9,7 @@ from urllib.parse import quote
 import orjson
 import urllib3
 
+from dblog_core import tls_faults
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.interfaces import Json
@@ -67,12 +68,13 @@ class Registry:
             return self._pool.request(
                 method, self._url + path, body=data, headers={**self._headers, **kind}, redirect=False
             )
-        except urllib3.exceptions.SSLError as error:
-            fix = "registry_ca must have signed a certificate of the host"
-            raise OutputRefused(" ".join(str(error).split()), where=self._where, fix=fix) from error
         except urllib3.exceptions.HTTPError as error:
+            said = " ".join(str(error).split())
+            if isinstance(error, urllib3.exceptions.SSLError) and tls_faults.lasting(error.args[0]):
+                fix = "registry_ca must have signed a certificate of the host"
+                raise OutputRefused(said, where=self._where, fix=fix) from error
             fix = "check that the registry runs and can be reached from here"
-            raise OutputUnavailable(" ".join(str(error).split()), where=self._where, fix=fix) from error
+            raise OutputUnavailable(said, where=self._where, fix=fix) from error
 
     def _told(self, answer: urllib3.BaseHTTPResponse) -> Json:
         if answer.status // 100 != 2:
