@@ -111,6 +111,29 @@ def test_rows_larger_than_a_packet_arrive(database: Database, source: MysqlSourc
     assert [(row["after"]["id"], len(row["after"]["v"])) for row in found] == [(1, size), (2, 1)]
 
 
+@pytest.mark.parametrize("first", ["NONE", "CRC32"])
+def test_files_with_and_without_checksums_follow_each_other(
+    database: Database, source: MysqlSource, first: str
+) -> None:
+    """Another setting begins a file of its own; the position may be in either, or come to the other while reading."""
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY, v text)")
+    usual = database.query("SELECT @@GLOBAL.binlog_checksum")[0][0]
+    settings = [first, {"NONE": "CRC32", "CRC32": "NONE"}[first], first]
+    try:
+        database.execute(f"SET GLOBAL binlog_checksum = {first}")
+        starts, wanted = list[str](), list[list[tuple[str, int]]]()
+        for number, setting in enumerate(settings):
+            starts.append(source.current_position())
+            database.execute(f"SET GLOBAL binlog_checksum = {setting}")
+            execute(database, f"INSERT INTO a VALUES ({number}, REPEAT('x', 1000))", f"UPDATE a SET v = '{number}'")
+            wanted.append([("c", number), *(("u", id_) for id_ in range(number + 1))])
+        for number, start in enumerate(starts):
+            found = changes(list(batches(source, start)))
+            assert [(row["op"], row["after"]["id"]) for row in found] == [one for of in wanted[number:] for one in of]
+    finally:
+        database.execute(f"SET GLOBAL binlog_checksum = {usual}")
+
+
 def compressed(database: Database, *statements: str) -> None:
     on, off = (
         ("SET SESSION binlog_transaction_compression = ON", "SET SESSION binlog_transaction_compression = OFF")

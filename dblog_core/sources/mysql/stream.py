@@ -37,11 +37,12 @@ class StreamEnded(SourceUnavailable):
 class EventStream:
     """The events of one connection, in log order. `place`: how far we have come, for errors."""
 
-    def __init__(self, config: SourceConfig, reader: Any, place: Callable[[], Position], *, checksums: bool) -> None:
+    def __init__(self, config: SourceConfig, reader: Any, place: Callable[[], Position]) -> None:
         self._config, self._reader, self._place = config, reader, place
         self._socket = reader._stream_connection._sock
         self._socket.setblocking(False)
-        self._framing = Framing(packets=True, checksums=checksums)
+        # What comes before the first file's own word is as we have announced, whatever the server writes.
+        self._framing = Framing(packets=True, checksums=True)
         self._events: Events | None = None
         self._heard = time.monotonic()
 
@@ -212,4 +213,4 @@ def connect(
         for session in opened:
             session.close()
         raise
-    return EventStream(config, reader, place, checksums=reader._BinLogStreamReader__use_checksum)
+    return EventStream(config, reader, place)
