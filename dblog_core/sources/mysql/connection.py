@@ -42,6 +42,16 @@ _READ_ONLY = {1290, 1792, 1836}
 _NO_TLS = 2026  # the driver's own, for a server that does not offer it
 
 
+_SESSION = (
+    "SET time_zone = '+00:00', "
+    "sql_select_limit = 18446744073709551615"  # a server that gives sessions few rows would leave some out
+    # A key that MySQL has made by itself is in its log, and is to be in its catalogue too; MariaDB skips this.
+    "/*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
+)
+_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+"""At READ UNCOMMITTED, which a server may give to new sessions, a SELECT shows what is rolled back later."""
+
+
 def connect(config: SourceConfig) -> Connection[Any]:
     """An autocommit session in UTC and utf8mb4. Raises SourceUnavailable or SourceRefused, without the password."""
     with translated(config, "connecting"):
@@ -55,13 +65,18 @@ def connect(config: SourceConfig) -> Connection[Any]:
             autocommit=True,
             # No *_ZERO_DATE modes and no ANSI quotes, whatever the server's default: our statements mean one thing.
             sql_mode="STRICT_ALL_TABLES",
-            init_command="SET time_zone='+00:00'",
+            init_command=_SESSION,
             connect_timeout=max(1, round(config.connect_timeout)),
             # A long SELECT may think before its first row; a dead server is noticed by TCP keepalive or this.
             read_timeout=600,
             write_timeout=60,
             **_tls(config),
         )
+        try:
+            rows(connection, _ISOLATION)
+        except BaseException:
+            connection.close()
+            raise
     if config.tls != "off" and not isinstance(_socket(connection), ssl.SSLSocket):
         connection.close()
         raise _without_tls(config)
