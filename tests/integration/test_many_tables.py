@@ -64,7 +64,8 @@ def test_what_a_start_asks_of_the_catalogue_does_not_grow_with_the_tables(
         database.execute(*(f"CREATE TABLE t{n} (id int PRIMARY KEY, v varchar(9))" for n in numbers))
         source.prepare()
         counts.append([asked(look) for look in looks(source)])
-    assert counts[0] == counts[1]
+    few, many = counts
+    assert all(later <= before for before, later in zip(few, many, strict=True)), "fewer, where a type is known by then"
     assert sum(counts[0]) > 0
     assert [str(t.table).rpartition(".")[2] for t in source.tables()] == sorted(f"t{n}" for n in range(MANY))
 
