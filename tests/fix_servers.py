@@ -132,12 +132,6 @@ def newest_postgres(server_root: Path) -> Iterator[PostgresServer]:
     yield from _running(PostgresServer(server_root / "newest-postgres", programs=newest_programs()))
 
 
-@pytest.fixture(scope="session")
-def newest_standby(newest_postgres: PostgresServer, server_root: Path) -> Iterator[PostgresServer]:
-    """A hot standby of `newest_postgres`."""
-    yield from _running(standby_of(newest_postgres, server_root / "newest-standby", programs=newest_programs()))
-
-
 def standby_of(primary: PostgresServer, directory: Path, *, programs: Path | None = None) -> PostgresServer:
     """Not started, and without data."""
     feedback: dict[str, str | None] = {"hot_standby_feedback": "on"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 import psycopg2
@@ -77,13 +78,13 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     if config.plugin == "pgoutput":
         yield from _publication(connection, config, usable(connection, config))
     yield from _slot(connection, config)
-    if (replica := config.replica) is not None:
-        yield from _attempt(lambda: _follow(replica, config))
+    if (replica := config.replica) is not None:  # dumps wait for it, the log does not
+        yield from (dataclasses.replace(found, fatal=False) for found in _attempt(lambda: _related(replica, config)))
 
 
-def _follow(replica: SourceConfig, config: SourceConfig) -> None:
+def _related(replica: SourceConfig, config: SourceConfig) -> None:
     with session(replica) as connection:
-        standby.follow(connection, replica, config)
+        standby.related(connection, replica, config)
 
 
 def _server(connection: Connection, config: SourceConfig) -> Iterator[Problem]:

@@ -82,8 +82,15 @@ def seen(connection: Connection, config: SourceConfig) -> Lsn:
 
 
 def follow(connection: Connection, replica: SourceConfig, primary: SourceConfig) -> None:
-    """Returns once the replica has replayed what its primary has flushed by now. Raises SourceRefused for a server that
-    is no hot standby of it, and SourceUnavailable for one that does not come so far."""
+    """Returns once the replica has replayed what its primary has flushed by now. Raises what `related` does, and
+    SourceUnavailable for one that does not come so far."""
+    upto = related(connection, replica, primary)
+    await_replayed(lambda: replayed(connection) >= upto, connection, replica, f"has not replayed up to {upto}")
+
+
+def related(connection: Connection, replica: SourceConfig, primary: SourceConfig) -> Lsn:
+    """Up to where the primary has flushed its log. Raises SourceRefused for a server that is no hot standby of it, and
+    SourceUnavailable for one on another timeline."""
     with session(primary) as other:
         if not recovering(connection):
             raise SourceRefused(
@@ -104,7 +111,7 @@ def follow(connection: Connection, replica: SourceConfig, primary: SourceConfig)
             where=_where(replica),
             fix="let it follow the server that host names (primary_conninfo); it is tried again",
         )
-    await_replayed(lambda: replayed(connection) >= upto, connection, replica, f"has not replayed up to {upto}")
+    return upto
 
 
 def await_replayed(met: Callable[[], bool], connection: Connection, replica: SourceConfig, what: str) -> None:
