@@ -1,19 +1,25 @@
-"""A way to a server that can be cut: connections hang then, as they do behind a firewall that drops packets."""
+"""A way to a server that can be cut: connections hang then, as they do behind a firewall that drops packets.
+
+Or one that is narrow: each connection gets so many bytes a second, as from a server in another data centre.
+"""
 
 from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 
 from dblog_core.local import ports
 
+BURST = 0.1  # seconds: what a connection has not used for longer is lost
+
 
 class Link:
-    """Forwards connections to `port` of this machine until it is cut."""
+    """Forwards connections to `port` of this machine until it is cut; `width`: bytes a second of each, 0: no limit."""
 
-    def __init__(self, port: int) -> None:
-        self._target = (ports.HOST, port)
+    def __init__(self, port: int, *, width: int = 0) -> None:
+        self._target, self._width = (ports.HOST, port), width
         self._server = socket.create_server((ports.HOST, 0))
         self.port: int = self._server.getsockname()[1]
         self._open = threading.Event()
@@ -65,10 +71,14 @@ class Link:
         self._pump(server, client)
 
     def _pump(self, one: socket.socket, other: socket.socket) -> None:
+        free = time.monotonic()  # when the next byte may pass
         try:
             while data := one.recv(65_536):
                 self._open.wait()
                 other.sendall(data)
+                if self._width:
+                    free = max(free, time.monotonic() - BURST) + len(data) / self._width
+                    time.sleep(max(0.0, free - time.monotonic()))
         except OSError:
             pass  # closed by either side, or by us
         finally:
