@@ -55,7 +55,7 @@ _FINISHED = [
 
 
 def name_of(name: str) -> str:
-    """A column's name as Avro takes it: what it does not becomes _uXXXX."""
+    """A column's name as Avro takes it: a character that it does not take becomes `_u` and its code in hex."""
     found = _NOT_IN_NAMES.sub(lambda match: f"_u{ord(match[0]):04x}", name)
     return f"_{found}" if found[:1].isdigit() else found
 
