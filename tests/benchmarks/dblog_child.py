@@ -43,7 +43,9 @@ def capture(config: Config, *, until_current: bool) -> dict[str, Any]:
     points: list[tuple[float, float, int]] = []
 
     def note(status: CaptureStatus) -> None:
-        if status.leading and not points:
+        if not status.leading:
+            return  # it waits for the lease of one that was killed
+        if not points:
             print("leading", flush=True)
         if not status.error and (not points or status.offset > points[-1][2]):
             points.append((time.monotonic(), time.process_time(), status.offset))

@@ -174,10 +174,14 @@ class Ours:
     def capture(self, rows: int) -> Captured:
         """Captures what has been committed since `prepare`: so many rows."""
         self.fresh()
-        captured = _captured(self._child("capture", "--until-current").result())
+        captured = self.capture_once()
         offsets = captured.timeline.rows  # the shape of each table takes one too
         assert rows <= offsets <= rows + SHAPES, f"{offsets} offsets for {rows} rows"
         return captured
+
+    def capture_once(self) -> Captured:
+        """Captures from the last place to the present end of the log."""
+        return _captured(self._child("capture", "--until-current").result())
 
     @contextmanager
     def capturing(self) -> Iterator[Child]:

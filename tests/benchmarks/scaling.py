@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "scaling.md"
 FIGURES = Path(__file__).with_name("scaling.json")
 BEGIN, END = "<!-- measured: written by `make bench` -->", "<!-- end of what was measured -->"
-SIZES = ("sources", "tables", "rows", "rows of the table")
+SIZES = ("sources", "tables", "transactions a second", "rows", "rows of the table")
 
 
 class Page:

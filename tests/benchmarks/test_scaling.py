@@ -1,4 +1,4 @@
-"""What grows with sources, tables, rows and the lake, and what does not: the figures of docs/scaling.md.
+"""What grows with sources, tables, rate, rows and the lake, and what does not: the figures of docs/scaling.md.
 
 Costs are CPU seconds, bytes and counts where that can be: the machine is shared. Each axis keeps its largest size
 out of the model, and says by how much the model misses it.
@@ -29,6 +29,7 @@ from tests.benchmarks.model import Axis
 from tests.benchmarks.ours import Ours
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_merge import Filled
+from tests.benchmarks.writers import FIRST, Writers
 
 pytestmark = pytest.mark.timeout(3600)
 QUIET = {"quick": 5.0, "usual": 15.0, "full": 60.0}  # seconds in which idle captures are watched
@@ -86,21 +87,29 @@ def test_dags(scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
     page.add(Axis("sources_dags", "one parse of the DAGs", "CPU s", "sources", rounds, 200))
 
 
-def test_tables(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["mysql", "mariadb", "postgres"], ids="scaling_tables_{}".format)
+def test_tables(kind: str, bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
     """A whole run of a capture that finds nothing to read: what its start and its catalogue cost."""
-    found: dict[str, dict[int, list[float]]] = {"cpu": {}, "memory": {}}
-    database, made = bench_database("mysql"), 0
-    for count in sizes(scale, (1, 100, 300), 1000):
-        tables = [data.ORDERS.named(f"t{number:04}") for number in range(made, count)]
-        data.create(database, *tables)
-        made = count
+    found: dict[str, dict[int, list[float]]] = {"seconds": {}, "cpu": {}, "memory": {}}
+    for count in sizes(scale, (1, 100, 300), 1000, 2000):
+        database = bench_database(kind)
+        data.create(database, *(data.ORDERS.named(f"t{number:04}") for number in range(count)))
         ours = Ours(database, tmp_path / f"{count}")
         ours.prepare()
-        captured = [ours.capture(0) for _ in range(scale.rounds)]
-        found["cpu"][count] = [c.cpu for c in captured]
-        found["memory"][count] = [c.peak / 1e6 for c in captured]
-    page.add(Axis("tables_cpu", "a start, with its imports", "CPU s", "tables", found["cpu"], 10_000))
-    page.add(Axis("tables_memory", "most memory of a capture", "MB", "tables", found["memory"], 10_000))
+        for _ in range(scale.rounds):
+            ours.fresh()
+            began = time.monotonic()
+            captured = ours.capture_once()
+            found["seconds"].setdefault(count, []).append(time.monotonic() - began)
+            found["cpu"].setdefault(count, []).append(captured.cpu)
+            found["memory"].setdefault(count, []).append(captured.peak / 1e6)
+    for name, what, unit in (
+        ("seconds", "a start, with its imports", "s"),
+        ("cpu", "CPU of a start", "CPU s"),
+        ("memory", "most memory of a capture", "MB"),
+    ):
+        title = f"{scaling.NAMES[kind]}: {what}"
+        page.add(Axis(f"tables_{name}_{kind}", title, unit, "tables", found[name], 10_000))
 
 
 @pytest.mark.parametrize("kind", ["mysql", "postgres"], ids="scaling_rows_{}".format)
@@ -132,6 +141,38 @@ def test_rows(kind: str, bench_database: NewDatabase, scale: Scale, page: scalin
         ("worker", "most memory of the workers", "MB"),
     ):
         page.add(Axis(f"rows_{name}_{kind}", f"{scaling.NAMES[kind]}: {what}", unit, "rows", found[name], beyond))
+
+
+def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
+    """A capture beside transactions of one row each at a steady rate: CPU, memory, segments and bytes a second."""
+    names = ("cpu", "memory", "staged", "segments")
+    found: dict[str, dict[int, list[float]]] = {n: {} for n in names}
+    database = bench_database("mysql")
+    data.create(database, data.ORDERS)
+    ours = Ours(database, tmp_path / "ours")
+    for turn, asked in enumerate(sizes(scale, (50, 100, 200), 400, 800)):
+        with ours.capturing() as child, Writers(database, data.ORDERS, rate=asked, first=(turn + 1) * FIRST) as writers:
+            time.sleep(2)  # its start, and that of the writers
+            for _ in range(scale.rounds):
+                before, cpu, files, staged = writers.count, _cpu([child.process]), _segments(ours), _staged(ours)
+                began = time.monotonic()
+                time.sleep(QUIET[scale.name])
+                seconds = time.monotonic() - began
+                written = (writers.count - before) / seconds
+                assert written > 0.9 * asked, f"the writers came to {written:.0f} of {asked} transactions a second"
+                told = (
+                    1000 * (_cpu([child.process]) - cpu) / seconds,
+                    child.process.memory_full_info().pss / 1e6,
+                    (_staged(ours) - staged) / seconds / 1e3,
+                    (_segments(ours) - files) / seconds,
+                )
+                for name, value in zip(names, told, strict=True):
+                    found[name].setdefault(asked, []).append(value)
+    size, beyond = "transactions a second", 10_000
+    page.add(Axis("rate_cpu", "CPU of a capture", "ms a second", size, found["cpu"], beyond))
+    page.add(Axis("rate_memory", "memory of a capture", "MB", size, found["memory"], beyond))
+    page.add(Axis("rate_staged", "staged", "kB a second", size, found["staged"], beyond))
+    page.add(Axis("rate_segments", "segments", "a second", size, found["segments"], beyond))
 
 
 def test_lake(spark: SparkSession, scale: Scale, page: scaling.Page, tmp_path: Path) -> None:
@@ -187,5 +228,10 @@ def _parse(sources: Path, home: Path) -> float:
 
 
 def _staged(ours: Ours) -> int:
+    """Bytes."""
     staging = wiring.open_staging(ours.config)
     return sum(file.bytes for file in staging.storage.files(""))
+
+
+def _segments(ours: Ours) -> int:
+    return wiring.open_staging(ours.config).head_number()
