@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,11 @@ from typing import Any
 import pytest
 
 from dblog_core.errors import LogPositionLost
+from dblog_core.local.daemon import wait_until
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.sources.mysql.source import MysqlSource
-from tests.fix_servers import Database
+from tests.fix_servers import Database, new
 from tests.integration.test_mysql_source import batches, changes, execute
 
 pytestmark = [
@@ -150,3 +154,59 @@ def test_a_new_server_uuid_changes_nothing_with_gtids(database: Database, source
 
 def data_of(database: Database) -> Path:
     return Path(str(database.query("SELECT @@datadir")[0][0]))
+
+
+def test_a_backup_that_was_put_back_and_has_given_our_numbers_to_other_transactions_is_told(
+    source_kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = SERVERS[source_kind](tmp_path / "server", options={"server_id": "13"})
+    server.start()
+    try:
+        database = new(server, "bank")
+        source = MysqlSource(database.config(tmp_path).source)
+        source.prepare()
+        execute(database, "CREATE TABLE a (id int PRIMARY KEY, v int)")
+        start = source.current_position()
+        insert(database, 1, 2)
+        before = list(batches(source, start))[-1].position
+        data, backup = data_of(database), tmp_path / "backup"
+        server.stop()
+        shutil.copytree(data, backup)
+        server.start()
+        insert(database, 3, 4)
+        ours = list(batches(source, before))[-1]
+        assert ids(list(batches(source, before))) == [3, 4]
+
+        server.stop()
+        shutil.rmtree(data)
+        shutil.copytree(backup, data)
+        server.start()
+        with pytest.raises(LogPositionLost, match="has not"):
+            source.open_log(ours.position)
+        time.sleep(1)  # MariaDB logs seconds
+        insert(database, 13, 14, 15)
+        assert ours.transactions[-1].id in _gtids(source, before), "else this tests what the one above does"
+        with pytest.raises(LogPositionLost, match="calls a transaction of") as raised:
+            source.open_log(ours.position)
+        assert ours.transactions[-1].id in str(raised.value) and "--fresh-start" in raised.value.fix
+        assert ids(list(batches(source, before))) == [13, 14, 15]
+
+        last = list(batches(source, before))[-1].position
+        execute(database, "FLUSH BINARY LOGS")
+        newest = database.query("SHOW BINARY LOGS")[-1][0]
+
+        def purged() -> bool:
+            execute(database, f"PURGE BINARY LOGS TO '{newest}'")  # not what a connection still reads
+            return bool(database.query("SHOW BINARY LOGS")[0][0] == newest)
+
+        wait_until(purged, timeout=30, what="the files to be purged")
+        insert(database, 16)
+        with caplog.at_level(logging.INFO):
+            assert ids(list(batches(source, last))) == [16], "what is purged cannot be compared, and is not needed"
+        assert "no longer in the log to be compared" in caplog.text
+    finally:
+        server.kill()
+
+
+def _gtids(source: MysqlSource, position: str) -> list[str]:
+    return [t.id for batch in batches(source, position) for t in batch.transactions]

@@ -17,7 +17,7 @@ from dblog_core.sources.mysql import events
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
 from dblog_core.sources.mysql.events import Type
-from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position
+from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Newest, Position
 from dblog_core.sources.mysql.progress import Progress
 from dblog_core.sources.mysql.transactions import LogState
 from tests.unit import mysql_binlog as binlog
@@ -298,11 +298,14 @@ def test_many_transactions_make_the_position_that_they_make_one_by_one(mariadb: 
         number = n + 6 if draw.random() < 0.8 else draw.randint(1, 2000)
         owner = draw.choice([binlog.UUID, binlog.OTHER_UUID, f"{binlog.UUID}:tag"])
         gtid = f"{draw.randint(0, 2)}-{draw.randint(1, 3)}-{number}" if mariadb else f"{owner}:{number}"
-        assert progress.ended("b.2", 100 + n, gtid)
+        time = draw.choice([0, 1_000_000 + n])
+        assert progress.ended("b.2", 100 + n, gtid, time)
+        newest = Newest(gtid, time, str(gtids) if mariadb else None) if time else None
         gtids = gtids.with_transaction(gtid)
         if draw.random() < 0.1:
-            assert progress.position == Position("b.2", 100 + n, gtids)
-    assert progress.position == Position("b.2", 399, gtids)
+            assert progress.position == Position("b.2", 100 + n, gtids, newest=newest)
+    assert progress.position == Position("b.2", 399, gtids, newest=newest)
+    assert Position.decode(progress.position.encode(), mariadb=mariadb) == progress.position
     assert not progress.ended("b.3", 1, None)
     progress.move(file="b.3", gtids=None)
     assert not progress.ended("b.3", 1, "0-1-1") and progress.position.file == "b.3"

@@ -1,16 +1,32 @@
-"""Whether a server can go on from our position: it must have had every transaction that we have read."""
+"""Whether a server can go on from our position: it must have had every transaction that we have read.
+
+GTIDs alone do not tell that. A server that was put back to an earlier state numbers what is committed then as it has
+numbered before: once it has come as far as we were, it has all the GTIDs, and what some of them name is not what we
+have read. So the last transaction that we have read is looked up in its log, and must be of the same time.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from pymysql.connections import Connection
 
+from dblog_core import places
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost
-from dblog_core.sources.mysql import events
+from dblog_core.sources.mysql import events, scan
 from dblog_core.sources.mysql.connection import rows, where
-from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position
+from dblog_core.sources.mysql.events import GTIDS, Event
+from dblog_core.sources.mysql.log import place_again
+from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Newest, Position, Prepared
+from dblog_core.sources.mysql.scan import Scan
+
+log = logging.getLogger(__name__)
+
+_LOOKED_THROUGH = 1_000
+"""Transactions among which the last one that we have read is looked for: it comes first, but where another server has
+committed others before it."""
 
 
 def compare(connection: Connection[Any], config: SourceConfig, start: Position, identity: str | None) -> None:
@@ -24,6 +40,8 @@ def compare(connection: Connection[Any], config: SourceConfig, start: Position, 
         _compare_domains(connection, config, start.gtids)
     elif start.server != identity:
         raise _other_server(config, f"is {identity}, and the position is a file's of {start.server}")
+    if start.newest is not None and _is_its_own(connection, start.newest, identity):
+        _compare_newest(config, start, start.newest, mariadb=identity is None)
 
 
 def _compare_domains(connection: Connection[Any], config: SourceConfig, ours: MariadbGtids) -> None:
@@ -32,6 +50,35 @@ def _compare_domains(connection: Connection[Any], config: SourceConfig, ours: Ma
     state = str(rows(connection, "SELECT @@GLOBAL.gtid_binlog_state")[0][0] or "")
     if missing := ours.beyond(state):
         raise _other_server(config, f"has not {missing} in its log, which we have read: it has {state or 'nothing'}")
+
+
+def _is_its_own(connection: Connection[Any], newest: Newest, identity: str | None) -> bool:
+    """Whether the server itself has numbered the transaction. MariaDB logs the time of an event, of which a replica
+    may make another one."""
+    if identity is not None:
+        return True
+    return newest.gtid.split("-")[1] == str(rows(connection, "SELECT @@GLOBAL.server_id")[0][0])
+
+
+def _compare_newest(config: SourceConfig, start: Position, newest: Newest, *, mariadb: bool) -> None:
+    place = place_again(Prepared("", start.file, start.offset, newest.gtid, newest.before), start)
+    seen: list[int] = []
+    found: list[int] = []
+
+    def look(event: Event) -> bool:
+        if event.type not in GTIDS or event.artificial:
+            return False
+        gtid = GTIDS[event.type](event)
+        (found if gtid.gtid == newest.gtid else seen).append(gtid.commit_time)
+        return bool(found) or len(seen) == _LOOKED_THROUGH
+
+    try:
+        scan.read(config, Scan(place, mariadb=mariadb), until=look, mariadb=mariadb, position=place)
+    except LogPositionLost as error:  # it has purged up to our very place
+        log.info("transaction %s is no longer in the log to be compared: %s", newest.gtid, error.message)
+    if found and found[0] and found[0] != newest.time:
+        ours, theirs = places.in_words(newest.time), places.in_words(found[0])
+        raise _other_server(config, f"calls a transaction of {theirs} {newest.gtid}, and we have read one of {ours}")
 
 
 def _other_server(config: SourceConfig, what: str) -> LogPositionLost:

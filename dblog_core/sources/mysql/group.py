@@ -13,10 +13,10 @@ class Group:
     transaction that is being prepared, what becomes of its rows is not known yet.
     """
 
-    __slots__ = ("_place", "_time", "_transaction", "begun", "changed", "gtid", "held", "rows", "start")
+    __slots__ = ("_place", "_transaction", "begun", "changed", "gtid", "held", "rows", "start", "time")
 
     def __init__(self, gtid: str | None, place: str, start: int, commit_time: int, *, begun: bool) -> None:
-        self.gtid, self._place, self._time, self.start, self.begun = gtid, place, commit_time, start, begun
+        self.gtid, self._place, self.time, self.start, self.begun = gtid, place, commit_time, start, begun
         self.rows, self.changed = 0, False
         self.held: xa.Held | None = None
         self._transaction: Transaction | None = None
@@ -29,5 +29,5 @@ class Group:
     def transaction(self) -> Transaction:
         """Made when it is first asked for: most transactions of a server may be about tables that nobody wants."""
         if self._transaction is None:
-            self._transaction = Transaction(self.id, self._place, self._time)
+            self._transaction = Transaction(self.id, self._place, self.time)
         return self._transaction

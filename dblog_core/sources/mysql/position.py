@@ -196,12 +196,26 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class Newest:
+    """The transaction that ends at a position, by which a server that has given its GTID to another one is known.
+
+    `time`: when it was committed first, in microseconds; `before`: on MariaDB the GTIDs before it, from which the
+    server finds it again; None elsewhere.
+    """
+
+    gtid: str
+    time: int
+    before: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """A place between two transactions.
 
     `gtids` is None on a server without GTIDs; then `server` is the server's uuid, whose file names these are. `next`:
     the transaction that begins here, where a part of it has been delivered already. `prepared`: the XA transactions
-    that are prepared before this place and neither committed nor rolled back before it.
+    that are prepared before this place and neither committed nor rolled back before it. `newest`: what was read last,
+    where its time is logged.
     """
 
     file: str
@@ -210,6 +224,7 @@ class Position:
     server: str | None = None
     next: str | None = None
     prepared: tuple[Prepared, ...] = ()
+    newest: Newest | None = None
 
     def encode(self) -> str:
         gtids = None if self.gtids is None else str(self.gtids)
@@ -219,6 +234,8 @@ class Position:
                 data[name] = value
         if self.prepared:
             data["prepared"] = [[p.xid, p.file, p.start, p.gtid, p.before] for p in self.prepared]
+        if self.newest is not None:
+            data["newest"] = [self.newest.gtid, self.newest.time, self.newest.before]
         return orjson.dumps(data).decode()
 
     @classmethod
@@ -230,7 +247,10 @@ class Position:
             flavour = MariadbGtids if mariadb else MysqlGtids
             parsed: Gtids | None = None if gtids is None else flavour.parse(gtids)
             prepared = tuple(Prepared(*entry) for entry in data.get("prepared", ()))
-            return cls(str(data["file"]), int(data["offset"]), parsed, data.get("server"), data.get("next"), prepared)
+            newest = Newest(*data["newest"]) if data.get("newest") else None
+            return cls(
+                str(data["file"]), int(data["offset"]), parsed, data.get("server"), data.get("next"), prepared, newest
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise LogPositionLost(
                 f"{text[:200]!r} is not a position of this kind of server",
@@ -253,6 +273,14 @@ class Position:
     def finished(self, xid: str) -> tuple[Prepared, ...]:
         """`prepared` without this XA transaction."""
         return tuple(entry for entry in self.prepared if entry.xid != xid)
+
+    def after(self, gtids: Sequence[str], time: int) -> Position:
+        """With these transactions read too, the last of which was committed at `time` (0: unknown)."""
+        assert self.gtids is not None
+        before = self.gtids.with_transactions(gtids[:-1]) if len(gtids) > 1 else self.gtids
+        shown = str(before) if isinstance(before, MariadbGtids) else None
+        newest = Newest(gtids[-1], time, shown) if time else None
+        return replace(self, gtids=before.with_transaction(gtids[-1]), server=None, newest=newest)
 
     def moved(self, **changes: Any) -> Position:
         return replace(self, **changes)

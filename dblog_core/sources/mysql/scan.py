@@ -80,7 +80,9 @@ class Scan:
             _ = self._progress.position  # which makes a set of them
         if not self._progress.ended(self.place.file, self.place.offset, self._gtid):
             # As for a capture: an anonymous transaction is in no set, from here on only the place tells.
-            self._progress.move(file=self.place.file, offset=self.place.offset, gtids=None, server=self._server)
+            self._progress.move(
+                file=self.place.file, offset=self.place.offset, gtids=None, server=self._server, newest=None
+            )
 
     def _is_end(self, event: Event) -> bool:
         if event.type in (Type.XID, Type.XA_PREPARE, Type.TRANSACTION_PAYLOAD):

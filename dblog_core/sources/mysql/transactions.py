@@ -293,13 +293,14 @@ class LogState:
                 fix=events.FRESH_START,
             )
         gtid = group.gtid if group is not None else None
-        if not moved and self._progress.ended(self._file, self._offset, gtid):
+        if self._progress.ended(self._file, self._offset, gtid, group.time if group is not None else 0):
+            if moved:
+                self._progress.move(**moved)
             return
         changes: dict[str, object] = {"file": self._file, "offset": self._offset, **moved}
         if self.position.gtids is not None and group is not None:
             # An anonymous transaction is in no GTID set: from here on only file and offset tell where we are.
-            changes["gtids"] = self.position.gtids.with_transaction(gtid) if gtid else None
-            changes["server"] = None if gtid else self._server
+            changes |= {"gtids": None, "server": self._server, "newest": None}
         self._progress.move(**changes)
 
     # -- XA
