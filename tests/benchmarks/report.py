@@ -21,16 +21,26 @@ SECTIONS = ("Log", "Dump", "Memory", "Latency", "Lake", "Verify", "Source")
 
 
 def write(results: Results) -> None:
-    """Renders the page and its plot; nothing is done before the first figure."""
+    """Renders the page and its plot; a page with lines that are not among these results, but another machine's, is left
+    alone."""
     figures = results.figures()
-    if not figures:
-        return
-    plot(figures)
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
-    _, found, after = rest.partition(END)
+    measured, found, after = rest.partition(END)
     assert found, f"{PAGE} has lost its markers"
-    PAGE.write_text(f"{before}{BEGIN}\n\n{body(figures, results.machine(), results.profiles())}\n\n{END}{after}")
+    if not figures:
+        return
+    tables = body(figures, results.machine(), results.profiles())
+    if lacking := _named(measured) - _named(tables):
+        print(f"\n{PAGE} is left alone: {len(lacking)} of its lines were not measured here, such as {min(lacking)}")
+        return
+    plot(figures)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}")
+
+
+def _named(tables: str) -> set[str]:
+    """The first cells."""
+    return {line.split(" | ")[0].removeprefix("| ") for line in tables.splitlines() if line.startswith("| ")}
 
 
 def body(
