@@ -150,7 +150,7 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
     database = bench_database("mysql")
     data.create(database, data.ORDERS)
     ours = Ours(database, tmp_path / "ours")
-    for turn, asked in enumerate(sizes(scale, (50, 100, 200), 400, 800)):
+    for turn, asked in enumerate(sizes(scale, (50, 100, 200), 400)):
         with ours.capturing() as child, Writers(database, data.ORDERS, rate=asked, first=(turn + 1) * FIRST) as writers:
             time.sleep(2)  # its start, and that of the writers
             for _ in range(scale.rounds):
