@@ -15,6 +15,8 @@ from dblog_core.errors import LogPositionLost
 from dblog_core.local.daemon import wait_until
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
+from dblog_core.sources.mysql import scan
+from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database, new
 from tests.integration.test_mysql_source import batches, changes, execute
@@ -154,6 +156,31 @@ def test_a_new_server_uuid_changes_nothing_with_gtids(database: Database, source
 
 def data_of(database: Database) -> Path:
     return Path(str(database.query("SELECT @@datadir")[0][0]))
+
+
+def test_the_last_transaction_is_found_again_where_it_was_and_on_another_server_by_its_gtid(
+    database: Database, source: MysqlSource, config: Any, replica: MysqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Position] = []
+    read = scan.read
+
+    def recorded(*given: Any, position: Position, **more: Any) -> bool:
+        asked.append(position)
+        return read(*given, position=position, **more)
+
+    monkeypatch.setattr(scan, "read", recorded)
+    start = source.current_position()
+    insert(database, 1, 2, 3)
+    position = list(batches(source, start))[-1].position
+    execute(database, "FLUSH BINARY LOGS")
+    insert(database, 4)
+    assert ids(list(batches(source, position))) == [4]
+    assert [place.gtids for place in asked] == [None], "at once, also where the file has ended"
+    caught_up(database, replica)
+    promote(replica)
+    asked.clear()
+    assert ids(list(batches(on(config, replica), position))) == [4]
+    assert [place.gtids is None for place in asked] == ([] if database.kind == "mariadb" else [True, False])
 
 
 def test_a_backup_that_was_put_back_and_has_given_our_numbers_to_other_transactions_is_told(

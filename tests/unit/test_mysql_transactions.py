@@ -299,8 +299,8 @@ def test_many_transactions_make_the_position_that_they_make_one_by_one(mariadb: 
         owner = draw.choice([binlog.UUID, binlog.OTHER_UUID, f"{binlog.UUID}:tag"])
         gtid = f"{draw.randint(0, 2)}-{draw.randint(1, 3)}-{number}" if mariadb else f"{owner}:{number}"
         time = draw.choice([0, 1_000_000 + n])
-        assert progress.ended("b.2", 100 + n, gtid, time)
-        newest = Newest(gtid, time, str(gtids) if mariadb else None) if time else None
+        assert progress.ended("b.2", 100 + n, gtid, start=90 + n, time=time)
+        newest = Newest(gtid, time, "b.2", 90 + n, str(gtids) if mariadb else None) if time else None
         gtids = gtids.with_transaction(gtid)
         if draw.random() < 0.1:
             assert progress.position == Position("b.2", 100 + n, gtids, newest=newest)

@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 
 from dblog_core import places
 from dblog_core.config import SourceConfig
-from dblog_core.errors import LogPositionLost
+from dblog_core.errors import LogPositionLost, SourceError, SourceUnavailable, UnknownLogEvent
 from dblog_core.sources.mysql import events, scan
 from dblog_core.sources.mysql.connection import rows, where
 from dblog_core.sources.mysql.events import GTIDS, Event
@@ -61,24 +61,45 @@ def _is_its_own(connection: Connection[Any], newest: Newest, identity: str | Non
 
 
 def _compare_newest(config: SourceConfig, start: Position, newest: Newest, *, mariadb: bool) -> None:
-    place = place_again(Prepared("", start.file, start.offset, newest.gtid, newest.before), start)
-    seen: list[int] = []
-    found: list[int] = []
+    """First where it was on the server that we have read from, at once; then by its GTID, for which the server may have
+    to read a file from its beginning."""
+    try:
+        found = _time_of(newest, config, Position(newest.file, newest.start, None), among=1, mariadb=mariadb)
+    except SourceUnavailable:
+        raise
+    except (SourceError, UnknownLogEvent) as error:
+        log.debug("%s:%d is another server's: %s", newest.file, newest.start, error)
+        found = None
+    if found == newest.time:
+        return
+    place = place_again(Prepared("", newest.file, newest.start, newest.gtid, newest.before), start)
+    try:
+        found = _time_of(newest, config, place, among=_LOOKED_THROUGH, mariadb=mariadb)
+    except LogPositionLost as error:  # it has purged up to our very place
+        log.info("transaction %s is no longer in the log to be compared: %s", newest.gtid, error.message)
+        return
+    if found and found != newest.time:
+        ours, theirs = places.in_words(newest.time), places.in_words(found)
+        raise _other_server(config, f"calls a transaction of {theirs} {newest.gtid}, and we have read one of {ours}")
+
+
+def _time_of(newest: Newest, config: SourceConfig, place: Position, *, among: int, mariadb: bool) -> int | None:
+    """The time of the transaction with that GTID among so many from a place on; None if it is not there."""
+    others = 0
+    found: int | None = None
 
     def look(event: Event) -> bool:
+        nonlocal others, found
         if event.type not in GTIDS or event.artificial:
             return False
         gtid = GTIDS[event.type](event)
-        (found if gtid.gtid == newest.gtid else seen).append(gtid.commit_time)
-        return bool(found) or len(seen) == _LOOKED_THROUGH
+        if gtid.gtid == newest.gtid:
+            found = gtid.commit_time
+        others += 1
+        return found is not None or others == among
 
-    try:
-        scan.read(config, Scan(place, mariadb=mariadb), until=look, mariadb=mariadb, position=place)
-    except LogPositionLost as error:  # it has purged up to our very place
-        log.info("transaction %s is no longer in the log to be compared: %s", newest.gtid, error.message)
-    if found and found[0] and found[0] != newest.time:
-        ours, theirs = places.in_words(newest.time), places.in_words(found[0])
-        raise _other_server(config, f"calls a transaction of {theirs} {newest.gtid}, and we have read one of {ours}")
+    scan.read(config, Scan(place, mariadb=mariadb), until=look, mariadb=mariadb, position=place)
+    return found
 
 
 def _other_server(config: SourceConfig, what: str) -> LogPositionLost:

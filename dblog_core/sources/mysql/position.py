@@ -199,12 +199,14 @@ class Prepared:
 class Newest:
     """The transaction that ends at a position, by which a server that has given its GTID to another one is known.
 
-    `time`: when it was committed first, in microseconds; `before`: on MariaDB the GTIDs before it, from which the
-    server finds it again; None elsewhere.
+    `time`: when it was committed first, in microseconds; `file`, `start`: where it begins, on the server where it was
+    read; `before`: on MariaDB the GTIDs before it, from which any server finds it again; None elsewhere.
     """
 
     gtid: str
     time: int
+    file: str
+    start: int
     before: str | None
 
 
@@ -235,7 +237,7 @@ class Position:
         if self.prepared:
             data["prepared"] = [[p.xid, p.file, p.start, p.gtid, p.before] for p in self.prepared]
         if self.newest is not None:
-            data["newest"] = [self.newest.gtid, self.newest.time, self.newest.before]
+            data["newest"] = [getattr(self.newest, field) for field in Newest.__slots__]
         return orjson.dumps(data).decode()
 
     @classmethod
@@ -274,13 +276,15 @@ class Position:
         """`prepared` without this XA transaction."""
         return tuple(entry for entry in self.prepared if entry.xid != xid)
 
-    def after(self, gtids: Sequence[str], time: int) -> Position:
-        """With these transactions read too, the last of which was committed at `time` (0: unknown)."""
+    def after(self, gtids: Sequence[str], *, start: int, end: int, file: str, time: int) -> Position:
+        """With these transactions read too, the last of which lies from `start` to `end`, and was committed at `time`
+        (0: unknown)."""
         assert self.gtids is not None
         before = self.gtids.with_transactions(gtids[:-1]) if len(gtids) > 1 else self.gtids
         shown = str(before) if isinstance(before, MariadbGtids) else None
-        newest = Newest(gtids[-1], time, shown) if time else None
-        return replace(self, gtids=before.with_transaction(gtids[-1]), server=None, newest=newest)
+        newest = Newest(gtids[-1], time, file, start, shown) if time else None
+        gone_on = before.with_transaction(gtids[-1])
+        return replace(self, file=file, offset=end, gtids=gone_on, server=None, newest=newest)
 
     def moved(self, **changes: Any) -> Position:
         return replace(self, **changes)

@@ -11,13 +11,15 @@ class Progress:
     def __init__(self, position: Position) -> None:
         self._position = position
         self._ended: list[str] = []
-        self._time = 0
         self._file, self._offset = position.file, position.offset
+        self._start = self._time = 0
 
     @property
     def position(self) -> Position:
         if self._ended and self._position.gtids is not None:
-            self._position = self._position.after(self._ended, self._time).moved(file=self._file, offset=self._offset)
+            self._position = self._position.after(
+                self._ended, start=self._start, end=self._offset, file=self._file, time=self._time
+            )
             self._ended = []
         return self._position
 
@@ -25,12 +27,12 @@ class Progress:
         """Changes single fields of the position."""
         self._position = self.position.moved(**changes)
 
-    def ended(self, file: str, offset: int, gtid: str | None, time: int = 0) -> bool:
-        """A transaction has ended here, which was committed at `time` (microseconds, 0: unknown). False where GTIDs do
-        not tell how far we are: nothing is changed then."""
+    def ended(self, file: str, offset: int, gtid: str | None, *, start: int = 0, time: int = 0) -> bool:
+        """A transaction has ended here, which began at `start` and was committed at `time` (microseconds, 0: unknown).
+        False where GTIDs do not tell how far we are: nothing is changed then."""
         if gtid is None or self._position.gtids is None:
             return False
         self._ended.append(gtid)
-        self._time = time
+        self._start, self._time = start, time
         self._file, self._offset = file, offset
         return True

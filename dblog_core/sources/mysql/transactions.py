@@ -293,7 +293,8 @@ class LogState:
                 fix=events.FRESH_START,
             )
         gtid = group.gtid if group is not None else None
-        if self._progress.ended(self._file, self._offset, gtid, group.time if group is not None else 0):
+        start, time = (group.start, group.time) if group is not None else (0, 0)
+        if self._progress.ended(self._file, self._offset, gtid, start=start, time=time):
             if moved:
                 self._progress.move(**moved)
             return
