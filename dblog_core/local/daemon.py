@@ -92,6 +92,8 @@ class Daemon:
                 self.kill()
                 raise LocalError(f"did not stop within {timeout:.0f} s, and was killed", where=self._name)
             time.sleep(_PAUSE)
+        if self._child:
+            self._child.wait()  # it may have ended after it was asked, and before it was looked for
 
     def kill(self) -> None:
         """`kill -9` of the process and its children, as a power cut would end them."""

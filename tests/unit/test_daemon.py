@@ -1,0 +1,30 @@
+"""A server's process, which may end at any moment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dblog_core.local import guard
+from dblog_core.local.daemon import Daemon
+
+
+def test_one_that_ends_between_two_looks_leaves_no_zombie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = Daemon("sleeper", tmp_path)
+    daemon.start(["sleep", "60"], ready=lambda: True)
+    pid = daemon.pid
+    assert pid is not None
+    find, looks = guard.find, list[int]()
+
+    def ended_since(number: int, created: float) -> psutil.Process | None:
+        looks.append(number)
+        if len(looks) > 1:  # the signal is sent
+            os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
+        return find(number, created)
+
+    monkeypatch.setattr(guard, "find", ended_since)
+    daemon.stop()
+    assert looks == [pid, pid] and not psutil.pid_exists(pid)
