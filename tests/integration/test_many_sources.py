@@ -99,6 +99,8 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
     with ExitStack() as opened:
         states = {s.name: opened.enter_context(closing(wiring.open_state(s.config))) for s in fifty}
         held = {name: state.acquire(LEASE, f"holder of {name}", ttl=10) for name, state in states.items()}
+        for lease in filter(None, held.values()):
+            opened.callback(lease.release)
         for name, state in states.items():
             lease, leader = held[name], state.leader(LEASE)
             assert (
@@ -118,6 +120,8 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
             if name in (first, second):
                 lease.release()
         again = {name: states[name].acquire(LEASE, "next", ttl=10) for name in (first, second)}
+        for lease in filter(None, again.values()):
+            opened.callback(lease.release)
         assert {name: lease.epoch for name, lease in again.items() if lease} == {first: 42, second: 2}
         assert [control.dump(states[name], dumps[name]).state for name in dumps] == [
             "requested",

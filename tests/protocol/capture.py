@@ -249,5 +249,5 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     tasks._tasks, tasks._windows = dict(chunks._tasks._tasks), dict(chunks._tasks._windows)
     tasks._void, tasks._changed = list(chunks._tasks._void), set(chunks._tasks._changed)
     new._visibility, new._windows, new._tasks = visibility, windows, tasks
-    new._opened, new._probes = dict(chunks._opened), dict(chunks._probes)
+    new._opened, new._probes, new._ours = dict(chunks._opened), dict(chunks._probes), dict(chunks._ours)
     return new, visibility
