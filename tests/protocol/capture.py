@@ -176,9 +176,7 @@ class Capture:
         keys = [(key,) for key, _ in chunk.rows]
         absent = [(key,) for key in chunk.absent]
         try:
-            placement = self.dumps.high(
-                high, at=0, held=lambda: True, rows=lambda _: enumerate(keys), absent=lambda: absent
-            )
+            placement = self.dumps.high(high, at=0, rows=lambda _: enumerate(keys), absent=lambda: absent)
         except Refused:
             return
         if self.rules.place_late:
@@ -249,5 +247,5 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     tasks._tasks, tasks._windows = dict(chunks._tasks._tasks), dict(chunks._tasks._windows)
     tasks._void, tasks._changed = list(chunks._tasks._void), set(chunks._tasks._changed)
     new._visibility, new._windows, new._tasks = visibility, windows, tasks
-    new._opened, new._probes, new._ours = dict(chunks._opened), dict(chunks._probes), dict(chunks._ours)
+    new._opened, new._probes = dict(chunks._opened), dict(chunks._probes)
     return new, visibility
