@@ -74,6 +74,8 @@ def row(axis: Axis) -> str:
     line, (size, found) = axis.model, axis.largest
     per = 1 if axis.beyond <= 10_000 else 1_000_000
     of = axis.size if per == 1 else f"million {axis.size}"
+    if line.slope < 0 and abs(axis.error) < 0.25:
+        return f"| {axis.what}, {axis.unit} | {points} | does not grow | {number(found)} found | |"
     model = f"{number(line.fixed)} + {number(line.slope * per)} × {of}"
     there = f"{number(line.at(size))} told, {number(found)} found ({round(axis.error, 2) + 0.0:+.0%})"
     beyond = f"{axis.beyond:,}: {number(line.at(axis.beyond))}"
