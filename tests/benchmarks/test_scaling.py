@@ -117,19 +117,23 @@ def test_rows(kind: str, bench_database: NewDatabase, scale: Scale, page: scalin
     """Rows of the log and rows of a dump: CPU of the process, and what is staged."""
     step = max(50_000, scale.rows // 4)
     found: dict[str, dict[int, list[float]]] = {n: {} for n in ("log", "memory", "staged", "dump", "worker")}
-    database = bench_database(kind)
-    data.create(database, data.ORDERS)
-    ours, rows = Ours(database, tmp_path / "ours"), 0
+    logged, filled = bench_database(kind), bench_database(kind)  # a log that is read again must tell of no dump
+    ours, dumps, rows = Ours(logged, tmp_path / "log"), Ours(filled, tmp_path / "dump"), 0
+    for database in (logged, filled):
+        data.create(database, data.ORDERS)
     ours.prepare()
+    dumps.catch_up()
     for count in (step, 2 * step, 4 * step):
-        data.fill(database, data.ORDERS, count - rows, first=rows + 1)
+        for database in (logged, filled):
+            data.fill(database, data.ORDERS, count - rows, first=rows + 1)
         rows = count
         captured = [ours.capture(rows) for _ in range(scale.rounds)]
         found["log"][rows] = [c.cpu for c in captured]
         found["memory"][rows] = [c.peak / 1e6 for c in captured]
         found["staged"][rows] = [_staged(ours) / 1e6]
-        with ours.capturing():
-            dumped = [ours.dump(data.ORDERS.name) for _ in range(scale.rounds)]
+        dumps.catch_up()
+        with dumps.capturing():
+            dumped = [dumps.dump(data.ORDERS.name) for _ in range(scale.rounds)]
         found["dump"][rows] = [d.cpu for d in dumped]
         found["worker"][rows] = [d.peak / 1e6 for d in dumped]
     beyond = 1_000_000_000
