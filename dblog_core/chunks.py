@@ -65,6 +65,7 @@ class Chunks:
         self._tasks = Tasks(progress)
         self._opened: dict[str, OpenWindow] = {}
         self._probes: dict[str, OpenWindow] = {}
+        self._ours: dict[str, int] = {}
 
     # The log's own events -------------------------------------------------------------------------------------------
 
@@ -101,12 +102,15 @@ class Chunks:
         finally:
             self._discard_void()
 
-    def high(self, high: High, *, at: int, rows: RowsWith, absent: Callable[[], Sequence[Key]]) -> Placement:
-        """Places the chunk; nothing of it is looked at before it is clear that it counts. `absent`: requested keys that
-        the SELECT did not find. Raises Refused, and what the two functions raise."""
+    def high(
+        self, high: High, *, at: int, held: Callable[[], bool], rows: RowsWith, absent: Callable[[], Sequence[Key]]
+    ) -> Placement:
+        """Places the chunk; nothing of it is looked at before it is clear that it counts. `held`: whether our staging
+        has it; `absent`: requested keys that the SELECT did not find. Raises Refused, and what the functions raise."""
         mark = high.mark
         try:
             self._tasks.high(high)
+            self._require_ours(high, held)
             overlap = self._overlap(high)
             evicted, kept = _overlapping(overlap, high.rows, rows)
             deleted = () if overlap.everything else tuple(key for key in absent() if key not in overlap.touched)
@@ -116,6 +120,17 @@ class Chunks:
             self._windows.discard(mark.window)
             self._opened.pop(mark.window, None)
             self._discard_void()
+
+    def _require_ours(self, high: High, held: Callable[[], bool]) -> None:
+        """The log may be older than our staging, and tell of dumps into one that is gone: an attempt writes into one
+        place, so that its first file tells."""
+        mark = high.mark
+        if self._ours.get(mark.task) == mark.attempt:
+            return
+        if not held():
+            self._tasks.void(mark, "its chunk is not in this staging directory: it was dumped into another one")
+        if high.file is not None:
+            self._ours[mark.task] = mark.attempt
 
     def _overlap(self, high: High) -> Overlap:
         if not self._visibility.admits(high.snapshot):
@@ -159,7 +174,10 @@ class Chunks:
 
     def forget(self, is_over: Callable[[str], bool]) -> None:
         """Drops the tasks of dumps that are over by `is_over(dump id)`."""
-        self._tasks.forget([task for task in self._tasks.to_json() if is_over(task.partition("/")[0])])
+        gone = [task for task in self._tasks.to_json() if is_over(task.partition("/")[0])]
+        self._tasks.forget(gone)
+        for task in gone:
+            self._ours.pop(task, None)
         self._discard_void()
 
     def expire(self, before: int) -> None:

@@ -391,6 +391,7 @@ class Sequencer:
         placement = self._dumps.high(
             high,
             at=at,
+            held=lambda: self._staging.holds(high.schema, high.file),
             rows=lambda keys: rows_with(self._chunk(high, list(shape().key)), shape(), keys),
             absent=lambda: [key_from_json(k, shape()) for k in high.absent],
         )

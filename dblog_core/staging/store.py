@@ -301,6 +301,11 @@ class Staging:
         self._schemas[fingerprint] = schema
         return schema
 
+    def holds(self, fingerprint: str, chunk: str | None) -> bool:
+        """Whether the table version is stored, and the chunk file (None: there is none to look for)."""
+        known = fingerprint in self._schemas or self.storage.exists(_schema_path(fingerprint))
+        return known and (chunk is None or self.storage.exists(chunk))
+
     def write_chunk(self, directory: str, name: str, rows: pa.RecordBatch) -> ChunkFile:
         """Writes chunks/DIRECTORY/NAME.parquet; durable when it returns. `directory`: parts divided by /."""
         if not rows.num_columns:

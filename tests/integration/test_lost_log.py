@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import control, dump, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
 from dblog_core.errors import LogPositionLost
+from dblog_core.requests import DumpRequest
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 
@@ -76,6 +77,47 @@ def test_rows_of_a_dropped_partition_go_with_a_dump_that_is_requested_by_itself(
     database.execute("INSERT INTO t VALUES (2, 'later')")
     mend(config, fresh_start=False, rows={1: "one", 2: "later"})
     assert control.dumps(wiring.open_state(config))
+
+
+@pytest.mark.parametrize("keep_state", [False, True], ids=["all-anew", "staging-anew"])
+@pytest.mark.timeout(120)
+def test_a_log_that_tells_of_dumps_into_an_older_staging_is_read_into_a_new_one(
+    database: Database, tmp_path: Path, keep_state: bool
+) -> None:
+    """Someone begins anew at an earlier place: the chunks of those days are gone, and so is their table version."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))")
+    database.execute("INSERT INTO t VALUES (1, 'one'), (2, 'two')")
+    old = database.config(tmp_path / "old")
+    run_capture(old, stop=threading.Event(), until_current=True)
+    begun = wiring.open_staging(old).head().log_position.split()[0]
+    if database.kind == "postgres":
+        slot = f"dblog_{database.name}"
+        database.execute(f"SELECT pg_copy_logical_replication_slot('{slot}', '{slot}_begun')")
+    whole_dump(old)
+    assert replay(old) == {1: "one", 2: "two"}
+    state = {"state": {"url": old.state.url}} if keep_state else {}
+    new = database.config(tmp_path / "new", **state, source={"start": begun})
+    if database.kind == "postgres":  # which begins where its slot does
+        new = database.config(tmp_path / "new", **state, source={"slot": f"{slot}_begun"})
+    run_capture(new, stop=threading.Event(), until_current=True)
+    assert replay(new) == {}, "nothing of that dump is here"
+    assert not [c for m in wiring.open_staging(new).manifests() for c in m.chunks]
+    database.execute("DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (3, 'three')")
+    whole_dump(new)
+    assert replay(new) == {1: "one", 3: "three"}
+
+
+def whole_dump(config: Config) -> None:
+    """A dump of all tables, beside a capture."""
+    stop = threading.Event()
+    thread = threading.Thread(target=run_capture, args=(config,), kwargs={"stop": stop})
+    thread.start()
+    try:
+        dump_id = requests.submit(config, DumpRequest(tables=("*.*",)))
+        dump.work(config, stop=threading.Event(), dump_id=dump_id)
+    finally:
+        stop.set()
+        thread.join(timeout=30)
 
 
 def mend(config: Config, *, fresh_start: bool, rows: dict[int, str]) -> None:

@@ -176,7 +176,9 @@ class Capture:
         keys = [(key,) for key, _ in chunk.rows]
         absent = [(key,) for key in chunk.absent]
         try:
-            placement = self.dumps.high(high, at=0, rows=lambda _: enumerate(keys), absent=lambda: absent)
+            placement = self.dumps.high(
+                high, at=0, held=lambda: True, rows=lambda _: enumerate(keys), absent=lambda: absent
+            )
         except Refused:
             return
         if self.rules.place_late:
