@@ -23,7 +23,7 @@ from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines
 from dblog_core.state.memory import MemoryState
 from dblog_core.storage.local import LocalStorage
-from dblog_core.watermark import High, Mark
+from dblog_core.watermark import High, Low, Mark
 from dblog_core.window import LogOrder
 from tests.fake_source import ORDERS, Change, FakeDatabase, FakeReader, FakeSource, FakeStream
 
@@ -411,14 +411,18 @@ def test_pause_retune_resume_and_cancel(running: World) -> None:
         control.cancel(running.state, dump_id)
 
 
-def test_a_chunk_of_a_staging_directory_that_is_gone_is_refused_unseen(world: World) -> None:
-    """Its high watermark may still be in the log; the shape that it names is not in the new directory."""
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("low", [False, True], ids=["its end alone", "with its low watermark"])
+def test_a_chunk_of_a_staging_directory_that_is_gone_is_refused_unseen(world: World, low: bool, rows: int) -> None:
+    """Its watermarks may still be in the log; the shape that they name is not in the new directory."""
     world.capture()
     mark = Mark("shop", "d1/0", 1, 0, "w1", str(ORDERS.table), 1, None)
     high = High(
-        mark, file="chunks/d1/0/x.parquet", rows=1, bytes=1, checksum="", schema="feedbeeffeedbeef", last_key=1,
-        final=True, snapshot=None, absent=(1,),
+        mark, file="chunks/d1/0/x.parquet" if rows else None, rows=rows, bytes=rows, checksum="",
+        schema="feedbeeffeedbeef", last_key=1, final=True, snapshot=None, absent=(1,),
     )  # fmt: skip
+    if low:
+        world.database.commit(Change("w", ORDERS.table, None, {"payload": watermark.encode(Low(mark))}))
     world.database.commit(Change("w", ORDERS.table, None, {"payload": watermark.encode(high)}))
     world.put(1)
     world.capture()
