@@ -99,6 +99,7 @@ class Attempt:
                 return True
             if state == "paused" and self._reader.ordinal == progress.ordinal:
                 return True
+            self._reader.look(progress)
             wait = self._wait(progress, state, options)
             if wait > SHORTEST:
                 self._place.clock.wait(self._place.stop, wait)

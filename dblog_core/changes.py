@@ -175,6 +175,11 @@ class ChangeTouches:
     def __len__(self) -> int:
         return len(self._op)
 
+    @property
+    def may_arrive(self) -> bool:
+        """Whether a key may change in them while columns are left out."""
+        return self._moved_from is not None and self._unchanged.null_count < len(self)
+
     def part(self, start: int, end: int) -> Touches:
         """The events of rows `start` to `end`, not looked at before somebody asks: most never are."""
         return _Part(self, start, end)

@@ -14,9 +14,10 @@ from typing import Any
 
 from dblog_core.dumps import Refused, TaskProgress, Tasks
 from dblog_core.schema import TableName
-from dblog_core.values import Key
+from dblog_core.values import Key, key_text
 from dblog_core.watermark import Heals, High, Low, Mark, Probe
 from dblog_core.window import Overlap, Survivor, TooManyKeys, Touches, UnknownWindow, Visibility, Windows
+from dblog_core.window import arrivals as arrived_at
 
 RowsWith = Callable[[Collection[Key]], Iterable[tuple[int, Key]]]
 """Number and key of every row of a chunk that has one of these keys, by growing number; others may be among them."""
@@ -47,13 +48,15 @@ class Placement:
     """A chunk that stands in the super-changelog here.
 
     `evicted`: numbers of its rows that the log knows better; `kept`: what survives of some of them, as refreshes of
-    their own; `deleted`: requested keys that neither the SELECT nor an event it may not have seen has.
+    their own; `deleted`: requested keys that neither the SELECT nor an event it may not have seen has; `again`: its
+    table's dump has ended, and too many rows have arrived meanwhile (`dumps`): only another one heals.
     """
 
     evicted: tuple[int, ...]
     kept: tuple[tuple[int, Survivor], ...]
     deleted: tuple[Key, ...]
     finished: Finished | None
+    again: bool = False
 
 
 class Chunks:
@@ -71,10 +74,27 @@ class Chunks:
 
     def wants(self, table: TableName) -> bool:
         """Whether row events of the table must be told."""
-        return self._windows.wants(table)
+        return self._windows.wants(table) or self._tasks.heals(str(table))
 
-    def rows(self, table: TableName, offsets: tuple[int, int], xid: int | None, touches: Touches | None) -> None:
-        """Row events of one transaction (None: a TRUNCATE), the first and the last of them at `offsets`."""
+    def rows(
+        self,
+        table: TableName,
+        offsets: tuple[int, int],
+        xid: int | None,
+        touches: Touches | None,
+        *,
+        arrivals: bool = True,
+    ) -> None:
+        """Row events of one transaction (None: a TRUNCATE), the first and the last of them at `offsets`; `arrivals`:
+        whether rows may arrive with them."""
+        self._windows.record(table, offsets, xid, touches)
+        if touches is None:
+            self._tasks.emptied(str(table))
+        elif arrivals:
+            self._tasks.arrive(str(table), map(key_text, arrived_at(touches)))
+
+    def recall(self, table: TableName, offsets: tuple[int, int], xid: int | None, touches: Touches | None) -> None:
+        """As `rows`, of what was told before a restart."""
         self._windows.record(table, offsets, xid, touches)
 
     def altered(self, table: TableName) -> None:
@@ -94,10 +114,13 @@ class Chunks:
 
     def low(self, low: Low, *, offset: int, segment: int, at: int) -> None:
         """Opens a window right after `offset`; `at`: the watermark's commit time. Raises Refused."""
-        mark = low.mark
+        mark, table, since = low.mark, TableName.parse(low.mark.table), self.earliest_unseen(offset)
         try:
-            self._tasks.low(low, since=self.earliest_unseen(offset), segment=segment, at=at)
-            self._windows.open(mark.window, TableName.parse(mark.table), offset)
+            self._tasks.low(low, since=since, segment=segment, at=at)
+            if mark.ordinal == 0 and mark.heals is not None:
+                unseen = self._windows.arrived(table, since)
+                self._tasks.arrive(mark.table, None if unseen is None else map(key_text, unseen))
+            self._windows.open(mark.window, table, offset)
             self._opened[mark.window] = OpenWindow(mark.table, mark.task.partition("/")[0], at)
         finally:
             self._discard_void()
@@ -114,8 +137,12 @@ class Chunks:
             overlap = self._overlap(high)
             evicted, kept = _overlapping(overlap, high.rows, rows)
             deleted = () if overlap.everything else tuple(key for key in absent() if key not in overlap.touched)
+            if high.arrived:
+                self._tasks.brought(mark.task, set(high.arrived) - set(map(key_text, overlap.arrived)))
             progress = self._tasks.placed(high, evicted=len(evicted), at=at)
-            return Placement(evicted, kept, deleted, self._finished(mark) if progress.done else None)
+            finished = self._finished(mark) if progress.done else None
+            again = finished is not None and self._tasks.forgotten(mark.task)
+            return Placement(evicted, kept, deleted, None if again else finished, again)
         finally:
             self._windows.discard(mark.window)
             self._opened.pop(mark.window, None)

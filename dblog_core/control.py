@@ -110,7 +110,7 @@ def task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
 def progress(state: StateStore, dump_id: str, number: int, table: str) -> TaskProgress:
     """How far a task is, as the capture has published it."""
     entry = state.get(_node(dump_id, number, "progress"))
-    return TaskProgress(table) if entry is None else TaskProgress(**orjson.loads(entry.data))
+    return TaskProgress(table) if entry is None else TaskProgress.from_json(orjson.loads(entry.data))
 
 
 def _record(state: StateStore, dump_id: str) -> Json | None:
@@ -299,7 +299,7 @@ def put_progress(state: StateStore, task: str, value: TaskProgress) -> None:
         try:
             if entry is None:
                 state.create(path, data)
-            elif value.follows(TaskProgress(**orjson.loads(entry.data))):
+            elif value.follows(TaskProgress.from_json(orjson.loads(entry.data))):
                 state.update(path, data, entry.version)
             return
         except VersionConflict:

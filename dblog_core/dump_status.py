@@ -58,7 +58,7 @@ class TaskStatus:
     @classmethod
     def restored(cls, kept: Json) -> TaskStatus:
         """The task as `kept` has remembered it."""
-        keys, filters, progress = kept["keys"], tuple(kept["filters"]), TaskProgress(**kept["progress"])
+        keys, filters, progress = kept["keys"], tuple(kept["filters"]), TaskProgress.from_json(kept["progress"])
         return cls(**{**kept, "keys": None if keys is None else (), "filters": filters, "progress": progress})
 
     def to_json(self) -> Json:

@@ -6,15 +6,25 @@ only if it is the task's next one, of the newest attempt, and its window was ope
 else *breaks* the attempt: nothing more of it is placed, the worker sees that in the task's progress, and starts a new
 attempt after the last placed chunk. So a zombie worker, a restart of the capture and a lost window all end the same
 way, and no chunk is lost or placed twice.
+
+A dump that *heals* has brought, at its end, every value of every row that lives. One thing stands between it and that:
+a row that changes its key while the dump reads may leave a range that is still to be read for one that has been, so
+that no SELECT finds it, and where the log leaves columns out of that change, nobody has told them. Such a row has
+*arrived*: its new key is remembered, and a worker reads it among its chunks. The last task is done once none is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import Any, Self
 
 from dblog_core.watermark import High, Low, Mark
+
+ARRIVED = 200_000
+"""Bytes of keys that rows have arrived at, remembered at most for a table of a dump; more end its claim to heal. What a
+task's progress says has to fit into a node of ZooKeeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,10 @@ class TaskProgress:
     on (0: none); `since`, `since_segment`: an offset before every event that any SELECT of this task may not have seen,
     and the segment where its chunks begin; `began`, `at`: commit times (microseconds UTC, 0: none yet) of its first low
     watermark and of its last placed chunk.
+
+    Of a dump that heals: `parts`: its tasks for the table (0: it does not heal); `arrived`: keys (`values.key_text`)
+    that rows have arrived at, left for a worker of this task; `ended`: those are all that is left of it; `forgotten`:
+    more arrived than are remembered.
     """
 
     table: str
@@ -40,6 +54,14 @@ class TaskProgress:
     began: int = 0
     at: int = 0
     done: bool = False
+    parts: int = 0
+    arrived: tuple[str, ...] = ()
+    ended: bool = False
+    forgotten: bool = False
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        return cls(**{**data, "arrived": tuple(data.get("arrived", ()))})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -65,7 +87,10 @@ class Tasks:
     """The progress of every task whose watermarks this capture has met, and the windows that its attempts opened."""
 
     def __init__(self, progress: dict[str, Any] | None = None) -> None:
-        self._tasks = {task: TaskProgress(**data) for task, data in (progress or {}).items()}
+        self._tasks = {task: TaskProgress.from_json(data) for task, data in (progress or {}).items()}
+        self._of_table: dict[str, list[str]] = {}
+        for task, known in self._tasks.items():
+            self._of_table.setdefault(known.table, []).append(task)
         self._windows: dict[str, Mark] = {}
         self._void: list[str] = []
         self._changed: set[str] = set(self._tasks)
@@ -89,7 +114,7 @@ class Tasks:
                 self._break(mark, f"it begins at chunk {mark.ordinal}, and {progress.ordinal} are placed")
         if mark.ordinal == 0:
             progress = replace(progress, since=since, since_segment=segment, began=progress.began or at)
-        self._put(mark.task, progress)
+        self._put(mark.task, replace(progress, parts=0 if mark.heals is None else mark.parts))
         self._windows[mark.window] = mark
 
     def high(self, high: High) -> None:
@@ -105,7 +130,8 @@ class Tasks:
 
     def placed(self, high: High, *, evicted: int, at: int = 0) -> TaskProgress:
         """The chunk stands in the segment that is being made."""
-        progress = self._tasks[high.mark.task]
+        task, progress = high.mark.task, self._tasks[high.mark.task]
+        left = self._left(task) if high.final else None
         progress = replace(
             progress,
             ordinal=progress.ordinal + 1,
@@ -113,10 +139,80 @@ class Tasks:
             rows=progress.rows + high.rows + len(high.absent),
             evicted=progress.evicted + evicted,
             at=at,
-            done=high.final,
+            arrived=progress.arrived if left is None else left,
+            ended=high.final,
+            done=high.final and not left,
         )
-        self._put(high.mark.task, progress)
+        self._put(task, progress)
         return progress
+
+    # Rows that have arrived -----------------------------------------------------------------------------------------
+
+    def heals(self, table: str) -> bool:
+        """Whether a dump that heals is reading the table."""
+        return any(True for _ in self._healing(table))
+
+    def arrive(self, table: str, keys: Iterable[str] | None) -> None:
+        """Rows have arrived at these keys (None: nobody knows at which): each dump that heals is to read them."""
+        dumps = list(self._healing(table))
+        wanted = None if keys is None or not dumps else list(keys)
+        for tasks in dumps if wanted is None or wanted else []:
+            known = set(chain.from_iterable(self._tasks[task].arrived for task in tasks))
+            new = [key for key in dict.fromkeys(wanted or ()) if key not in known]
+            task = min(tasks, key=lambda name: (self._tasks[name].done, name))
+            progress = self._tasks[task]
+            if wanted is None or sum(map(len, chain(known, new))) > ARRIVED:
+                self._put(task, replace(progress, forgotten=True))
+            else:
+                self._put(task, replace(progress, arrived=(*progress.arrived, *new)))
+
+    def brought(self, task: str, keys: Collection[str]) -> None:
+        """A chunk tells of these keys' rows all that the task's dump has to tell of them."""
+        for name in self._beside(task):
+            self._keep(name, lambda key: key not in keys)
+
+    def forgotten(self, task: str) -> bool:
+        """Whether more rows have arrived than the task's dump remembers."""
+        return any(self._tasks[name].forgotten for name in self._beside(task))
+
+    def emptied(self, table: str) -> None:
+        """The table has no rows any more."""
+        for task in self._of_table.get(table, ()):
+            self._keep(task, lambda key: False)
+
+    def _keep(self, task: str, wanted: Callable[[str], bool]) -> None:
+        progress = self._tasks[task]
+        self._put(task, replace(progress, arrived=tuple(key for key in progress.arrived if wanted(key))))
+
+    def _healing(self, table: str) -> Iterator[list[str]]:
+        """The tasks, as far as they have begun, of each dump that heals and is reading the table."""
+        dumps: dict[str, list[str]] = {}
+        for task in self._of_table.get(table, ()):
+            dumps.setdefault(task.partition("/")[0], []).append(task)
+        for tasks in dumps.values():
+            parts = max(self._tasks[task].parts for task in tasks)
+            if sum(self._tasks[task].done for task in tasks) < parts:
+                yield tasks
+
+    def _beside(self, task: str) -> list[str]:
+        """The tasks of the same dump for the same table, itself among them."""
+        dump, table = task.partition("/")[0], self._tasks[task].table
+        return [name for name in self._of_table[table] if name.partition("/")[0] == dump]
+
+    def _left(self, task: str) -> tuple[str, ...] | None:
+        """What the last task has still to read at its end, which is what is left of all; None: it is not the last."""
+        others = [name for name in self._beside(task) if name != task]
+        progress = self._tasks[task]
+        if sum(self._tasks[name].done for name in others) + 1 < progress.parts:
+            return None
+        if self.forgotten(task):
+            return ()  # what they tell together heals nothing
+        left = (*progress.arrived, *chain.from_iterable(self._tasks[name].arrived for name in others))
+        for name in others:
+            self._keep(name, lambda key: False)
+        return left
+
+    # Housekeeping ---------------------------------------------------------------------------------------------------
 
     def void(self, mark: Mark, reason: str) -> None:
         """The chunk cannot be placed for a reason outside its numbering: its attempt is over. Raises Refused."""
@@ -127,7 +223,8 @@ class Tasks:
         """Drops tasks of dumps that are over, and their windows."""
         names = dict.fromkeys(gone)
         for task in names:
-            self._tasks.pop(task, None)
+            if (known := self._tasks.pop(task, None)) is not None:
+                self._of_table[known.table].remove(task)
             self._changed.discard(task)
         self._drop(w for w, m in self._windows.items() if m.task in names)
 
@@ -142,7 +239,8 @@ class Tasks:
 
     def of(self, dump: str, table: str) -> list[TaskProgress]:
         """The progress of every task of the dump that reads the table."""
-        return [p for task, p in self._tasks.items() if p.table == table and task.partition("/")[0] == dump]
+        names = self._of_table.get(table, ())
+        return [self._tasks[task] for task in names if task.partition("/")[0] == dump]
 
     def windows(self) -> dict[str, Mark]:
         return dict(self._windows)
@@ -173,6 +271,8 @@ class Tasks:
         raise Refused(reason)
 
     def _put(self, task: str, progress: TaskProgress) -> None:
-        if self._tasks.get(task) != progress:
+        if (known := self._tasks.get(task)) != progress:
+            if known is None:
+                self._of_table.setdefault(progress.table, []).append(task)
             self._tasks[task] = progress
             self._changed.add(task)

@@ -236,7 +236,7 @@ class Leader:
         for status in control.unfinished(self._state):
             for task in status.tasks:
                 name = f"{status.id}/{task.number}"
-                known = TaskProgress(**tasks[name]) if name in tasks else TaskProgress(task.table)
+                known = TaskProgress.from_json(tasks[name]) if name in tasks else TaskProgress(task.table)
                 if task.attempt > known.broken and not known.done:
                     attempt, reason = max(task.attempt, known.attempt), "the capture began after it in the log"
                     broken[name] = replace(known, attempt=attempt, broken=attempt, reason=reason).to_json()

@@ -60,7 +60,7 @@ def of_lake(lake: LakeStatus | None) -> Iterator[Need]:
 def of_dumps(head: Manifest, unfinished: Iterable[DumpStatus]) -> Iterator[Need]:
     """Unfinished dumps, by the newest manifest and by the state store: either may know more than the other."""
     for name, data in sorted(head.tasks.items()):
-        yield from _of_task(name.partition("/")[0], TaskProgress(**data))
+        yield from _of_task(name.partition("/")[0], TaskProgress.from_json(data))
     for dump in unfinished:
         for task in dump.tasks:
             yield from _of_task(dump.id, task.progress)

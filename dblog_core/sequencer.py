@@ -85,7 +85,7 @@ class Sequencer:
         self._dumps = Chunks(visibility, head.tasks)
         if isinstance(visibility, Snapshots):
             for event in recall.events(staging, head):
-                self._dumps.rows(event.table, event.offsets, event.xid, event.touches)
+                self._dumps.recall(event.table, event.offsets, event.xid, event.touches)
         self._schemas, self._altered, self._layouts = dict(head.schemas), Pending(head.altered), dict(head.layouts)
         self._rewritten: dict[TableName, Transaction] = {}
         self._asked: list[SignalSeen] = []
@@ -255,8 +255,8 @@ class Sequencer:
         table, touches = stretch.schema.table, ChangeTouches.of(stretch)
         between, of = offsets.tolist(), stretch.transaction.tolist()
         for start, end in runs(stretch.transaction):
-            ends = between[start], between[end - 1]
-            self._dumps.rows(table, ends, transactions[of[start]].xid, touches.part(start, end))
+            ends, part = (between[start], between[end - 1]), touches.part(start, end)
+            self._dumps.rows(table, ends, transactions[of[start]].xid, part, arrivals=touches.may_arrive)
 
     # Signals --------------------------------------------------------------------------------------------------------
 
@@ -412,6 +412,8 @@ class Sequencer:
             self._delete(schema, placement.deleted, at)
         if placement.finished is not None:
             self._finish(schema.table, placement.finished, at)
+        if placement.again:
+            self._rewritten[schema.table] = at
 
     def _finish(self, table: TableName, finished: Finished, at: Transaction) -> None:
         self._mark(

@@ -14,6 +14,7 @@ import math
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -91,6 +92,11 @@ def key_to_json(key: Key) -> Any:
     """A key as users and watermarks write it: one JSON value, or an array for a composite key."""
     parts = [to_json(part) for part in key]
     return parts[0] if len(parts) == 1 else parts
+
+
+def key_text(key: Key) -> str:
+    """A key as one JSON text: equal for equal keys."""
+    return orjson.dumps(key_to_json(key)).decode()
 
 
 def key_from_json(data: Any, schema: TableSchema) -> Key:

@@ -60,7 +60,8 @@ class High:
     `schema`: fingerprint that the rows were read with; `last_key`: the JSON key the next chunk starts after (None: no
     row was found); `final`: the task ends with this chunk; `snapshot`: PostgreSQL's `pg_current_snapshot()` of the
     SELECT; `absent`: requested keys (JSON) that the SELECT did not find; `end`: of a read-only source, where its log
-    ended after the SELECT. `file` is None for a chunk without rows.
+    ended after the SELECT; `arrived`: of the keys that rows arrived at (`dumps`), those that the chunk is of. `file` is
+    None for a chunk without rows.
     """
 
     mark: Mark
@@ -74,6 +75,7 @@ class High:
     snapshot: str | None = None
     absent: tuple[Any, ...] = ()
     end: str | None = None
+    arrived: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,9 @@ def encode(watermark: Low | High | Probe) -> str:
     """The payload text of a watermark."""
     kind = "probe" if isinstance(watermark, Probe) else "low" if isinstance(watermark, Low) else "high"
     data = {"dblog": FORMAT, "kind": kind, **asdict(watermark)}
-    if data.get("end") is None:  # a capture from before there were read-only sources reads it too
-        data.pop("end", None)
+    for name in ("end", "arrived"):  # a capture from before there were these reads it too
+        if not data.get(name):
+            data.pop(name, None)
     return orjson.dumps(data).decode()
 
 
@@ -112,7 +115,7 @@ def parse(payload: str) -> Low | High | Probe:
         mark = _mark(**data.pop("mark"))
         if kind == "low":
             return Low(mark)
-        return High(mark, **{**data, "absent": tuple(data["absent"])})
+        return High(mark, **{**data, "absent": tuple(data["absent"]), "arrived": tuple(data.get("arrived", ()))})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnknownLogEvent(
             f"the watermark table holds a row that is not a watermark of this version: {payload[:200]!r}",

@@ -53,6 +53,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Protocol
 
 from dblog_core.schema import TableName
@@ -72,6 +73,11 @@ class Touch:
     key: Key
     unchanged: frozenset[str] = frozenset()
     moved_to: Key | None = None
+
+
+def arrivals(touches: Iterable[Touch]) -> Iterator[Key]:
+    """Keys that rows moved to while the log left columns of them out."""
+    return (touch.moved_to for touch in touches if touch.moved_to is not None and touch.unchanged)
 
 
 class Touches(Protocol):
@@ -149,12 +155,13 @@ class Overlap:
     """What the log holds of a chunk's rows that its SELECT may not have seen.
 
     `everything`: the table was truncated. `rows`: key in the chunk -> what survives of it (None: nothing).
-    `touched`: every key that an event concerned, by its old or its new value.
+    `touched`: every key that an event concerned, by its old or its new value; `arrived`: see `arrivals`.
     """
 
     everything: bool = False
     rows: dict[Key, Survivor | None] = field(default_factory=dict)
     touched: set[Key] = field(default_factory=set)
+    arrived: set[Key] = field(default_factory=set)
 
 
 class UnknownWindow(LookupError):
@@ -307,6 +314,16 @@ class Windows:
                     entry.retired_at = offset
             self._prune(table)
 
+    def arrived(self, table: TableName, after: int) -> Iterator[Key] | None:
+        """Where rows of the table arrived after offset `after`, as far as is remembered; None: nobody knows."""
+        found: list[Touches] = []
+        for entry in self._memory.get(table, ()):
+            if entry.offset > after and entry.lost:
+                return None
+            if entry.offset > after and entry.touches is not None:
+                found.append(entry.touches)
+        return arrivals(chain.from_iterable(found))
+
     def earliest_unseen(self, offset: int) -> int:
         """The largest offset, `offset` at most, before every event that a SELECT from now on may not see."""
         if not self._visibility.records_always():
@@ -352,6 +369,8 @@ def follow(stretches: Iterable[Touches | None], *, certain: bool) -> Overlap:
             overlap.touched.add(touch.key)
             if touch.moved_to is not None:
                 overlap.touched.add(touch.moved_to)
+                if touch.unchanged:
+                    overlap.arrived.add(touch.moved_to)
     for key, track in tracks.items():
         overlap.rows[key] = Survivor(track.current, track.left_out) if track.left_out else None
     return overlap

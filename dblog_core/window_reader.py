@@ -5,7 +5,8 @@ low watermark and the SELECT of the next are on their way, over connections of t
 the order of their chunks, and a chunk whose staging fails is the last of its attempt.
 
 Key ranges are `after < key <= key_to`, or begin with `key_from` itself. Where a task has no `key_to`, its end is the
-largest key that is there after the first SELECT, inside its window: what comes above it later is the log's.
+largest key that is there after the first SELECT, inside its window: what comes above it later is the log's. Keys that
+rows have arrived at (`dumps`) are chunks of their own, where many are left, and at the end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from dblog_core import filters, watermark
@@ -30,6 +32,7 @@ from dblog_core.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.watermark import Heals, High, Low, Mark
 
 KEYS_PER_CHUNK = 1_000
+ARRIVED_PER_CHUNK = 100
 
 
 class ShapeChanged(Exception):
@@ -76,6 +79,7 @@ class _Found:
     final: bool
     absent: tuple[Any, ...] = ()
     end: str | None = None
+    arrived: tuple[str, ...] = ()
 
 
 class WindowReader:
@@ -93,9 +97,20 @@ class WindowReader:
         self._name = TableName.parse(self._task.table)
         self._after = progress.key if progress.key is not None else self._task.after
         self._upto: Any = self._task.key_to
+        self._arrived: tuple[str, ...] = ()
+        self._ended, self._looked = False, -1  # the last chunk of keys that rows have arrived at
         self.ordinal = progress.ordinal
         self.final = False
         self.selected = 0.0
+
+    def look(self, progress: TaskProgress) -> None:
+        """Takes up keys that rows have arrived at, by what is placed: some of many, or those left at the end."""
+        if progress.ordinal <= self._looked:
+            return  # what was taken up before is not placed yet
+        if progress.ended and progress.ordinal == self.ordinal:
+            self._ended, self.final = True, False
+        if self._ended or (len(progress.arrived) >= ARRIVED_PER_CHUNK and not self.final):
+            self._arrived = progress.arrived[:ARRIVED_PER_CHUNK]
 
     def read(self, size: int) -> int:
         """One chunk of at most `size` rows; returns its rows. Raises LeaseLost, ShapeChanged, NotOpened (nobody wants
@@ -120,6 +135,8 @@ class WindowReader:
             found = replace(found, end=self._connections.reader.log_end())
         rows = self._rules.rows(found.chunk.schema, found.chunk.rows)
         self._behind.begin(f"chunk-{mark.ordinal}", lambda: self._finish(mark, found, rows))
+        if found.arrived:
+            self._arrived, self._looked = (), mark.ordinal
         self.ordinal += 1
         self.final = found.final
         self._after = found.last_key if found.last_key is not None else self._after
@@ -165,6 +182,8 @@ class WindowReader:
     def _chunk(self, schema: TableSchema, size: int) -> _Found:
         conditions = filters.from_json(self._task.filters, schema)
         self.selected = 0.0
+        if self._arrived:
+            return self._of_arrived(schema)
         if self._task.keys is not None:
             return self._listed(schema, conditions)
         if self._after is None and self._task.key_from is not None:
@@ -177,13 +196,23 @@ class WindowReader:
         first = self.ordinal * KEYS_PER_CHUNK
         asked = [key_from_json(k, schema) for k in self._task.keys[first : first + KEYS_PER_CHUNK]]
         chunk = self._keys(schema, asked, conditions)
-        found = set(keys_of(chunk.rows, schema))
         # A key that a filter leaves out may be there all the same.
-        absent = [] if conditions else [k for k in asked if k not in found]
+        absent = () if conditions else self._absent(chunk, asked)
+        return _Found(chunk, None, first + KEYS_PER_CHUNK >= len(self._task.keys), absent)
+
+    def _of_arrived(self, schema: TableSchema) -> _Found:
+        """The keys that are taken up; no row is there where one has gone on since."""
+        asked = [key_from_json(orjson.loads(text), schema) for text in self._arrived]
+        chunk = self._keys(schema, asked, ())
+        return _Found(chunk, None, self._ended, self._absent(chunk, asked), arrived=self._arrived)
+
+    def _absent(self, chunk: Chunk, asked: list[Key]) -> tuple[Any, ...]:
+        """Those of the keys, as JSON, that the source does not have."""
+        found = set(keys_of(chunk.rows, chunk.schema))
+        absent = [key for key in asked if key not in found]
         if found - set(asked):  # the database takes another spelling for one of them: it says for which
-            absent = [k for k in absent if not self._keys(schema, [k], ()).rows.num_rows]
-        final = first + KEYS_PER_CHUNK >= len(self._task.keys)
-        return _Found(chunk, None, final, tuple(map(key_to_json, absent)))
+            absent = [key for key in absent if not self._keys(chunk.schema, [key], ()).rows.num_rows]
+        return tuple(map(key_to_json, absent))
 
     def _first(self, schema: TableSchema, conditions: tuple[Filter, ...]) -> _Found:
         """The first key of a range that includes it: a chunk of its own, since what follows comes *after* a key."""
@@ -237,6 +266,7 @@ class WindowReader:
             snapshot=found.chunk.snapshot,
             absent=found.absent,
             end=found.end,
+            arrived=found.arrived,
         )
 
 

@@ -17,7 +17,7 @@ import orjson
 from dblog_core.config import Config
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.schema import TableSchema
-from dblog_core.values import Key, key_from_json, key_to_json
+from dblog_core.values import Key, key_from_json, key_text
 from spark_jobs.record import Records
 
 _DIRECTORY = "withheld"
@@ -93,13 +93,13 @@ class Withheld:
 
     def add(self, table: str, keys: Iterable[Key]) -> None:
         """Records keys, durably."""
-        texts = {_text(key): None for key in keys}
+        texts = {key_text(key): None for key in keys}
         if texts.keys() - self._keys.get(table, {}).keys():
             self._save(table, {**texts, **self._keys.get(table, {})})
 
     def forget(self, table: str, keys: Iterable[Key]) -> None:
         """The lake has these keys now, or they are deleted."""
-        gone = {_text(key) for key in keys}
+        gone = {key_text(key) for key in keys}
         if gone & self._keys.get(table, {}).keys():
             self._save(table, {text: dump for text, dump in self._keys[table].items() if text not in gone})
 
@@ -147,7 +147,3 @@ class Withheld:
 
 def _name(epoch: int) -> str:
     return f"{_DIRECTORY}/{epoch:012d}.json"
-
-
-def _text(key: Key) -> str:
-    return orjson.dumps(key_to_json(key)).decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,12 +49,14 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What a SELECT found: rows by key, the requested keys that it did not find, its snapshot, the table's shape."""
+    """What a SELECT found: rows by key, the requested keys that it did not find, its snapshot, the table's shape; and
+    the keys that it is of, if rows have arrived there."""
 
     rows: tuple[tuple[int, Row], ...]
     absent: tuple[int, ...]
-    snapshot: str
+    snapshot: str | None
     shape: int
+    arrived: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class Capture:
         if use_snapshots and not rules.forget_at_restart:
             for recorded in base.recorded:
                 if recorded.last > base.unseen_after:
-                    self._remember(recorded)
+                    self._remember(recorded, self.dumps.recall)
         self.replay = Replay()
         for line in base.lines:
             self.replay.read(line)
@@ -130,7 +133,7 @@ class Capture:
             self._row(event, FULL + number)
         if self.now.offset >= first:
             recorded = Recorded(first, self.now.offset, FULL + number, tuple(events))
-            self._remember(recorded)
+            self._remember(recorded, self.dumps.rows)
             self.now = replace(self.now, recorded=(*self.now.recorded, recorded))
 
     def _row(self, event: Event, xid: int) -> None:
@@ -142,7 +145,7 @@ class Capture:
         )
         self._line(op, event.key, values, xid=xid, moved_from=event.moved_from)
 
-    def _remember(self, recorded: Recorded) -> None:
+    def _remember(self, recorded: Recorded, tell: Callable[..., None]) -> None:
         """A TRUNCATE is told apart from rows, in their order."""
         rows = []
         between = (recorded.first, recorded.last)
@@ -151,11 +154,11 @@ class Capture:
                 rows.append(event.touch)
                 continue
             if rows:
-                self.dumps.rows(TABLE, between, recorded.xid, rows)
+                tell(TABLE, between, recorded.xid, rows)
                 rows = []
-            self.dumps.rows(TABLE, between, recorded.xid, None)
+            tell(TABLE, between, recorded.xid, None)
         if rows:
-            self.dumps.rows(TABLE, between, recorded.xid, rows)
+            tell(TABLE, between, recorded.xid, rows)
 
     def _shape(self, shape: int) -> None:
         if not self.rules.ignore_alter:
@@ -247,7 +250,8 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
         for table, entries in old._memory.items()
     }
     tasks._tasks, tasks._windows = dict(chunks._tasks._tasks), dict(chunks._tasks._windows)
+    tasks._of_table = {table: list(names) for table, names in chunks._tasks._of_table.items()}
     tasks._void, tasks._changed = list(chunks._tasks._void), set(chunks._tasks._changed)
     new._visibility, new._windows, new._tasks = visibility, windows, tasks
-    new._opened, new._probes = dict(chunks._opened), dict(chunks._probes)
+    new._opened, new._probes, new._ours = dict(chunks._opened), dict(chunks._probes), dict(chunks._ours)
     return new, visibility

@@ -249,6 +249,32 @@ def _horizon_ties(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Windows, "horizon", lambda self, snapshot, offset: horizon(self, snapshot, offset - 1))
 
 
+def _arrivals_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tasks, "arrive", lambda self, table, keys: None)
+
+
+def _arrivals_before_the_low_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Windows, "arrived", lambda self, table, after: iter(()))
+
+
+def _arrived_though_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key counts as brought by a SELECT that may not have seen the row arrive."""
+    follow = window_module.follow
+
+    def mutated(stretches: Any, *, certain: bool) -> Overlap:
+        return replace(follow(stretches, certain=certain), arrived=set())
+
+    monkeypatch.setattr(window_module, "follow", mutated)
+
+
+def _left_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last task ends without the keys that were left for those before it."""
+    monkeypatch.setattr(Tasks, "_left", lambda self, task: self._tasks[task].arrived)
+
+
+AWAY = script(("move", 3, 1))
+"""Out of a range that is still to be read, into one that has been."""
+
 MUTANTS = [
     Mutant("no window", world(ATOMIC, PUT), patch=_no_window),
     Mutant("a window that begins late", world(ATOMIC, PUT), patch=_short_at_low),
@@ -286,6 +312,22 @@ MUTANTS = [
         patch=_since_of_the_last_part,
     ),
     Mutant("ghosts after the first part", world(ATOMIC, tasks=BESIDE, merges=1), patch=_finished_at_first_part),
+    Mutant("arrivals ignored", world(ATOMIC, AWAY, tasks=IN_TURN, rows=(3,), stale=True), patch=_arrivals_ignored),
+    Mutant(
+        "arrivals ignored that no SELECT has seen at the first low watermark",
+        world(ANY_ORDER, AWAY, tasks=IN_TURN, rows=(3,), stale=True),
+        patch=_arrivals_before_the_low_ignored,
+    ),
+    Mutant(
+        "an arrival that a SELECT has not seen",
+        world(ATOMIC, AWAY, MOVE, AWAY, tasks=IN_TURN, rows=(3,), stale=True),
+        patch=_arrived_though_unseen,
+    ),
+    Mutant(
+        "arrivals left to tasks that are done",
+        world(ATOMIC, AWAY, tasks=BESIDE, rows=(3,), stale=True),
+        patch=_left_to_the_others,
+    ),
     Mutant("DDL ignored", world(ATOMIC, ALTER_AND_PUT), patch=_alter_ignored),
     Mutant("DDL that a chunk alone tells of ignored", world(ATOMIC, ALTER, tasks=BESIDE), Rules(ignore_alter=True)),
     Mutant(

@@ -86,6 +86,23 @@ def ghosts(visible: Visible) -> Iterator[Scenario]:
     )
 
 
+def arrivals(visible: Visible) -> Iterator[Scenario]:
+    """Rows that change their key between two SELECTs, columns left out, over a lake that is wrong in every value."""
+    away = script(("move", 3, 1))
+    for name, world in {
+        "back": Scenario("", visible, (away, PART), tasks=IN_TURN, rows=(2, 3)),
+        "back, beside": Scenario("", visible, (away,), tasks=BESIDE, rows=(2, 3)),
+        "there and back": Scenario("", visible, (away, MOVE), tasks=IN_TURN, rows=(3,)),
+        "onto another's key": Scenario("", visible, (DELETE, away), tasks=IN_TURN, rows=(1, 3)),
+        "and truncate": Scenario("", visible, (away, TRUNCATE), tasks=IN_TURN, rows=(3,)),
+        "and a crash": Scenario("", visible, (away,), tasks=IN_TURN, rows=(3,), capture_crashes=1),
+        "and a dead worker": Scenario("", visible, (away,), tasks=IN_TURN, rows=(3,), worker_crashes=1),
+        "and a merge": Scenario("", visible, (away,), tasks=IN_TURN, rows=(2, 3), merges=1),
+    }.items():
+        named = replace(world, name=f"{visible.value}, arrived, {name}", stale=True)
+        yield from (named, read_only(named))
+
+
 def snapshots() -> Iterator[Scenario]:
     """What PostgreSQL's rule adds: horizons, memory over a restart, and what was logged before the log was opened."""
     any_order = Visible.ANY_ORDER
@@ -160,7 +177,7 @@ def standbys() -> Iterator[Scenario]:
 
 
 def scenarios() -> list[Scenario]:
-    of_each = (windows, faults, changes_of_shape, keys, ghosts, announced)
+    of_each = (windows, faults, changes_of_shape, keys, ghosts, arrivals, announced)
     return [
         *(s for visible in Visible for of in of_each for s in of(visible)),
         *snapshots(),

@@ -20,8 +20,10 @@ from tests.protocol.capture import DUMP, TABLE, Capture, Chunk, Rules, Staged, V
 from tests.protocol.changelog import UNKNOWN, LakeTable
 from tests.protocol.source import FULL, Event, Rows, Script, Visible, alters, conflicts, run
 
+STALE = -2
 ATTEMPTS = 3
-"""Attempts on a task before all transactions are over: each may be refused for those, and the search must end."""
+"""Attempts on a task before all transactions are over: each may be refused for those, and the search must end. So must
+it where a row stays unseen where it has arrived: its key is read once more before they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,11 @@ class Scenario:
     """What may happen: the search tries all orders of it.
 
     `tasks`: for each task the keys of its chunks; `listed`: they are requested keys, not ranges; `rows`: keys at the
-    beginning; `ghosts`: keys that the lake alone has. `publish`: 0 if every entry is published at once, otherwise how
-    many times all that is read may be published before the end. Faults, horizons and merges are numbers of times.
-    `opened_late`: the log is opened at any time, without what was logged before. `read_only`: windows are announced
-    (`read_only.py`). `standby`: chunks are read there, where commits show in the order of the log.
+    beginning; `ghosts`: keys that the lake alone has; `stale`: it has none of the source's values. `publish`: 0 if
+    every entry is published at once, otherwise how many times all that is read may be published before the end. Faults,
+    horizons and merges are numbers of times. `opened_late`: the log is opened at any time, without what was logged
+    before. `read_only`: windows are announced (`read_only.py`). `standby`: chunks are read there, where commits show in
+    the order of the log.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Scenario:
     tasks: tuple[tuple[tuple[int, ...], ...], ...] = (((1,),), ((2, 3),))
     rows: tuple[int, ...] = (1, 2)
     ghosts: tuple[int, ...] = ()
+    stale: bool = False
     listed: bool = False
     publish: int = 0
     capture_crashes: int = 0
@@ -58,7 +62,7 @@ class Worker:
     """One attempt on a task. `phase`: ready, low (written), read (SELECT done), waits (nothing left to read).
 
     `behind`: a chunk that is being staged, with its number; its high watermark is still to come, while the next chunk
-    is on its way already.
+    is on its way already. `arrived`: what it reads is the keys that rows have arrived at.
     """
 
     task: int
@@ -67,6 +71,7 @@ class Worker:
     phase: str = "ready"
     chunk: Chunk | None = None
     behind: tuple[int, Chunk] | None = None
+    arrived: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ class World:
         s = scenario
         budget = Budget(s.publish, s.capture_crashes, s.worker_crashes, s.takeovers, s.horizons, s.merges)
         workers = tuple(Worker(number, 1, 0) for number in range(len(s.tasks)))
-        lake = rules.lake(dict.fromkeys((*s.rows, *s.ghosts), ((0, 0), 0)))
+        lake = rules.lake(dict.fromkeys((*s.rows, *s.ghosts), ((STALE, STALE) if s.stale else (0, 0), 0)))
         world = cls(s, rules, budget, workers, (1,) * len(s.tasks), lake)
         if not s.opened_late:
             world._open(None)
@@ -163,14 +168,20 @@ class World:
         end = FULL + len(self.scenario.scripts)
         return f"{min(running, default=end)}:{end}:{','.join(map(str, running))}"
 
-    def _select(self, keys: tuple[int, ...]) -> Chunk:
+    def _select(self, worker: Worker) -> Chunk:
+        if worker.arrived is None:
+            keys = self.scenario.tasks[worker.task][worker.ordinal]
+        else:
+            keys = tuple(map(int, worker.arrived))
         seen = self._scripts(self.log[: self.replayed])
         if not self.scenario.standby:
             seen = [number for number in self._scripts(self.log) if number in self.visible]
         rows, shape = self._rows(seen)
-        absent = tuple(key for key in keys if key not in rows) if self.scenario.listed else ()
+        named = self.scenario.listed or worker.arrived is not None
+        absent = tuple(key for key in keys if key not in rows) if named else ()
         snapshot = self._standbys() if self.scenario.standby else self._snapshot()
-        return Chunk(tuple((key, rows[key]) for key in keys if key in rows), absent, snapshot, shape)
+        found = tuple((key, rows[key]) for key in keys if key in rows)
+        return Chunk(found, absent, snapshot, shape, worker.arrived or ())
 
     def _standbys(self) -> str | None:
         """What comes with a chunk of a standby: nothing; believed, a snapshot that names nobody who runs."""
@@ -240,7 +251,7 @@ class World:
         yield from (choice for choice in choices if must <= choice)
 
     def _worker_steps(self, place: int, worker: Worker) -> Iterator[tuple[str, World]]:
-        chunks, name = self.scenario.tasks[worker.task], f"worker {worker.task}.{worker.attempt}"
+        name = f"worker {worker.task}.{worker.attempt}"
         newest = worker.attempt == self.attempts[worker.task]
         progress = dict(self.staged.tasks).get(f"{DUMP}/{worker.task}", TaskProgress(str(TABLE)))
         broken = newest and progress.broken >= worker.attempt
@@ -256,7 +267,7 @@ class World:
                 new = self.copy()
                 new.visible |= shown
                 new.replayed = replayed
-                new._set(place, replace(worker, phase="read", chunk=new._select(chunks[worker.ordinal])))
+                new._set(place, replace(worker, phase="read", chunk=new._select(worker)))
                 new._has_read(worker)
                 new._hand_over(place, high)
                 at = f" at place {replayed}" if self.scenario.standby else ""
@@ -267,8 +278,16 @@ class World:
             new._set(place, replace(worker, behind=None))
             new._hand_over(place, high)
             yield f"{name} writes high {worker.behind[0]}", new
+        left = progress.ended and not progress.done and progress.ordinal == worker.ordinal and not broken
+        over = len(self._scripts(self.log)) == len(self.scenario.scripts)
+        if newest and left and worker.phase == "waits" and worker.behind is None and (worker.arrived is None or over):
+            new = self.copy()
+            if worker.arrived is not None:
+                new.visible |= frozenset(self._hidden())
+            new._set(place, replace(worker, phase="ready", arrived=progress.arrived))
+            yield f"{name} takes up keys {', '.join(progress.arrived)}", new
         last = worker.attempt >= ATTEMPTS
-        if broken and not (last and len(self._scripts(self.log)) < len(self.scenario.scripts)):
+        if broken and (over or not last):
             new = self.copy()
             if last:
                 new.visible |= frozenset(self._hidden())
@@ -353,15 +372,15 @@ class World:
         """A chunk that has all but its high watermark is staged as soon as the one before is, and the next begins."""
         worker = self.workers[place]
         if worker.phase == complete and worker.chunk is not None and worker.behind is None:
-            final = worker.ordinal + 1 == len(self.scenario.tasks[worker.task])
+            final = worker.ordinal + 1 >= len(self.scenario.tasks[worker.task])
             behind = worker.ordinal, worker.chunk
             phase = "waits" if final else "ready"
-            self._set(place, Worker(worker.task, worker.attempt, worker.ordinal + 1, phase, behind=behind))
+            self._set(place, replace(worker, ordinal=worker.ordinal + 1, phase=phase, chunk=None, behind=behind))
 
     def _high(self, worker: Worker, ordinal: int, chunk: Chunk) -> None:
         if self.rules.reuse_rows and self.old_rows is not None:
             chunk, self.old_rows = self.old_rows, None
-        final = ordinal + 1 == len(self.scenario.tasks[worker.task])
+        final = ordinal + 1 >= len(self.scenario.tasks[worker.task])
         payload: Any = chunk
         self._tell(
             High(
@@ -375,6 +394,7 @@ class World:
                 final=final,
                 snapshot=chunk.snapshot,
                 absent=chunk.absent,
+                arrived=chunk.arrived,
             )
         )
 
@@ -386,7 +406,9 @@ class World:
             self.old_rows = worker.chunk or (worker.behind[1] if worker.behind else None) or self.old_rows
         attempt = worker.attempt + 1
         self.attempts = tuple(attempt if i == worker.task else n for i, n in enumerate(self.attempts))
-        self._set(place, Worker(worker.task, attempt, progress.ordinal, "waits" if progress.done else "ready"))
+        phase = "waits" if progress.done else "ready"
+        arrived = progress.arrived if progress.ended else None
+        self._set(place, Worker(worker.task, attempt, progress.ordinal, phase, arrived=arrived))
 
     # The capture ----------------------------------------------------------------------------------------------------
 
@@ -510,7 +532,8 @@ class World:
                 raise Violation(f"key {key} is in a placed range, and a value of it is unknown")
 
     def _moves(self) -> bool:
-        """A row that changes its key between two chunks' SELECTs is in neither: a value may stay unknown."""
+        """A row that changes its key between two chunks' SELECTs is in neither: a value stays unknown until the key is
+        read that it has arrived at."""
         return any(op.kind == "move" for script in self.scenario.scripts for op in script)
 
     def _placed(self, capture: Capture) -> set[int]:
@@ -530,7 +553,10 @@ class World:
         self.merge()
         rows, _ = self._rows(self._scripts(self.log))
         lake = {key: values for key, (values, _) in self.lake.rows.items()}
-        withheld = rows.keys() - lake.keys() if self._moves() else set()
+        withheld = rows.keys() - lake.keys() if self._moves() and self.scenario.listed else set()
+        assert self.capture is not None
+        if not self.scenario.listed and self.capture.replay.rows != rows:
+            raise Violation(f"the dump has brought {self.capture.replay.rows}, and the source has {rows}")
         if self.scenario.listed:
             asked = {key for chunks in self.scenario.tasks for chunk in chunks for key in chunk}
             lake = {key: values for key, values in lake.items() if key in asked}

@@ -49,6 +49,7 @@ def _count(world: World, manifests: list[Manifest]) -> None:
     count = world.simulation.count
     count("takeovers", len({m.epoch for m in manifests}) - 1)
     count("transactions in parts", sum(m.partial > 0 for m in manifests))
+    count("arrivals", sum(len(high.arrived) for _, high in _Evictions(world).highs.values()))
     broken = {(task, p["broken"]) for m in manifests for task, p in m.tasks.items() if p["broken"]}
     count("attempts broken", len(broken))
     for status in control.dumps(world.store):
@@ -67,7 +68,8 @@ class _Walk:
         self._truth: Tables = world.database.log_state(start)
         self._known: Tables = {table: {} for table in world.database.schemas}
         self._seen: dict[tuple[TableName, Key], int] = {}  # offset of each key's last line
-        self._gone: dict[tuple[TableName, Key], Row] = {}
+        self._gone: dict[tuple[TableName, Key], tuple[Row, dict[str, int]]] = {}
+        self._told: dict[tuple[TableName, Key], dict[str, int]] = {}  # offset of the line that told each column last
         self._expected = self._rows_of(start)
         self._open: db.Transaction | None = None  # the transaction whose rows have begun
         self._left = 0  # how many of its rows are to come
@@ -125,7 +127,8 @@ class _Walk:
         if op == "d":
             if key != db.key_of(change.schema, change.before or {}):
                 self._wrong(line, where)
-            self._gone[table, key] = self._known[table].pop(key, self._nothing(change.schema))
+            row = self._known[table].pop(key, self._nothing(change.schema))
+            self._gone[table, key] = row, self._told.pop((table, key), {})
             if change.op == "d":
                 db.apply(self._truth, change)
             return
@@ -137,11 +140,13 @@ class _Walk:
 
     def _apply(self, line: Line, table: TableName, key: Key, schema: TableSchema) -> None:
         """The consumer's own state: what a line leaves out stays, and is unknown where it never was known."""
-        old = self._known[table].get(key, self._nothing(schema))
+        old, told = self._known[table].get(key, self._nothing(schema)), self._told.get((table, key), {})
         if line["op"] == "c":
             moved = line.get("moved_from")
-            old = self._gone[table, tuple(moved.values())] if moved else self._nothing(schema)
+            old, told = self._gone[table, tuple(moved.values())] if moved else (self._nothing(schema), {})
         self._known[table][key] = {**{name: old.get(name) for name in line["unchanged"]}, **line["after"]}
+        since = {name: told.get(name, 0) for name in line["unchanged"]}
+        self._told[table, key] = {**since, **dict.fromkeys(line["after"], line["offset"])}
         self._seen[table, key] = line["offset"]
 
     def _nothing(self, schema: TableSchema) -> Row:
@@ -187,6 +192,10 @@ class _Walk:
         have, there = {k for k in known if inside(k)}, {k for k in truth if inside(k)}
         if have != there:
             self._wrong(line, f"ghosts {sorted(have - there)}, missing {sorted(there - have)}")
+        for key in have:
+            told = self._told[schema.table, key]
+            if old := [name for name, offset in told.items() if offset <= line["since"]]:
+                self._wrong(line, f"nobody has told columns {old} of {key} since")
 
     # The end --------------------------------------------------------------------------------------------------------
 
@@ -248,7 +257,7 @@ class _Evictions:
     def __init__(self, world: World) -> None:
         self._world = world
         self._lows: dict[str, int] = {}
-        self._highs: dict[str, tuple[int | None, High]] = {}
+        self.highs: dict[str, tuple[int | None, High]] = {}  # by file
         for path, data in world.announced:
             _, window, *what = path.split("/")
             if what == ["open"]:
@@ -265,7 +274,7 @@ class _Evictions:
         if isinstance(mark, Low) and index is not None:
             self._lows[mark.mark.window] = index
         elif isinstance(mark, High) and mark.file is not None:
-            self._highs[mark.file] = index, mark
+            self.highs[mark.file] = index, mark
 
     def judge(self, manifests: list[Manifest]) -> None:
         for manifest in manifests:
@@ -280,14 +289,14 @@ class _Evictions:
         staging = self._world.quiet_staging()
         schema = staging.schema(chunk.schema)
         rows = staging.read_chunk(chunk.path, checksum=chunk.checksum).combine_chunks().to_batches()[0]
-        keys, index = keys_of(rows, schema), self._highs[chunk.path][0]
+        keys, index = keys_of(rows, schema), self.highs[chunk.path][0]
         reasons = self._unseen(chunk, read if index is None else index)
         for number in chunk.evicted:
             if not any(_touches(c, schema.table, keys[number]) for c in reasons):
                 raise Violation(f"row {keys[number]} of {chunk} was evicted without a reason in the log")
 
     def _unseen(self, chunk: ChunkRef, index: int) -> list[db.Change]:
-        high = self._highs[chunk.path][1]
+        high = self.highs[chunk.path][1]
         log, low = self._world.database.log[: index + 1], self._lows[high.mark.window]
         if high.snapshot is None:
             return [c for t in log[low:] for c in t.changes]

@@ -56,6 +56,7 @@ WANTED = (
     "chunks placed",
     "rows evicted",
     "rows evicted in part",
+    "arrivals",
     "attempts broken",
     "dumps done",
     "dumps cancelled",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core.dumps import Refused, Tasks
-from dblog_core.watermark import High, Low, Mark
+from dblog_core.dumps import ARRIVED, Refused, Tasks
+from dblog_core.watermark import Heals, High, Low, Mark
 
 
 def mark(attempt: int, ordinal: int, window: str = "") -> Mark:
@@ -109,3 +109,52 @@ def test_an_expired_or_forgotten_window_is_void() -> None:
     tasks.low(Low(mark(2, 0)), since=0, segment=1)
     tasks.forget(["d/0"])
     assert tasks.take_void() == ["2.0"] and not tasks.to_json()
+
+
+def healing(task: int, ordinal: int, *, parts: int = 2) -> Mark:
+    return Mark("shop", f"d/{task}", 1, ordinal, f"{task}.{ordinal}", "shop.orders", parts, Heals())
+
+
+def test_rows_that_arrive_are_left_for_a_worker_and_the_last_task_ends_with_none_of_them() -> None:
+    tasks = Tasks()
+    place(tasks, healing(0, 0))
+    tasks.arrive("shop.orders", ["1", "2", "1"])
+    tasks.arrive("shop.items", ["7"])
+    place(tasks, healing(0, 1), final=True)
+    assert tasks["d/0"].done and tasks["d/0"].arrived == ("1", "2")
+    tasks.arrive("shop.orders", ["2", "3"])
+    place(tasks, healing(1, 0), final=True)
+    last = tasks["d/1"]
+    assert (last.ended, last.done, set(last.arrived)) == (True, False, {"1", "2", "3"}) and not tasks["d/0"].arrived
+    tasks.brought("d/1", {"1", "3"})
+    tasks.arrive("shop.orders", ["4"])
+    tasks.brought("d/1", {"2", "4"})
+    place(Tasks(tasks.to_json()), healing(1, 1), final=True)
+    place(tasks, healing(1, 1), final=True)
+    assert tasks["d/1"].done and not tasks.heals("shop.orders")
+    tasks.arrive("shop.orders", ["5"])
+    assert tasks["d/1"].arrived == ()
+
+
+def test_rows_that_arrive_concern_a_dump_that_heals_alone_and_go_with_a_truncate() -> None:
+    tasks = Tasks()
+    place(tasks, mark(1, 0))
+    tasks.arrive("shop.orders", ["1"])
+    assert not tasks.heals("shop.orders") and tasks["d/0"].arrived == ()
+    healer = Tasks()
+    place(healer, healing(0, 0))
+    healer.arrive("shop.orders", ["1"])
+    healer.emptied("shop.items")
+    assert healer["d/0"].arrived == ("1",)
+    healer.emptied("shop.orders")
+    assert healer["d/0"].arrived == ()
+
+
+@pytest.mark.parametrize("keys", [None, ["x" * (ARRIVED + 1)]], ids=["nobody knows which", "too many"])
+def test_more_arrivals_than_are_remembered_end_the_dump_without_its_claim_to_heal(keys: list[str] | None) -> None:
+    tasks = Tasks()
+    place(tasks, healing(0, 0, parts=1))
+    tasks.arrive("shop.orders", ["1"])
+    tasks.arrive("shop.orders", keys)
+    place(tasks, healing(0, 1, parts=1), final=True)
+    assert tasks["d/0"].done and tasks.forgotten("d/0") and tasks["d/0"].arrived == ()
