@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, dump, requests, watermark, wiring
+from dblog_core import control, dump, dumps, requests, watermark, wiring
 from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
@@ -275,6 +275,35 @@ def test_a_key_in_another_spelling_is_not_absent(running: World, monkeypatch: py
     dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
     dumped = [(line["op"], line["key"]["id"]) for line in running.lines() if line["origin"] == "dump"]
     assert dumped == [("r", 5), ("d", 1007)]
+
+
+def test_a_dump_during_which_more_rows_arrive_than_are_remembered_is_followed_by_another(
+    running: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the row's last column, which a consumer may have wrong."""
+    running.put(1, 2, 3, 4)
+    real, moved = FakeReader.read, list[Change]()
+
+    def read(self: FakeReader, schema: Any, **bounds: Any) -> Any:
+        chunk = real(self, schema, **bounds)
+        if not moved:
+            moved.append(running.database.move((4,), {"id": 0, "name": "m", "big": "b"}, unchanged=("big",)))
+            running.database.commit(*moved)
+        return chunk
+
+    monkeypatch.setattr(FakeReader, "read", read)
+    monkeypatch.setattr(dumps, "ARRIVED", 0)
+    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=2))
+    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    deadline, pause = time.monotonic() + 30, threading.Event()
+    while [d.state for d in control.dumps(running.state)] != ["done", "done"]:
+        assert time.monotonic() < deadline, control.dumps(running.state)
+        pause.wait(0.05)
+    (again,) = {d.id for d in control.dumps(running.state)} - {dump_id}
+    found = running.lines()
+    assert [line["dump"] for line in found if line["op"] == "f"] == [again], "the first one tells nothing of ghosts"
+    brought = [line["after"] for line in found if line["op"] == "r"][-4:]
+    assert brought == [running.rows()[key] for key in (0, 1, 2, 3)]
 
 
 def test_rows_that_vanish_without_row_events_are_healed_by_a_dump(world: World) -> None:
