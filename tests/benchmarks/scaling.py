@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "scaling.md"
 FIGURES = Path(__file__).with_name("scaling.json")
 BEGIN, END = "<!-- measured: written by `make bench` -->", "<!-- end of what was measured -->"
+NOISE, FAR = 0.05, 100
 SIZES = ("sources", "tables", "transactions a second", "rows", "rows of the table")
 
 
@@ -31,9 +32,10 @@ class Page:
 
     def add(self, axis: Axis) -> None:
         """Keeps a figure, and prints what the model makes of it."""
-        told = asdict(axis) | {"scale": self._scale, "taken": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")}
+        taken = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        told = asdict(axis) | {"scale": self._scale, "taken": taken, "machine": machine()}
         axes = {**self.read().get("axes", {}), axis.name: told}
-        self._file.write_text(json.dumps({"machine": machine(), "axes": axes}, indent=1) + "\n")
+        self._file.write_text(json.dumps({"axes": axes}, indent=1) + "\n")
         print(f"\n{row(axis)}")
 
     def read(self) -> dict[str, Any]:
@@ -55,17 +57,26 @@ def axis_of(told: dict[str, Any]) -> Axis:
 
 def body(found: dict[str, Any]) -> str:
     """What stands between the markers."""
-    facts, axes = found["machine"], [axis_of(told) for told in found["axes"].values()]
-    when = max(told["taken"] for told in found["axes"].values())[:10]
+    axes, machines = [axis_of(told) for told in found["axes"].values()], dict[str, list[dict[str, Any]]]()
+    for told in found["axes"].values():
+        facts = told["machine"]
+        where = f"{facts['processors']} processors ({facts['model']}), {facts['memory_gib']} GiB, {facts['system']}"
+        machines.setdefault(f"{where}, Python {facts['python']}", []).append(told)
     parts = [
-        f"Measured on {when}: {facts['processors']} processors ({facts['model']}), {facts['memory_gib']} GiB, "
-        f"{facts['system']}, Python {facts['python']}; clients and servers together, and others on the machine (load "
-        f"{facts['load']} at the last figure)."
+        "Clients and servers together, and others on the machine.",
+        "\n".join(_measured(*one) for one in machines.items()),
     ]
     head = "| what | measured | model | at the largest | modelled beyond |\n|---|---|---|---|---|"
     lines = {size: [row(axis) for axis in axes if axis.size == size] for size in SIZES}
     parts += [f"### By {size}\n\n{head}\n" + "\n".join(found) for size, found in lines.items() if found]
     return "\n\n".join(parts)
+
+
+def _measured(where: str, told: list[dict[str, Any]]) -> str:
+    """What was measured on a machine, and when."""
+    last = max(told, key=lambda one: str(one["taken"]))
+    sizes = ", ".join(size for size in SIZES if any(one["size"] == size for one in told))
+    return f"- {last['taken'][:10]}, {where} (load {last['machine']['load']} at the last figure): by {sizes}."
 
 
 def row(axis: Axis) -> str:
@@ -74,12 +85,18 @@ def row(axis: Axis) -> str:
     line, (size, found) = axis.model, axis.largest
     per = 1 if axis.beyond <= 10_000 else 1_000_000
     of = axis.size if per == 1 else f"million {axis.size}"
-    if line.slope < 0 and abs(axis.error) < 0.25:
+    if (line.slope < 0 and abs(axis.error) < 0.25) or level(axis):
         return f"| {axis.what}, {axis.unit} | {points} | does not grow | {number(found)} found | |"
     model = f"{number(line.fixed)} + {number(line.slope * per)} × {of}"
     there = f"{number(line.at(size))} told, {number(found)} found ({round(axis.error, 2) + 0.0:+.0%})"
     beyond = f"{axis.beyond:,}: {number(line.at(axis.beyond))}"
     return f"| {axis.what}, {axis.unit} | {points} | {model} | {there} | {beyond} |"
+
+
+def level(axis: Axis) -> bool:
+    """Whether it moves within noise, and the model goes so far beyond what was measured that noise would count."""
+    found = list(axis.points.values())
+    return max(found) <= (1 + NOISE) * min(found) and axis.beyond >= FAR * axis.largest[0]
 
 
 def number(value: float) -> str:

@@ -49,3 +49,10 @@ def test_the_page_says_what_its_figures_say() -> None:
     found = scaling.Page("usual").read()
     assert scaling.body(found) in scaling.PAGE.read_text()
     assert {scaling.axis_of(told).size for told in found["axes"].values()} <= set(scaling.SIZES)
+
+
+def test_noise_is_not_told_as_growth_far_beyond_what_was_measured() -> None:
+    level = {250_000: [319.0], 500_000: [321.0], 1_000_000: [328.0]}
+    assert "does not grow | 328 found" in scaling.row(axis(level, beyond=1_000_000_000))
+    assert "does not grow" not in scaling.row(axis(level, beyond=10_000_000))
+    assert "does not grow" not in scaling.row(axis({**level, 1_000_000: [340.0]}, beyond=1_000_000_000))
