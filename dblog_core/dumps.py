@@ -27,6 +27,9 @@ ARRIVED = 200_000
 task's progress says has to fit into a node of ZooKeeper."""
 
 
+_HEALING = frozenset({"parts", "arrived", "ended", "forgotten"})
+
+
 @dataclass(frozen=True, slots=True)
 class TaskProgress:
     """How far a task has come, by what manifests hold.
@@ -64,7 +67,8 @@ class TaskProgress:
         return cls(**{**data, "arrived": tuple(data.get("arrived", ()))})
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Without what is not the case: every manifest has that of every task."""
+        return {name: value for name, value in asdict(self).items() if value or name not in _HEALING}
 
     def follows(self, other: TaskProgress) -> bool:
         """Whether this may stand in a later manifest than `other`, of the same task: none of these ever falls."""

@@ -32,7 +32,8 @@ from dblog_core.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.watermark import Heals, High, Low, Mark
 
 KEYS_PER_CHUNK = 1_000
-ARRIVED_PER_CHUNK = 100
+MANY = 100
+"""Keys that rows have arrived at, from which on they are read before the task's end."""
 
 
 class ShapeChanged(Exception):
@@ -109,8 +110,8 @@ class WindowReader:
             return  # what was taken up before is not placed yet
         if progress.ended and progress.ordinal == self.ordinal:
             self._ended, self.final = True, False
-        if self._ended or (len(progress.arrived) >= ARRIVED_PER_CHUNK and not self.final):
-            self._arrived = progress.arrived[:ARRIVED_PER_CHUNK]
+        if self._ended or (len(progress.arrived) >= MANY and not self.final):
+            self._arrived = progress.arrived[:KEYS_PER_CHUNK]
 
     def read(self, size: int) -> int:
         """One chunk of at most `size` rows; returns its rows. Raises LeaseLost, ShapeChanged, NotOpened (nobody wants
