@@ -16,8 +16,16 @@ from dblog_core.dumps import Refused, TaskProgress, Tasks
 from dblog_core.schema import TableName
 from dblog_core.values import Key, key_text
 from dblog_core.watermark import Heals, High, Low, Mark, Probe
-from dblog_core.window import Overlap, Survivor, TooManyKeys, Touches, UnknownWindow, Visibility, Windows
-from dblog_core.window import arrivals as arrived_at
+from dblog_core.window import (
+    Overlap,
+    Survivor,
+    TooManyKeys,
+    Touches,
+    UnknownWindow,
+    Visibility,
+    Windows,
+    arrivals,
+)
 
 RowsWith = Callable[[Collection[Key]], Iterable[tuple[int, Key]]]
 """Number and key of every row of a chunk that has one of these keys, by growing number; others may be among them."""
@@ -83,19 +91,27 @@ class Chunks:
         xid: int | None,
         touches: Touches | None,
         *,
-        arrivals: bool = True,
+        arrives: bool = True,
     ) -> None:
-        """Row events of one transaction (None: a TRUNCATE), the first and the last of them at `offsets`; `arrivals`:
-        whether rows may arrive with them."""
-        self._windows.record(table, offsets, xid, touches)
+        """Row events of one transaction (None: a TRUNCATE), the first and the last of them at `offsets`; `arrives`:
+        whether there may be arrivals among them (`window`)."""
+        self._windows.record(table, offsets, xid, touches, arrives=arrives)
         if touches is None:
             self._tasks.emptied(str(table))
-        elif arrivals:
-            self._tasks.arrive(str(table), map(key_text, arrived_at(touches)))
+        elif arrives:
+            self._tasks.arrive(str(table), map(key_text, arrivals(touches)))
 
-    def recall(self, table: TableName, offsets: tuple[int, int], xid: int | None, touches: Touches | None) -> None:
+    def recall(
+        self,
+        table: TableName,
+        offsets: tuple[int, int],
+        xid: int | None,
+        touches: Touches | None,
+        *,
+        arrives: bool = True,
+    ) -> None:
         """As `rows`, of what was told before a restart."""
-        self._windows.record(table, offsets, xid, touches)
+        self._windows.record(table, offsets, xid, touches, arrives=arrives)
 
     def altered(self, table: TableName) -> None:
         """The table has another shape from here on: chunks that are being read may have the old one."""
@@ -118,8 +134,7 @@ class Chunks:
         try:
             self._tasks.low(low, since=since, segment=segment, at=at)
             if mark.ordinal == 0 and mark.heals is not None:
-                unseen = self._windows.arrived(table, since)
-                self._tasks.arrive(mark.table, None if unseen is None else map(key_text, unseen))
+                self._tasks.arrive(mark.table, map(key_text, self._windows.arrived(table, since)))
             self._windows.open(mark.window, table, offset)
             self._opened[mark.window] = OpenWindow(mark.table, mark.task.partition("/")[0], at)
         finally:

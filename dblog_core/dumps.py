@@ -156,16 +156,16 @@ class Tasks:
         """Whether a dump that heals is reading the table."""
         return any(True for _ in self._healing(table))
 
-    def arrive(self, table: str, keys: Iterable[str] | None) -> None:
-        """Rows have arrived at these keys (None: nobody knows at which): each dump that heals is to read them."""
+    def arrive(self, table: str, keys: Iterable[str]) -> None:
+        """Rows have arrived at these keys: each dump that heals is to read them."""
         dumps = list(self._healing(table))
-        wanted = None if keys is None or not dumps else list(keys)
-        for tasks in dumps if wanted is None or wanted else []:
+        wanted = dict.fromkeys(keys) if dumps else {}
+        for tasks in dumps if wanted else []:
             known = set(chain.from_iterable(self._tasks[task].arrived for task in tasks))
-            new = [key for key in dict.fromkeys(wanted or ()) if key not in known]
+            new = [key for key in wanted if key not in known]
             task = min(tasks, key=lambda name: (self._tasks[name].done, name))
             progress = self._tasks[task]
-            if wanted is None or sum(map(len, chain(known, new))) > ARRIVED:
+            if sum(map(len, chain(known, new))) > ARRIVED:
                 self._put(task, replace(progress, forgotten=True))
             else:
                 self._put(task, replace(progress, arrived=(*progress.arrived, *new)))

@@ -85,7 +85,8 @@ class Sequencer:
         self._dumps = Chunks(visibility, head.tasks)
         if isinstance(visibility, Snapshots):
             for event in recall.events(staging, head):
-                self._dumps.recall(event.table, event.offsets, event.xid, event.touches)
+                arrives = event.touches is not None and event.touches.may_arrive
+                self._dumps.recall(event.table, event.offsets, event.xid, event.touches, arrives=arrives)
         self._schemas, self._altered, self._layouts = dict(head.schemas), Pending(head.altered), dict(head.layouts)
         self._rewritten: dict[TableName, Transaction] = {}
         self._asked: list[SignalSeen] = []
@@ -256,7 +257,7 @@ class Sequencer:
         between, of = offsets.tolist(), stretch.transaction.tolist()
         for start, end in runs(stretch.transaction):
             ends, part = (between[start], between[end - 1]), touches.part(start, end)
-            self._dumps.rows(table, ends, transactions[of[start]].xid, part, arrivals=touches.may_arrive)
+            self._dumps.rows(table, ends, transactions[of[start]].xid, part, arrives=touches.may_arrive)
 
     # Signals --------------------------------------------------------------------------------------------------------
 

@@ -117,7 +117,8 @@ class _Entry:
     """Events of one transaction on one table, from offset `first` to `offset`.
 
     `retired_at`: offset from which every new SELECT sees them.
-    `lost`: there were more keys than are remembered, so a chunk that did not see them cannot be placed.
+    `lost`: there were more keys than are remembered, so a chunk that did not see them cannot be placed. `arrives`:
+    whether there may be `arrivals` among them.
     """
 
     first: int
@@ -126,6 +127,7 @@ class _Entry:
     touches: Touches | None  # None: the whole table (TRUNCATE), or lost
     retired_at: int | None = None
     lost: bool = False
+    arrives: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +271,21 @@ class Windows:
         """Whether row events of the table must be recorded now."""
         return self._visibility.records_always() or any(w.table == table for w in self._windows.values())
 
-    def record(self, table: TableName, offsets: tuple[int, int], xid: int | None, touches: Touches | None) -> None:
-        """Row events of one transaction (None: a TRUNCATE), the first and the last of them at `offsets`."""
+    def record(
+        self,
+        table: TableName,
+        offsets: tuple[int, int],
+        xid: int | None,
+        touches: Touches | None,
+        *,
+        arrives: bool = True,
+    ) -> None:
+        """Row events of one transaction (None: a TRUNCATE), the first and the last of them at `offsets`; `arrives`:
+        whether there may be `arrivals` among them."""
         if not self.wants(table):
             return
         memory = self._memory.setdefault(table, deque())
-        memory.append(_Entry(*offsets, xid, touches))
+        memory.append(_Entry(*offsets, xid, touches, arrives=arrives))
         self._counts[table] = self._counts.get(table, 0) + (0 if touches is None else len(touches))
         if self._counts[table] > self._limit:
             for entry in memory:
@@ -314,15 +325,11 @@ class Windows:
                     entry.retired_at = offset
             self._prune(table)
 
-    def arrived(self, table: TableName, after: int) -> Iterator[Key] | None:
-        """Where rows of the table arrived after offset `after`, as far as is remembered; None: nobody knows."""
-        found: list[Touches] = []
-        for entry in self._memory.get(table, ()):
-            if entry.offset > after and entry.lost:
-                return None
-            if entry.offset > after and entry.touches is not None:
-                found.append(entry.touches)
-        return arrivals(chain.from_iterable(found))
+    def arrived(self, table: TableName, after: int) -> Iterator[Key]:
+        """Where rows of the table arrived after offset `after`, by the remembered events. What is lost concerns no
+        chunk: one whose SELECT did not see it is not placed."""
+        found = (e for e in self._memory.get(table, ()) if e.offset > after and e.arrives)
+        return arrivals(chain.from_iterable(e.touches for e in found if e.touches is not None))
 
     def earliest_unseen(self, offset: int) -> int:
         """The largest offset, `offset` at most, before every event that a SELECT from now on may not see."""

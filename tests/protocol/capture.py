@@ -246,7 +246,7 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     windows._visibility, windows._limit = visibility, old._limit
     windows._windows, windows._counts = dict(old._windows), dict(old._counts)
     windows._memory = {
-        table: deque(_Entry(e.first, e.offset, e.xid, e.touches, e.retired_at, e.lost) for e in entries)
+        table: deque(_Entry(e.first, e.offset, e.xid, e.touches, e.retired_at, e.lost, e.arrives) for e in entries)
         for table, entries in old._memory.items()
     }
     tasks._tasks, tasks._windows = dict(chunks._tasks._tasks), dict(chunks._tasks._windows)

@@ -110,9 +110,9 @@ def _always_certain(monkeypatch: pytest.MonkeyPatch) -> None:
 def _truncate_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     record = Windows.record
 
-    def mutated(self: Windows, table: Any, offsets: Any, xid: Any, touches: Any) -> None:
+    def mutated(self: Windows, table: Any, offsets: Any, xid: Any, touches: Any, **more: Any) -> None:
         if touches is not None:
-            record(self, table, offsets, xid, touches)
+            record(self, table, offsets, xid, touches, **more)
 
     monkeypatch.setattr(Windows, "record", mutated)
 
@@ -173,8 +173,8 @@ def _since_at_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unseen transaction counts from its last row on."""
     record = Windows.record
 
-    def mutated(self: Windows, table: Any, offsets: tuple[int, int], xid: Any, touches: Any) -> None:
-        record(self, table, (offsets[1], offsets[1]), xid, touches)
+    def mutated(self: Windows, table: Any, offsets: tuple[int, int], xid: Any, touches: Any, **more: Any) -> None:
+        record(self, table, (offsets[1], offsets[1]), xid, touches, **more)
 
     monkeypatch.setattr(Windows, "record", mutated)
 

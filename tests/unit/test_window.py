@@ -40,6 +40,16 @@ def test_only_events_between_low_and_high_evict() -> None:
     assert set(w.close("outer", None).rows) == {(1,), (2,), (3,)}
 
 
+def test_rows_arrive_where_a_key_changes_and_columns_are_left_out() -> None:
+    w = Windows(Snapshots(None), limit=3)
+    w.record(T, (1, 1), 700, [touch(1, "big", to=2)])
+    w.record(T, (2, 3), 701, [touch(3, "big", to=4), touch(5, to=6)])
+    w.record(OTHER, (4, 4), 702, [touch(7, "big", to=8)])
+    assert list(w.arrived(T, 0)) == [(2,), (4,)] and list(w.arrived(T, 1)) == [(4,)]
+    w.record(T, (5, 5), 703, [touch(9, "big", to=10)], arrives=False)
+    assert list(w.arrived(T, 0)) == [], "too many are remembered: a chunk that has not seen them is not placed"
+
+
 def test_another_tables_events_evict_nothing() -> None:
     w = windows()
     w.open("w", T, 0)
