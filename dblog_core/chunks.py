@@ -150,10 +150,11 @@ class Chunks:
             self._tasks.high(high)
             self._require_ours(high, held)
             overlap = self._overlap(high)
-            evicted, kept = _overlapping(overlap, high.rows, rows)
+            evicted, kept, found = _overlapping(overlap, high.rows, rows)
             deleted = () if overlap.everything else tuple(key for key in absent() if key not in overlap.touched)
             if high.arrived:
-                self._tasks.brought(mark.task, set(high.arrived) - set(map(key_text, overlap.arrived)))
+                unknown = {key_text(key) for key, first in overlap.partial.items() if first not in found}
+                self._tasks.brought(mark.task, set(high.arrived) - unknown)
             progress = self._tasks.placed(high, evicted=len(evicted), at=at)
             finished = self._finished(mark) if progress.done else None
             again = finished is not None and self._tasks.forgotten(mark.task)
@@ -270,14 +271,15 @@ class Chunks:
 
 def _overlapping(
     overlap: Overlap, count: int, rows: RowsWith
-) -> tuple[tuple[int, ...], tuple[tuple[int, Survivor], ...]]:
-    """Row numbers that the log knows better, and what survives of them."""
+) -> tuple[tuple[int, ...], tuple[tuple[int, Survivor], ...], set[Key]]:
+    """Numbers of the rows that the log knows better, what survives of them, and their keys."""
     if overlap.everything:
-        return tuple(range(count)), ()
+        return tuple(range(count)), (), set()
     if not count or not overlap.rows:
-        return (), ()
-    found = [(number, overlap.rows[key]) for number, key in rows(overlap.rows) if key in overlap.rows]
-    return tuple(number for number, _ in found), tuple((number, rest) for number, rest in found if rest is not None)
+        return (), (), set()
+    keys = {number: key for number, key in rows(overlap.rows) if key in overlap.rows}
+    kept = ((number, overlap.rows[key]) for number, key in keys.items())
+    return tuple(keys), tuple((number, rest) for number, rest in kept if rest is not None), set(keys.values())
 
 
 __all__ = ["Chunks", "Finished", "OpenWindow", "Placement", "Refused"]

@@ -10,7 +10,8 @@ way, and no chunk is lost or placed twice.
 A dump that *heals* has brought, at its end, every value of every row that lives. One thing stands between it and that:
 a row that changes its key while the dump reads may leave a range that is still to be read for one that has been, so
 that no SELECT finds it, and where the log leaves columns out of that change, nobody has told them. Such a row has
-*arrived*: its new key is remembered, and a worker reads it among its chunks. The last task is done once none is left.
+*arrived*: its new key is remembered, and the old one, where whoever does not see the change yet finds it; a worker
+reads both among its chunks. The last task is done once none is left.
 """
 
 from __future__ import annotations

@@ -76,8 +76,10 @@ class Touch:
 
 
 def arrivals(touches: Iterable[Touch]) -> Iterator[Key]:
-    """Keys that rows moved to while the log left columns of them out."""
-    return (touch.moved_to for touch in touches if touch.moved_to is not None and touch.unchanged)
+    """The keys of rows that changed their key while the log left columns of them out: where such a row is for whoever
+    sees that, and where for whoever does not see it yet."""
+    found = (touch for touch in touches if touch.moved_to is not None and touch.unchanged)
+    return (key for touch in found for key in (touch.key, touch.moved_to) if key is not None)
 
 
 class Touches(Protocol):
@@ -138,8 +140,10 @@ class _Window:
 
 @dataclass(slots=True)
 class _Track:
-    """A row of the chunk, followed through the log. `left_out` None: no event yet; empty: wholly overwritten."""
+    """A row, followed through the log from the key `first` on, which it has in the chunk if it is there (None: the row
+    that is there may be another). `left_out` None: no event yet; empty: wholly overwritten."""
 
+    first: Key | None
     current: Key
     left_out: frozenset[str] | None = None
 
@@ -157,13 +161,14 @@ class Overlap:
     """What the log holds of a chunk's rows that its SELECT may not have seen.
 
     `everything`: the table was truncated. `rows`: key in the chunk -> what survives of it (None: nothing).
-    `touched`: every key that an event concerned, by its old or its new value; `arrived`: see `arrivals`.
+    `touched`: every key that an event concerned, by its old or its new value. `partial`: where rows are of which these
+    events alone do not tell all, and the key that such a row has in the chunk, if it is there (None: nobody knows).
     """
 
     everything: bool = False
     rows: dict[Key, Survivor | None] = field(default_factory=dict)
     touched: set[Key] = field(default_factory=set)
-    arrived: set[Key] = field(default_factory=set)
+    partial: dict[Key, Key | None] = field(default_factory=dict)
 
 
 class UnknownWindow(LookupError):
@@ -376,23 +381,23 @@ def follow(stretches: Iterable[Touches | None], *, certain: bool) -> Overlap:
             overlap.touched.add(touch.key)
             if touch.moved_to is not None:
                 overlap.touched.add(touch.moved_to)
-                if touch.unchanged:
-                    overlap.arrived.add(touch.moved_to)
     for key, track in tracks.items():
         overlap.rows[key] = Survivor(track.current, track.left_out) if track.left_out else None
+    overlap.partial = {key: track.first for key, track in current.items() if track.left_out}
     return overlap
 
 
 def _step(touch: Touch, tracks: dict[Key, _Track], current: dict[Key, _Track], certain: bool) -> None:
     track = current.pop(touch.key, None)
     if track is None and touch.key not in tracks:
-        track = tracks[touch.key] = _Track(touch.key)
+        track = tracks[touch.key] = _Track(touch.key, touch.key)
     if touch.moved_to is not None and touch.moved_to not in tracks:
         # A row of the chunk with the new key, if there is one, had to go before this: nothing of it survives.
-        tracks[touch.moved_to] = _Track(touch.moved_to, frozenset())
+        tracks[touch.moved_to] = _Track(touch.moved_to, touch.moved_to, frozenset())
     if track is None:  # a later row under a key that the chunk's row has left
         if not certain:
-            tracks[touch.key].left_out = frozenset()
+            tracks[touch.key].first = None
+            tracks[touch.key] = _Track(touch.key, touch.key, frozenset())
         return
     track.left_out = touch.unchanged if track.left_out is None else track.left_out & touch.unchanged
     if track.left_out:

@@ -89,7 +89,12 @@ def _after_key_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     overlapping = chunks_module._overlapping
-    monkeypatch.setattr(chunks_module, "_overlapping", lambda *arguments: (overlapping(*arguments)[0], ()))
+
+    def mutated(*arguments: Any) -> Any:
+        evicted, _, found = overlapping(*arguments)
+        return evicted, (), found
+
+    monkeypatch.setattr(chunks_module, "_overlapping", mutated)
 
 
 def _survives_under_old_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +267,7 @@ def _arrived_though_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     follow = window_module.follow
 
     def mutated(stretches: Any, *, certain: bool) -> Overlap:
-        return replace(follow(stretches, certain=certain), arrived=set())
+        return replace(follow(stretches, certain=certain), partial={})
 
     monkeypatch.setattr(window_module, "follow", mutated)
 
