@@ -283,6 +283,8 @@ class World:
         if newest and left and worker.phase == "waits" and worker.behind is None and (worker.arrived is None or over):
             new = self.copy()
             if worker.arrived is not None:
+                if self.scenario.stale and self._moves() == 1 and not self.scenario.worker_crashes:
+                    raise Violation("a dump waits for a commit to become visible")
                 new.visible |= frozenset(self._hidden())
             new._set(place, replace(worker, phase="ready", arrived=progress.arrived))
             yield f"{name} takes up keys {', '.join(progress.arrived)}", new
@@ -531,10 +533,10 @@ class World:
             if key in rows and UNKNOWN in replay[key] and not self._moves():
                 raise Violation(f"key {key} is in a placed range, and a value of it is unknown")
 
-    def _moves(self) -> bool:
+    def _moves(self) -> int:
         """A row that changes its key between two chunks' SELECTs is in neither: a value stays unknown until the key is
         read that it has arrived at."""
-        return any(op.kind == "move" for script in self.scenario.scripts for op in script)
+        return sum(op.kind == "move" for script in self.scenario.scripts for op in script)
 
     def _placed(self, capture: Capture) -> set[int]:
         done = {task: progress.ordinal for task, progress in capture.now.tasks}
