@@ -14,7 +14,7 @@ from tests.protocol.mutants import MUTANTS, Mutant
 from tests.protocol.scenarios import scenarios
 
 PROCESSES = 2
-A_DAY = 30  # of 150 worlds; all of them, 1.6 million states, take six minutes of a processor
+A_DAY = 30  # of 198 worlds
 FEWEST = 20  # states; the smallest world has 21
 
 
