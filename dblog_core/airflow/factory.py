@@ -32,7 +32,21 @@ DIRECTORY = "DBLOG_CONFIG_DIR"
 _BEGINNING = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)  # without a start date a continuous DAG never gets a second run
 _SECOND = dt.timedelta(seconds=1)
 _SLICE, _STANDBY_SLICE = 1800.0, 1370.0  # seconds; unequal, so that the two seldom end together
-_TWICE: dict[str, Any] = {"retries": 2, "retry_policy": ONLY_TRANSIENT, "retry_delay": 10 * _SECOND}
+# No attempt can begin while Airflow's API server is away, and each that tries is one of the task's: the delays grow, so
+# that they last ten minutes where attempts cost nothing, and some two where each is a Spark job.
+_PATIENTLY: dict[str, Any] = {
+    "retries": 20,
+    "retry_policy": ONLY_TRANSIENT,
+    "retry_delay": _SECOND,
+    "retry_exponential_backoff": 2.0,
+    "max_retry_delay": 30 * _SECOND,
+}
+_SELDOM: dict[str, Any] = {
+    "retries": 3,
+    "retry_policy": ONLY_TRANSIENT,
+    "retry_delay": 10 * _SECOND,
+    "retry_exponential_backoff": 3.0,
+}
 _FIRST = 1000  # priority: a capture that waits behind dump workers would keep them waiting
 
 
@@ -135,17 +149,17 @@ def _dump(file: Path, config: Config) -> DAG:
     )
     options = {"params": form(config), "is_paused_upon_creation": False}
     with _dag(file, config, "dump", text, schedule=None, **options) as dag:
-        usual: dict[str, Any] = {"config_file": str(file), "retry_policy": ONLY_TRANSIENT, "retry_delay": _SECOND}
+        usual: dict[str, Any] = {"config_file": str(file), **_PATIENTLY}
         pool = {"pool": config.airflow.pool}
-        plan = PlanDump(task_id="plan", retries=3, **usual)
+        plan = PlanDump(task_id="plan", **usual)
         if config.airflow.approve_rows:
-            ApproveDump(task_id="approve", retries=3, most=config.airflow.approve_rows, **usual) >> plan
-        work = WorkDump.partial(task_id="work", retries=20, max_active_tis_per_dagrun=64, **pool, **usual)
+            ApproveDump(task_id="approve", most=config.airflow.approve_rows, **usual) >> plan
+        work = WorkDump.partial(task_id="work", max_active_tis_per_dagrun=64, **pool, **usual)
         mapped = work.expand_kwargs(plan.output)
         complete = CompleteDump(
-            task_id="complete", dump_id=f"{{{{ ti.xcom_pull(task_ids='plan', key='{DUMP}') }}}}", retries=20, **usual
+            task_id="complete", dump_id=f"{{{{ ti.xcom_pull(task_ids='plan', key='{DUMP}') }}}}", **usual
         )
-        close = CloseDump(task_id="close", retries=3, **usual)
+        close = CloseDump(task_id="close", **usual)
         plan >> mapped >> complete >> close.as_teardown(setups=plan, on_failure_fail_dagrun=True)
     return dag
 
@@ -169,7 +183,7 @@ def _replay(file: Path, config: Config) -> DAG:
     hourly = CronDataIntervalTimetable("0 * * * *", timezone="UTC")
     options = {"params": replay_form(config), "max_active_runs": 1}
     with _dag(file, config, "replay", text, schedule=hourly, **options) as dag:
-        ReplayInterval(task_id="replay", config_file=str(file), **_TWICE)
+        ReplayInterval(task_id="replay", config_file=str(file), **_SELDOM)
     return dag
 
 
@@ -180,7 +194,7 @@ def _verify(file: Path, config: Config) -> DAG:
     )
     options = {"params": verify_form(config), "max_active_runs": 1}
     with _dag(file, config, "verify", text, schedule=_every(config.airflow.verify_every), **options) as dag:
-        VerifyTables(task_id="verify", config_file=str(file), pool=config.airflow.pool, **_TWICE)
+        VerifyTables(task_id="verify", config_file=str(file), pool=config.airflow.pool, **_SELDOM)
     return dag
 
 
@@ -193,7 +207,7 @@ def _repair(file: Path, config: Config) -> DAG:
     period = durations.parse(every) if math.isfinite(durations.parse(every)) else 86_400.0
     options = {"params": repair_form(config), "max_active_runs": 1}
     with _dag(file, config, "repair", text, schedule=_every(every), **options) as dag:
-        usual = {"config_file": str(file), "pool": config.airflow.pool, **_TWICE}
+        usual = {"config_file": str(file), "pool": config.airflow.pool, **_SELDOM}
         RepairSlice(task_id="repair", slices=slices, period=period, **usual)
     return dag
 
@@ -206,7 +220,7 @@ def _maintenance(file: Path, config: Config) -> DAG:
     every = _every(config.lake.maintain_every)
     options = {"max_active_runs": 1, "is_paused_upon_creation": False}
     with _dag(file, config, "maintenance", text, schedule=every, **options) as dag:
-        MaintainLake(task_id="maintain", config_file=str(file), **_TWICE)
+        MaintainLake(task_id="maintain", config_file=str(file), **_SELDOM)
     return dag
 
 

@@ -42,6 +42,7 @@ CAPTURES = ("dblog_faulty_capture", "dblog_faulty_capture_standby")
 DUMP, MERGE = "dblog_faulty_dump", "dblog_faulty_merge"
 BEAT = 60.0  # seconds without a heartbeat after which Airflow takes a task for dead (`task_instance_heartbeat_timeout`)
 PATIENCE = 240.0  # seconds: a heartbeat's limit, and a machine that is busy
+AWAY = 45.0  # seconds: many attempts of a task whose attempts follow each other at once
 A_DAY = 2  # faults: some of them wait for a heartbeat's limit
 Found = TypeVar("Found")
 _TOML = """
@@ -183,6 +184,24 @@ def the_api_server_is_away_for_longer_than_a_heartbeats_limit(world: World) -> N
     world.goes_on()
 
 
+def the_api_server_is_away_when_a_dump_begins(world: World) -> None:
+    """No attempt of a task can begin without it; the attempts last until it is back."""
+    schedulers = [psutil.Process(world.airflow.pid(name)) for name in world.airflow.schedulers]
+    for scheduler in schedulers:
+        scheduler.suspend()
+    run = world.client.trigger(DUMP, {"chunk_size": 1000})
+    world.airflow.kill_component("api-server")
+    for scheduler in schedulers:
+        scheduler.resume()
+    began = time.monotonic()
+    while time.monotonic() < began + AWAY:
+        world.goes_on(timeout=30)
+        threading.Event().wait(2)
+    world.airflow.start_component("api-server")
+    until(world.client.answers, "the API server is back")
+    assert world.client.wait(DUMP, run, timeout=PATIENCE) == "success"
+
+
 def the_leading_task_is_killed(world: World) -> None:
     world.task().kill()
     world.goes_on()
@@ -237,6 +256,7 @@ FAULTS: tuple[Callable[[World], None], ...] = (
     a_scheduler_is_killed_and_its_tasks_live_on,
     the_triggerer_is_killed,
     the_api_server_is_away_for_longer_than_a_heartbeats_limit,
+    the_api_server_is_away_when_a_dump_begins,
     the_leading_task_is_killed,
     the_supervisor_of_the_leading_task_is_killed,
     two_copies_of_the_leading_task_run,
