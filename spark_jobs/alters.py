@@ -14,7 +14,7 @@ column that is JSON has a VARIANT beside it, that one follows it (`variants`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import types as t
@@ -72,10 +72,11 @@ def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], ste
         yield from (_renaming(table, quoted(n), old_name(n, step.offset)) for n in stale)
     pairs = variants.followed(step, have)
     for within, names in _levels(have):
-        for old, new in pairs:
+        for (old, new), text in pairs.items():
             if old in names:
-                name = new if _alone(pairs, step, old, new) else _between(step, new)
-                yield _renaming(table, within + quoted(old), name)
+                # A VARIANT by its text: under another's name, a later run would take it for the VARIANT of that.
+                at_once = _alone(pairs, step, old, new) and _alone(pairs, step, *text)
+                yield _renaming(table, within + quoted(old), new if at_once else _between(step, new))
     now = {RENAMED: str(step.offset)}
     if KEY in properties:
         now[KEY] = json.dumps([step.name(name) for name in json.loads(properties[KEY])])
@@ -100,7 +101,7 @@ def _levels(have: t.StructType) -> Iterator[tuple[str, list[str]]]:
         yield f"{quoted(MOVED_FROM)}.", old.names
 
 
-def _alone(pairs: Sequence[tuple[str, str]], step: Rename, old: str, new: str) -> bool:
+def _alone(pairs: Collection[tuple[str, str]], step: Rename, old: str, new: str) -> bool:
     """Whether no other column of the step has had, or gets, one of the names: it is renamed at once then."""
     taken = {n.lower() for n in (*step.filled, *(new for _, new in pairs))}
     return old.lower() not in taken and new.lower() not in {old.lower() for old, _ in pairs}

@@ -128,8 +128,8 @@ def statements(table: str, wants: Plan, *, fresh: Collection[str]) -> Iterator[s
         yield f"ALTER TABLE {table} ALTER COLUMN {quoted(name_of(name))} COMMENT '{COMMENT}'"
 
 
-def followed(step: Rename, have: t.StructType) -> tuple[tuple[str, str], ...]:
-    """The pairs of a rename, and those of the VARIANTs that follow their texts."""
+def followed(step: Rename, have: t.StructType) -> dict[tuple[str, str], tuple[str, str]]:
+    """The pairs of a rename, and those of the VARIANTs that follow their texts; of each, the pair of the text."""
     own, names = of(have), {f.name.lower() for f in have if not is_own(f)}
-    more = ((own[old], name_of(new)) for old, new in step.pairs if old in own)
-    return (*step.pairs, *(pair for pair in more if pair[1].lower() not in names))
+    more = {(own[old], name_of(new)): (old, new) for old, new in step.pairs if old in own}
+    return {**{pair: pair for pair in step.pairs}, **{p: text for p, text in more.items() if p[1].lower() not in names}}

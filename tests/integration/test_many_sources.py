@@ -156,10 +156,10 @@ def test_what_happens_to_one_capture_leaves_the_others_alone_and_metrics_tell_th
     killed, stopped, *others = sources
     kill(running[killed.name])
     running[stopped.name].send_signal(signal.SIGTERM)
+    assert running[stopped.name].wait(60) == 0
     for source in sources:
         source.write(3)
     until(lambda: all(len(s.staged()) == 3 for s in others), "the others go on")
-    assert running[stopped.name].wait(60) == 0
     until(lambda: killed.epoch() is None and stopped.epoch() is None, "the two lead no more")
     assert [len(s.staged()) for s in (killed, stopped)] == [2, 2]
     figures = {

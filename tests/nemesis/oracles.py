@@ -227,7 +227,7 @@ def binlog_entries(database: Database, start: tuple[str, int]) -> list[Entry]:
             if (match := _STATEMENT.match(line)) and match[2] == database.name and match[3] in TABLES:
                 statement = (match[1].split()[0], match[3])
             elif (match := _TRUNCATE.match(line)) and match[1] == database.name:
-                entries.append(Entry(match[2], "t", None, None, transaction + 0.5))
+                entries.append(Entry(match[2], "t", None, None, f"TRUNCATE {len(entries)}"))
             transaction += line.startswith("COMMIT")
     return entries
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
@@ -60,7 +60,7 @@ class Lake:
 OLD, NEW = st.sampled_from(["id", "a", "b", "c"]), st.sampled_from(["id", "a", "b", "c", "A", "x", "k"])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=1000)
 @given(st.dictionaries(OLD, NEW, max_size=4), st.booleans(), st.lists(st.integers(0, 8), max_size=5))
 def test_a_rename_ends_the_same_wherever_it_dies(new: dict[str, str], kept: bool, deaths: list[int]) -> None:
     columns = {"id": 0, "a": 1, "b": 2, "c": 3}
@@ -80,7 +80,8 @@ def test_a_rename_ends_the_same_wherever_it_dies(new: dict[str, str], kept: bool
     assert lake.run(step, -1) and lake.columns.keys() >= {new.get(n, n) for n in columns}
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=1000)
+@example({"id": "a", "a": "b", "b": "c", "c": "id"}, {"id"}, False, [6])
 @given(st.dictionaries(OLD, NEW, max_size=4), st.sets(OLD), st.booleans(), st.lists(st.integers(0, 12), max_size=5))
 def test_variants_follow_their_texts_wherever_a_rename_dies(
     new: dict[str, str], json_columns: set[str], kept: bool, deaths: list[int]
