@@ -67,6 +67,8 @@ def logs(live: Live) -> dict[str, str]:
 
 
 def capturing(live: Live) -> LeaseInfo:
+    """The leader, once the log has begun: of a first one that dies before, the next begins at the log's end of then."""
+    until(lambda: wiring.open_staging(live.config).head(), "the place where the log begins is staged")
     return until(lambda: leader(live), "a capture leads")
 
 
