@@ -33,7 +33,7 @@ _BEGINNING = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)  # without a start date a co
 _SECOND = dt.timedelta(seconds=1)
 _SLICE, _STANDBY_SLICE = 1800.0, 1370.0  # seconds; unequal, so that the two seldom end together
 # No attempt can begin while Airflow's API server is away, and each that tries is one of the task's: the delays grow, so
-# that they last ten minutes where attempts cost nothing, and some two where each is a Spark job.
+# that they last some eight minutes where attempts cost nothing, and two where each is a Spark job.
 _PATIENTLY: dict[str, Any] = {
     "retries": 20,
     "retry_policy": ONLY_TRANSIENT,
