@@ -14,7 +14,14 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-pytest_plugins = ("tests.fix_servers", "tests.fix_s3", "tests.fix_spark", "tests.fix_verify", "tests.fix_day")
+pytest_plugins = (
+    "tests.fix_servers",
+    "tests.fix_s3",
+    "tests.fix_spark",
+    "tests.fix_verify",
+    "tests.fix_day",
+    "tests.fix_times",
+)
 
 hypothesis.settings.register_profile("dblog", deadline=None, print_blob=True)  # a busy machine is no failure
 hypothesis.settings.load_profile("dblog")
