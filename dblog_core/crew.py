@@ -54,21 +54,31 @@ class Crew:
         """Raises what ends a worker for good, once the other workers are through, and with `once` also the first fault
         that made a task impossible, and faults that may pass. Otherwise those are told, and the work goes on."""
         with ThreadPoolExecutor(LARGEST, thread_name_prefix="dump") as pool:
-            while not self._stop.is_set():
-                found = self._unfinished()
-                if not self._members and (self._end is not None or (self._once and not found)):
-                    break
-                if self._end is None:
-                    self._grow(pool, found)
-                event = self._moved if self._members else self._stop
-                self._clock.wait(event, REPORT if found else SEARCH)
-                self._moved.clear()
-                self._reap()
+            try:
+                self._keep_up(pool)
+            except Exception:
+                raise
+            except BaseException:
+                self._stop.set()  # the pool waits for the workers, which may wait for ever: a Ctrl-C would end nothing
+                raise
         self._reap()
         if self._end is not None:
             raise self._end
         if self._once and self._faults:
             raise self._faults[0]
+
+    def _keep_up(self, pool: ThreadPoolExecutor) -> None:
+        """Replaces workers that have ended, until there is no work or we are stopped."""
+        while not self._stop.is_set():
+            found = self._unfinished()
+            if not self._members and (self._end is not None or (self._once and not found)):
+                return
+            if self._end is None:
+                self._grow(pool, found)
+            event = self._moved if self._members else self._stop
+            self._clock.wait(event, REPORT if found else SEARCH)
+            self._moved.clear()
+            self._reap()
 
     def _unfinished(self) -> list[DumpStatus]:
         """Dumps to work on; tells their progress."""

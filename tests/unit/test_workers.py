@@ -875,3 +875,18 @@ def test_high_watermarks_count_the_chunks_of_all_attempts(world: World, monkeypa
     world.work()
     assert [h.mark.ordinal for h in world.highs()] == [0, 1, 2, 3, 4]
     assert all(isinstance(h, High) for h in world.highs())
+
+
+def test_an_interrupt_of_the_crew_ends_its_workers_too(world: World) -> None:
+    """Nobody places the chunks here, so a worker that is not stopped waits for ever, and the process with it."""
+    world.fill(*range(1, 101))
+    world.request({"after": 0, "key_to": 100}, workers=1)
+    stop = threading.Event()
+
+    def interrupt(_: Any) -> None:
+        if world.source.begun:  # a worker is at work
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dump.work(world.config, stop=stop, on_progress=interrupt)
+    assert stop.is_set()
