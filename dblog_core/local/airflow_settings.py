@@ -32,6 +32,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "socket_cleanup_timeout": "5",  # a killed task is noticed although its Spark job still holds the log pipe
         "max_failed_heartbeats": "100",  # the capture outlives an API server that is away
         "execution_api_retries": "1",
+        "execution_api_timeout": "20",  # a busy API server answers late; without an answer the attempt is lost
     },
     "dag_processor": {"min_file_process_interval": "10", "parsing_processes": "1"},
 }
