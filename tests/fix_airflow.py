@@ -1,4 +1,4 @@
-"""A real Airflow with one MySQL source, shared by the tests that ask for it."""
+"""A real Airflow with one MySQL source, shared by the tests that ask for it, and what they ask of it."""
 
 from __future__ import annotations
 
@@ -8,93 +8,51 @@ import secrets
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dblog_core import control, wiring
 from dblog_core.config import Config
+from dblog_core.control import DumpStatus
+from dblog_core.interfaces import LeaseInfo
+from dblog_core.lake import read_status
+from dblog_core.leader import LEASE
 from dblog_core.local.airflow import AirflowServer
 from dblog_core.local.airflow_client import AirflowClient
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
+from dblog_core.staging.reader import lines
+from tests.airflow import live_source
 from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
-PASSWORD = "DBLOG_TEST_PASSWORD"
 DAGS = Path(__file__).parents[1] / "dags"
-_TOML = """
-[source]
-name = "live"
-kind = "mysql"
-host = "{host}"
-port = {port}
-user = "{user}"
-password = "${{{variable}}}"
-database = "{database}"
-tables = ["{database}.orders", "{database}.countries"]
-[staging]
-path = "{root}/staging"
-[state]
-url = "sqlite:///{root}/state.db"
-ttl = 4
-[lake]
-path = "{root}/lake"
-[airflow]
-repair_slices = 2
-approve_rows = 1500
-merged_within = "1s"
-[[airflow.notify]]
-notifier = "file_notifier.FileNotifier"
-dags = ["dump"]
-arguments = {{ path = "{root}/notified" }}
-[[airflow.notify]]
-notifier = "file_notifier.LateNotifier"
-when = "late"
-arguments = {{ path = "{root}/late" }}
-[[airflow.notify]]
-notifier = "file_notifier.NoticeNotifier"
-when = "dump"
-arguments = {{ path = "{root}/notices", text = "{{{{ task.task_id }}}}: {{{{ notice.event }}}}" }}
-"""
-_NOTIFIER = """
-import json
-from airflow.sdk import BaseNotifier
-class FileNotifier(BaseNotifier):
-    def __init__(self, *, path):
-        super().__init__()
-        self.path = path
-    def notify(self, context):
-        with open(self.path, "a") as file:
-            file.write(context["dag_run"].run_id + "\\n")
-class NoticeNotifier(FileNotifier):
-    template_fields = ("text",)
-    def __init__(self, *, path, text):
-        super().__init__(path=path)
-        self.text = text
-    def notify(self, context):
-        with open(self.path, "a") as file:
-            file.write(json.dumps({"text": self.text, **context["notice"]}) + "\\n")
-class LateNotifier(FileNotifier):
-    def notify(self, context):
-        with open(self.path, "a") as file:
-            file.write(context["dag_run"]["dag_run_id"] + "\\n")
-"""
-_TABLES = (
-    "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(40))",
-    "INSERT INTO orders WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) "
-    "SELECT i, CONCAT('order ', i) FROM n",
-    "CREATE TABLE countries (code VARCHAR(8) PRIMARY KEY, name VARCHAR(40))",
-    "INSERT INTO countries VALUES ('de', 'Germany'), ('fr', 'France'), ('pt', 'Portugal')",
-)
+CAPTURES = ("dblog_live_capture", "dblog_live_capture_standby")
+DUMP, MERGE = "dblog_live_dump", "dblog_live_merge"
+REPLAY, VERIFY, REPAIR = "dblog_live_replay", "dblog_live_verify", "dblog_live_repair"
+MAINTENANCE = "dblog_live_maintenance"
+SPARK_SECONDS = 480.0  # for a run that starts Spark
+_ENDED = ("success", "failed")
+_WORKED_ON = {"queued", "running"}
+QUIET_SETTINGS = {
+    # No file of the tests changes: to parse them every ten seconds takes a tenth of a core.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
+}
+"""What the Airflow of the tests has beside `airflow_settings`."""
 
 
 class Metrics:
     """What Airflow sends of its metrics by StatsD: the newest value of each, by its name without Airflow's prefix."""
 
     def __init__(self) -> None:
-        self.found: dict[str, float] = {}
+        self.values: dict[str, float] = {}
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        # A counter is sent once: this process may be busy for long while datagrams arrive.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         self._socket.bind(("127.0.0.1", 0))
         self.port = int(self._socket.getsockname()[1])
         self._thread = threading.Thread(target=self._listen)
@@ -102,8 +60,8 @@ class Metrics:
 
     def _listen(self) -> None:
         while line := self._socket.recv(65536).decode():
-            for found in re.finditer(r"^airflow\.([^:]+):([-+.\d]+)\|", line, flags=re.MULTILINE):
-                self.found[found[1]] = float(found[2])
+            for match in re.finditer(r"^airflow\.([^:]+):([-+.\d]+)\|", line, flags=re.MULTILINE):
+                self.values[match[1]] = float(match[2])
 
     def close(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
@@ -114,21 +72,142 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """An Airflow in which both captures of the source `live` run."""
+    """An Airflow in which both captures of the source `live` run. Its merge is paused: tests let it run (`merge`), so
+    that Spark starts no more often than they need it. `root`: where everything of it lies."""
 
     server: AirflowServer
     client: AirflowClient
     database: Database
     config: Config = field(repr=False)
-    notified: Path
-    """Where ended runs are told, a line for each."""
-    late: Path
-    """Where late merges are told, a line for each."""
-    notices: Path
-    """Where what happens to dumps is told, a JSON object a line."""
-    lineage: Path
-    """Where OpenLineage's events go, a line for each."""
+    root: Path
     metrics: Metrics
+
+    @property
+    def notified(self) -> Path:
+        """Where ended runs are told, a line for each."""
+        return self.root / "notified"
+
+    @property
+    def late(self) -> Path:
+        """Where late merges are told, a line for each."""
+        return self.root / "late"
+
+    @property
+    def notices(self) -> Path:
+        """Where what happens to dumps is told, a JSON object a line."""
+        return self.root / "notices"
+
+    @property
+    def lineage(self) -> Path:
+        """Where OpenLineage's events go, a line for each."""
+        return self.root / "lineage"
+
+    def table(self, name: str) -> str:
+        return f"{self.database.name}.{name}"
+
+    def leader(self) -> LeaseInfo | None:
+        with closing(wiring.open_state(self.config)) as state:
+            return state.leader(LEASE)
+
+    def capturing(self) -> LeaseInfo:
+        """The leader, once the log has begun: of a first one that dies before, the next begins at the log's end of
+        then."""
+        wait_until(lambda: wiring.open_staging(self.config).head(), "the place where the log begins is staged")
+        return wait_until(self.leader, "a capture leads")
+
+    def staged(self, **values: Any) -> list[dict[str, Any]]:
+        """The lines of the super-changelog that have these values."""
+        every = lines(wiring.open_staging(self.config))
+        return [line for line in every if all(line[name] == value for name, value in values.items())]
+
+    def write_and_wait(self, table: str, key: int, note: str) -> None:
+        """Inserts a row, and returns once the log has brought it."""
+        self.database.execute(f"INSERT INTO {table} VALUES ({key}, '{note}')")
+        wait_until(lambda: self.staged(table=self.table(table), key={"id": key}), f"row {key} of {table} is staged")
+
+    def dumps(self) -> list[DumpStatus]:
+        with closing(wiring.open_state(self.config)) as state:
+            return control.dumps(state)
+
+    def dump_of(self, run: str) -> DumpStatus | None:
+        """The newest dump that a run has requested."""
+        mine = [dump for dump in self.dumps() if dump.requested_by == f"airflow:{DUMP}/{run}"]
+        return mine[-1] if mine else None
+
+    def begun_dump(self, run: str) -> DumpStatus:
+        """The dump of a run, once one of its chunks is placed."""
+        return wait_until(
+            lambda: dump if (dump := self.dump_of(run)) and dump.chunks else None,
+            f"the dump of {run} has placed a chunk",
+            describe=lambda: (self.dump_of(run), self.task_states(DUMP, run)),
+        )
+
+    def notices_of(self, dump: str) -> list[dict[str, Any]]:
+        """What Airflow's notifiers were told of a dump, in order."""
+        text = self.notices.read_text() if self.notices.exists() else ""
+        notices = [json.loads(line) for line in text.splitlines()]
+        return [notice for notice in notices if notice["dump"] == dump]
+
+    def task_states(self, dag: str, run: str) -> dict[str, set[str]]:
+        """By task, those of all its instances."""
+        states: dict[str, set[str]] = {}
+        for task in self.client.tasks(dag, run):
+            states.setdefault(task["task_id"], set()).add(str(task["state"]))
+        return states
+
+    def end_of(self, dag: str, run: str, *, timeout: float = PATIENCE_SECONDS) -> str:
+        """The state in which a run ends."""
+        return wait_until(
+            lambda: state if (state := str(self.client.run(dag, run)["state"])) in _ENDED else None,
+            f"{dag}/{run} ends",
+            timeout=timeout,
+            describe=lambda: self.task_states(dag, run),
+        )
+
+    def scheduler_log(self) -> list[str]:
+        """The lines that the scheduler has written."""
+        return (Path(self.server.environment()["AIRFLOW_HOME"]) / "scheduler" / "log").read_text().splitlines()
+
+    def unpause(self, dag: str) -> None:
+        """Lets a DAG with a schedule run. Airflow begins a run of its last interval at once. That is marked as done: no
+        test looks at it, and it would start Spark."""
+        if not self.client.get(f"/dags/{dag}")["is_paused"]:
+            return
+        self.client.pause(dag, False)
+        scheduled = wait_until(lambda: self._runs_of_type(dag, "scheduled"), f"the last interval of {dag} has a run")
+        for run in scheduled:
+            self.client.mark(dag, run, "success")
+
+    def _runs_of_type(self, dag: str, kind: str) -> list[str]:
+        return [run["dag_run_id"] for run in self.client.runs(dag) if run["run_type"] == kind]
+
+    @contextmanager
+    def merging(self) -> Iterator[None]:
+        """Within it the merge's DAG is not paused: sealed segments start it."""
+        self.client.pause(MERGE, False)
+        try:
+            yield
+        finally:
+            self.client.pause(MERGE)
+            wait_until(lambda: not self._merges(), "no merge goes on", timeout=SPARK_SECONDS, describe=self._merges)
+
+    def _merges(self) -> list[dict[str, set[str]]]:
+        """The task of each merge that Airflow has handed to a worker, though its DAG is paused."""
+        runs = [run["dag_run_id"] for run in self.client.runs(MERGE, state="running")]
+        return [states for run in runs if (states := self.task_states(MERGE, run)).get("merge", set()) & _WORKED_ON]
+
+    def merge(self) -> None:
+        """Returns once the lake has all that is sealed now."""
+        if self._lake_has_all():
+            return
+        with self.merging():
+            run = self.client.trigger(MERGE)
+            assert self.end_of(MERGE, run, timeout=SPARK_SECONDS) == "success"
+
+    def _lake_has_all(self) -> bool:
+        head = wiring.open_staging(self.config).head()
+        status = read_status(wiring.open_lake(self.config))
+        return head is not None and status is not None and status.offset >= head.last_offset
 
 
 @contextmanager
@@ -148,21 +227,20 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
     name = f"t_{secrets.token_hex(4)}"
     mysql.create_database(name)
     database = Database(mysql, name, mysql.create_capture_user(name, user=f"dblog_{name}"))
-    database.execute(*_TABLES)
-    root, account = server_root / "airflow", database.account
+    database.execute(*live_source.TABLES)
+    root = server_root / "airflow"
     configs = root / "sources"
     configs.mkdir(parents=True)
-    (configs / "live.toml").write_text(
-        _TOML.format(host=mysql.host, port=mysql.port, user=account.user, variable=PASSWORD, database=name, root=root)
-    )
+    (configs / "live.toml").write_text(live_source.configuration(database, root))
     (configs / "broken.toml").write_text("[source]\nname = 'broken'\n")
     library = root / "library"
     library.mkdir()
-    (library / "file_notifier.py").write_text(_NOTIFIER)
-    metrics, lineage = Metrics(), root / "lineage"
-    events = {"type": "file", "log_file_path": str(lineage), "append": True}
-    given = {
-        PASSWORD: account.password,
+    (library / "file_notifier.py").write_text(live_source.NOTIFIERS)
+    metrics = Metrics()
+    events = {"type": "file", "log_file_path": str(root / "lineage"), "append": True}
+    environment = {
+        **QUIET_SETTINGS,
+        live_source.PASSWORD: database.account.password,
         "PYTHONPATH": str(library),
         "AIRFLOW__METRICS__STATSD_ON": "True",
         "AIRFLOW__METRICS__STATSD_PORT": str(metrics.port),
@@ -171,14 +249,15 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
     }
     config = database.config(root, source={"name": "live"}, state={"url": f"sqlite:///{root}/state.db", "ttl": 4})
     with metadata(postgres) as url:
-        server = AirflowServer(root / "home", dags=DAGS, configs=configs, database=url, environment=given)
+        server = AirflowServer(root / "home", dags=DAGS, configs=configs, database=url, environment=environment)
         try:
             server.start()
             client = server.client()
-            for dag in ("dblog_live_capture", "dblog_live_capture_standby"):
+            wait_until(lambda: {MERGE, *CAPTURES} <= set(client.dags()), "the DAGs are parsed", describe=client.dags)
+            client.pause(MERGE)
+            for dag in CAPTURES:
                 client.pause(dag, False)
-            told = (root / name for name in ("notified", "late", "notices"))
-            yield Live(server, client, database, config, *told, lineage, metrics)
+            yield Live(server, client, database, config, root, metrics)
         finally:
             metrics.close()
             server.kill()  # its data goes as well

@@ -1,6 +1,7 @@
-"""The real Airflow, and a browser that looks at it, are at hand for the tests in this directory alone."""
+"""The real Airflow, its lake, and a browser that looks at it, for the tests in this directory alone."""
 
 from tests.fix_airflow import live
-from tests.fix_browser import chromium, picture, sign_in
+from tests.fix_airflow_lake import dumped, merged
+from tests.fix_browser import chromium, picture, sign_in, windows
 
-__all__ = ["chromium", "live", "picture", "sign_in"]
+__all__ = ["chromium", "dumped", "live", "merged", "picture", "sign_in", "windows"]

@@ -1,4 +1,4 @@
-"""What the DAG files make of a directory of sources; each look is a fresh process, as in Airflow's DAG processor."""
+"""What the DAG files make of a directory of sources."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-DAGS = Path(__file__).parents[2] / "dags"
+from tests.airflow import parsing
+from tests.airflow.parsing import DAGS
+
 GOOD = """
 [source]
 name = "{name}"
@@ -29,39 +32,19 @@ path = "/nowhere/lake"
 [dump]
 chunk_size = 7000
 """
-_LOOK = """
-import json, runpy, sys
-sys.path.insert(0, {dags!r})
-found = runpy.run_path({dags!r} + "/dblog.py")
-dags = {{name: dag for name, dag in found.items() if name.startswith("dblog_")}}
-params = {{}}
-for name, dag in dags.items():
-    if name.endswith("_dump"):
-        params[name] = {{key: dag.params.get_param(key).schema for key in dag.params}}
-try:
-    runpy.run_path({dags!r} + "/dblog_config_errors.py")
-    error = ""
-except Exception as fault:
-    error = str(fault)
-known = ("pyspark", "pyarrow", "pandas", "pymysql", "psycopg2", "kazoo", "pymysqlreplication")
-drivers = [module for module in known if module in sys.modules]
-tasks = {{name: {{t.task_id: t.retries for t in dag.tasks}} for name, dag in dags.items()}}
-pools = {{name: {{t.task_id: t.pool for t in dag.tasks}} for name, dag in dags.items()}}
-told = {{name: [type(n).__name__ for n in dag.on_failure_callback or []] for name, dag in dags.items()}}
-late = {{name: [(d.callback.path, d.callback.kwargs, d.interval.total_seconds()) for d in dag.deadline or []]
-    for name, dag in dags.items()}}
-deltas = {{name: getattr(dag.timetable, "delta", None) for name, dag in dags.items()}}
-periods = {{name: delta.total_seconds() for name, delta in deltas.items() if delta is not None}}
-print(json.dumps({{"tasks": tasks, "params": params, "error": error, "drivers": drivers, "periods": periods,
-    "pools": pools, "told": told, "late": late}}))
-"""
 
 
-def look(sources: Path, home: Path) -> dict[str, Any]:
-    """What one parse finds."""
+def look(sources: Path) -> dict[str, Any]:
+    """What one parse finds, in this process: to import Airflow takes longer than everything else here."""
+    with patch.dict(os.environ, {"DBLOG_CONFIG_DIR": str(sources)}):
+        return parsing.parse()
+
+
+def look_afresh(sources: Path, home: Path) -> dict[str, Any]:
+    """What one parse finds in a process of its own, as in Airflow's DAG processor."""
     env = {**os.environ, "AIRFLOW_HOME": str(home), "DBLOG_CONFIG_DIR": str(sources)}
-    code = _LOOK.format(dags=str(DAGS))
-    result = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    program = [sys.executable, parsing.__file__]
+    result = subprocess.run(program, env=env, capture_output=True, text=True, check=True)
     answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return answer
 
@@ -78,7 +61,7 @@ def sources(tmp_path: Path) -> Path:
 
 def test_a_source_gets_its_dags_without_secrets_drivers_or_connections(sources: Path, tmp_path: Path) -> None:
     write(sources, "shop.toml", name="shop")
-    found = look(sources, tmp_path)
+    found = look_afresh(sources, tmp_path)
     captures, lake = ("capture", "capture_standby"), ("merge", "replay", "verify", "repair", "maintenance")
     assert set(found["tasks"]) == {f"dblog_shop_{kind}" for kind in (*captures, "dump", *lake)}
     assert found["tasks"]["dblog_shop_capture"] == {"capture": 100}
@@ -89,10 +72,10 @@ def test_a_source_gets_its_dags_without_secrets_drivers_or_connections(sources: 
     assert found["error"] == ""
 
 
-def test_the_dump_form_has_the_parameters_of_the_contract_all_optional(sources: Path, tmp_path: Path) -> None:
+def test_the_dump_form_has_the_parameters_of_the_contract_all_optional(sources: Path) -> None:
     write(sources, "a.toml", name="a", tables=["shop.orders", "shop.items"])
     write(sources, "b.toml", name="b", tables=["shop.*"])
-    found = look(sources, tmp_path)["params"]
+    found = look(sources)["params"]
     form = found["dblog_a_dump"]
     rows = ["pks", "key_from", "key_to", "filters"]
     pace = ["chunk_size", "delay_seconds", "rows_per_second", "workers", "ranges", "adaptive", "max_retained"]
@@ -103,21 +86,21 @@ def test_the_dump_form_has_the_parameters_of_the_contract_all_optional(sources: 
     assert "examples" not in found["dblog_b_dump"]["tables"], "the form could offer only patterns"
 
 
-def test_a_broken_file_and_a_name_used_twice_cost_only_those_sources_their_dags(sources: Path, tmp_path: Path) -> None:
+def test_a_broken_file_and_a_name_used_twice_cost_only_those_sources_their_dags(sources: Path) -> None:
     write(sources, "good.toml", name="good")
     write(sources, "one.toml", name="twin")
     write(sources, "two.toml", name="twin")
     (sources / "broken.toml").write_text("[source]\nnme = 1\n")
-    found = look(sources, tmp_path)
+    found = look(sources)
     assert {name.split("_")[1] for name in found["tasks"]} == {"good"}
     for file in ("broken.toml", "one.toml", "two.toml"):
         assert file in found["error"]
     assert "good.toml" not in found["error"]
 
 
-def test_what_reads_the_source_runs_in_its_pool_and_a_large_dump_is_approved(sources: Path, tmp_path: Path) -> None:
+def test_what_reads_the_source_runs_in_its_pool_and_a_large_dump_is_approved(sources: Path) -> None:
     write(sources, "shop.toml", name="shop", more='[airflow]\npool = "shop_reads"\napprove_rows = 10\n')
-    found = look(sources, tmp_path)
+    found = look(sources)
     pools = found["pools"]
     assert (pools["dblog_shop_verify"]["verify"], pools["dblog_shop_repair"]["repair"]) == ("shop_reads", "shop_reads")
     dump = pools["dblog_shop_dump"]
@@ -126,9 +109,9 @@ def test_what_reads_the_source_runs_in_its_pool_and_a_large_dump_is_approved(sou
     assert pools["dblog_shop_capture"] == {"capture": "default_pool"}, "a capture waits for no dump"
 
 
-def test_a_capture_that_runs_elsewhere_is_watched_and_has_no_standby(sources: Path, tmp_path: Path) -> None:
+def test_a_capture_that_runs_elsewhere_is_watched_and_has_no_standby(sources: Path) -> None:
     write(sources, "shop.toml", name="shop", more='[airflow]\ncapture = "watch"\n')
-    found = look(sources, tmp_path)["tasks"]
+    found = look(sources)["tasks"]
     assert found["dblog_shop_capture"] == {"capture": 0}, "a failed watch is told at once"
     assert "dblog_shop_capture_standby" not in found and "dblog_shop_dump" in found
 
@@ -142,13 +125,13 @@ def test_ended_runs_are_told_by_airflows_notifiers(
         "    def __init__(self, *, to):\n        super().__init__()\n"
         "    def notify(self, context): ...\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     note = '[[airflow.notify]]\nnotifier = "{}"\ndags = ["dump", "verify"]\narguments = {{ {} }}\n'
     write(sources, "good.toml", name="good", more=note.format("notes.Note", 'to = "x"'))
     write(sources, "missing.toml", name="missing", more=note.format("no.such.Note", ""))
     write(sources, "other.toml", name="other", more=note.format("pathlib.Path", ""))
     write(sources, "wrong.toml", name="wrong", more=note.format("notes.Note", "whom = 1"))
-    found = look(sources, tmp_path)
+    found = look(sources)
     told = {name: told for name, told in found["told"].items() if told}
     assert told == {"dblog_good_dump": ["Note"], "dblog_good_verify": ["Note"]}
     assert len(found["told"]) == 8, "the others cost their sources the DAGs"
@@ -156,14 +139,14 @@ def test_ended_runs_are_told_by_airflows_notifiers(
         assert f"{file}.toml" in found["error"] and reason in found["error"]
 
 
-def test_a_merge_that_takes_too_long_is_told(sources: Path, tmp_path: Path) -> None:
+def test_a_merge_that_takes_too_long_is_told(sources: Path) -> None:
     late = (
         '[airflow]\nmerged_within = "10m"\n[[airflow.notify]]\nnotifier = "airflow.sdk.BaseNotifier"\nwhen = "late"\n'
     )
     write(sources, "shop.toml", name="shop", more=late)
     write(sources, "nobody.toml", name="nobody", more='[airflow]\nmerged_within = "10m"\n')
     write(sources, "never.toml", name="never", more=late.replace('merged_within = "10m"\n', ""))
-    found = look(sources, tmp_path)
+    found = look(sources)
     told = {name: deadlines for name, deadlines in found["late"].items() if deadlines}
     assert told == {"dblog_shop_merge": [["airflow.sdk.BaseNotifier", {}, 600.0]]}
     assert len(found["late"]) == 8
@@ -201,6 +184,6 @@ def test_fifty_sources_are_parsed_in_two_seconds_of_the_processor_and_none_has_a
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    found = look(tmp_path / "missing", tmp_path)
+    found = look(tmp_path / "missing")
     assert found["tasks"] == {}
     assert "DBLOG_CONFIG_DIR" in found["error"]

@@ -1,19 +1,18 @@
-"""Faults of Airflow itself, on its real processes: two schedulers on PostgreSQL, a live workload, a dump that goes on.
+"""Faults of Airflow itself, on its real processes: two schedulers on PostgreSQL, ZooKeeper's lock between the captures,
+a live workload, a dump that goes on.
 
-Whatever fails, the log flows again, and nothing is lost, repeated or set back.
+Whatever fails, the log flows again, nothing is lost, repeated or set back, and the lake equals the source in the end.
 """
 
 from __future__ import annotations
 
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 import pytest
@@ -22,11 +21,10 @@ from dblog_core import control, wiring
 from dblog_core.capture import LEASE
 from dblog_core.config import Config
 from dblog_core.control import DumpStatus
-from dblog_core.interfaces import LeaseInfo
+from dblog_core.interfaces import LeaseInfo, StateStore
 from dblog_core.lake import lake_at, read_status
 from dblog_core.local.airflow import AirflowServer
 from dblog_core.local.airflow_client import AirflowClient
-from dblog_core.local.errors import LocalError
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
 from tests.fix_airflow import DAGS, metadata
@@ -34,18 +32,24 @@ from tests.fix_day import OfADay
 from tests.fix_servers import Database
 from tests.nemesis import oracles
 from tests.nemesis.processes import Dblog
-from tests.nemesis.test_kills import judge_log, log_start
+from tests.nemesis.test_kills import LakeReader, judge, log_start, merge_to_the_end
 from tests.nemesis.workload import Writers, create_tables
+from tests.waiting import wait_until
 
 SECRET = "FAULTY_PASSWORD"
 CAPTURES = ("dblog_faulty_capture", "dblog_faulty_capture_standby")
 DUMP, MERGE = "dblog_faulty_dump", "dblog_faulty_merge"
-BEAT = 60.0  # seconds without a heartbeat after which Airflow takes a task for dead (`task_instance_heartbeat_timeout`)
-PATIENCE = 240.0  # seconds: a heartbeat's limit, and a machine that is busy
-A_DUMP = 480.0  # seconds: where its plan was interrupted, it begins again
-AWAY = 45.0  # seconds: many attempts of a task whose attempts follow each other at once
+BEAT_SECONDS = 30  # without a heartbeat, after which Airflow takes a task for dead; of ours elsewhere, 60
+DUMP_SECONDS = 480.0  # where its plan was interrupted, a dump begins again
+AWAY_SECONDS = 45.0  # many attempts of a task whose attempts follow each other at once
 A_DAY = 2  # faults: some of them wait for a heartbeat's limit
-Found = TypeVar("Found")
+SETTINGS = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(BEAT_SECONDS),
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "30",
+}
+SLOWLY = {"delay_seconds": 3.0, "chunk_size": 5, "workers": 2}
+"""A dump that goes on for longer than all faults."""
 _TOML = """
 [source]
 name = "faulty"
@@ -59,46 +63,38 @@ tables = ["{database.name}.*"]
 [staging]
 path = "{root}/staging"
 [state]
-url = "sqlite:///{root}/state.db"
+url = "{state}"
 ttl = 4
 [lake]
 path = "{root}/lake"
 """
 
 
-def until(look: Callable[[], Found], what: str, *, timeout: float = PATIENCE) -> Found:
-    """The first true result of `look`."""
-    deadline, pause = time.monotonic() + timeout, threading.Event()
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"{what}: not within {timeout:g} s"
-        pause.wait(0.3)
-    return found
-
-
 @dataclass(slots=True)
 class World:
-    """An Airflow of two schedulers that captures a source; `gaps`: seconds until the log went on, by fault."""
+    """An Airflow of two schedulers that captures a source; `state`: what its captures share, in ZooKeeper; `gaps`:
+    seconds until the log went on, by fault."""
 
     airflow: AirflowServer
     client: AirflowClient
     config: Config
+    state: StateStore
     gaps: dict[str, float] = field(default_factory=dict)
 
     def leader(self) -> LeaseInfo | None:
-        with closing(wiring.open_state(self.config)) as state:
-            return state.leader(LEASE)
+        return self.state.leader(LEASE)
 
     def task(self) -> psutil.Process:
         """The process that captures, once one does; its parent supervises it, and the parent of that is a scheduler."""
 
         def look() -> psutil.Process | None:
-            found = self.leader()
+            leader = self.leader()
             try:
-                return None if found is None else psutil.Process(int(found.holder.rpartition(":")[2]))
+                return None if leader is None else psutil.Process(int(leader.holder.rpartition(":")[2]))
             except psutil.NoSuchProcess:
                 return None
 
-        return until(look, "a capture leads")
+        return wait_until(look, "a capture leads")
 
     def dag_of(self, task: psutil.Process) -> str:
         """Which of the two DAGs a capture is of: a task's process has the id of its attempt as its title."""
@@ -113,31 +109,64 @@ class World:
         head = wiring.open_staging(self.config).head()
         return 0 if head is None else head.last_offset
 
-    def goes_on(self, *, timeout: float = PATIENCE) -> None:
+    def goes_on(self) -> None:
         """Rows are staged that were not when it was called."""
         begin = self.offset()
-        until(lambda: self.offset() > begin, "the log goes on", timeout=timeout)
+        wait_until(lambda: self.offset() > begin, "the log goes on", describe=self.leader)
+
+    def epoch(self) -> int:
+        """Of the newest leader, which may be dead."""
+        return wait_until(self.leader, "a capture leads").epoch
+
+    def another_leads(self, epoch: int) -> None:
+        """ZooKeeper has given the lease to a leader after that of `epoch`, and the log goes on."""
+        wait_until(
+            lambda: (leader := self.leader()) and leader.epoch > epoch, "another one leads", describe=self.leader
+        )
+        self.goes_on()
 
     def dump_of(self, run: str) -> DumpStatus | None:
-        with closing(wiring.open_state(self.config)) as state:
-            mine = [d for d in control.dumps(state) if d.requested_by == f"airflow:{DUMP}/{run}"]
+        mine = [dump for dump in control.dumps(self.state) if dump.requested_by == f"airflow:{DUMP}/{run}"]
         return mine[-1] if mine else None
+
+    def finish(self, run: str) -> None:
+        """Lets a slow dump, which still goes on, read the rest at once."""
+        wait_until(
+            lambda: (dump := self.dump_of(run)) and dump.state == "running",
+            "the dump still goes on",
+            describe=lambda: self.dump_of(run),
+        )
+
+        def ended() -> bool:
+            newest = self.dump_of(run)
+            if newest and newest.state not in control.OVER and newest.options["delay"]:
+                control.retune(self.state, newest.id, delay=0, chunk_size=1000)
+            return self.client.run(DUMP, run)["state"] in ("success", "failed")
+
+        wait_until(ended, "the dump ends", timeout=DUMP_SECONDS, describe=lambda: self.dump_of(run))
+        self.check_success(run)
+
+    def check_success(self, run: str) -> None:
+        """A dump's run ends well."""
+        state = self.client.wait(DUMP, run, timeout=DUMP_SECONDS)
+        assert state == "success", self.client.tasks(DUMP, run)
 
 
 def one_of_two_schedulers_is_killed(world: World) -> None:
     """The one whose task leads, with all that it runs."""
-    name = world.airflow.scheduler_of(world.task())
+    name, epoch = world.airflow.scheduler_of(world.task()), world.epoch()
     world.airflow.kill_component(name)
-    world.goes_on()
+    world.another_leads(epoch)
     world.airflow.start_component(name)
 
 
 def both_schedulers_are_killed(world: World) -> None:
+    epoch = world.epoch()
     for name in world.airflow.schedulers:
         world.airflow.kill_component(name)
     for name in world.airflow.schedulers:
         world.airflow.start_component(name)
-    world.goes_on()
+    world.another_leads(epoch)
 
 
 def a_scheduler_is_killed_and_its_tasks_live_on(world: World) -> None:
@@ -167,7 +196,7 @@ def the_triggerer_is_killed(world: World) -> None:
         status = read_status(lake_at(world.config.lake.path))
         return status is not None and status.offset >= sealed
 
-    until(merged, "what was sealed without a triggerer is merged")
+    wait_until(merged, "what was sealed without a triggerer is merged")
     world.client.pause(MERGE)
 
 
@@ -176,12 +205,11 @@ def the_api_server_is_away_for_longer_than_a_heartbeats_limit(world: World) -> N
     task = world.task()
     world.airflow.kill_component("api-server")
     began = time.monotonic()
-    while time.monotonic() < began + BEAT + 15:
-        world.goes_on(timeout=30)
-        threading.Event().wait(2)
+    while time.monotonic() < began + BEAT_SECONDS + 15:
+        world.goes_on()
     assert task.is_running(), "a capture lives through an outage"
     world.airflow.start_component("api-server")
-    until(world.client.answers, "the API server is back")
+    wait_until(world.client.answers, "the API server is back")
     world.goes_on()
 
 
@@ -195,46 +223,53 @@ def the_api_server_is_away_when_a_dump_begins(world: World) -> None:
     for scheduler in schedulers:
         scheduler.resume()
     began = time.monotonic()
-    while time.monotonic() < began + AWAY:
-        world.goes_on(timeout=30)
-        threading.Event().wait(2)
+    while time.monotonic() < began + AWAY_SECONDS:
+        world.goes_on()
     world.airflow.start_component("api-server")
-    until(world.client.answers, "the API server is back")
-    assert world.client.wait(DUMP, run, timeout=A_DUMP) == "success"
+    wait_until(world.client.answers, "the API server is back")
+    world.check_success(run)
 
 
 def the_leading_task_is_killed(world: World) -> None:
-    world.task().kill()
-    world.goes_on()
+    task, epoch = world.task(), world.epoch()
+    task.kill()
+    world.another_leads(epoch)
 
 
 def the_supervisor_of_the_leading_task_is_killed(world: World) -> None:
     """The task leaves by itself."""
-    task = world.task()
+    task, epoch = world.task(), world.epoch()
     supervisor = task.parent()
     assert supervisor is not None
     supervisor.kill()
-    until(lambda: not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, "the orphan leaves", timeout=20)
-    world.goes_on()
+    wait_until(lambda: _has_ended(task), "the orphan leaves")
+    world.another_leads(epoch)
 
 
 def two_copies_of_the_leading_task_run(world: World) -> None:
     """A machine stands still until Airflow has taken its task for dead and started another; then it wakes up."""
     task = world.task()
-    supervisor, epoch = task.parent(), world.leader()
-    assert supervisor is not None and epoch is not None
+    supervisor, epoch = task.parent(), world.epoch()
+    assert supervisor is not None
     dag = world.dag_of(task)
     run, tries = _attempts(world, dag)
     for process in (supervisor, task):
         process.send_signal(signal.SIGSTOP)
     try:
-        until(lambda: (now := world.leader()) and now.epoch > epoch.epoch, "another one leads")
-        until(lambda: _attempts(world, dag) > (run, tries), "Airflow has started another attempt")
+        world.another_leads(epoch)
+        wait_until(lambda: _attempts(world, dag) > (run, tries), "Airflow has started another attempt")
     finally:
         for process in (supervisor, task):
             process.send_signal(signal.SIGCONT)
     world.goes_on()
-    until(lambda: not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, "the first copy leaves", timeout=60)
+    wait_until(lambda: _has_ended(task), "the first copy leaves")
+
+
+def _has_ended(task: psutil.Process) -> bool:
+    try:
+        return not task.is_running() or task.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _attempts(world: World, dag: str) -> tuple[str, int]:
@@ -244,11 +279,11 @@ def _attempts(world: World, dag: str) -> tuple[str, int]:
 
 
 def a_capture_is_cleared_while_it_runs(world: World) -> None:
-    task = world.task()
+    task, epoch = world.task(), world.epoch()
     dag = world.dag_of(task)
     world.client.clear(dag, world.client.runs(dag, limit=1)[0]["dag_run_id"])
-    until(lambda: not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, "the task ends", timeout=60)
-    world.goes_on()
+    wait_until(lambda: _has_ended(task), "the task ends")
+    world.another_leads(epoch)
 
 
 FAULTS: tuple[Callable[[World], None], ...] = (
@@ -273,32 +308,38 @@ def database(mysql: MysqlServer, new_database: Callable[[MysqlServer], Database]
 
 
 @pytest.fixture
-def world(database: Database, postgres: PostgresServer, tmp_path: Path) -> Iterator[World]:
+def world(database: Database, postgres: PostgresServer, zookeeper_url: str, tmp_path: Path) -> Iterator[World]:
     sources = tmp_path / "sources"
     sources.mkdir()
-    (sources / "faulty.toml").write_text(_TOML.format(database=database, root=tmp_path, secret=SECRET))
-    secret = {SECRET: database.account.password}
-    config = database.config(
-        tmp_path, source={"name": "faulty"}, state={"url": f"sqlite:///{tmp_path}/state.db", "ttl": 4}
-    )
-    with metadata(postgres) as url:
+    file = sources / "faulty.toml"
+    file.write_text(_TOML.format(database=database, root=tmp_path, secret=SECRET, state=zookeeper_url))
+    environment = {SECRET: database.account.password, **SETTINGS}
+    config = database.config(tmp_path, source={"name": "faulty"}, state={"url": zookeeper_url, "ttl": 4})
+    with metadata(postgres) as url, closing(wiring.open_state(config)) as state:
         airflow = AirflowServer(
-            tmp_path / "home", dags=DAGS, configs=sources, database=url, environment=secret, schedulers=2
+            tmp_path / "home", dags=DAGS, configs=sources, database=url, environment=environment, schedulers=2
         )
         try:
             airflow.start()
             client = airflow.client()
+            wait_until(lambda: {MERGE, *CAPTURES} <= set(client.dags()), "the DAGs are parsed", describe=client.dags)
             for dag in CAPTURES:
                 client.pause(dag, False)
             client.pause(MERGE)  # so that not all of the time is Spark's
-            yield World(airflow, client, config)
+            yield World(airflow, client, config, state)
         finally:
             airflow.kill()
 
 
 @pytest.mark.timeout(3600)
 def test_whatever_fails_of_airflow_the_log_flows_again_and_nothing_is_lost(
-    world: World, database: Database, of_a_day: OfADay, soak_seed: int, tmp_path: Path
+    world: World,
+    database: Database,
+    of_a_day: OfADay,
+    soak_seed: int,
+    merge_here: Callable[[Config], None],
+    read_lake: LakeReader,
+    tmp_path: Path,
 ) -> None:
     order = of_a_day(FAULTS, A_DAY)
     random.Random(soak_seed).shuffle(order)
@@ -306,26 +347,20 @@ def test_whatever_fails_of_airflow_the_log_flows_again_and_nothing_is_lost(
     world.task()
     with Writers(database, seed=soak_seed) as writers:
         world.goes_on()
-        run = world.client.trigger(DUMP, {"delay_seconds": 3.0, "chunk_size": 50, "workers": 2})
-        until(lambda: world.dump_of(run), "the dump is filed")
+        run = world.client.trigger(DUMP, SLOWLY)
+        wait_until(lambda: world.dump_of(run), "the dump is filed")
         for fault in order:
             began = time.monotonic()
             print(fault.__name__, flush=True)
             fault(world)
             world.gaps[fault.__name__] = round(time.monotonic() - began, 1)
+        world.finish(run)
     assert not writers.faults, writers.faults
-    try:
-        assert world.client.wait(DUMP, run, timeout=A_DUMP) == "success", "a dump outlives them all"
-    except LocalError:
-        print(world.client.tasks(DUMP, run))
-        raise
-    for dag in CAPTURES:
-        world.client.pause(dag)
-    world.airflow.stop()
+    wait_until(lambda: world.state.leader("merge") is None, "no merge of Airflow's goes on")
     dblog = Dblog(world.config, tmp_path)
     try:
-        dblog.run("capture", "--until-current")
-        judge_log(world.config, database, start, reference())
+        merge_to_the_end(dblog, world.config, merge_here)  # the capture is Airflow's until the end
+        judge(world.config, database, start, reference(), read_lake)
     finally:
         print(dblog.output())
         dblog.close()

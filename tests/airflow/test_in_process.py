@@ -26,6 +26,9 @@ from dblog_core.requests import DumpRequest
 from tests.airflow.test_factory import write
 from tests.unit.requests_world import make
 
+BUSY_SECONDS = 60.0  # for what takes half a second of a machine that does nothing else
+Notes = list[list[str]]
+
 _TASK = """
 import os, signal, sys, threading
 from dblog_core import capture
@@ -52,7 +55,7 @@ _WATCH = """
 import logging, sys
 from dblog_core.airflow.capture import CaptureWatch
 logging.basicConfig(stream=sys.stdout, level=logging.INFO)
-task = CaptureWatch(task_id="capture", config_file=sys.argv[1], slice_seconds=4, patience=1.5)
+task = CaptureWatch(task_id="capture", config_file=sys.argv[1], slice_seconds=2, patience=1.5)
 print(task.execute({}), flush=True)
 """
 _SUPERVISOR = """
@@ -88,7 +91,7 @@ def test_on_kill_sets_the_stop_flag_and_the_task_ends_in_order(task: list[str], 
     process = started(task, tmp_path)
     running(process)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=5)
+    output, _ = process.communicate(timeout=BUSY_SECONDS)
     assert output.splitlines()[-1] == "stopped"
     assert process.returncode == 0
 
@@ -99,7 +102,7 @@ def test_a_task_leaves_at_once_when_its_supervisor_is_killed(task: list[str], tm
     process = started([str(supervisor), *task], tmp_path)
     orphan = psutil.Process(running(process))
     process.kill()
-    gone, alive = psutil.wait_procs([orphan], timeout=5)
+    gone, alive = psutil.wait_procs([orphan], timeout=BUSY_SECONDS)
     assert (len(gone), alive) == (1, [])
     process.communicate()
 
@@ -132,7 +135,7 @@ def test_a_capture_that_runs_elsewhere_is_watched(
 ) -> None:
     monkeypatch.setenv("A_SECRET_THAT_IS_NOT_SET", "x")
     with closing(wiring.open_state(load(watch[1]))) as state:
-        lease = state.acquire(LEASE, "elsewhere:1", ttl=30)
+        lease = state.acquire(LEASE, "elsewhere:1", ttl=300)
         assert lease is not None
         control.put_status(
             state, {"at": int(time.time() * 1e6), "lag_seconds": 2.5, "rows_per_second": 7, "windows": []}
@@ -182,19 +185,19 @@ def test_the_watch_tells_airflows_notifiers_of_dumps_until_they_take_it(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "note.py").write_text(_NOTE)
     task, config, told = Path(watch[0]), Path(watch[1]), tmp_path / "told"
-    task.write_text(task.read_text().replace("slice_seconds=4, patience=1.5", "patience=600"))
+    task.write_text(task.read_text().replace("slice_seconds=2, patience=1.5", "patience=600"))
     config.write_text(config.read_text() + _TOLD.replace("PATH", str(told)))
 
-    def seen() -> list[list[str]]:
+    def seen() -> Notes:
         return [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
 
     with closing(wiring.open_state(load(config))) as state:
         dump = requests.submit(make(tmp_path, monkeypatch).config, DumpRequest(("shop.orders",)), state=state)
         process = started(watch, tmp_path)
         requested = [["shop requested", f"{dump}/requested//0"]]
-        until(lambda: seen() == requested, process)
+        wait_until_told(seen, requested, process)
         control.cancel(state, dump)
-        until(lambda: seen() == [*requested, ["shop aborted", f"{dump}/aborted//0"]], process)
+        wait_until_told(seen, [*requested, ["shop aborted", f"{dump}/aborted//0"]], process)
         process.kill()
         process.communicate()
         (error,) = recent_errors.read(state)
@@ -202,9 +205,10 @@ def test_the_watch_tells_airflows_notifiers_of_dumps_until_they_take_it(
     assert f"note.Note has not taken notice {dump}/requested//0: OSError: no route" in error["error"]
 
 
-def until(look: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Returns once it is so, while the process runs."""
-    deadline, pause = time.monotonic() + 60, threading.Event()
-    while not look():
-        assert process.poll() is None and time.monotonic() < deadline
+def wait_until_told(seen: Callable[[], Notes], expected: Notes, process: subprocess.Popen[str]) -> None:
+    """Returns once the notes are those, while the process runs."""
+    deadline, pause = time.monotonic() + BUSY_SECONDS, threading.Event()
+    while (notes := seen()) != expected:
+        assert process.poll() is None, f"the task has ended with {process.returncode}; it has told {notes}"
+        assert time.monotonic() < deadline, f"told {notes}, not {expected}"
         pause.wait(0.1)

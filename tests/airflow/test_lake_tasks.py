@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from dblog_core.airflow import lake
+from dblog_core import lake_tasks
+from dblog_core.airflow import engine, lake
 from dblog_core.airflow.spark import on_connection
 from dblog_core.config import Config
 from dblog_core.errors import RequestError
+from dblog_core.intervals import end_json
 from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory
 from dblog_core.verify.report import TableReport
+from dblog_core.verify.slices import Slice
 from spark_jobs.record import Records
 
 HOUR = dt.timedelta(hours=1)
@@ -62,6 +65,14 @@ def test_intervals_in_a_row_have_all_slices_whichever_is_the_first() -> None:
     assert again == numbers[5], "a run that is cleared repairs the same keys"
 
 
+@pytest.mark.parametrize(("params", "number"), [({"slice": 3}, 3), ({"slice": None}, 19), ({}, 19)])
+def test_a_repair_takes_the_slice_of_its_form_or_of_its_interval(params: dict[str, Any], number: int) -> None:
+    task = lake.RepairSlice(task_id="repair", config_file="shop.toml", slices=30, period=86_400.0)
+    asked = task.request(run({"tables": ["shop.a"], "rows_per_second": 70, **params}, NOON, NOON + 24 * HOUR))
+    assert asked.slice == Slice(number, 30)
+    assert (asked.tables, asked.mend, asked.rate) == (("shop.a",), True, 70)
+
+
 def config(tmp_path: Path) -> Config:
     return Config.model_validate(
         {
@@ -84,6 +95,45 @@ def test_tables_of_the_lake_are_named_or_matched(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"no table shop\.c") as missing:
         lake.of_lake(given, ["shop.a", "shop.c"])
     assert "shop.a, shop.b1, shop.b2" in missing.value.fix
+
+
+@pytest.mark.parametrize(
+    ("params", "begin", "end"),
+    [
+        ({}, NOON, NOON + HOUR),
+        ({"from": "2026-11-20T03:00:00Z", "to": "2026-11-20T05:00:00Z"}, NOON - 33 * HOUR, NOON - 31 * HOUR),
+    ],
+    ids=["the run's", "the form's"],
+)
+def test_a_replay_is_of_the_tables_and_the_interval_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], begin: dt.datetime, end: dt.datetime
+) -> None:
+    asked: list[Any] = []
+
+    def carry_out(config: Config, kind: str, arguments: Any, **_: Any) -> Any:
+        asked.append((config.spark.master, kind, arguments))
+        return {"tables": [{"table": "shop.a", "error": None}]}
+
+    monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
+    monkeypatch.setattr(engine, "configuration", lambda _: config(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
+    tables = {name: TableStatus(State.OK, None, 1, 9, 1) for name in ("shop.a", "shop.b")}
+    Records(own_directory(lake_at(config(tmp_path).lake.path))).finish(LakeStatus(merge=1, tables=tables))
+    task = lake.ReplayInterval(task_id="replay", config_file="shop.toml")
+    task.execute(run({"tables": ["shop.a*"], **params}, NOON, NOON + HOUR))
+    ends = {"from": end_json(begin), "to": end_json(end)}
+    assert asked == [("local[2]", "replay", {**ends, "tables": ["shop.a"]})]
+
+
+def test_a_replay_of_which_a_table_failed_fails_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_tasks, "carry_out", lambda *_, **__: {"tables": [{"table": "shop.a", "error": "gone"}]})
+    monkeypatch.setattr(engine, "configuration", lambda _: config(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
+    task = lake.ReplayInterval(task_id="replay", config_file="shop.toml")
+    with pytest.raises(AirflowFailException, match=r"shop\.a: gone"):
+        task.execute(run({}, NOON, NOON + HOUR))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,198 @@
+"""A dump that takes minutes, seen and changed on our page in Airflow's UI, and in Airflow itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from dblog_core import recent_errors, wiring
+from dblog_core.errors import SourceUnavailable
+from dblog_core.local import airflow_settings
+from tests.airflow.own_page import ask_page, own_page
+from tests.fix_airflow import DUMP, Live
+from tests.fix_airflow_lake import Merged
+from tests.fix_browser import TALL, SignIn
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(1800)
+
+DELAY_SECONDS = 0.5
+SEVERAL = 8  # chunks
+_KEYS = count(50_001)
+
+Keep = Callable[[Page, str], None]
+
+
+@pytest.fixture(scope="module")
+def slow_runs(live: Live) -> Iterator[list[str]]:
+    """The runs of slow dumps, the newest last. The tests share one for as long as none of them ends it."""
+    runs: list[str] = []
+    yield runs
+    for run in runs:
+        live.client.mark(DUMP, run, "failed")
+        live.end_of(DUMP, run)
+
+
+@pytest.fixture
+def slow_dump(live: Live, slow_runs: list[str]) -> str:
+    """The run of a dump that takes minutes, and has placed a chunk."""
+    live.capturing()
+    if not slow_runs or _state(live, slow_runs[-1]) != "running":
+        conf = {"tables": [live.table("orders")], "chunk_size": 1, "delay_seconds": DELAY_SECONDS, "workers": 1}
+        slow_runs.append(live.client.trigger(DUMP, conf))
+    live.begun_dump(slow_runs[-1])
+    return slow_runs[-1]
+
+
+def _state(live: Live, run: str) -> str:
+    dump = live.dump_of(run)
+    return dump.state if dump else "none"
+
+
+def _dump_id(live: Live, run: str) -> str:
+    dump = live.dump_of(run)
+    assert dump is not None
+    return dump.id
+
+
+def test_the_page_tells_of_capture_dumps_lake_and_errors(
+    live: Live, sign_in: SignIn, merged: Merged, slow_dump: str, picture: Keep
+) -> None:
+    leader = live.capturing()
+    with closing(wiring.open_state(live.config)) as store:
+        failure = SourceUnavailable("no route to host", where="db.example:3306", fix="see that the server runs")
+        recent_errors.record(store, "capture", failure, 1.8e9)
+    page = sign_in(size=TALL)
+    page.goto("/plugin/dblog")
+    ours = own_page(page)
+    expect(ours.get_by_text(f"{leader.holder}, epoch {leader.epoch}")).to_be_visible()
+    expect(ours.locator("#lag")).to_contain_text("behind")
+    expect(ours.locator("#chart path").first).to_be_attached()
+    expect(ours.locator("#errors")).to_contain_text("db.example:3306: no route to host")
+    expect(ours.locator("#errors")).to_contain_text("fix: see that the server runs")
+    expect(ours.get_by_text("broken.toml", exact=False)).to_be_visible()
+    expect(ours.locator("#tables")).to_contain_text(live.table("orders"))
+    bar = ours.locator(f"[data-dump='{_dump_id(live, slow_dump)}'] [role=progressbar]")
+    before = bar.get_attribute("aria-valuenow")
+    picture(page, "page")
+    wait_until(
+        lambda: bar.get_attribute("aria-valuenow") != before,
+        "the page refreshes itself, and the bar grows",
+        describe=lambda: (before, live.dump_of(slow_dump)),
+    )
+
+
+def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, sign_in: SignIn, slow_dump: str) -> None:
+    """Paused or cancelled, it reads and places no more chunks, while the log flows on."""
+    dump = _dump_id(live, slow_dump)
+    page = sign_in()
+    page.goto(f"/dags/{DUMP}/runs/{slow_dump}")
+    page.locator(f"a[href='/dags/{DUMP}/runs/{slow_dump}/plugin/dblog-run']").click()
+    buttons = own_page(page).locator(f"[data-dump='{dump}']")
+    seconds = _seconds_of_several_chunks(live, dump)
+    _click(buttons, "Pause")
+    _wait_for_state(live, slow_dump, "paused")
+    chunks = _check_stands_still(live, dump, seconds)
+    assert _state(live, slow_dump) == "paused"
+    buttons.get_by_label("rows/s").fill("77")
+    _click(buttons, "Set")
+    wait_until(lambda: (d := live.dump_of(slow_dump)) and d.options["rate"] == 77, "the rate is set")
+    _click(buttons, "Resume")
+    _wait_for_state(live, slow_dump, "running")
+    wait_until(
+        lambda: _chunks(live, dump).placed > chunks.placed + 1,
+        "the dump goes on",
+        describe=lambda: (chunks, _chunks(live, dump)),
+    )
+    _click(buttons, "Cancel")
+    _wait_for_state(live, slow_dump, "cancelled")
+    _check_stands_still(live, dump, seconds)
+    expect(buttons.get_by_text("cancelled", exact=True)).to_be_visible()
+    assert buttons.get_by_role("button").count() == 0
+    order = ["requested", "started", "paused", "resumed", "aborted"]
+    wait_until(
+        lambda: _events(live, dump) == order, "Airflow's notifiers are told", describe=lambda: _events(live, dump)
+    )
+
+
+def test_marking_the_run_as_failed_cancels_its_dump(live: Live, slow_dump: str) -> None:
+    dump = _dump_id(live, slow_dump)
+    seconds = _seconds_of_several_chunks(live, dump)
+    live.client.mark(DUMP, slow_dump, "failed")
+    _wait_for_state(live, slow_dump, "cancelled")
+    assert live.end_of(DUMP, slow_dump) == "failed"
+    wait_until(
+        lambda: "running" not in str(live.task_states(DUMP, slow_dump)),
+        "no task of the run is left",
+        describe=lambda: live.task_states(DUMP, slow_dump),
+    )
+    _check_stands_still(live, dump, seconds)
+
+
+def test_a_guest_sees_all_and_changes_nothing(live: Live, sign_in: SignIn, slow_dump: str) -> None:
+    dump = _dump_id(live, slow_dump)
+    page = sign_in(airflow_settings.GUEST)
+    page.goto(f"/dags/{DUMP}")
+    page.locator(f"a[href='/dags/{DUMP}/plugin/dblog-dag']").click()
+    card = own_page(page).locator(f"[data-dump='{dump}']")
+    expect(card.get_by_text("chunks")).to_be_visible()
+    assert card.get_by_role("button").count() == 0
+    status, answer = ask_page(live, "POST", f"sources/live/dumps/{dump}/cancel", user=airflow_settings.GUEST)
+    assert status == 403
+    assert "dblog_live_dump" in answer["detail"]
+    assert _state(live, slow_dump) == "running"
+
+
+def _click(buttons: Locator, name: str) -> None:
+    buttons.get_by_role("button", name=name).click()
+
+
+def _wait_for_state(live: Live, run: str, state: str) -> None:
+    wait_until(lambda: _state(live, run) == state, f"the dump is {state}", describe=lambda: _state(live, run))
+
+
+def _events(live: Live, dump: str) -> list[str]:
+    """What Airflow's notifiers were told of a dump beside its chunks, each once."""
+    return list(dict.fromkeys(n["event"] for n in live.notices_of(dump) if n["event"] != "chunk"))
+
+
+class Chunks(NamedTuple):
+    """How many chunks of a dump are read, and how many are placed in the super-changelog."""
+
+    read: int
+    placed: int
+
+
+def _chunks(live: Live, dump: str) -> Chunks:
+    files = Path(live.config.staging.path, "live", "chunks", dump).rglob("*.parquet")
+    placed = [c for m in wiring.open_staging(live.config).manifests() for c in m.chunks if c.dump == dump]
+    return Chunks(len(list(files)), len(placed))
+
+
+def _seconds_of_several_chunks(live: Live, dump: str) -> float:
+    """How long a dump takes for several chunks, on this machine as it is now."""
+    began = time.monotonic()
+    goal = _chunks(live, dump).read + SEVERAL
+    wait_until(lambda: _chunks(live, dump).read >= goal, "the dump goes on", describe=lambda: _chunks(live, dump))
+    return time.monotonic() - began
+
+
+def _check_stands_still(live: Live, dump: str, seconds: float) -> Chunks:
+    """For so long a dump reads no chunk but the one that its worker may have begun, and places no other, while the log
+    brings rows; the chunks that it has then."""
+    before = _chunks(live, dump)
+    end = time.monotonic() + seconds
+    rows = 0
+    while time.monotonic() < end or rows < 2:
+        live.write_and_wait("orders", next(_KEYS), "the log flows on")
+        rows += 1
+    after = _chunks(live, dump)
+    assert max(after.read, after.placed) <= before.read + 1, (before, after)
+    return after
