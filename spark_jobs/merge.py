@@ -116,7 +116,7 @@ class Job:
             due = self._take_accepted() or time.monotonic() - retried >= _RETRY
             retry = due and bool(self._merger.stopped())
             retried = time.monotonic() if retry else retried
-            self._catch_up(retry_stopped=retry)
+            self._catch_up(retry_stopped=retry, upto=self._merger.sealed())  # else a busy source keeps tasks waiting
             if time.monotonic() - looked >= _LOOK:
                 self._upkeep()
                 self._do_tasks()

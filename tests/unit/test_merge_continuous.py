@@ -1,0 +1,73 @@
+"""A merge that goes on, over a source that is written all the time."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_jobs.merge import Job
+from spark_jobs.rounds import Merged
+
+ROUNDS = 50  # after which a merge that only merges is stopped
+
+
+@dataclass
+class BusyMerger:
+    """There is always one more sealed segment than was merged; one lake task waits."""
+
+    stop: threading.Event
+    done: list[str] = field(default_factory=list)
+    merged: int = 0
+
+    def load(self) -> None:
+        """Nothing was begun before."""
+
+    def sealed(self) -> int:
+        return self.merged + 1
+
+    def round(self, *, retry_stopped: bool, upto: int | None = None) -> Merged | None:
+        if upto is not None and self.merged >= upto:
+            return None
+        self.merged += 1
+        if self.merged >= ROUNDS:
+            self.stop.set()
+        return Merged(self.merged, self.merged, self.merged, 0.0, ())
+
+    def task(self) -> Merged | None:
+        if self.done:
+            self.stop.set()
+            return None
+        self.done.append("maintain")
+        return Merged(self.merged, self.merged, self.merged, 0.0, (), task="maintain")
+
+    def compact(self) -> str | None:
+        return None
+
+    def stopped(self) -> dict[str, str]:
+        return {}
+
+    def awaiting(self) -> frozenset[str]:
+        return frozenset()
+
+
+@dataclass
+class AskedRows:
+    """Counts how often dumps of rows that are withheld are asked for."""
+
+    asked: int = 0
+
+    def ended(self, dumps: Any) -> frozenset[str]:
+        return frozenset()
+
+    def ask(self, dumps: Any, *, ended: Any, but_for: Any) -> None:
+        self.asked += 1
+
+
+def test_new_segments_all_the_time_keep_neither_tasks_nor_upkeep_nor_withheld_rows_waiting() -> None:
+    stop, upkeep = threading.Event(), list[int]()
+    merger, withheld = BusyMerger(stop), AskedRows()
+    job = Job(merger, withheld, None, stop, json=False, upkeep=lambda: upkeep.append(merger.merged))  # type: ignore[arg-type]
+    assert job.continuous() == 0
+    assert merger.done == ["maintain"] and upkeep and withheld.asked
+    assert merger.merged < ROUNDS
