@@ -15,7 +15,7 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import cascades, catalogue, log, xa_start
+from dblog_core.sources.mysql import cascades, catalogue, check_replica, log, xa_start
 from dblog_core.sources.mysql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, rows, variables
 from dblog_core.sources.mysql.places import GTIDS_FIX
@@ -35,6 +35,9 @@ _AT_ONCE = 100
 """Tables that one statement looks at."""
 _MAY_NOT_READ = (1142, 1143)
 _GONE = 1146
+_ALLOWED = (_GONE, 1060, 1050)
+"""What a statement on an absent table ends with where the account may run it: the table is not there, a column stands
+there twice, or a standby has just made the table."""
 
 
 def problems(config: SourceConfig, tables: TableFilter) -> list[Problem]:
@@ -100,19 +103,7 @@ def _settings(connection: Connection[Any], config: SourceConfig, tables: TableFi
 
 
 def _replica(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
-    """A replica logs what it replicates only where it is told to."""
-    values = variables(connection, "log_slave_updates", "log_replica_updates")
-    if not config.read_only or "ON" in values.values():
-        return
-    statement = "SHOW SLAVE STATUS" if config.kind == "mariadb" else "SHOW REPLICA STATUS"
-    try:
-        replica = bool(rows(connection, statement))
-    except pymysql.err.MySQLError:
-        replica = None
-    what = "log_slave_updates is OFF: what a replica gets from its primary is not in its log"
-    if replica is not False:
-        doubt = "" if replica else ", should this server be one"
-        yield Problem(what + doubt, "start the server with log_slave_updates = ON", fatal=bool(replica))
+    yield from check_replica.problems(connection, config)
 
 
 def _log(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
@@ -240,20 +231,14 @@ def _watermarks(connection: Connection[Any], config: SourceConfig, tables: Table
     if config.read_only:
         return
     table, where = tables.watermarks, qualified(tables.watermarks)
-    # Both statements are checked for their grants and change nothing: no row is selected, no table is copied.
-    write = f"INSERT INTO {where} (worker, payload) SELECT '', '' FROM DUAL WHERE 1 = 0"
-    write += " ON DUPLICATE KEY UPDATE payload = ''"
-    copy = f"CREATE TABLE {where} LIKE {qualified(TableName(table.schema, table.name + '_absent'))}"
     exists = rows(
         connection,
         "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         (table.schema, table.name),
     )
     try:
-        rows(connection, write if exists else copy)
+        _try_watermarks(connection, config, where, exists=bool(exists))
     except pymysql.err.MySQLError as error:
-        if error.args[0] == 1146 and not exists:
-            return  # allowed: only the table to copy is missing
         if error.args[0] in (1290, 1836):
             yield Problem(
                 f"the watermark table {table} cannot be written: {error.args[-1]}",
@@ -266,6 +251,26 @@ def _watermarks(connection: Connection[Any], config: SourceConfig, tables: Table
             f"{grant} or let an administrator run: {create_statement(table).replace('%%', '%')};"
             f" and {grant.replace('CREATE, ', '')}",
         )
+
+
+def _try_watermarks(connection: Connection[Any], config: SourceConfig, where: str, *, exists: bool) -> None:
+    """Statements whose grants the server checks and that change nothing. Raises the driver's error for a missing one.
+
+    Of an absent table each fails in the end: its two columns have one name, or it is not there.
+    """
+    write = f"INSERT INTO {where} (worker, payload) SELECT '', '' FROM DUAL WHERE 1 = 0"
+    write += " ON DUPLICATE KEY UPDATE payload = ''"
+    attempts = [write]
+    if not exists:
+        attempts.insert(0, f"CREATE TABLE {where} (worker int, worker int)")
+        if config.kind == "mariadb":  # where the table exists, `write` asks for this too
+            attempts.append(f"SELECT payload FROM {where} LIMIT 0")
+    for statement in attempts:
+        try:
+            rows(connection, statement)
+        except pymysql.err.MySQLError as error:
+            if exists or error.args[0] not in _ALLOWED:
+                raise
 
 
 _TEXT = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json")

@@ -1,0 +1,84 @@
+"""A watermark table in another schema (MySQL, MariaDB: database) than the tables, with no more rights than the
+documentation names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dblog_core import wiring
+from dblog_core.config import Config
+from dblog_core.interfaces import Problem
+from dblog_core.staging.reader import lines
+from tests.fix_servers import Database
+from tests.integration.test_read_only import capturing, config_of, dumped, rows_of
+
+MARKS, ROWS = "marks", 50
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A database with a table, and the schema that the watermark table is to be in."""
+
+    database: Database
+    schema: str
+    config: Config
+
+    @property
+    def table(self) -> str:
+        return f"{self.database.schema}.a"
+
+    def problems(self) -> list[Problem]:
+        return [problem for problem in wiring.open_source(self.config.source).check() if problem.fatal]
+
+    def grant(self) -> None:
+        """What docs/operations.md says; on PostgreSQL the SQL that `check` prints for an administrator."""
+        if self.database.kind == "postgres":
+            self.database.execute(*(problem.fix for problem in self.problems()))
+            return
+        who = f"'{self.database.account.user}'@'{self.database.server.host}'"
+        self.database.execute(f"GRANT CREATE, SELECT, INSERT, UPDATE ON {self.schema}.{MARKS} TO {who}")
+
+
+@pytest.fixture
+def apart(database: Database, tmp_path: Path) -> Iterator[Apart]:
+    """The pattern matches the watermark table too; the user has no right to write a table in a usual place."""
+    user, postgres = database.account.user, database.kind == "postgres"
+    schema, pattern = ("apart", "*.*") if postgres else (f"{database.name}_apart", f"{database.name}*.*")
+    database.execute(
+        "CREATE TABLE a (id int PRIMARY KEY, v int NOT NULL)",
+        f"INSERT INTO a VALUES {', '.join(f'({n}, 0)' for n in range(ROWS))}",
+    )
+    if postgres:
+        database.execute(
+            f'REVOKE CREATE ON SCHEMA public FROM "{user}"',
+            f'REVOKE CREATE ON DATABASE {database.name} FROM "{user}"',
+            f"DROP PUBLICATION dblog_{database.name}",
+        )
+    else:
+        usual = f"{database.name}.dblog_watermark FROM '{user}'@'{database.server.host}'"
+        database.execute(f"REVOKE CREATE, INSERT, UPDATE, DELETE ON {usual}", f"CREATE DATABASE {schema}")
+    config = config_of(database, tmp_path, read_only=False, tables=[pattern], watermark_table=f"{schema}.{MARKS}")
+    yield Apart(database, schema, config)
+    if not postgres:
+        database.execute(f"DROP DATABASE {schema}")
+
+
+def test_watermarks_are_written_apart_with_the_least_rights_and_are_no_rows_of_the_log(apart: Apart) -> None:
+    assert any(f"{apart.schema}.{MARKS}" in problem.what for problem in apart.problems()), apart.problems()
+    apart.grant()
+    assert apart.problems() == []
+    with capturing(apart.config):
+        assert dumped(apart.config, tables=(apart.table,)).rows == ROWS
+        apart.database.execute("UPDATE a SET v = 1 WHERE id = 7")
+        assert dumped(apart.config, tables=(apart.table,), keys=(7,)).rows == 1
+    assert apart.database.query(f"SELECT worker FROM {apart.schema}.{MARKS}") != []
+    made = "SELECT 1 FROM information_schema.tables WHERE table_name = 'dblog_watermark' AND table_schema = '{}'"
+    assert apart.database.query(made.format(apart.database.schema)) == []
+    assert [str(schema.table) for schema in wiring.open_source(apart.config.source).tables()] == [apart.table]
+    assert {line["table"] for line in lines(wiring.open_staging(apart.config))} == {apart.table}
+    values = {key: row["v"] for key, row in rows_of(apart.config, apart.table).items()}
+    assert values == {key: int(key == 7) for key in range(ROWS)}
