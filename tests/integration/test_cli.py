@@ -8,15 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dblog_core.config import Config
-from dblog_core.wiring import open_source
+from dblog_core.staging.reader import lines as staged_lines
+from dblog_core.wiring import open_source, open_staging
 from tests.contract.test_starts import end_of
 from tests.fix_servers import Database
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.in_turn
 
@@ -175,19 +179,130 @@ def test_dumps_are_requested_placed_and_controlled(dblog: Commands, tables: Data
     lines = [json.loads(line) for line in dblog("log", "--table", name).stdout.splitlines()]
     assert [(x["op"], x["key"]["id"], x["origin"]) for x in lines[-2:]] == [("r", 1, "dump"), ("d", 9999, "dump")]
 
-    slow = dblog.start("dump", "--table", name, "--chunk-size", "10", "--delay", "30")
-    assert slow.stdout is not None
-    dump_id = slow.stdout.readline().strip()
-    assert dblog.json("pause", dump_id)["state"] == "paused"
-    assert dblog.json("set", dump_id, "chunk_size=5", "delay=25")["options"]["chunk_size"] == 5
-    assert dblog.json("resume", dump_id)["state"] != "paused"
-    assert dblog.json("cancel", dump_id)["state"] == "cancelled"
-    assert dblog.end(slow).returncode == 1, "its dump did not come about"
-
     capture.terminate()
     ended = dblog.end(capture)
     assert ended.returncode == 0
     assert json.loads(ended.stdout)["outcome"] == "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Selects:
+    """The SELECTs of a table that a user has sent, as the server has recorded them; PostgreSQL: in `file`."""
+
+    database: Database
+    table: str
+    file: Path
+
+    def count(self) -> int:
+        if self.database.kind == "postgres":
+            return self.file.read_text(errors="replace").count(f'FROM ONLY "public"."{self.table}"')
+        where = f"user_host LIKE '{self.database.account.user}[%' AND command_type = 'Query'"
+        text = f"LOCATE('FROM `{self.database.schema}`.`{self.table}`', CONVERT(argument USING utf8mb4))"
+        return int(self.database.query(f"SELECT COUNT(*) FROM mysql.general_log WHERE {where} AND {text} > 0")[0][0])
+
+    def wait(self) -> bool:
+        """Whether one waits for a lock of the table."""
+        if self.database.kind == "postgres":
+            waiting = f"SELECT 1 FROM pg_locks WHERE relation = '{self.table}'::regclass AND NOT granted"
+            return self.database.query(waiting) != []
+        sessions = self.database.query("SHOW PROCESSLIST")
+        return any(state == "Waiting for table metadata lock" for *_, state, _ in (row[:8] for row in sessions))
+
+    def grow(self, by: int) -> None:
+        """Returns when there are so many more."""
+        before = self.count()
+        wait_until(lambda: self.count() >= before + by, f"{by} SELECTs of {self.table}")
+
+
+@pytest.fixture
+def selects(tables: Database, server_root: Path) -> Iterator[Selects]:
+    """The server records the statements of the user. Of PostgreSQL: those of sessions that begin from now on."""
+    user = tables.account.user
+    begin, end = {
+        "postgres": ([f"ALTER ROLE \"{user}\" SET log_statement = 'all'"], []),
+        **dict.fromkeys(
+            ("mysql", "mariadb"),
+            (
+                ["SET GLOBAL log_output = 'TABLE'", "SET GLOBAL general_log = ON"],
+                ["SET GLOBAL general_log = OFF", "SET GLOBAL log_output = 'FILE'", "TRUNCATE mysql.general_log"],
+            ),
+        ),
+    }[tables.kind]
+    tables.execute(*begin)
+    yield Selects(tables, "a", server_root / "postgres" / "log")
+    tables.execute(*end)
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Rows of table b, each staged before the next is written: the log goes on."""
+
+    database: Database
+    config: Config
+    written: int = 0
+
+    def go(self, count: int) -> None:
+        for _ in range(count):
+            self.written += 1
+            code = f"round {self.written}"
+            self.database.execute(f"INSERT INTO b VALUES ('{code}', 1)")
+            wait_until(lambda code=code: code in self._staged(), f"the log to go on with {code}")
+
+    def _staged(self) -> set[str]:
+        rows = (line for line in staged_lines(open_staging(self.config)) if line["op"] == "c")
+        return {line["key"]["code"] for line in rows if line["table"].endswith(".b")}
+
+
+def test_the_log_goes_on_while_a_select_hangs_and_none_follows_once_a_dump_is_paused_or_cancelled(
+    dblog: Commands, tables: Database, config: Config, selects: Selects
+) -> None:
+    capture = dblog.start("capture")
+    dblog.until(lambda status: status["leader"] and status["offset"] is not None)
+    options = ["--chunk-size", "1", "--workers", "1", "--delay", "0.1"]
+    slow = dblog.start("dump", "--table", f"{tables.schema}.a", *options)
+    assert slow.stdout is not None
+    dump_id = slow.stdout.readline().strip()
+    rounds = Rounds(tables, config)
+    selects.grow(1)
+
+    before = selects.count()
+    while selects.count() < before + 10:
+        rounds.go(1)
+    enough = rounds.written + 2  # rounds in which a dump that goes on sends ten SELECTs
+
+    assert dblog.json("pause", dump_id)["state"] == "paused"
+    before = selects.count()
+    rounds.go(enough)
+    assert selects.count() <= before + 1, "the chunk that was begun ends, and no other one is read"
+
+    assert dblog.json("set", dump_id, "chunk_size=2", "delay=0.2")["options"]["chunk_size"] == 2
+    assert dblog.json("resume", dump_id)["state"] != "paused"
+    selects.grow(3)
+    with locked(tables, "a"):
+        wait_until(selects.wait, "a SELECT to wait for the lock")
+        rounds.go(3)
+        assert selects.wait(), "the chunk is being read all the time"
+    selects.grow(1)
+
+    assert dblog.json("cancel", dump_id)["state"] == "cancelled"
+    before = selects.count()
+    rounds.go(enough)
+    assert selects.count() <= before + 1
+    assert dblog.end(slow).returncode == 1, "its dump did not come about"
+    capture.terminate()
+    assert dblog.end(capture).returncode == 0
+
+
+@contextmanager
+def locked(database: Database, table: str) -> Iterator[None]:
+    """No SELECT of the table begins before this ends; who holds the lock has nothing in the log."""
+    postgres = database.kind == "postgres"
+    begin = ["BEGIN", f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"] if postgres else [f"LOCK TABLES {table} WRITE"]
+    with closing(database.connect()) as connection, connection.cursor() as cursor:
+        for statement in begin:
+            cursor.execute(statement)
+        yield
+        cursor.execute("ROLLBACK" if postgres else "UNLOCK TABLES")
 
 
 @pytest.fixture

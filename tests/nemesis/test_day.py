@@ -2,10 +2,14 @@
 
 What a day would fill is measured in every hour: the leader's memory, the files of staging and of the lake's tables. At
 its end all are as they were in the morning, and the lake is the source.
+
+An errand that ends by itself exits with 0. It may exit with 1 where a fault happened while it ran, or shortly before it
+began; what still runs when the day ends is killed. Then one of each kind runs without faults, and exits with 0.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -13,7 +17,7 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,10 +35,13 @@ from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.replicas import values
 from tests.nemesis.test_kills import LakeReader, merge_to_the_end
 from tests.nemesis.workload import TABLES, Writers, column_of, create_tables
+from tests.waiting import wait_until
 
 HOURS = 24
 SLICES = 4  # of a full-state repair, one every third hour: twice in a day
 ROLES = {"one": ("capture",), "two": ("capture",), "work": ("work",), "merge": ("merge", "--continuous")}
+AFTERMATH = 15.0  # seconds that a fault may be felt: leases run out, somebody takes over, a merge begins again
+NOBODY = "none: nobody led"  # in the place of a fault's name
 ALTERS = 0.0005  # of the first writer's transactions, each a change of shape or a TRUNCATE
 
 
@@ -48,6 +55,55 @@ class Hour:
 
 
 @dataclass(slots=True)
+class Errand:
+    """A command that ends by itself. `began`, `ended`: by the monotonic clock; `ended` is None while it runs."""
+
+    what: str
+    process: subprocess.Popen[bytes]
+    began: float
+    ended: float | None = None
+    killed: bool = False
+
+    def look(self) -> None:
+        if self.ended is None and self.process.poll() is not None:
+            self.ended = time.monotonic()
+
+    def kill(self) -> None:
+        """Ends it where it still runs: its exit code tells nothing then."""
+        self.look()
+        if self.ended is None:
+            self.killed = True
+            kill(self.process)
+            self.look()
+
+    def failure(self, strikes: Iterable[Strike]) -> str | None:
+        """Why its exit code is wrong."""
+        code = self.process.returncode
+        if self.killed or code == 0:
+            return None
+        struck = [strike.name for strike in strikes if strike.concerns(self)]
+        if code == 1 and struck:
+            return None
+        return f"{self.what} exited with {code}, struck by {struck or 'nothing'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A fault, from when to when."""
+
+    name: str
+    began: float
+    ended: float
+
+    def concerns(self, errand: Errand) -> bool:
+        """Whether the errand may have met it: a command looks for a leader, and a lease outlives who held it."""
+        if self.name == NOBODY:
+            return False
+        ended = math.inf if errand.ended is None else errand.ended
+        return self.began <= ended and errand.began <= self.ended + AFTERMATH
+
+
+@dataclass(slots=True)
 class Day:
     """The processes, each started again when it has ended, as a supervisor does."""
 
@@ -55,8 +111,8 @@ class Day:
     config: Config
     database: Database
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
-    errands: list[tuple[str, subprocess.Popen[bytes]]] = field(default_factory=list)
+    strikes: list[Strike] = field(default_factory=list)
+    errands: list[Errand] = field(default_factory=list)
 
     def keep_running(self) -> None:
         for name, arguments in ROLES.items():
@@ -71,25 +127,33 @@ class Day:
 
     def strike(self, draw: random.Random) -> None:
         """One fault, which somebody recovers from by himself."""
-        name = draw.choice(("capture", "paused", "work", "merge", "server"))
+        name, began = draw.choice(("capture", "paused", "work", "merge", "server")), time.monotonic()
         if name == "server":
             self.database.server.kill()
             self.database.server.start()
         elif name in ("work", "merge"):
             kill(self.processes[name])
         elif (leader := self.leader()) is None:
-            name = "none: nobody led"
+            name = NOBODY
         elif name == "capture":
             kill(leader)
         else:
             os.kill(leader.pid, signal.SIGSTOP)
             threading.Event().wait(self.config.state.ttl * 2)
             os.kill(leader.pid, signal.SIGCONT)
-        self.faults.append(name)
+        self.strikes.append(Strike(name, began, time.monotonic()))
 
     def errand(self, *arguments: str) -> None:
         """Something that Airflow would start; an hour later it is over, or still works."""
-        self.errands.append((" ".join(arguments), self.dblog.start(*arguments)))
+        self.errands.append(Errand(" ".join(arguments), self.dblog.start(*arguments), time.monotonic()))
+
+    def look(self) -> None:
+        """Notices which errands have ended."""
+        for errand in self.errands:
+            errand.look()
+
+    def failures(self) -> list[str]:
+        return [failure for errand in self.errands if (failure := errand.failure(self.strikes)) is not None]
 
     def measure(self) -> Hour:
         leader, found = self.leader(), status(self.config)["storage"]
@@ -99,8 +163,13 @@ class Day:
 
     def stop(self) -> None:
         """Errands too: one that repairs holds the lake."""
-        for process in (*self.processes.values(), *(process for _, process in self.errands)):
+        for process in self.processes.values():
             kill(process)
+        self.stop_errands()
+
+    def stop_errands(self) -> None:
+        for errand in self.errands:
+            errand.kill()
 
 
 def flat(name: str, hours: list[Hour], read: Callable[[Hour], int], *, spare: int) -> None:
@@ -151,10 +220,14 @@ def test_a_day_of_everything_leaves_no_trace_but_the_rows(
                         day.strike(draw)
                         struck = 0.0
                     day.keep_running()
+                    day.look()
                     threading.Event().wait(0.5)
                 hours.append(day.measure())
-                print(f"hour {hour}: {day.faults[-1]}; {hours[-1]}; {writers.transactions:,} transactions", flush=True)
+                fault, transactions = day.strikes[-1].name, writers.transactions
+                print(f"hour {hour}: {fault}; {hours[-1]}; {transactions:,} transactions", flush=True)
+            run_last_errands(day)
         assert not writers.faults, writers.faults
+        assert day.failures() == []
         day.stop()
         merge_to_the_end(dblog, config, lambda _: dblog.run("merge", "--once", timeout=600))
         end = oracles.source_rows(database)
@@ -174,4 +247,14 @@ def test_a_day_of_everything_leaves_no_trace_but_the_rows(
     finally:
         day.stop()
         dblog.close()
-    print(f"faults: {day.faults}; errands: {[(what, p.poll()) for what, p in day.errands]}")
+    codes = [(errand.what, "killed" if errand.killed else errand.process.returncode) for errand in day.errands]
+    print(f"faults: {[strike.name for strike in day.strikes]}; errands: {codes}")
+
+
+def run_last_errands(day: Day) -> None:
+    """One of each kind, beside the processes of the day and its writers, and without a fault."""
+    day.stop_errands()
+    day.keep_running()
+    wait_until(lambda: day.leader() is not None, "a leader after the last fault")
+    for arguments in (("dump", "--all"), ("verify", "--all", "--repair"), ("maintain",)):
+        day.dblog.run(*arguments, timeout=900)

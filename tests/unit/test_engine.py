@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
 from dblog_core.events import LogBatch
+from dblog_core.interfaces import Chunk
 from dblog_core.requests import DumpRequest
 from dblog_core.rules import Rules
+from dblog_core.schema import TableSchema
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import Manifest
@@ -26,6 +30,7 @@ from dblog_core.storage.local import LocalStorage
 from dblog_core.watermark import High, Low, Mark
 from dblog_core.window import LogOrder
 from tests.fake_source import ORDERS, Change, FakeDatabase, FakeReader, FakeSource, FakeStream
+from tests.waiting import wait_until
 
 
 class World:
@@ -422,22 +427,62 @@ def test_a_request_that_cannot_be_carried_out_is_refused_by_name(
     assert control.dumps(world.state) == []
 
 
-def test_pause_retune_resume_and_cancel(running: World) -> None:
+def test_a_paused_or_cancelled_dump_reads_nothing_while_the_log_goes_on(
+    running: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each order is given inside a SELECT, whose chunk is the last one."""
     with running.database.lock:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(40)}
-    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=1, delay=30))
-    worker = threading.Thread(
-        target=dump.work, args=(running.config,), kwargs={"stop": threading.Event(), "dump_id": dump_id}
+    first, second = (
+        requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=1, workers=1)) for _ in range(2)
     )
-    worker.start()
-    control.pause(running.state, dump_id)
-    assert control.dump(running.state, dump_id).state == "paused"
-    control.retune(running.state, dump_id, delay=0, chunk_size=20)
-    control.resume(running.state, dump_id)
-    worker.join(timeout=60)
-    assert control.dump(running.state, dump_id).state == "done"
+    limits, read, order = list[int](), FakeReader.read, {3: functools.partial(control.pause, running.state, first)}
+
+    def ordered(reader: FakeReader, schema: TableSchema, **place: Any) -> Chunk:
+        limits.append(place["limit"])
+        if (give := order.pop(len(limits), None)) is not None:
+            give()
+        return read(reader, schema, **place)
+
+    monkeypatch.setattr(FakeReader, "read", ordered)
+    with working(running, first):
+        wait_until(lambda: control.dump(running.state, first).state == "paused", "a pause")
+        stage_each(running, range(100, 104))
+        assert limits == [1, 1, 1]
+        control.retune(running.state, first, chunk_size=20)
+        control.resume(running.state, first)
+    assert control.dump(running.state, first).state == "done"
+    assert limits[3:] and set(limits[3:]) == {20}
     with pytest.raises(RequestError, match="is done"):
-        control.cancel(running.state, dump_id)
+        control.cancel(running.state, first)
+    limits.clear()
+    order[2] = functools.partial(control.cancel, running.state, second)
+    with working(running, second):
+        wait_until(lambda: control.dump(running.state, second).state == "cancelled", "a cancellation")
+        stage_each(running, range(110, 114))
+    assert limits == [1, 1]
+
+
+@contextmanager
+def working(world: World, dump_id: str) -> Iterator[None]:
+    """A worker beside the test, whose end is awaited."""
+    options = {"stop": threading.Event(), "dump_id": dump_id}
+    worker = threading.Thread(target=dump.work, args=(world.config,), kwargs=options)
+    worker.start()
+    try:
+        yield
+        worker.join(timeout=60)
+        assert not worker.is_alive(), "the worker goes on"
+    finally:
+        options["stop"].set()
+        worker.join(timeout=20)
+
+
+def stage_each(world: World, keys: Iterable[int]) -> None:
+    """Changes that are staged one after another, each before the next is made."""
+    for key in keys:
+        world.put(key)
+        wait_until(lambda key=key: key in world.replay(), f"the change of {key} is staged")
 
 
 @pytest.mark.parametrize("rows", [0, 1])

@@ -1,0 +1,200 @@
+"""Columns under a rule on real servers: nothing that a capture, a dump or a merge writes holds what the source has in
+them, and a value has one form wherever it comes from."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from pyspark.sql import SparkSession
+
+from dblog_core.capture import run_capture
+from dblog_core.config import ColumnRules, Config
+from dblog_core.lake import history_location, table_location
+from dblog_core.schema import TableName
+from dblog_core.staging import segment
+from dblog_core.staging.reader import lines
+from dblog_core.wiring import open_lake, open_staging
+from tests.fix_servers import Database
+from tests.integration.test_read_only import capturing, dumped
+
+MARK, NUMBER = "qZx7marked", "77315577315577.25"
+"""What rows hold in columns under a rule: in texts and binary values, and as a number."""
+OPEN = "qZx7open"
+"""What they hold in a column without one, which the search must see everywhere."""
+NEEDLES = (MARK.encode(), MARK.encode().hex().encode(), base64.b64encode(MARK.encode()[:9]), NUMBER[:-3].encode())
+BIG = MARK * 300
+"""A value that PostgreSQL stores apart: the log leaves it out where another column changes."""
+RULES = ColumnRules(exclude=("note", "photo"), mask=("iban", "income"), hash=("email", "token"))
+STAGED = ("id", "open", "iban", "income", "email", "token")
+EMAIL, OTHER, TOKEN = f"{BIG}@mail", f"{MARK}@other", f"{MARK} token"
+HASHES = {text: hashlib.sha256(text.encode()).hexdigest() for text in (EMAIL, OTHER, TOKEN)}
+MANY = 1_000
+"""Rows of a transaction whose part of the log is a file of its own."""
+PLACES = ("/manifests/", "/log/", "/chunks/", "lake/{}/people/", "lake/{}/people__history/", "lines")
+"""Where the search must see the open values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """Tables with columns under rules, and the directory of all that is written of them."""
+
+    database: Database
+    config: Config
+    directory: Path
+
+    @property
+    def tables(self) -> list[TableName]:
+        """PostgreSQL logs whole old rows of a second one, as the others do of each."""
+        names = ("people", "whole") if self.database.kind == "postgres" else ("people",)
+        return [TableName(self.database.schema, name) for name in names]
+
+    def create(self) -> None:
+        postgres = self.database.kind == "postgres"
+        text, binary = ("text", "bytea") if postgres else ("longtext", "longblob")
+        columns = f"open varchar(40), iban varchar(40), income decimal(20,2), email {text}, token {binary}"
+        apart = ", ".join(f"ALTER {name} SET STORAGE EXTERNAL" for name in ("email", "note", "photo"))
+        for table in self.tables:
+            self.database.execute(
+                f"CREATE TABLE {table.name} (id int PRIMARY KEY, {columns}, note {text}, photo {binary})",
+                *([f"ALTER TABLE {table.name} {apart}"] if postgres else []),
+                self._insert(table, *range(1, 5)),
+            )
+        if postgres:
+            self.database.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
+
+    def _insert(self, table: TableName, *keys: int) -> str:
+        values = f"'{MARK}', {NUMBER}, '{EMAIL}', '{TOKEN}', '{BIG}', '{BIG}'"
+        rows = ", ".join(f"({key}, '{OPEN} {key}', {values})" for key in keys)
+        return f"INSERT INTO {table.name} VALUES {rows}"
+
+    def change(self) -> None:
+        """Inserts, updates of columns with a rule and without, deletes, changes of keys."""
+        for table in self.tables:
+            name = table.name
+            self.database.execute(
+                self._insert(table, 11, 12),
+                f"UPDATE {name} SET open = '{OPEN} again' WHERE id IN (1, 11)",
+                f"UPDATE {name} SET iban = '{MARK} new', note = '{MARK} new' WHERE id = 2",
+                f"UPDATE {name} SET id = 13 WHERE id = 3",
+                f"UPDATE {name} SET email = '{OTHER}', income = NULL WHERE id = 12",
+                f"DELETE FROM {name} WHERE id IN (4, 11)",
+            )
+
+    def change_many(self) -> None:
+        for table in self.tables:
+            insert = self._insert(table, *range(1000, 1000 + MANY)).replace(EMAIL, OTHER).replace(BIG, MARK)
+            self.database.execute(insert, f"DELETE FROM {table.name} WHERE id >= 1000")
+
+    def written(self) -> Iterator[tuple[str, bytes]]:
+        """Every file by its name, as it is and unpacked."""
+        for file in sorted(path for path in self.directory.rglob("*") if path.is_file()):
+            name, data = str(file.relative_to(self.directory)), file.read_bytes()
+            yield name, data
+            yield name, unpacked(data)
+        yield "lines", b"\n".join(orjson.dumps(line) for line in self.lines())
+
+    def lines(self) -> list[dict[str, Any]]:
+        return list(lines(open_staging(self.config)))
+
+
+def unpacked(data: bytes) -> bytes:
+    """The values of a Parquet file, or what is packed with zstd anywhere in another one."""
+    if data.startswith(b"PAR1"):
+        return repr(pq.read_table(io.BytesIO(data)).to_pylist()).encode()
+    frames = data.split(zstandard.FRAME_HEADER)[1:]
+    return b"".join(zstandard.ZstdDecompressor().decompressobj().decompress(zstandard.FRAME_HEADER + f) for f in frames)
+
+
+@pytest.fixture
+def ruled(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ruled:
+    monkeypatch.setattr(segment, "INLINE_BYTES", 100_000)  # else the log of so few rows lies in manifests alone
+    directory = tmp_path / "written"
+    directory.mkdir()
+    config = database.config(directory, lake={"path": str(directory / "lake"), "history": True})
+    rules = {f"{database.schema}.{name}": RULES for name in ("people", "whole")}
+    source = config.source.model_copy(update={"columns": rules})
+    return Ruled(database, config.model_copy(update={"source": source}), directory)
+
+
+def test_nothing_that_is_written_holds_a_value_of_a_column_under_a_rule(
+    ruled: Ruled, merge_here: Callable[[Config], None], spark: SparkSession
+) -> None:
+    ruled.create()
+    with capturing(ruled.config):
+        ruled.change()
+        dumped(ruled.config, tables=tuple(map(str, ruled.tables)))
+        dumped(ruled.config, tables=(str(ruled.tables[0]),), keys=(1, 4))
+        ruled.change_many()
+    run_capture(ruled.config, stop=threading.Event(), until_current=True)
+    merge_here(ruled.config)
+    search(ruled)
+    check_lines(ruled.lines())
+    for table in ruled.tables:
+        check_lake(ruled, table, spark)
+
+
+def search(ruled: Ruled) -> None:
+    """No file and no line has a marked value, and the search sees the open ones in every place."""
+    places = [place.format(ruled.database.schema) for place in PLACES]
+    seen = set[str]()
+    for name, data in ruled.written():
+        assert [needle for needle in NEEDLES if needle in data] == [], name
+        if OPEN.encode() in data:
+            seen.update(place for place in places if place in name)
+    assert seen == set(places)
+
+
+def check_lines(lines: list[dict[str, Any]]) -> None:
+    """Lines of all kinds, by the log and by dumps, have the columns that are left, with one form of each value."""
+    rows = [line for line in lines if line["op"] in "cudr"]
+    assert {(line["op"], line["origin"]) for line in rows} == {
+        *(("c", "log"), ("u", "log"), ("d", "log")),
+        *(("r", "dump"), ("d", "dump")),
+    }
+    assert any(line.get("moved_from") for line in rows)
+    images = [(line["origin"], image) for line in rows for image in (line["before"], line["after"]) if image]
+    for _, image in images:
+        check_image(image)
+    for origin in ("log", "dump"):
+        hashes = {image[name] for of, image in images if of == origin for name in ("email", "token") if name in image}
+        assert hashes == set(HASHES.values()), f"of the same values, by {origin}"
+    schemas = [line["schema"] for line in lines if line["op"] == "s"]
+    assert schemas and {tuple(column["name"] for column in schema) for schema in schemas} == {STAGED}
+    assert {name for line in rows for name in line["unchanged"]} <= set(STAGED)
+
+
+def check_image(image: dict[str, Any]) -> None:
+    """A row, or as much of it as the log has."""
+    assert set(image) <= set(STAGED)
+    assert image.get("iban", "*****") == "*****"
+    assert image.get("income") in (None, "0.00", Decimal(0))
+    assert image.get("email", HASHES[EMAIL]) in (HASHES[EMAIL], HASHES[OTHER])
+    assert image.get("token", HASHES[TOKEN]) == HASHES[TOKEN]
+
+
+def check_lake(ruled: Ruled, table: TableName, spark: SparkSession) -> None:
+    lake = open_lake(ruled.config)
+    rows = spark.read.format("delta").load(str(table_location(lake, table)))
+    history = spark.read.format("delta").load(str(history_location(lake, table)))
+    for frame in (rows, history):
+        assert {name for name in frame.columns if not name.startswith("_dblog")} == set(STAGED)
+    by_key = {row["id"]: row.asDict() for row in rows.select(*STAGED).collect()}
+    source = dict(ruled.database.query(f"SELECT id, open FROM {table.name}"))
+    assert {key: row["open"] for key, row in by_key.items()} == source
+    emails = {key: HASHES[OTHER if key == 12 else EMAIL] for key in by_key}
+    assert {key: row["email"] for key, row in by_key.items()} == emails
+    assert [key for key, row in by_key.items() if row["income"] is None] == [12]
+    for row in by_key.values():
+        check_image(row)
