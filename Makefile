@@ -6,14 +6,16 @@ SEEDS ?= 20
 MINUTES ?= 0
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup demo test lint soak bench pictures up down lock
+.PHONY: help setup demo check test times lint soak bench pictures up down lock
 
 help:
 	@echo "make setup   what is missing: .venv, the jars of Delta and Kafka, the test servers"
 	@echo "make demo    the whole path on real servers; DEMO_SOURCE=mysql (default), mariadb or postgres"
-	@echo "make test    linters, types, and every test; EVERY=1: each on every database"
+	@echo "make check   linters, types, unit tests and small worlds, in three minutes and without a server"
+	@echo "make test    linters, types, and the tests on real servers; EVERY=1: each on every database"
+	@echo "make times   where the time of the last make test went"
 	@echo "make up      the local stack: databases, ZooKeeper, Airflow with the DAGs;  make down  stops it, data kept"
-	@echo "make soak    the seeded long runs; SEEDS=20 for each of them, MINUTES=M to stop after that time"
+	@echo "make soak    every test on every database, and the seeded long runs; SEEDS=20 for each of them, MINUTES=M to stop after that time"
 	@echo "make lint    ruff, mypy, import rules; the linters of docker/"
 	@echo "make bench   the benchmarks, beside Debezium and the servers' own tools; QUICK=1 in minutes, FULL=1 in hours"
 	@echo "make pictures   the documentation's pictures of Airflow anew, from the browser tests"
@@ -26,10 +28,19 @@ setup: .venv/.complete
 	@tools/setup
 
 demo: setup
-	@exec $(PYTHON) -m dblog_core.local.demo
+	@exec $(PYTHON) -m dblog_core.local.demo $(if $(QUICK),--quick)
 
+check: .venv/.complete lint
+	@exec $(PYTHON) -m pytest --quiet -n 2 -m "not bench and not soak" --smaller tests/unit tests/protocol
+
+# A run that hangs ends by itself before the limit of a CI: the set-up counts, so the time begins here.
+test: export DBLOG_TESTS_BEGAN := $(shell date +%s)
 test: setup lint
-	@exec $(PYTHON) -m pytest -n 2 --no-loadscope-reorder -m "not bench and not soak" $(if $(EVERY),--every-kind)
+	@exec $(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder --run-minutes=80 \
+	  -m "not bench and not soak" $(if $(EVERY),--every-kind)
+
+times:
+	@$(PYTHON) -m tests.times
 
 lint: .venv/.complete
 	@$(PYTHON) -m ruff check --quiet --output-format concise .
@@ -38,19 +49,25 @@ lint: .venv/.complete
 	@tools/lint-docker
 	@$(PYTHON) -m pytest --quiet --no-summary tests/unit/test_imports.py
 
+# First all that `make test` takes in turn, then the long runs; the second goes on where the first has failed.
 soak: setup
-	@exec $(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds \
+	@code=0; \
+	$(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder -m "not bench and not soak" --every-kind || code=1; \
+	$(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds \
 	  tests/unit/test_retention.py::test_soak_of_the_worlds \
 	  tests/integration/test_verify.py::test_seeded_writes_raise_no_false_alarm \
 	  tests/integration/test_verify_at_size.py tests/contract/test_generated_values.py tests/contract/test_forms.py \
 	  tests/integration/test_schema_matrix.py tests/spark/test_schema_matrix.py \
-	  tests/airflow/test_faults.py tests/spark/test_merge_faults.py tests/spark/test_histories.py tests/spark/test_policies.py --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES)
+	  tests/airflow/test_faults.py tests/spark/test_merge_faults.py tests/spark/test_histories.py tests/spark/test_policies.py \
+	  --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES) || code=1; \
+	exit $$code
 
 bench: setup .venv-bench/.complete
 	@exec $(PYTHON) -m pytest tests/benchmarks -p no:randomly --capture=no --bench=$(if $(FULL),full,$(if $(QUICK),quick,usual))
 
 pictures: setup
-	@exec $(PYTHON) -m pytest tests/airflow/test_page.py --pictures docs/images
+	@exec $(PYTHON) -m pytest tests/airflow/test_page.py tests/airflow/test_dump_page.py tests/airflow/test_backfills.py \
+	  --pictures docs/images
 
 .venv-bench/.complete: tests/benchmarks/requirements.txt
 	@tools/setup-bench

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 import secrets
 import sys
 import threading
@@ -31,9 +33,16 @@ _BEGAN = pytest.StashKey[float]()
 _STATUS = pytest.StashKey[int]()
 _LEFT_OVER = pytest.StashKey[list[str]]()
 
-_ORDER = ("spark", "integration", "airflow")
-"""Directories that two processes take first, file by file: the long files, then Airflow, which takes a quarter of a
-core from its first test on, beside what is left."""
+_ORDER = ("spark", "airflow", "integration", "nemesis", "contract", "benchmarks", "simulation", "protocol", "unit")
+"""Directories in the order in which the processes take them, file by file: the short files are last, so that all end
+at about the same time."""
+
+_ROOT = Path(__file__).parents[1]
+_SPARK, _AIRFLOW = "gw0", "gw1"
+"""The process that has the tests on Spark, so that one session serves them all, and the one that has Airflow's. Both
+take others when they have no more of these; the others wait for servers more than they compute."""
+
+_ASKS_FOR_SPARK = re.compile(r"\b(spark: SparkSession|(merge|merged|verify)_here: |read_lake: )")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--soak-minutes", type=float, default=0, help="start no seeded run after that time; 0: no limit")
     group.addoption("--day-minutes", type=float, default=30, help="how long the day of everything takes")
     parser.addoption("--every-kind", action="store_true", help="every database for tests that take one of them in turn")
+    parser.addoption("--smaller", action="store_true", help="a fifth of what a run takes of a large number")
     parser.addoption("--pictures", type=Path, default=None, help="where pictures of Airflow's pages are kept")
     parser.addoption("--bench", choices=["quick", "usual", "full"], default="usual", help="how much benchmarks measure")
 
@@ -78,11 +88,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 
 class _Files(LoadFileScheduling):  # type: ignore[misc]  # xdist tells no types
-    """A file at a time for each process; the files on Airflow are one, since they share it."""
+    """A file at a time for each process; the files on Airflow are one, since they share it, but the faults have another
+    Airflow of their own."""
 
     def _split_scope(self, nodeid: str) -> str:
         directory, _, _ = nodeid.partition("/test_")
-        return directory if directory == "tests/airflow" else str(super()._split_scope(nodeid))
+        shares = directory == "tests/airflow" and "/test_faults.py" not in nodeid
+        return directory if shares else str(super()._split_scope(nodeid))
+
+    def _assign_work_unit(self, node: Any) -> None:
+        scope = min(self.workqueue, key=lambda scope: _distance(scope, node.gateway.id))  # the first of the nearest
+        self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+
+def _distance(scope: str, process: str) -> int:
+    """How far a file is from what a process is for."""
+    owner = _AIRFLOW if scope == "tests/airflow" else _SPARK if _is_on_spark(scope) else None
+    if owner is None:
+        return 1
+    return 0 if owner == process else 2
+
+
+@functools.cache
+def _is_on_spark(file: str) -> bool:
+    return file.startswith("tests/spark/") or bool(_ASKS_FOR_SPARK.search((_ROOT / file).read_text()))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -24,6 +24,7 @@ def of_a_day(pytestconfig: pytest.Config) -> OfADay:
     def pick(all_of_them: Sequence[Item], count: int) -> list[Item]:
         if option.every_kind or option.soak_seeds > 1:
             return list(all_of_them)
+        count = -(-count // 5) if option.smaller else count
         places = random.Random(option.soak_first).sample(range(len(all_of_them)), count)
         return [all_of_them[place] for place in sorted(places)]
 

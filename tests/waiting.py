@@ -9,10 +9,12 @@ from typing import TypeVar
 
 Result = TypeVar("Result")
 
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 240.0
 """Only a failure waits for so long. A test of seconds takes a minute where five other processes are at work."""
 
-_POLL_SECONDS = 0.05
+_SHORTEST_SECONDS = 0.05
+_LONGEST_SECONDS = 0.5
+"""Between two looks: longer ones the longer it takes, since a look may cost a request or a process."""
 
 
 def wait_until(
@@ -23,11 +25,12 @@ def wait_until(
     describe: Callable[[], object] | None = None,
 ) -> Result:
     """The first true result of `look`. Raises AssertionError with the last one, or with what `describe` returns."""
-    deadline = time.monotonic() + timeout
+    began = time.monotonic()
     pause = threading.Event()
     while not (result := look()):
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout:
             seen = result if describe is None else describe()
             raise AssertionError(f"{what}: not within {timeout:g} s; last seen: {seen}")
-        pause.wait(_POLL_SECONDS)
+        pause.wait(min(max(waited / 10, _SHORTEST_SECONDS), _LONGEST_SECONDS))
     return result

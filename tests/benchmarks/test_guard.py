@@ -24,6 +24,7 @@ SHARE = {"mysql": 0.5, "mariadb": 0.5, "postgres": 1.0}
 
 
 @pytest.mark.guard
+@pytest.mark.in_turn
 @pytest.mark.timeout(300)
 def test_rows_of_log_and_dump_cost_less_than_those_of_a_driver(
     database: Database, tmp_path: Path, record_property: Callable[[str, object], None]

@@ -15,10 +15,10 @@ from tests.protocol.scenarios import scenarios
 
 PROCESSES = 2
 A_DAY = 30  # of 198 worlds
+MISTAKES_A_DAY = 12  # of 47, whose worlds are explored to the end without the mistake too
 FEWEST = 20  # states; the smallest world has 21
 
 
-@pytest.mark.timeout(900)
 def test_no_interleaving_breaks_the_protocol(record_property: Callable[[str, object], None], of_a_day: OfADay) -> None:
     worlds = of_a_day(scenarios(), A_DAY)
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
@@ -33,8 +33,9 @@ def _largest(found: list[Found]) -> str:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mistake_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert search(mutant.scenario).violation is None
+def test_a_mistake_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPatch, of_a_day: OfADay) -> None:
+    if mutant in of_a_day(MUTANTS, MISTAKES_A_DAY):
+        assert search(mutant.scenario).violation is None
     mutant.patch(monkeypatch)
     found = search(mutant.scenario, mutant.rules)
     assert found.violation is not None
