@@ -20,7 +20,7 @@ from tests.contract.relayed import KINDS, World
 from tests.contract.targets import KafkaOne, TableOne
 from tests.fix_servers import Database
 
-pytestmark = [pytest.mark.usefixtures("no_thread_is_left"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.usefixtures("no_thread_is_left")]
 
 SECRET = "hunter2secret"
 SQL = ["postgres", "mysql", "mariadb"]

@@ -25,7 +25,6 @@ from tests.unit.staged import MICROSECONDS, log_rows, table
 
 pytestmark = [
     pytest.mark.usefixtures("no_thread_is_left"),
-    pytest.mark.timeout(600),
 ]  # the first one fetches a registry
 
 SECRET = "hunter2secret"

@@ -30,6 +30,7 @@ from dblog_core.values import to_json
 from dblog_core.window_reader import WindowReader
 from tests.fix_servers import Database
 from tests.integration.schema_changes import changes
+from tests.waiting import wait_until
 
 DEADLINE = 120.0
 ROWS = 8  # of a table at first; the workload makes some more
@@ -50,13 +51,6 @@ class Moment(Enum):
     """the dump"""
     DOWN = "down"
     """while no capture runs, and the dump has begun"""
-
-
-def until(condition: Callable[[], Any], what: str) -> None:
-    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came about: {what}"
-        pause.wait(0.05)
 
 
 class At:
@@ -254,7 +248,7 @@ class Matrix:
             head = staging.head()
             return head is not None and not head.partial and source.reached(head.position, target)
 
-        until(reached, "the log is staged")
+        wait_until(reached, "the log is staged")
 
     def dump(self, *tables: str, by: str = control.USER) -> str:
         """Requests a dump."""
@@ -273,7 +267,7 @@ class Matrix:
             with closing(wiring.open_state(self.config)) as state:
                 return all(d.state in OVER for d in control.dumps(state))
 
-        until(over, "all dumps are over")
+        wait_until(over, "all dumps are over")
 
     # The run --------------------------------------------------------------------------------------------------------
 

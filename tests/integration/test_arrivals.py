@@ -61,7 +61,6 @@ def known_since(found: list[Line], since: int) -> dict[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("moved", [1, 150])
 @pytest.mark.parametrize("ranges", [1, 3])
-@pytest.mark.timeout(120)
 def test_a_dump_brings_rows_that_left_what_it_was_still_to_read(
     database: Database, tmp_path: Path, ranges: int, moved: int
 ) -> None:

@@ -150,7 +150,6 @@ def check_equal(database: Database, rows: dict[str, np.ndarray[Any, Any]]) -> No
     assert [(a, b) for a, b in zip(ours, theirs, strict=True) if a != b] == []
 
 
-@pytest.mark.timeout(280)
 @pytest.mark.in_turn
 @pytest.mark.parametrize("source_kind", ["mysql", "postgres"], indirect=True)
 def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(database: Database, tmp_path: Path) -> None:

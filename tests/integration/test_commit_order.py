@@ -20,8 +20,8 @@ from dblog_core.sources.mysql import chunks
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_cli import Commands, write
-from tests.integration.test_visibility import wait_until
 from tests.nemesis.oracles import binlog_images
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.in_turn
 
@@ -57,7 +57,6 @@ def dblog(config: Config, tmp_path: Path) -> Iterator[Commands]:
     commands.kill()
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
 def test_it_is_refused_by_check_and_capture_and_by_a_dump_that_runs_while_it_is_switched(
     database: Database, dblog: Commands, order_commits: Callable[[str], None]
@@ -159,7 +158,6 @@ def stale(config: Config) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_no_row_goes_back_where_commits_become_visible_in_the_logs_order(database: Database, config: Config) -> None:
     dumped_under_load(database, config)
@@ -203,14 +201,12 @@ def behind(database: Database, config: Config, seconds: float = 8) -> tuple[int,
     return len(stale), len(seen)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_a_select_after_its_low_watermark_sees_all_that_was_logged_before(database: Database, config: Config) -> None:
     stale, count = behind(database, config)
     assert (stale, count > 50) == (0, True)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("source_kind", ["mysql"], indirect=True)
 def test_without_the_setting_it_does_not(
     database: Database, config: Config, order_commits: Callable[[str], None], monkeypatch: pytest.MonkeyPatch

@@ -45,7 +45,6 @@ def drop_log(database: Database) -> None:
         database.execute(f"PURGE BINARY LOGS TO '{newest}'")
 
 
-@pytest.mark.timeout(120)
 def test_a_lost_log_stops_the_capture_and_a_fresh_start_mends_it(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))")
     config = database.config(tmp_path)
@@ -64,7 +63,6 @@ def test_a_lost_log_stops_the_capture_and_a_fresh_start_mends_it(database: Datab
 
 
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
-@pytest.mark.timeout(120)
 def test_rows_of_a_dropped_partition_go_with_a_dump_that_is_requested_by_itself(
     database: Database, tmp_path: Path
 ) -> None:
@@ -80,7 +78,6 @@ def test_rows_of_a_dropped_partition_go_with_a_dump_that_is_requested_by_itself(
 
 
 @pytest.mark.parametrize("keep_state", [False, True], ids=["all-anew", "staging-anew"])
-@pytest.mark.timeout(120)
 def test_a_log_that_tells_of_dumps_into_an_older_staging_is_read_into_a_new_one(
     database: Database, tmp_path: Path, keep_state: bool
 ) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +24,9 @@ from dblog_core.requests import DumpRequest
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database, drop, new
 from tests.nemesis.processes import Dblog, kill
+from tests.waiting import wait_until
 
 SOURCES, LIVE = 50, 6
-DEADLINE = 120.0
-
-pytestmark = pytest.mark.timeout(300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +79,6 @@ def fifty(databases: list[Database], zookeeper_url: str, tmp_path: Path) -> list
         state, lake = {"url": zookeeper_url, "ttl": 4}, {"path": str(tmp_path / "lake" / name)}
         made.append(Source(database.config(tmp_path, source=source, state=state, lake=lake), database))
     return made
-
-
-def until(look: Callable[[], Any], what: str) -> None:
-    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
-    while not look():
-        assert time.monotonic() < deadline, what
-        pause.wait(0.2)
 
 
 def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(fifty: list[Source]) -> None:
@@ -149,18 +138,18 @@ def test_what_happens_to_one_capture_leaves_the_others_alone_and_metrics_tell_th
 ) -> None:
     running = {name: dblog.start("capture") for name, (_, dblog) in live.items()}
     sources = [source for source, _ in live.values()]
-    until(lambda: all(s.epoch() == 1 and wiring.open_staging(s.config).head() for s in sources), "all lead")
+    wait_until(lambda: all(s.epoch() == 1 and wiring.open_staging(s.config).head() for s in sources), "all lead")
     for source in sources:
         source.write(1, 2)
-    until(lambda: all(len(s.staged()) == 2 for s in sources), "all stage their rows")
+    wait_until(lambda: all(len(s.staged()) == 2 for s in sources), "all stage their rows")
     killed, stopped, *others = sources
     kill(running[killed.name])
     running[stopped.name].send_signal(signal.SIGTERM)
     assert running[stopped.name].wait(60) == 0
     for source in sources:
         source.write(3)
-    until(lambda: all(len(s.staged()) == 3 for s in others), "the others go on")
-    until(lambda: killed.epoch() is None and stopped.epoch() is None, "the two lead no more")
+    wait_until(lambda: all(len(s.staged()) == 3 for s in others), "the others go on")
+    wait_until(lambda: killed.epoch() is None and stopped.epoch() is None, "the two lead no more")
     assert [len(s.staged()) for s in (killed, stopped)] == [2, 2]
     figures = {
         (sample.name, sample.labels["source"]): sample.value
@@ -174,7 +163,7 @@ def test_what_happens_to_one_capture_leaves_the_others_alone_and_metrics_tell_th
         assert head is not None and figures["dblog_staged_offset", source.name] == head.last_offset
     for source in (killed, stopped):
         live[source.name][1].start("capture")
-    until(lambda: all(len(s.staged()) == 3 for s in sources), "the two go on where they ended")
+    wait_until(lambda: all(len(s.staged()) == 3 for s in sources), "the two go on where they ended")
     assert {s.name: s.epoch() for s in sources} == {s.name: 1 if s in others else 2 for s in sources}
     for source in sources:
         assert source.staged() == [{"id": key, "source": source.name} for key in (1, 2, 3)]

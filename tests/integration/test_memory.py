@@ -6,7 +6,6 @@ import threading
 from pathlib import Path
 
 import psutil
-import pytest
 
 from dblog_core import wiring
 from tests.fix_servers import Database
@@ -28,7 +27,6 @@ def large_transaction(database: Database) -> None:
     database.execute(f"INSERT INTO large {rows}")
 
 
-@pytest.mark.timeout(300)
 def test_one_transaction_of_300000_rows_passes_in_bounded_memory(database: Database, tmp_path: Path) -> None:
     text = "text" if database.kind == "postgres" else "varchar(200)"
     database.execute(f"CREATE TABLE large (id bigint PRIMARY KEY, name {text}, filler {text}, amount decimal(14,4))")

@@ -16,8 +16,6 @@ from dblog_core.requests import DumpRequest, submit
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 
-pytestmark = pytest.mark.timeout(180)
-
 NewDatabase = Callable[[MysqlServer], Database]
 
 

@@ -30,7 +30,6 @@ from tests.integration.test_mysql_source import batches, changes, execute
 
 pytestmark = [
     pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True),
-    pytest.mark.timeout(180),
     pytest.mark.in_turn,
 ]
 TOLD = "the plain text of a row"

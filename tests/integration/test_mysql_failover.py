@@ -23,7 +23,6 @@ from tests.integration.test_mysql_source import batches, changes, execute
 
 pytestmark = [
     pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True),
-    pytest.mark.timeout(120),
 ]
 SERVERS = {"mysql": MysqlServer, "mariadb": MariadbServer}
 SEMI_SYNCHRONOUS = {

@@ -16,7 +16,7 @@ from dblog_core.requests import DumpRequest, submit
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.in_turn]
+pytestmark = [pytest.mark.in_turn]
 both = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 
 

@@ -421,14 +421,12 @@ def unseen(database: Database, source: MysqlSource, ids: Ids, chunk_count: int) 
     return missed
 
 
-@pytest.mark.timeout(120)
 def test_a_chunk_sees_every_xa_commit_that_is_logged_before_its_low_watermark(
     database: Database, source: MysqlSource, ids: Ids
 ) -> None:
     assert unseen(database, source, ids, 400) == 0
 
 
-@pytest.mark.timeout(120)
 def test_mariadb_commits_xa_transactions_out_of_order(
     database: Database, source: MysqlSource, ids: Ids, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,7 +449,6 @@ def lines_of(config: Config) -> list[tuple[str, str, int, int | None]]:
     return found
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("first", [False, True], ids=["while it runs", "before it first starts"])
 def test_a_dump_between_the_phases(database: Database, tmp_path: Path, first: bool, ids: Ids) -> None:
     """Prepared before the low watermark and committed after the high one: first the old row, at last the new one."""

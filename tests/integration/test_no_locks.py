@@ -6,9 +6,7 @@ writing), and what writing its own row in the watermark table takes.
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.server import DatabaseServer
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.in_turn
 
@@ -135,7 +134,6 @@ def lock_commands(database: Database) -> dict[str, int]:
     return dict(database.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})"))
 
 
-@pytest.mark.timeout(180)
 def test_a_dump_holds_nothing_but_the_shared_lock_of_a_running_select(
     database: Database, config: Config, dblog: Dblog
 ) -> None:
@@ -171,7 +169,6 @@ def test_the_views_show_locks_where_there_are_any(database: Database, config: Co
             assert locks.forbidden or lock_commands(database) != before, (statement, locks.seen)
 
 
-@pytest.mark.timeout(180)
 def test_writers_and_an_alter_go_on_between_the_chunks(database: Database, config: Config, dblog: Dblog) -> None:
     """Each would fail within two seconds where anything of the dump outlived its SELECT."""
     dblog.run("capture", "--until-current")
@@ -195,10 +192,3 @@ def test_writers_and_an_alter_go_on_between_the_chunks(database: Database, confi
 
 def chunks(config: Config) -> int:
     return sum(len(manifest.chunks) for manifest in wiring.open_staging(config).manifests())
-
-
-def wait_until(condition: Callable[[], Any], what: str) -> None:
-    end, pause = time.monotonic() + 60, threading.Event()
-    while not condition():
-        assert time.monotonic() < end, f"not within 60 s: {what}"
-        pause.wait(0.05)

@@ -23,7 +23,7 @@ from dblog_core.staging.reader import lines as log_lines
 from tests.fix_servers import Database, new, newest_programs, standby_of
 from tests.integration.test_postgres_source import lines, read_to
 from tests.integration.test_read_only import capturing
-from tests.integration.test_visibility import wait_until
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -71,7 +71,6 @@ def at(config: SourceConfig, server: PostgresServer) -> PostgresSource:
     return PostgresSource(config.model_copy(update={"port": server.port}))
 
 
-@pytest.mark.timeout(120)
 def test_a_promoted_standby_goes_on_if_it_has_all_that_we_have_read_and_is_refused_otherwise(
     first: PostgresServer, second: PostgresServer, tmp_path: Path
 ) -> None:
@@ -128,7 +127,6 @@ def synchronized(server_root: Path) -> Iterator[tuple[PostgresServer, PostgresSe
 
 
 @pytest.mark.in_turn
-@pytest.mark.timeout(180)
 def test_a_capture_goes_on_from_the_slot_that_the_promoted_standby_has_kept(
     synchronized: tuple[PostgresServer, PostgresServer], tmp_path: Path
 ) -> None:
@@ -145,7 +143,7 @@ def test_a_capture_goes_on_from_the_slot_that_the_promoted_standby_has_kept(
         try:
             wait_until(lambda: len(committed) > 50, "50 transactions")
             kept = f"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '{slot}'"
-            wait_until(lambda: _rows(standby, kept) == [(True,)], "the standby keeps the slot", 90)
+            wait_until(lambda: _rows(standby, kept) == [(True,)], "the standby keeps the slot")
             with pytest.raises(SourceUnavailable, match="cannot be read before this standby is promoted"):
                 at(config.source, standby).prepare()
             known = len(committed)

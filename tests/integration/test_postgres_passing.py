@@ -58,7 +58,6 @@ def test_logical_messages_are_passed_over_and_move_the_position(lab: Database, t
 
 @PLUGINS
 @pytest.mark.in_turn("plugin")
-@pytest.mark.timeout(120)
 def test_an_idle_database_beside_a_busy_one_keeps_no_log(
     lab: Database, tmp_path: Path, plugin: str, new_database: Callable[..., Database], postgres: PostgresServer
 ) -> None:

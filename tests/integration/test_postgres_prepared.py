@@ -71,7 +71,6 @@ def ids(batches: list[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("memory", ["64kB", "64MB"], ids=["streamed", "kept"])
-@pytest.mark.timeout(120)
 def test_prepared_rows_stand_where_they_are_committed_whatever_restarts_between(
     lab: Database, source: PostgresSource, memory: str
 ) -> None:

@@ -20,10 +20,10 @@ from dblog_core.schema import TableName
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
-from tests.integration.test_visibility import wait_until
 from tests.read_only import forget, reader_of
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.in_turn]
 
 ROWS, CHUNK = 1000, 10
 SECONDS = 30.0  # for a hundred chunks of an idle server: an event a chunk that somebody waited for would take minutes
@@ -90,7 +90,7 @@ def dumped(config: Config, **wanted: Any) -> control.DumpStatus:
     stop = threading.Event()
     dump.work(config, stop=stop, dump_id=dump_id)
     with closing(wiring.open_state(config)) as state:
-        wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done", 60)
+        wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done")
         return control.dump(state, dump_id)
 
 
@@ -188,9 +188,9 @@ def test_a_restarted_capture_voids_the_windows_of_the_one_before_and_the_dump_go
         with closing(wiring.open_state(config)) as state:
             for placed in (5, 30, 60):
                 with capturing(config):
-                    wait_until(lambda n=placed: control.dump(state, dump_id).chunks >= n, f"{placed} chunks", 60)
+                    wait_until(lambda n=placed: control.dump(state, dump_id).chunks >= n, f"{placed} chunks")
             with capturing(config):
-                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done", 60)
+                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done")
                 reader.execute("UPDATE quiet SET v = 100 WHERE id = 3")
                 wait_until(
                     lambda: rows_of(config, f"{reader.schema}.quiet")[3]["v"] == 100, "the log goes on after it", 30
@@ -260,7 +260,7 @@ def test_a_select_waits_for_commits_that_are_logged_and_hidden(reader: Database,
         dumped(config, tables=(table,), keys=(4,))  # all is warm by now
         writer = threading.Thread(target=reader.execute, args=("UPDATE quiet SET v = 500 WHERE id = 3",))
         writer.start()
-        wait_until(lambda: rows_of(config, table).get(3, {}).get("v") == 500, "the change is staged", 30)
+        wait_until(lambda: rows_of(config, table).get(3, {}).get("v") == 500, "the change is staged")
         assert reader.query(seen) == [(3,)], "the change is hidden"
         assert dumped(config, tables=(table,), keys=(3,)).rows == 1
         writer.join(timeout=30)

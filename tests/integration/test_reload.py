@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,16 +19,7 @@ from dblog_core.local.postgres import PostgresServer
 from dblog_core.reload import ConfigFile
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
-
-DEADLINE = 120.0
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it never came about"
-        pause.wait(0.1)
-    return found
+from tests.waiting import wait_until
 
 
 class Watched:
@@ -139,22 +129,28 @@ def tables(database: Database) -> Database:
 def test_every_row_is_right_of_a_table_that_comes_goes_and_comes_back(tables: Database, tmp_path: Path) -> None:
     watched = Watched(tables, tmp_path)
     with watched.capturing():
-        until(lambda: watched.in_force("a"))
+        wait_until(lambda: watched.in_force("a"), "the capture uses the first file")
         with workload(tables):
-            until(lambda: len(watched.lines("a")) > 20)
+            wait_until(lambda: len(watched.lines("a")) > 20, "more than 20 lines of a are staged")
             leader = watched.leader()
             watched.write("a", "b*")
-            until(lambda: watched.dumped(1) and any(x["op"] == "u" for x in watched.lines("b")))
+            wait_until(
+                lambda: watched.dumped(1) and any(x["op"] == "u" for x in watched.lines("b")),
+                "the dump of b is done, and b is written",
+            )
             watched.write("a")
-            until(lambda: watched.in_force("a"))
+            wait_until(lambda: watched.in_force("a"), "the capture uses the file without b")
             ended, count = len(watched.lines("b")), len(watched.lines("a"))
-            until(lambda: len(watched.lines("a")) > count + 20)
+            wait_until(lambda: len(watched.lines("a")) > count + 20, "20 more lines of a are staged")
             assert len(watched.lines("b")) == ended, "its log goes on"
             watched.write("a", "b")
-            until(lambda: watched.dumped(2))
+            wait_until(lambda: watched.dumped(2), "the second dump of b is done")
         for name in ("a", "b"):
             tables.execute(f"INSERT INTO {name} VALUES (0, 'last')")
-            until(lambda name=name: [x for x in watched.lines(name) if x["key"] == {"id": 0}])  # type: ignore[misc]
+            wait_until(
+                lambda name=name: [x for x in watched.lines(name) if x["key"] == {"id": 0}],
+                "the last row of the table is staged",
+            )  # type: ignore[misc]
         assert watched.leader() == leader, "the lease was given up"
     assert watched.replayed("b") == watched.held("b")
     changed = dict(watched.replayed("a"))
@@ -186,16 +182,19 @@ def test_a_publication_that_may_not_be_changed_is_waited_for(
     )
     watched = Watched(database, tmp_path)
     with watched.capturing():
-        until(lambda: watched.in_force("a"))
+        wait_until(lambda: watched.in_force("a"), "the capture uses the first file")
         watched.write("a", "b")
-        (told,) = until(lambda: [r.getMessage() for r in caplog.records if "not in force" in r.getMessage()])
+        (told,) = wait_until(
+            lambda: [r.getMessage() for r in caplog.records if "not in force" in r.getMessage()],
+            "the refused file is logged",
+        )
         statement = told[told.index("ALTER PUBLICATION") :].splitlines()[0]
         database.execute("INSERT INTO a VALUES (1, 'goes on')")
-        until(lambda: watched.lines("a"))
+        wait_until(lambda: watched.lines("a"), "a is captured")
         database.execute(statement)
-        until(lambda: watched.dumped(1))
+        wait_until(lambda: watched.dumped(1), "the dump of b is done")
         database.execute("INSERT INTO b VALUES (2, 'live')")
-        until(lambda: watched.replayed("b") == [(1, "old"), (2, "live")])
+        wait_until(lambda: watched.replayed("b") == [(1, "old"), (2, "live")], "b is the source")
 
 
 def test_a_table_that_is_made_under_a_pattern_is_captured_and_its_first_rows_are_dumped(
@@ -211,15 +210,15 @@ def test_a_table_that_is_made_under_a_pattern_is_captured_and_its_first_rows_are
     watched = Watched(database, tmp_path)
     watched.write("*")
     with watched.capturing():
-        until(lambda: watched.in_force("*"))
+        wait_until(lambda: watched.in_force("*"), "the capture uses the pattern")
         leader = watched.leader()
         database.execute(
             "CREATE TABLE b (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))", "INSERT INTO b VALUES (1, 'unseen')"
         )
-        until(lambda: watched.dumped(1))
+        wait_until(lambda: watched.dumped(1), "the dump of b is done")
         database.execute("INSERT INTO b VALUES (2, 'live')")
-        until(lambda: watched.replayed("b") == [(1, "unseen"), (2, "live")])
+        wait_until(lambda: watched.replayed("b") == [(1, "unseen"), (2, "live")], "b is the source")
         assert watched.leader() == leader
     database.execute("CREATE TABLE c (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))", "INSERT INTO c VALUES (1, 'x')")
     with watched.capturing():
-        until(lambda: watched.replayed("c") == [(1, "x")])
+        wait_until(lambda: watched.replayed("c") == [(1, "x")], "c is the source")

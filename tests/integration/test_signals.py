@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,9 @@ from dblog_core.state.sqlite import SqliteState
 from dblog_core.wiring import open_source, open_staging, open_state
 from tests.fix_servers import Database
 from tests.integration.test_cli import Commands
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.in_turn
-DEADLINE = 60.0  # seconds: for a machine that does much else at the same time
 TOKEN = "a-token-of-the-test"
 
 
@@ -81,14 +80,6 @@ def capturing(config: Config) -> Iterator[None]:
         thread.join()
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + DEADLINE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
-
-
 def dumps(config: Config) -> list[control.DumpStatus]:
     state = open_state(config)
     try:
@@ -120,7 +111,7 @@ def test_all_channels_give_the_same_request(lab: Database, tmp_path: Path, plugi
     run_capture(config, stop=threading.Event(), until_current=True)
     with capturing(config):
         lab.execute(row(lab, "by table", "execute-snapshot", data))
-        until(lambda: over(config, "by table"), "the row was not seen")
+        wait_until(lambda: over(config, "by table"), "the row was not seen")
         lines = [{"id": "by file", "type": "execute-snapshot", "data": data}]
         (tmp_path / "requests.jsonl").write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in lines))
         by_http(config, {"id": "by http", "type": "execute-snapshot", "data": data})
@@ -129,10 +120,12 @@ def test_all_channels_give_the_same_request(lab: Database, tmp_path: Path, plugi
         producer.produce(topic, orjson.dumps(signal), config.source.name)
         assert producer.flush(30) == 0
         others = ("by file", "by http", "by topic")
-        until(lambda: all(over(config, one) for one in others), "a signal was not carried out")
+        wait_until(lambda: all(over(config, one) for one in others), "a signal was not carried out")
         given = ("note", "=", "note 1"), ("price", ">=", "10.50"), ("id", ">=", 5), ("id", "<=", 100)
         requests.submit(config, DumpRequest((table,), filters=given), requested_by=control.SIGNAL)
-        done = until(lambda: [d for d in dumps(config) if d.state == "done"][4:] and dumps(config), "not all are done")
+        done = wait_until(
+            lambda: [d for d in dumps(config) if d.state == "done"][4:] and dumps(config), "not all are done"
+        )
     assert sorted(str(d.signal) for d in done) == ["None", "by file", "by http", "by table", "by topic"]
     asked = [[(t.table, t.filters, t.parts, t.heals, t.key_from, t.key_to) for t in d.tasks] for d in done]
     assert asked[0][0][1] and all(one == asked[0] for one in asked)
@@ -224,10 +217,10 @@ def test_a_capture_that_is_killed_neither_misses_a_row_nor_repeats_it(
         child.wait()
         child.stdout.close()
     with capturing(config):
-        until(lambda: over(config, "one"), "the signal is missed")
+        wait_until(lambda: over(config, "one"), "the signal is missed")
         lab.execute(row(lab, "two", "execute-snapshot", {"data-collections": [f"{lab.schema}.b"]}))
-        until(lambda: over(config, "two"), "the next signal is missed")
-        found = until(lambda: [d for d in dumps(config) if d.state == "done"][1:] and dumps(config), "not done")
+        wait_until(lambda: over(config, "two"), "the next signal is missed")
+        found = wait_until(lambda: [d for d in dumps(config) if d.state == "done"][1:] and dumps(config), "not done")
     assert [(d.signal, d.rows) for d in found] == [("one", 200), ("two", 2)]
 
 
@@ -285,12 +278,12 @@ to = "log"
         headers = {"Authorization": f"Bearer {TOKEN}"}
         with urlopen(Request(where, orjson.dumps(body), headers), timeout=30) as answer:
             assert answer.status == 202
-        (dump,) = until(lambda: [d for d in run.json("dumps") if d["state"] == "done"], "not done")
+        (dump,) = wait_until(lambda: [d for d in run.json("dumps") if d["state"] == "done"], "not done")
         (listed,) = run.json("signals")
         assert (dump["signal"], dump["id"]) == ("one", listed["dump"])
         assert (listed["state"], listed["channel"]) == ("done", "http")
         assert dump["id"] in run("signals").stdout
-        until(lambda: told_of(tmp_path, lab, dump["id"]), "its end is not told")
+        wait_until(lambda: told_of(tmp_path, lab, dump["id"]), "its end is not told")
         for process in (capture, serving):
             process.terminate()
         told = run.end(capture)

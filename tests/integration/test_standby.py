@@ -26,10 +26,10 @@ from dblog_core.verify import reading
 from tests.fix_servers import Database, drop, new, newest_programs, standby_of
 from tests.integration.test_read_only import CHUNK, ROWS, SECONDS, capturing, config_of, dumped, rows_of
 from tests.integration.test_verify import Plainly
-from tests.integration.test_visibility import wait_until
 from tests.read_only import forget, reader_of
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.in_turn]
 
 QUIET = "public.quiet"
 
@@ -194,7 +194,7 @@ def test_a_standby_under_the_writes_of_its_primary_is_dumped_and_verified_as_it_
             assert found.equal, found.to_json()
             assert lake.asked
         caught_up(primary, standby.server)
-        wait_until(lambda: rows_of(config, QUIET) == source_rows(primary), "all is staged", 30)
+        wait_until(lambda: rows_of(config, QUIET) == source_rows(primary), "all is staged")
 
 
 def test_a_chunk_of_a_standby_has_no_snapshot_since_that_would_see_what_is_half_replayed(
@@ -348,7 +348,7 @@ def test_chunks_come_from_a_standby_and_the_log_from_its_primary(
             found = verify(config)
             assert found.equal, found.to_json()
             assert lake.asked
-        wait_until(lambda: rows_of(config, QUIET) == source_rows(older), "all is staged", 30)
+        wait_until(lambda: rows_of(config, QUIET) == source_rows(older), "all is staged")
     assert _scans(replica, older) > before, "the standby was read"
 
 
@@ -380,17 +380,17 @@ def test_a_chunk_waits_until_its_standby_has_replayed_what_lies_before_its_windo
         with closing(wiring.open_state(config)) as state, caplog.at_level(logging.WARNING):
             worker.start()
             try:
-                wait_until(lambda: control.dump(state, dump_id).chunks >= 5, "5 chunks", 60)
+                wait_until(lambda: control.dump(state, dump_id).chunks >= 5, "5 chunks")
                 replica.execute("SELECT pg_wal_replay_pause()")
                 older.execute("UPDATE quiet SET v = v + 1000")
-                wait_until(lambda: " yet: it stands at " in caplog.text, "it waits, and says so", 60)
+                wait_until(lambda: " yet: it stands at " in caplog.text, "it waits, and says so")
                 replica.execute("SELECT pg_wal_replay_resume()")
-                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done", 60)
+                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done")
             finally:
                 replica.execute("SELECT pg_wal_replay_resume()")
                 stop.set()
                 worker.join(timeout=60)
-        wait_until(lambda: rows_of(config, QUIET) == source_rows(older), "all is staged", 30)
+        wait_until(lambda: rows_of(config, QUIET) == source_rows(older), "all is staged")
 
 
 def test_a_server_that_is_no_standby_of_the_primary_is_refused(
@@ -446,12 +446,12 @@ def test_a_standby_that_is_promoted_under_the_capture_goes_on_on_its_new_timelin
         worker.start()
         try:
             with closing(wiring.open_state(config)) as state:
-                wait_until(lambda: control.dump(state, dump_id).chunks >= 20, "20 chunks", 60)
+                wait_until(lambda: control.dump(state, dump_id).chunks >= 20, "20 chunks")
                 pair[0].kill()
                 second.server.promote()
                 second.execute("UPDATE quiet SET v = 200 WHERE id = 4", "DELETE FROM quiet WHERE id = 990")
-                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done", 60)
-                wait_until(lambda: rows_of(config, QUIET) == source_rows(second), "the log goes on", 30)
+                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done")
+                wait_until(lambda: rows_of(config, QUIET) == source_rows(second), "the log goes on")
         finally:
             stop.set()
             worker.join(timeout=60)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,9 +15,10 @@ from dblog_core.preflight import findings
 from dblog_core.requests import DumpRequest
 from dblog_core.status import status
 from tests.fix_servers import Database
-from tests.integration.test_swapped_tables import DEADLINE, Wait, capturing, copies, healing, held
+from tests.integration.test_swapped_tables import Wait, capturing, copies, healing, held
+from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("newcomers")]
+pytestmark = [pytest.mark.usefixtures("newcomers")]
 SHAPE = "(id int PRIMARY KEY, v varchar(20))"
 
 
@@ -27,13 +26,6 @@ SHAPE = "(id int PRIMARY KEY, v varchar(20))"
 def newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalogue is looked at all the time."""
     monkeypatch.setattr(reload, "NEWCOMERS", 0.3)
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came about: {what}"
-        pause.wait(0.1)
 
 
 def stopped(config: Config) -> dict[str, str]:
@@ -92,7 +84,7 @@ def test_postgres_a_table_that_loses_its_key_stops_alone_and_is_dumped_when_it_h
         assert stopped(config) == {} and set(healing(config)) == {"t"}
         before = held(database, "t")
         database.execute(lose)
-        until(lambda: bool(stopped(config)), "the table is stopped while the capture runs")
+        wait_until(lambda: bool(stopped(config)), "the table is stopped while the capture runs")
         database.execute(change.format(5))
         others_go_on(database, config, wait, 3, before)
     database.execute(have, "DELETE FROM t WHERE id = 1")  # while none runs
@@ -162,7 +154,7 @@ def test_mysql_a_key_of_the_configuration_that_is_none_any_more_stops_its_table_
         assert stopped(config) == {} and set(healing(config)) == {"t"}
         before = held(database, "t")
         database.execute("ALTER TABLE t DROP INDEX one")
-        until(lambda: bool(stopped(config)), "the table is stopped while the capture runs")
+        wait_until(lambda: bool(stopped(config)), "the table is stopped while the capture runs")
         pause = threading.Event()
         pause.wait(2.5)  # the leader looks about once a second
         database.execute("INSERT INTO t VALUES (5, 'missed')")

@@ -19,7 +19,7 @@ from dblog_core.reload import ConfigFile
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.in_turn]
+pytestmark = [pytest.mark.in_turn]
 DEADLINE = 120.0
 
 

@@ -32,7 +32,7 @@ from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.test_kills import judge_log, log_start
 from tests.nemesis.workload import Writers, create_tables
 
-pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.in_turn]
 
 HELLO = 200  # bytes: what comes before is shorter
 NewDatabase = Callable[[DatabaseServer], Database]

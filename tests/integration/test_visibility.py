@@ -10,7 +10,6 @@ import secrets
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,19 +23,11 @@ from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.replicas import Consumer, Mirror
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 
 BIG = secrets.token_hex(6_000)  # is stored out of line: an update that leaves it alone leaves it out of the log
-DEADLINE = 60.0
-
-
-def wait_until(condition: Callable[[], Any], what: str, deadline: float = DEADLINE) -> Any:
-    end, pause = time.monotonic() + deadline, threading.Event()
-    while not (found := condition()):
-        assert time.monotonic() < end, f"not within {deadline} s: {what}"
-        pause.wait(0.05)
-    return found
 
 
 class Session:
@@ -200,7 +191,7 @@ def judge(database: Database, config: Config, before: dict[Any, dict[str, Any]])
     return [line for line in found if line["origin"] == "dump" and line["op"] == "r"]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.in_turn("request_of")
 @pytest.mark.parametrize("restart", [False, True], ids=["", "restart"])
 @pytest.mark.parametrize(
     "request_of",
@@ -242,7 +233,6 @@ def test_a_dump_does_not_bring_back_what_the_log_has_changed(
         kill(capture)
 
 
-@pytest.mark.timeout(180)
 def test_a_truncate_that_nobody_sees_empties_the_chunk_that_was_read_before_it(
     database: Database,
     config: Config,
@@ -269,7 +259,6 @@ def test_a_truncate_that_nobody_sees_empties_the_chunk_that_was_read_before_it(
     assert set(source(database)) == {(1,), (2,)}
 
 
-@pytest.mark.timeout(120)
 def test_a_first_capture_does_not_wait_for_a_standby_that_is_away(
     config: Config, dblog: Dblog, no_standby: Callable[[bool], None]
 ) -> None:
@@ -279,7 +268,6 @@ def test_a_first_capture_does_not_wait_for_a_standby_that_is_away(
     assert wiring.open_staging(config).head() is not None
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("restart", [False, True], ids=["", "restart"])
 def test_what_was_committed_before_the_slot_and_is_not_yet_seen_is_waited_for(
     database: Database,

@@ -21,8 +21,6 @@ from dblog_core.local.zookeeper import ZookeeperServer
 from dblog_core.state import zookeeper, zookeeper_session
 from tests.certificates import Authority, authority
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def configured(root: Path, url: str, **state: Any) -> Config:
     source = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.a"]}

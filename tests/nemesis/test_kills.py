@@ -96,7 +96,6 @@ def log_start(database: Database) -> Callable[[], list[oracles.Entry]]:
 
 
 @pytest.mark.in_turn
-@pytest.mark.timeout(420)
 def test_kills_lose_nothing_and_repeat_nothing(
     database: Database,
     soak_seed: int,

@@ -32,7 +32,6 @@ FOLLOWS = 60.0  # seconds that a replica may be behind
 
 
 @pytest.mark.in_turn
-@pytest.mark.timeout(300)
 def test_dumps_that_write_nothing_lose_nothing_and_bring_nothing_old(
     database: Database, soak_seed: int, zookeeper_url: str, tmp_path: Path
 ) -> None:
@@ -46,7 +45,6 @@ def test_dumps_that_write_nothing_lose_nothing_and_bring_nothing_old(
 
 
 @pytest.mark.in_turn
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"])
 def test_a_replica_is_dumped_under_the_writes_of_its_primary_and_its_own(
     source_kind: str, soak_seed: int, server_root: Path, tmp_path: Path

@@ -36,6 +36,7 @@ from tests.nemesis.links import Link
 from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.test_kills import judge_log, log_start, wait_until_filed
 from tests.nemesis.workload import Writers, create_tables
+from tests.waiting import wait_until
 
 TTL = 4.0
 PATIENCE = 90.0  # seconds: the machine may be busy
@@ -102,7 +103,7 @@ class World:
             mine = [n for n in self.nodes if found is not None and found.holder.endswith(f":{n.pid}")]
             return mine[0] if mine else None
 
-        return until(look, "a capture leads")
+        return wait_until(look, "a capture leads")
 
     def both_wait(self) -> bool:
         """Whether one capture leads and the other stands in the queue behind it."""
@@ -141,16 +142,7 @@ class World:
             head = self.head()
             return head if head.last_offset > beyond and head.epoch >= epoch else None
 
-        return until(look, "the log goes on")
-
-
-def until(look: Callable[[], Found], what: str) -> Found:
-    """The first true result of `look`."""
-    deadline, pause = time.monotonic() + PATIENCE, threading.Event()
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE:g} s"
-        pause.wait(0.1)
-    return found
+        return wait_until(look, "the log goes on")
 
 
 @pytest.fixture
@@ -202,7 +194,7 @@ def the_standby_is_killed(world: World) -> None:
 def the_leader_is_stopped_and_wakes_up(world: World) -> None:
     node, epoch = world.leading(), world.head().epoch
     os.kill(node.pid, signal.SIGSTOP)
-    until(lambda: psutil.Process(node.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
+    wait_until(lambda: psutil.Process(node.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
     world.goes_on(epoch=epoch + 1)
     os.kill(node.pid, signal.SIGCONT)
     newest = world.goes_on(after=world.goes_on().last_offset)  # it has had the time to publish, had it been able to
@@ -249,7 +241,7 @@ def zookeeper_is_wiped(world: World) -> None:
                 node.start()
         return world.head().epoch > epoch
 
-    until(look, "a capture leads with a higher epoch than ever before")
+    wait_until(look, "a capture leads with a higher epoch than ever before")
     world.goes_on()
 
 
@@ -337,7 +329,6 @@ A_DAY = 4  # of them, others from day to day: each costs some ten seconds
 
 
 @pytest.mark.in_turn
-@pytest.mark.timeout(900)
 def test_whatever_fails_somebody_goes_on_and_nothing_is_lost(
     world: World, database: Database, soak_seed: int, of_a_day: OfADay, tmp_path: Path
 ) -> None:
@@ -423,7 +414,7 @@ def limit(fault: str) -> float:
 
 def strike(world: World, fault: Callable[[World], None]) -> None:
     """Makes it happen, with two healthy captures before it, and measures the gap between two epochs."""
-    until(world.both_run, "one leads, and the other stands by")
+    wait_until(world.both_run, "one leads, and the other stands by")
     last = world.goes_on()
     fault(world)
     world.done.append(fault.__name__)

@@ -52,7 +52,6 @@ def config(cluster: SparkCluster, directory: Path) -> Config:
     )
 
 
-@pytest.mark.timeout(900)
 def test_a_merge_on_a_cluster_outlives_an_executor(spark: SparkSession, cluster: SparkCluster, tmp_path: Path) -> None:
     given, chance = config(cluster, tmp_path), random.Random(1)
     build = SegmentBuilder(open_staging(given))

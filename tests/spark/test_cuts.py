@@ -91,7 +91,6 @@ def bank(database: Database) -> Database:
 
 
 @pytest.mark.in_turn
-@pytest.mark.timeout(900)
 def test_the_sum_is_the_same_at_any_moment(
     bank: Database, spark: SparkSession, merge_here: Callable[[Config], None], tmp_path: Path
 ) -> None:

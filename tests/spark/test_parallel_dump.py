@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import venv
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -24,6 +23,7 @@ from tests.nemesis import oracles
 from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.test_kills import judge_log, log_start
 from tests.nemesis.workload import Writers, create_tables
+from tests.waiting import wait_until
 
 WORKERS = 2
 NewDatabase = Callable[[MysqlServer], Database]
@@ -37,13 +37,6 @@ def cluster(server_root: Path) -> Iterator[SparkCluster]:
     running.kill()
 
 
-def until(look: Callable[[], bool], what: str) -> None:
-    deadline, pause = time.monotonic() + 240, threading.Event()
-    while not look():
-        assert time.monotonic() < deadline, f"{what}: not in time"
-        pause.wait(0.2)
-
-
 def asked_for(config: Config) -> DumpStatus | None:
     with closing(wiring.open_state(config)) as state:
         return next((dump for dump in control.dumps(state) if dump.requested_by == control.USER), None)
@@ -55,7 +48,6 @@ def rows(config: Config) -> int:
 
 
 @pytest.mark.in_turn
-@pytest.mark.timeout(900)
 def test_a_dump_on_executors_outlives_some_of_them_and_its_driver(
     database: Database, cluster: SparkCluster, zookeeper_url: str, tmp_path: Path
 ) -> None:
@@ -74,11 +66,11 @@ def test_a_dump_on_executors_outlives_some_of_them_and_its_driver(
         dblog.start("capture")
         with Writers(database, seed=1) as writers:
             driver = dblog.start("dump", "--all", "--spark", "--wait")
-            until(lambda: rows(config) > 0, "executors have read a chunk")
+            wait_until(lambda: rows(config) > 0, "executors have read a chunk")
             victim = next(worker for worker in cluster.workers if worker.executors())
             victim.kill()
             before = rows(config)
-            until(lambda: rows(config) > before, "the others go on")
+            wait_until(lambda: rows(config) > before, "the others go on")
             assert any("java" in process.name() for process in psutil.Process(driver.pid).children(recursive=True))
             kill(driver)
             found = asked_for(config)

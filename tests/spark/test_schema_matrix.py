@@ -52,7 +52,6 @@ class SparkLake:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("moment", list(Moment), ids=lambda m: m.value)
 def test_the_lake_ends_as_the_source_or_says_why_not(
     database: Database,

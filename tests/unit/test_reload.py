@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,8 +31,7 @@ from dblog_core.staging.reader import lines
 from dblog_core.state.memory import MemoryState
 from dblog_core.status import status
 from tests.fake_source import FakeDatabase, FakeSource, FakeStream
-
-DEADLINE = 60.0
+from tests.waiting import wait_until
 
 
 def table(name: str) -> TableSchema:
@@ -160,14 +158,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    deadline, pause = time.monotonic() + DEADLINE, threading.Event()
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it never came about"
-        pause.wait(0.05)
-    return found
-
-
 def finished(world: World, count: int) -> bool:
     return [state for state, _ in world.dumps()] == ["done"] * count
 
@@ -191,23 +181,26 @@ def test_a_table_comes_goes_and_comes_back_while_the_capture_runs(world: World) 
     with world.capturing():
         writer.start()
         try:
-            leader = until(lambda: world.state.leader("capture"))
-            until(lambda: len(world.lines(A)) > 50)
+            leader = wait_until(lambda: world.state.leader("capture"), "a capture leads")
+            wait_until(lambda: len(world.lines(A)) > 50, "more than 50 lines of a are staged")
             assert world.lines(B) == []
             world.write("shop.a", "shop.b*")
-            until(lambda: finished(world, 1) and any(line["op"] == "u" for line in world.lines(B)))
+            wait_until(
+                lambda: finished(world, 1) and any(line["op"] == "u" for line in world.lines(B)),
+                "the first dump is done, and b is written",
+            )
             world.write("shop.a")
-            until(lambda: in_force("shop.a"))
+            wait_until(lambda: in_force("shop.a"), "the capture uses the new settings")
             ended, count = len(world.lines(B)), len(world.lines(A))
-            until(lambda: len(world.lines(A)) > count + 50)
+            wait_until(lambda: len(world.lines(A)) > count + 50, "50 more lines of a are staged")
             assert len(world.lines(B)) == ended, "its log goes on"
             world.write("shop.?")
-            until(lambda: finished(world, 2))
+            wait_until(lambda: finished(world, 2), "the second dump is done")
         finally:
             over.set()
             writer.join()
         world.put(A, 0, v="last")
-        until(lambda: world.lines(A)[-1]["after"]["v"] == "last")
+        wait_until(lambda: world.lines(A)[-1]["after"]["v"] == "last", "the last row is staged")
         assert world.state.leader("capture") == leader, "the lease was given up"
     assert world.replayed(A) == world.held(A) and world.replayed(B) == world.held(B)
     staged = [line["after"]["v"] for line in world.lines(A) if line["op"] == "c"]
@@ -225,7 +218,7 @@ def test_rows_deleted_while_a_table_was_not_captured_are_gone_when_it_is_back(wo
     world.remove(B, 2)
     world.write("shop.*")
     with world.capturing():
-        until(lambda: finished(world, 1))
+        wait_until(lambda: finished(world, 1), "the dump is done")
     assert world.replayed(B) == world.held(B) and (2,) not in world.held(B)
 
 
@@ -310,7 +303,7 @@ def test_a_transaction_that_is_staged_in_part_is_read_by_the_tables_of_its_begin
         with pytest.raises(Crash):
             world.capture()
     with world.capturing():
-        until(lambda: finished(world, 1))
+        wait_until(lambda: finished(world, 1), "the dump is done")
     assert partial.is_set()
     staged = [line["key"]["id"] for line in world.lines(A) if line["op"] == "c"]
     assert staged == [*range(150), 1000]
@@ -349,12 +342,14 @@ def test_a_standby_takes_the_change_over(world: World) -> None:
     assert lease is not None
     told: list[Any] = []
     with world.capturing(on_status=told.append):
-        until(lambda: told)
+        wait_until(lambda: told, "the file is refused")
         world.write("shop.?")
         seen = len(told)
-        until(lambda: len(told) > seen + 2)
+        wait_until(lambda: len(told) > seen + 2, "the file is looked at again")
         lease.release()
-        until(lambda: (reload.in_force(world.state) or {}).get("tables") == ["shop.?"])
+        wait_until(
+            lambda: (reload.in_force(world.state) or {}).get("tables") == ["shop.?"], "the corrected file is used"
+        )
 
 
 def test_a_new_table_of_postgres_waits_for_what_its_log_has_not_told(world: World) -> None:

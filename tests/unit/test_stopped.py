@@ -15,7 +15,8 @@ from dblog_core.interfaces import Problem
 from dblog_core.requests import DumpRequest
 from dblog_core.status import status
 from tests.fake_source import FakeSource
-from tests.unit.test_reload import A, B, Crash, World, until
+from tests.unit.test_reload import A, B, Crash, World
+from tests.waiting import wait_until
 
 ALONE = Problem("shop.a has lost its key", "give it one", table="shop.a")
 
@@ -95,7 +96,7 @@ def test_a_stopped_table_is_passed_over_and_dumped_once_it_is_mended(world: Worl
     assert [(mark.op, mark.table, mark.dump) for mark in marks] == [("s", "shop.a", control.dumps(world.state)[0].id)]
     assert world.lines(A)[-1]["key"] == {"id": 4} and world.lines(A)[-1]["offset"] > marks[0].offset
     with world.capturing():
-        until(lambda: world.replayed(A) == world.held(A))
+        wait_until(lambda: world.replayed(A) == world.held(A), "a is the source")
 
 
 def test_a_crash_before_a_mended_table_is_forgotten_has_it_dumped_again(
@@ -148,9 +149,12 @@ def test_a_running_capture_stops_and_mends_without_an_end(world: World, monkeypa
     begun(world)
     with world.capturing():
         problems(world).append(ALONE)
-        until(lambda: bool(shown(world.config)))
+        wait_until(lambda: bool(shown(world.config)), "the stopped table is shown")
         world.put(B, 7)
-        until(lambda: (7,) in world.replayed(B))
+        wait_until(lambda: (7,) in world.replayed(B), "row 7 of b is staged")
         problems(world).clear()
         world.put(A, 8)
-        until(lambda: shown(world.config) == {} and world.replayed(A) == world.held(A))
+        wait_until(
+            lambda: shown(world.config) == {} and world.replayed(A) == world.held(A),
+            "no table is stopped, and a is the source",
+        )
