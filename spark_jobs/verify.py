@@ -1,4 +1,5 @@
-"""The spark-submit entry point: compares what the source has said with the lake, task after task, in one warm session.
+"""The spark-submit entry point: compares what the source has said with the lake, some tables at the same time, in
+one warm session.
 
 spark-submit … spark_jobs/verify.py --config FILE --desk DIRECTORY
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -18,7 +20,7 @@ from pyspark.errors import PySparkException
 from dblog_core.errors import DblogError, LakeError, SegmentReplaced
 from dblog_core.lake import table_location
 from dblog_core.storage.location import Location
-from dblog_core.verify.exchange import Answer, Ask, Desk, Task
+from dblog_core.verify.exchange import TOGETHER, Answer, Ask, Desk, Task
 from dblog_core.wiring import open_lake, open_staging
 from spark_jobs import entry
 from spark_jobs.verdict import Judge
@@ -40,18 +42,27 @@ def _run(given: argparse.Namespace) -> int:
     stop, starters = entry.stopping(), entry.Starters()
     staging, lake = open_staging(config), open_lake(config)
     desk = Desk(staging.storage, directory)
-    with entry.session(f"dblog verify {config.source.name}", stop, s3=config.s3) as spark:
+    with (
+        entry.session(f"dblog verify {config.source.name}", stop, s3=config.s3) as spark,
+        ThreadPoolExecutor(TOGETHER, thread_name_prefix="verdict") as pool,
+    ):
         judge, number = Judge(spark, staging, desk), 1
+        running: list[Future[None]] = []
         while not stop.is_set() and starters.live():
+            running = [answer for answer in running if not _is_over(answer)]
             if (task := desk.asked(number)) is None:
                 stop.wait(_POLL)
                 continue
             if task.ask is Ask.END:
                 return 0
-            _answer(desk, judge, lake, number, task)
-            entry.tell({"answered": number})
+            running.append(pool.submit(_answer, desk, judge, lake, number, task))
             number += 1
     return 1
+
+
+def _is_over(answer: Future[None]) -> bool:
+    """Raises what kept it from any answer: nobody shall wait for that."""
+    return answer.done() and answer.result() is None
 
 
 def _answer(desk: Desk, judge: Judge, lake: Location, number: int, task: Task) -> None:
@@ -59,6 +70,7 @@ def _answer(desk: Desk, judge: Judge, lake: Location, number: int, task: Task) -
         desk.answer(number, answered(judge, task, table_location(lake, task.shape.table)))
     except DblogError as error:
         desk.fail(number, {"message": error.message, "where": error.where, "fix": error.fix})
+    entry.tell({"answered": number})
 
 
 def answered(judge: Judge, task: Task, table: Location) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -34,7 +35,7 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
             staging = open_staging(config)
             self._desk, self._lake = Desk(staging.storage, desk.directory), open_lake(config)
             self._judge = Judge(spark, staging, self._desk)
-            self._number = 0
+            self._numbers = itertools.count(1)
 
         def __enter__(self) -> LakeHere:
             return self
@@ -43,14 +44,14 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
             return None
 
         def ask(self, task: Task) -> Answer:
-            """Through the files, as the job is asked."""
-            self._number += 1
-            self._desk.ask(self._number, task)
-            given = self._desk.asked(self._number)
+            """Through the files, as the job is asked: by several threads."""
+            number = next(self._numbers)
+            self._desk.ask(number, task)
+            given = self._desk.asked(number)
             assert given is not None
             location = table_location(self._lake, given.shape.table)
-            self._desk.answer(self._number, answered(self._judge, given, location))
-            answer = self._desk.answered(self._number)
+            self._desk.answer(number, answered(self._judge, given, location))
+            answer = self._desk.answered(number)
             assert answer is not None
             return answer
 

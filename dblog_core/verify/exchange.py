@@ -1,7 +1,7 @@
 """What the verification asks of its Spark job, and how: small files of one directory in staging's own storage.
 
     STAGING/tmp/verify-ID/
-      tasks/NUMBER.json      a `Task`; the job takes them in order
+      tasks/NUMBER.json      a `Task`; the job takes them in order, TOGETHER at a time
       answers/NUMBER.json    an `Answer`, or what went wrong; the job says so on stdout
       hashes/NAME.parquet    what the source has said: keys and hashes, or rows
 
@@ -22,6 +22,9 @@ from dblog_core.errors import LakeError
 from dblog_core.schema import TableSchema
 from dblog_core.storage import Storage
 from dblog_core.storage.location import Location
+
+TOGETHER = 2
+"""Tables that are compared at the same time: while the source is read for one of them, Spark compares the other."""
 
 MOST_KEYS = 200_000
 """Keys of one table that an answer names at most."""

@@ -1,4 +1,4 @@
-"""The Spark job that compares, seen from here: started once, and asked one thing after the other."""
+"""The Spark job that compares, seen from here: started once, and asked for several tables at the same time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LakeSide:
 
     def __init__(self, config: Config, desk: Desk, clock: Clock, stop: threading.Event) -> None:
         self._config, self._desk, self._clock, self._stop = config, desk, clock, stop
-        self._end, self._number = threading.Event(), 0
+        self._end, self._number, self._lock = threading.Event(), 0, threading.Lock()
         self._said: list[str] = []
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="verify-lake", daemon=True)
@@ -33,18 +33,17 @@ class LakeSide:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and self._thread.is_alive():
-            self._desk.ask(self._number + 1, Task(Ask.END))
+            self._ask(Task(Ask.END))
         else:
             self._end.set()
         self._thread.join()
 
     def ask(self, task: Task) -> Answer:
-        """Waits for the answer. Raises Interrupted, and LakeError where the job cannot give one."""
-        self._number += 1
-        self._desk.ask(self._number, task)
+        """Waits for the answer. Raises Interrupted, and LakeError where the job cannot give one. Thread-safe."""
+        number = self._ask(task)
         while True:
             running = self._thread.is_alive()
-            if (answer := self._desk.answered(self._number)) is not None:
+            if (answer := self._desk.answered(number)) is not None:
                 return answer
             if not running:
                 raise LakeError(
@@ -54,6 +53,12 @@ class LakeSide:
                 ) from self._fault
             if self._clock.wait(self._stop, _LOOK):
                 raise Interrupted
+
+    def _ask(self, task: Task) -> int:
+        with self._lock:
+            self._number += 1
+            self._desk.ask(self._number, task)
+            return self._number
 
     def _run(self) -> None:
         try:

@@ -37,21 +37,23 @@ class Patience:
 
 
 class Places:
-    """Follows the manifests from the newest one on. Not thread-safe."""
+    """Follows the manifests from the newest one on. Thread-safe."""
 
     def __init__(self, staging: Staging, state: StateStore, clock: Clock, stop: threading.Event) -> None:
         self._staging, self._state, self._clock, self._stop = staging, state, clock, stop
         self._segment = staging.head_number()
         self._known: dict[str, Probed] = {}
+        self._lock = threading.Lock()
 
     def of(self, windows: Iterable[str]) -> dict[str, Probed]:
         """The place of every window, waiting for it. Raises Interrupted, and DblogError where no capture runs."""
         wanted = set(windows)
         patience = Patience(self._state, self._clock)
         while True:
-            self._read_on()
-            if wanted <= self._known.keys():
-                return {window: self._known.pop(window) for window in wanted}
+            with self._lock:
+                self._read_on()
+                if wanted <= self._known.keys():
+                    return {window: self._known.pop(window) for window in wanted}
             patience.waits()
             if self._clock.wait(self._stop, _LOOK):
                 raise Interrupted

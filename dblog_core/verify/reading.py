@@ -112,7 +112,10 @@ class Prober:
 
 
 class Readers:
-    """Workers that read at the same time; `rate`: rows a second of all of them together (0: no limit)."""
+    """Workers that read at the same time; `rate`: rows a second of all of them together (0: no limit).
+
+    Tables that are compared at the same time share them: within `turn` the source is read for one table alone.
+    """
 
     def __init__(
         self,
@@ -130,6 +133,7 @@ class Readers:
         self._workers, self._rate, self._clock, self._stop = workers, rate, clock, stop
         self._numbers = iter(range(1 << 62))
         self._lock = threading.Lock()
+        self.turn = threading.RLock()
 
     def whole(
         self, schema: TableSchema, parts: Sequence[Range], on_rows: Callable[[int], None] = lambda _: None
@@ -212,6 +216,10 @@ class Readers:
 
     def _each(self, parts: Sequence[Any], read: Callable[[Prober, Any], Result]) -> list[Result]:
         """The parts by all workers at the same time, their results in the parts' order."""
+        with self.turn:
+            return self._read_each(parts, read)
+
+    def _read_each(self, parts: Sequence[Any], read: Callable[[Prober, Any], Result]) -> list[Result]:
         queue, lock, failed = iter(enumerate(parts)), threading.Lock(), threading.Event()
         results: dict[int, Result] = {}
 

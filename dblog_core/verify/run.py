@@ -1,11 +1,12 @@
-"""A verification of some tables: compared one after the other, mended where that is wished, and certified."""
+"""A verification of some tables: compared, some at the same time, mended where that is wished, and certified."""
 
 from __future__ import annotations
 
 import datetime as dt
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from dblog_core.ranges import Range
 from dblog_core.requests import DumpRequest
 from dblog_core.schema import TableName
 from dblog_core.verify import certificate, repair
-from dblog_core.verify.exchange import Ask, Desk, Sum, Task
+from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
 from dblog_core.verify.lake_side import LakeSide
 from dblog_core.verify.places import Interrupted, Patience, Places, no_capture
 from dblog_core.verify.reading import Announce, Readers
@@ -75,24 +76,11 @@ def verify(
     for left_out in refused:
         say(f"left out: {left_out.reason}")
     with _tools(config, request, stop, say, clock) as tools:
-        report, parts = Report(), []
         cut = _Cut(tools, request.slice)
-        for table in (w.schema.table for w in wanted):
-            try:
-                ranges = cut.ranges(table)
-            except DblogError as error:
-                report = Report((*report.tables, TableReport(str(table), error=str(error))))
-                continue
-            if ranges is None:
-                say(f"{table}: none of its keys are in this slice")
-                continue
-            check = TableCheck(tools, table, ranges)
-            found = check.sampled(request.wish) if request.wish.sampled else check.whole()
-            say(f"{table}: {found.outcome}, {found.seconds:.0f} s")
-            report = Report((*report.tables, found))
-            if request.certificate is not None and check.evidence is not None:
-                parts.append(_certified(tools, check, found))
+        compared = _compared(tools, cut, request, [w.schema.table for w in wanted])
+        report = Report(tuple(table.report for table in compared))
         if request.certificate is not None:
+            parts = [table.certified for table in compared if table.certified is not None]
             now = dt.datetime.fromtimestamp(clock.time(), dt.UTC).isoformat(timespec="seconds")
             request.certificate.write_bytes(certificate.certificate(config.source.name, now, parts))
         report = _mended(tools, cut, report, stop=stop, clock=clock) if request.mend else report
@@ -101,6 +89,37 @@ def verify(
                 cut.done(TableName.parse(one.table))
         _remember(config, request, report, clock)
         return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A table's record, and its part of the certificate where one is asked for."""
+
+    report: TableReport
+    certified: Json | None = None
+
+
+def _compared(tools: Tools, cut: _Cut, request: VerifyRequest, tables: Sequence[TableName]) -> list[_Compared]:
+    """The tables in their order, some at the same time; without those of which the slice has nothing."""
+    with ThreadPoolExecutor(TOGETHER, thread_name_prefix="table") as pool:
+        every = pool.map(lambda table: _compare(tools, cut, request, table), tables)
+        return [compared for compared in every if compared is not None]
+
+
+def _compare(tools: Tools, cut: _Cut, request: VerifyRequest, table: TableName) -> _Compared | None:
+    try:
+        ranges = cut.ranges(table)
+    except DblogError as error:
+        return _Compared(TableReport(str(table), error=str(error)))
+    if ranges is None:
+        tools.say(f"{table}: none of its keys are in this slice")
+        return None
+    check = TableCheck(tools, table, ranges)
+    report = check.sampled(request.wish) if request.wish.sampled else check.whole()
+    tools.say(f"{table}: {report.outcome}, {report.seconds:.0f} s")
+    if request.certificate is None or check.evidence is None:
+        return _Compared(report)
+    return _Compared(report, _certified(tools, check, report))
 
 
 def _remember(config: Config, request: VerifyRequest, report: Report, clock: Clock) -> None:

@@ -117,11 +117,12 @@ class TableCheck:
 
     def _scanned(self) -> tuple[TableSchema, Pin | None, Answer, list[Placed]]:
         for _ in range(_SCANS):
-            pinned = self._pin()
-            with _Reader(self._tools.source) as reader:
-                schema = self._schema(reader)
-                order, parts = reader.key_order(schema), self._parts(reader, schema)
-            found = self._tools.readers.whole(schema, parts, self._counted())
+            with self._tools.readers.turn:  # what is pinned before another table is read would be old
+                pinned = self._pin()
+                with _Reader(self._tools.source) as reader:
+                    schema = self._schema(reader)
+                    order, parts = reader.key_order(schema), self._parts(reader, schema)
+                found = self._tools.readers.whole(schema, parts, self._counted())
             readings = placed(self._tools.readers, self._tools.places, schema, found)
             if self._same(schema, order):
                 inside = within(self._ranges) if self._ranges else ()
@@ -180,8 +181,10 @@ class TableCheck:
             self._suspects.take(answer)
 
     def _read_again(self, schema: TableSchema, keys: Sequence[Any]) -> tuple[Pin | None, Answer]:
-        pinned = self._pin()
-        readings = self._placed(schema, self._tools.readers.listed(schema, keys))
+        with self._tools.readers.turn:
+            pinned = self._pin()
+            found = self._tools.readers.listed(schema, keys)
+        readings = self._placed(schema, found)
         return pinned, self._ask(Ask.COMPARE, schema, pinned, readings, asked=True)
 
     def _columns(self, schema: TableSchema) -> dict[str, tuple[str, ...]]:
@@ -192,8 +195,10 @@ class TableCheck:
             open_keys = [key for key in wanted if repr(key) not in named]
             if not open_keys:
                 break
-            pinned = self._pin()
-            readings = self._placed(schema, self._tools.readers.rows(schema, open_keys, self._rules))
+            with self._tools.readers.turn:
+                pinned = self._pin()
+                found = self._tools.readers.rows(schema, open_keys, self._rules)
+            readings = self._placed(schema, found)
             answer = self._ask(Ask.COLUMNS, schema, pinned, readings, asked=True)
             named.update({repr(key): columns for key, columns in answer.different})
         return named
