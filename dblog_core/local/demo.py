@@ -1,7 +1,8 @@
 """The demo (`make demo`): a live database ends as correct Delta tables, while one watches.
 
-    python -m dblog_core.local.demo           the whole story; DEMO_SOURCE=mysql (default), mariadb or postgres
-    python -m dblog_core.local.demo --look    the servers of the last demo again on the same data, to look around
+    python -m dblog_core.local.demo            the whole story; DEMO_SOURCE=mysql (default), mariadb or postgres
+    python -m dblog_core.local.demo --quick    a tenth of the rows, one dump, one merge, and the comparison
+    python -m dblog_core.local.demo --look     the servers of the last demo again on the same data, to look around
 
 The exit code is 1 if one row or column of source and lake differs.
 """
@@ -19,15 +20,15 @@ from typing import Any
 
 from dblog_core.errors import DblogError
 from dblog_core.local import place
-from dblog_core.local.demo_parts import KINDS, Parts
+from dblog_core.local.demo_parts import KINDS, QUICK, WHOLE, Edition, Parts
 from dblog_core.local.demo_show import Board
 from dblog_core.local.demo_story import Story
 
 
 def main(arguments: list[str]) -> int:
     kind = os.environ.get("DEMO_SOURCE") or "mysql"
-    if kind not in KINDS or arguments not in ([], ["--look"]):
-        print(f"usage: DEMO_SOURCE={'|'.join(KINDS)} python -m dblog_core.local.demo [--look]", file=sys.stderr)
+    if kind not in KINDS or arguments not in ([], ["--quick"], ["--look"]):
+        print(f"usage: DEMO_SOURCE={'|'.join(KINDS)} python -m dblog_core.local.demo [--quick|--look]", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, _interrupt)
     root = place.data_root(f"demo-{kind}")
@@ -37,19 +38,21 @@ def main(arguments: list[str]) -> int:
         except BlockingIOError:
             print(f"dblog: another demo of {kind} runs in this checkout", file=sys.stderr)
             return 1
-        return _look(kind, root) if arguments else _play(kind, root)
+        if "--look" in arguments:
+            return _look(kind, root)
+        return _play(kind, root, QUICK if "--quick" in arguments else WHOLE)
 
 
-def _play(kind: str, root: Path) -> int:
+def _play(kind: str, root: Path, edition: Edition) -> int:
     _empty(root)
-    parts, board = Parts(kind, root), Board()
+    parts, board = Parts(kind, root, edition), Board()
     try:
         with board:
             story = Story(parts, board)
-            equal = story.play()
+            verdict = story.play()
             parts.stop(orderly=True)
-        story.tell()
-        return 0 if equal else 1
+        story.tell(verdict)
+        return 0 if verdict.equal else 1
     except KeyboardInterrupt:
         board.plain("dblog: interrupted; stopping everything")
         return 130

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ KINDS: dict[str, Callable[[Path], DatabaseServer]] = {
     "postgres": PostgresServer,
 }
 NAME = "shop"
-RATE = 250.0  # transactions a second that the workload aims at
 _USER = "dblog"
+
 _CONFIGURATION = """\
 [source]
 name = "{name}"
@@ -60,11 +61,30 @@ master = "local[2]"
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """How much a demo tells. `size`: of the shop; `rate`: transactions a second that the workload aims at;
+    `takeover_after`: rows of the dump after which the leader is killed.
+
+    `whole`: with that takeover, a dump of a few keys, and a verification while the writers go on.
+    """
+
+    size: str
+    rate: float
+    chunk_size: int
+    takeover_after: int
+    whole: bool
+
+
+WHOLE = Edition(size="usual", rate=250.0, chunk_size=4000, takeover_after=40_000, whole=True)
+QUICK = Edition(size="small", rate=100.0, chunk_size=1000, takeover_after=0, whole=False)
+
+
 class Parts:
     """Everything below `root`; nothing is started by the constructor."""
 
-    def __init__(self, kind: str, root: Path) -> None:
-        self.kind, self.root = kind, root
+    def __init__(self, kind: str, root: Path, edition: Edition = WHOLE) -> None:
+        self.kind, self.root, self.edition = kind, root, edition
         self.database = KINDS[kind](root / kind)
         self.zookeeper = ZookeeperServer(root / "zookeeper")
         self.airflow = AirflowServer(root / "airflow", dags=place.CHECKOUT / "dags", configs=root / "config")
@@ -116,10 +136,10 @@ class Parts:
         else:
             self.database.create_capture_user(shop.DATABASE, user=_USER, password=password)
         with closing(self.database.connect(shop.DATABASE)) as connection:
-            return shop.load(connection, self.kind)
+            return shop.load(connection, self.kind, shop.SIZES[self.edition.size])
 
     def start_workload(self) -> Workload:
-        self.workload = Workload(self.database, rate=RATE)
+        self.workload = Workload(self.database, size=self.edition.size, rate=self.edition.rate)
         return self.workload
 
     def stop(self, *, orderly: bool) -> None:
@@ -147,29 +167,31 @@ class Parts:
 class Workload:
     """The workload's process, and what it last told."""
 
-    def __init__(self, database: DatabaseServer, *, rate: float) -> None:
+    def __init__(self, database: DatabaseServer, *, size: str, rate: float) -> None:
         command = [sys.executable, "-m", "dblog_core.local.workload", "--kind", database.kind]
         command += ["--host", database.host, "--port", str(database.port), "--user", database.admin.user]
         self._process = subprocess.Popen(
-            [*command, "--rate", str(rate)],
+            [*command, "--size", size, "--rate", str(rate)],
             env={**os.environ, workload.PASSWORD_FROM: database.admin.password},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         self.report: dict[str, Any] = {"transactions": 0, "seconds": 0.0, "rate": 0.0, "kinds": {}}
+        self._is_stopped = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def check(self) -> None:
         """Raises LocalError if it has ended by itself."""
-        if self._process.poll() is not None:
+        if self._process.poll() is not None and not self._is_stopped:
             assert self._process.stderr is not None
             said = self._process.stderr.read().strip()[-1500:]
             raise LocalError(f"the workload has ended by itself:\n{said}", where="demo")
 
     def stop(self) -> None:
         """Lets it finish its transactions."""
+        self._is_stopped = True
         if self._process.poll() is None:
             self._process.terminate()
         self._process.wait(30)

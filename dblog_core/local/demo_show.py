@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-EVERY = 5.0  # seconds between two lines where there is no terminal
+EVERY = 10.0  # seconds between two lines where there is no terminal
+_TICK = 0.5
 
 
 class Board:
-    """One line per part that is rewritten as it changes; where there is no terminal, plain lines now and then.
+    """One line per part that is rewritten as it changes; where there is no terminal, one short line now and then.
 
     A context manager; `said` lines stay, above what changes.
     """
 
-    def __init__(self) -> None:
-        self._console = Console(highlight=False)
-        self._began = time.monotonic()
+    def __init__(self, console: Console | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console or Console(highlight=False)
+        self._clock = clock
+        self._began = clock()
+        self._due = self._began + EVERY
         self._stage = ""
+        self._brief = ""
         self._facts: Mapping[str, str] = {}
-        self._shown_at = 0.0
         self._live: Live | None = None
+        self._ended = threading.Event()
+        self._ticker = threading.Thread(target=self._tick_on, name="board", daemon=True)
 
     def __enter__(self) -> Board:
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
+        self._ticker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._ticker.join()
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -41,25 +50,28 @@ class Board:
     @property
     def elapsed(self) -> float:
         """Seconds since the beginning."""
-        return time.monotonic() - self._began
+        return self._clock() - self._began
 
     def stage(self, text: str) -> None:
         """The next step of the story."""
-        self._stage = text
+        self._stage, self._brief = text, ""
         self.say(text)
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(f"{self._clock()}  {text}", markup=False, soft_wrap=True)
+        self._console.print(f"{self._time()}  {text}", markup=False, soft_wrap=True)
 
-    def show(self, facts: Mapping[str, str]) -> None:
-        """What the parts do now, by part."""
-        self._facts = facts
+    def show(self, facts: Mapping[str, str], brief: str) -> None:
+        """What the parts do now, by part; and in one line."""
+        self._facts, self._brief = facts, brief
+
+    def tick(self) -> None:
+        """Draws anew; where there is no terminal, says a line if one is due."""
         if self._live is not None:
             self._live.update(self._drawn(), refresh=True)
-        elif time.monotonic() - self._shown_at >= EVERY:
-            self._shown_at = time.monotonic()
-            self.say("  " + "; ".join(f"{name}: {text}" for name, text in facts.items()))
+        elif self._clock() >= self._due:
+            self._due = self._clock() + EVERY
+            self.say(f"  {self._brief or self._stage} …")
 
     def table(self, title: str, rows: Mapping[str, str]) -> None:
         """The end: a table of two columns."""
@@ -72,7 +84,11 @@ class Board:
         """Text without a clock."""
         self._console.print(text, markup=False, soft_wrap=True)
 
-    def _clock(self) -> str:
+    def _tick_on(self) -> None:
+        while not self._ended.wait(_TICK):
+            self.tick()
+
+    def _time(self) -> str:
         seconds = int(self.elapsed)
         return f"{seconds // 60}:{seconds % 60:02}"
 
@@ -80,4 +96,4 @@ class Board:
         table = Table.grid(padding=(0, 2))
         for name, text in self._facts.items():
             table.add_row(Text(f"  {name}", style="bold"), Text(text))
-        return Group(Text(f"{self._clock()}  {self._stage} …", style="bold green"), table)
+        return Group(Text(f"{self._time()}  {self._stage} …", style="bold green"), table)

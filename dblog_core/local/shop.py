@@ -19,6 +19,7 @@ ROWS: Mapping[str, int] = {
     "documents": 4_000,
 }
 TABLES = tuple(ROWS)
+SIZES: Mapping[str, Mapping[str, int]] = {"usual": ROWS, "small": {table: rows // 10 for table, rows in ROWS.items()}}
 _BATCH = 5_000
 
 
@@ -133,13 +134,13 @@ _COLUMNS = {
 }
 
 
-def _values(own: Dialect) -> Mapping[str, str]:
+def _values(own: Dialect, customers: int) -> Mapping[str, str]:
     """The columns of row number `n`, as SQL that all servers understand."""
 
     def digest(what: str) -> str:
         return own.digest(f"concat('{what}', n)")
 
-    customer = f"concat('C', lpad(concat(n % {ROWS['customers']} + 1), 6, '0'))"
+    customer = f"concat('C', lpad(concat(n % {customers} + 1), 6, '0'))"
     gift = "CASE n % 2 WHEN 0 THEN 'true' ELSE 'false' END"
     details = own.json(f"""concat('{{"gift": ', {gift}, ', "points": ', n % 97, '}}')""")
     tier = own.json(f"""concat('{{"tier": ', n % 5, ', "tags": ["a", "', {digest("tag")}, '"]}}')""")
@@ -184,13 +185,13 @@ def session_key(kind: str, number: int) -> bytes:
     return bytes.fromhex(digest[:28] + ("0000" if number % 4 == 0 else "ab01"))
 
 
-def load(connection: Any, kind: str) -> int:
-    """Creates and fills the tables in an empty database (autocommit connection); returns the number of rows."""
+def load(connection: Any, kind: str, rows: Mapping[str, int] = ROWS) -> int:
+    """Creates the tables in an empty database (autocommit connection), with so many rows each; returns their sum."""
     own = dialect(kind)
     with connection.cursor() as cursor:
         cursor.execute(own.utc)
         cursor.execute("CREATE TABLE numbers (n INTEGER NOT NULL PRIMARY KEY)")
-        most = max(ROWS.values())
+        most = max(rows.values())
         for first in range(1, most + 1, _BATCH):
             values = ",".join(f"({n})" for n in range(first, min(first + _BATCH, most + 1)))
             cursor.execute(f"INSERT INTO numbers VALUES {values}")
@@ -198,7 +199,7 @@ def load(connection: Any, kind: str) -> int:
             cursor.execute(f"CREATE TABLE {table} ({_COLUMNS[table].format(**own.types)})")
         for statement in own.extra:
             cursor.execute(statement)
-        for table, values in _values(own).items():
-            cursor.execute(f"INSERT INTO {table} SELECT {values} FROM numbers WHERE n <= {ROWS[table]}")
+        for table, values in _values(own, rows["customers"]).items():
+            cursor.execute(f"INSERT INTO {table} SELECT {values} FROM numbers WHERE n <= {rows[table]}")
         cursor.execute("DROP TABLE numbers")
-    return sum(ROWS.values())
+    return sum(rows.values())

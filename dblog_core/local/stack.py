@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from dblog_core.local import jars, place, shop
@@ -51,20 +52,24 @@ class Stack:
         return [*self.databases, self.zookeeper, self.airflow]
 
     def up(self) -> None:
-        """Starts what does not run."""
+        """Starts what does not run, all at the same time."""
         jars.jars()  # what the merge needs is not to be fetched inside a task
         self.configs.mkdir(mode=0o700, exist_ok=True)
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(self._start, [*self.databases, self.zookeeper]))
-        for database in self.databases:
-            self._configure(database)
-        self._start(self.airflow)
+        steps = [*(partial(self._start_shop, d) for d in self.databases), partial(self._start, self.zookeeper)]
+        steps.append(partial(self._start, self.airflow))
+        with ThreadPoolExecutor(len(steps)) as pool:
+            for running in [pool.submit(step) for step in steps]:
+                running.result()
 
     def down(self) -> None:
         """Stops all, Airflow first, since its tasks use the others. Tries every server, then raises the first error."""
         faults = [fault for server in reversed(self.servers) if (fault := _attempt(server.stop))]
         if faults:
             raise faults[0]
+
+    def _start_shop(self, database: DatabaseServer) -> None:
+        self._start(database)
+        self._configure(database)
 
     def _start(self, server: Server) -> None:
         say(f"starting {server.name}")
@@ -88,8 +93,10 @@ class Stack:
             shop.load(connection, database.kind)
         finally:
             connection.close()
-        with os.fdopen(os.open(file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as out:
+        part = file.with_suffix(".part")  # Airflow reads the directory all the time, and no half of a file
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as out:
             out.write(self._configuration(database, account))
+        part.rename(file)
 
     def _configuration(self, database: DatabaseServer, account: Account) -> str:
         name = f"shop_{database.kind}"

@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dblog_core.local import shop
@@ -32,10 +32,13 @@ _MYSQL_CONFLICTS = (1213, 1205, 1020, 1062)  # deadlock, lock wait, record chang
 
 
 class Client:
-    """One connection's share of the workload: a seeded sequence of transactions."""
+    """One connection's share of the workload: a seeded sequence of transactions. `rows`: how many each table began
+    with."""
 
-    def __init__(self, connect: Callable[[], Any], kind: str, *, seed: int, number: int) -> None:
-        self._connect, self._kind, self._number = connect, kind, number
+    def __init__(
+        self, connect: Callable[[], Any], kind: str, *, rows: Mapping[str, int], seed: int, number: int
+    ) -> None:
+        self._connect, self._kind, self._rows, self._number = connect, kind, rows, number
         self._random = random.Random(f"{seed}/{number}")
         self._new = 0
         self._orders: list[int] = []
@@ -115,7 +118,7 @@ class Client:
             *(status, paid, self._now().date(), self._any_order()),
         )
         if self._random.random() < 0.3:
-            order = self._random.randint(1, shop.ROWS["orders"] // 2)
+            order = self._random.randint(1, self._rows["orders"] // 2)
             self._do("UPDATE order_lines SET quantity = quantity + 1 WHERE order_id = %s", order)
         return "update"
 
@@ -128,7 +131,7 @@ class Client:
 
     def _session(self) -> str:
         cookie = self._random.randbytes(self._random.randint(0, 60)) if self._random.random() < 0.8 else None
-        number = self._random.randint(1, shop.ROWS["sessions"])
+        number = self._random.randint(1, self._rows["sessions"])
         if self._random.random() < 0.5:
             self._do("UPDATE sessions SET hits = hits + 1, cookie = %s WHERE id = %s", cookie, self._session_id(number))
             return "update"
@@ -137,18 +140,19 @@ class Client:
         return "insert"
 
     def _end_session(self) -> str:
-        self._do("DELETE FROM sessions WHERE id = %s", self._session_id(self._random.randint(1, shop.ROWS["sessions"])))
+        number = self._random.randint(1, self._rows["sessions"])
+        self._do("DELETE FROM sessions WHERE id = %s", self._session_id(number))
         return "delete"
 
     def _delete_order(self) -> str:
         old = not self._orders or self._random.random() < 0.5
-        order = self._random.randint(1, shop.ROWS["orders"]) if old else self._orders.pop(0)
+        order = self._random.randint(1, self._rows["orders"]) if old else self._orders.pop(0)
         self._do("DELETE FROM order_lines WHERE order_id = %s", order)
         self._do("DELETE FROM orders WHERE id = %s", order)
         return "delete"
 
     def _document(self) -> str:
-        number = self._random.randint(1, shop.ROWS["documents"])
+        number = self._random.randint(1, self._rows["documents"])
         if self._random.random() < 0.7:  # the large columns stay as they are
             self._do("UPDATE documents SET version = version + 1, title = %s WHERE id = %s", self._text(60), number)
         else:
@@ -157,9 +161,9 @@ class Client:
         return "update"
 
     def _new_key(self) -> str:
-        number, which = self._random.randint(1, shop.ROWS["documents"]), self._random.randrange(4)
+        number, which = self._random.randint(1, self._rows["documents"]), self._random.randrange(4)
         if which == 0:
-            other = number + shop.ROWS["documents"] * self._random.randint(1, 3)
+            other = number + self._rows["documents"] * self._random.randint(1, 3)
             self._do("UPDATE documents SET id = %s WHERE id = %s", other, number)
         elif which == 1:
             old = self._customer()
@@ -193,10 +197,10 @@ class Client:
     def _any_order(self) -> int:
         if self._orders and self._random.random() < 0.4:
             return self._random.choice(self._orders[-200:])
-        return self._random.randint(1, shop.ROWS["orders"])
+        return self._random.randint(1, self._rows["orders"])
 
     def _customer(self) -> str:
-        return f"C{self._random.randint(1, shop.ROWS['customers']):06d}"
+        return f"C{self._random.randint(1, self._rows['customers']):06d}"
 
     def _session_id(self, number: int) -> bytes:
         return shop.session_key(self._kind, number)
@@ -211,8 +215,8 @@ class Client:
 class Workload:
     """All clients, and what they have done together."""
 
-    def __init__(self, connect: Callable[[], Any], kind: str, *, seed: int) -> None:
-        self._clients = [Client(connect, kind, seed=seed, number=n) for n in range(_CONNECTIONS)]
+    def __init__(self, connect: Callable[[], Any], kind: str, *, rows: Mapping[str, int], seed: int) -> None:
+        self._clients = [Client(connect, kind, rows=rows, seed=seed, number=n) for n in range(_CONNECTIONS)]
         self._failure: list[Exception] = []
 
     def run(self, stop: threading.Event, *, rate: float, tell: Callable[[dict[str, Any]], None]) -> None:
@@ -276,6 +280,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--user", required=True)
     parser.add_argument("--rate", type=float, default=250.0, help="transactions a second, of all connections together")
+    parser.add_argument("--size", choices=list(shop.SIZES), default="usual", help="of the tables when they were filled")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     stop = threading.Event()
@@ -289,7 +294,8 @@ def main() -> None:
         sys.stdout.write(json.dumps(report) + "\n")
         sys.stdout.flush()
 
-    Workload(connect, given.kind, seed=given.seed).run(stop, rate=given.rate, tell=tell)
+    rows = shop.SIZES[given.size]
+    Workload(connect, given.kind, rows=rows, seed=given.seed).run(stop, rate=given.rate, tell=tell)
 
 
 if __name__ == "__main__":
