@@ -10,7 +10,7 @@ export PYTHONUNBUFFERED := 1
 
 help:
 	@echo "make setup   what is missing: .venv, the jars of Delta and Kafka, the test servers"
-	@echo "make demo    the whole path on real servers; DEMO_SOURCE=mysql (default), mariadb or postgres"
+	@echo "make demo    the whole path on real servers; DEMO_SOURCE=mysql (default), mariadb or postgres; QUICK=1: a short one"
 	@echo "make check   linters, types, unit tests and small worlds, in three minutes and without a server"
 	@echo "make test    linters, types, and the tests on real servers; EVERY=1: each on every database"
 	@echo "make times   where the time of the last make test went"

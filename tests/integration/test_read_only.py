@@ -192,9 +192,7 @@ def test_a_restarted_capture_voids_the_windows_of_the_one_before_and_the_dump_go
             with capturing(config):
                 wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done")
                 reader.execute("UPDATE quiet SET v = 100 WHERE id = 3")
-                wait_until(
-                    lambda: rows_of(config, f"{reader.schema}.quiet")[3]["v"] == 100, "the log goes on after it", 30
-                )
+                wait_until(lambda: rows_of(config, f"{reader.schema}.quiet")[3]["v"] == 100, "the log goes on after it")
     finally:
         stop.set()
         worker.join(timeout=60)
