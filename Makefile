@@ -11,7 +11,7 @@ export PYTHONUNBUFFERED := 1
 help:
 	@echo "make setup   what is missing: .venv, the jars of Delta and Kafka, the test servers"
 	@echo "make demo    the whole path on real servers; DEMO_SOURCE=mysql (default), mariadb or postgres; QUICK=1: a short one"
-	@echo "make check   linters, types, unit tests and small worlds, in three minutes and without a server"
+	@echo "make check   linters, types, unit tests and small worlds, without a server"
 	@echo "make test    linters, types, and the tests on real servers; EVERY=1: each on every database"
 	@echo "make times   where the time of the last make test went"
 	@echo "make up      the local stack: databases, ZooKeeper, Airflow with the DAGs;  make down  stops it, data kept"
