@@ -61,7 +61,7 @@ def _play(kind: str, root: Path, edition: Edition) -> int:
         board.plain(f"  what the servers wrote is below {root}")
         return 1
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C must not leave anything behind
+        _ignore_signals()
         parts.stop(orderly=False)
 
 
@@ -80,7 +80,7 @@ def _look(kind: str, root: Path) -> int:
         board.plain(f"dblog: {error}")
         return 1
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _ignore_signals()
         parts.stop(orderly=True)
     return 0
 
@@ -89,6 +89,12 @@ def _empty(root: Path) -> None:
     """Each demo begins with new servers: what the last one left, finished or not, cannot disturb it."""
     for entry in root.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+def _ignore_signals() -> None:
+    """One more Ctrl-C must not leave anything behind, nor `make`, which hands on a SIGTERM that we have had already."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _interrupt(*_: Any) -> None:
