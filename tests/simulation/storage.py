@@ -13,36 +13,43 @@ from tests.simulation.scheduler import Simulation
 
 @dataclass(slots=True)
 class Disk:
-    """Every file, and the folders that have a name not yet durable. `created` hears of each new file."""
+    """Every file by its path, and what lay under each name that is not durable yet (None: nothing): a loss of power
+    may bring that back. `created` hears of each new file."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     folders: dict[str, set[str]] = field(default_factory=dict)
-    unsettled: set[str] = field(default_factory=set)
+    unsettled: dict[str, bytes | None] = field(default_factory=dict)
     created: Callable[[str, bytes], None] = lambda path, data: None
 
     def put(self, path: str, data: bytes, *, durable: bool) -> None:
+        if not durable:
+            self.unsettled.setdefault(path, self.files.get(path))
+        self._place(path, data)
+        self.created(path, data)
+
+    def _place(self, path: str, data: bytes) -> None:
         self.files[path] = data
         folder, _, name = path.rpartition("/")
         self.folders.setdefault(folder, set()).add(name)
-        if not durable:
-            self.unsettled.add(path)
-        self.created(path, data)
 
     def settle(self, folder: str) -> None:
         """What fsync of a directory does: all names in it are durable."""
-        self.unsettled = {path for path in self.unsettled if path.rpartition("/")[0] != folder}
+        self.unsettled = {path: old for path, old in self.unsettled.items() if path.rpartition("/")[0] != folder}
 
     def remove(self, path: str) -> None:
         folder, _, name = path.rpartition("/")
         del self.files[path]
         self.folders[folder].discard(name)
-        self.unsettled.discard(path)
+        self.unsettled.pop(path, None)
 
     def power_cut(self, lose: Callable[[], bool]) -> int:
-        """Names that were not made durable are there or not, as chance has it."""
-        lost = [path for path in sorted(self.unsettled) if lose()]
-        for path in lost:
-            self.remove(path)
+        """Names that were not made durable have their new file or the old one, as chance has it."""
+        lost = {path: old for path, old in sorted(self.unsettled.items()) if lose()}
+        for path, old in lost.items():
+            if old is None:
+                self.remove(path)
+            else:
+                self._place(path, old)
         self.unsettled.clear()
         return len(lost)
 

@@ -53,6 +53,7 @@ class RetentionWorld(World):
         self.staging, self.reader = self.open(), self._again()
         self.needs: list[Need] = []
         self.begun, self.moved, self.died, self.held = Beginning(), 0, 0, 0
+        self.durable = self.begun
 
     def doings(self) -> tuple[Callable[[], None], ...]:
         return (*super().doings(), self.publish, self.wait, self.need, self.retain, self.retain)
@@ -90,6 +91,15 @@ class RetentionWorld(World):
             assert gone[-1].partial == 0 and now.offset == self.sealed[now.segment - 1].first_offset
             self.moved += 1
         self.held += bool(now.held)
+        self.begun = now
+        if "beginning.json" not in self.disk.unsettled:
+            self.durable = now
+
+    def cut_power(self) -> None:
+        """What others have seen and nobody has made durable may be undone: nothing was removed on its strength."""
+        super().cut_power()
+        now = self.open().beginning()
+        assert now in (self.begun, self.durable)
         self.begun = now
 
     def kept(self) -> list[Line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,8 @@ from dblog_core.local.daemon import Daemon
 
 def test_one_that_ends_between_two_looks_leaves_no_zombie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon = Daemon("sleeper", tmp_path)
-    daemon.start(["sleep", "60"], ready=lambda: True)
+    command = "trap '' TERM; echo deaf; exec sleep 60"  # so that it ends when it is told here, and never before
+    daemon.start(["sh", "-c", command], ready=lambda: "deaf" in daemon.log_end())
     pid = daemon.pid
     assert pid is not None
     find, looks = guard.find, list[int]()
@@ -22,6 +24,7 @@ def test_one_that_ends_between_two_looks_leaves_no_zombie(tmp_path: Path, monkey
     def ended_since(number: int, created: float) -> psutil.Process | None:
         looks.append(number)
         if len(looks) > 1:  # the signal is sent
+            os.kill(number, signal.SIGKILL)
             os.waitid(os.P_PID, number, os.WEXITED | os.WNOWAIT)
         return find(number, created)
 
