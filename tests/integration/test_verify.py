@@ -184,7 +184,8 @@ def test_every_damaged_row_is_found_and_mended_where_nothing_may_be_written(
         clean = verify(shop.config)
         assert clean.equal, clean.to_json()
         assert {t.table for t in clean.tables} == {shop.a, shop.b}
-        assert len(lake.asked[0].files) >= ROWS // 100
+        first = {str(task.shape.table): task for task in reversed(lake.asked)}  # two tables are compared at a time
+        assert len(first[shop.a].files) >= ROWS // 100
 
         for key in (7, 300):
             lake.do(shop.a, (key,), row(key, v="other", n=None))
