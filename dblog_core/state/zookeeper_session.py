@@ -24,7 +24,6 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.states import KeeperState
 from kazoo.security import make_acl, make_digest_acl
 
 from dblog_core.errors import StateError, StateUnavailable
@@ -115,6 +114,7 @@ class Session:
         self._closed = False
         self._pid = os.getpid()
         self._client: KazooClient | None = None
+        self._login_refused = threading.Event()
 
     def start(self) -> Session:
         """Connects. Raises StateUnavailable if no server answers."""
@@ -131,14 +131,13 @@ class Session:
         self._note_timeout(client)
         self._client = client
         live, deadline = client.start_async(), time.monotonic() + ANSWER_SECONDS
-        # kazoo itself would wait to the end for a login that is refused.
-        while client.client_state != KeeperState.AUTH_FAILED and time.monotonic() < deadline:
+        # kazoo itself would wait to the end for a login that is refused: its state says so only for a moment.
+        while not self._login_refused.is_set() and time.monotonic() < deadline:
             if live.wait(0.05):
                 break
         if not client.connected:
-            refused = client.client_state == KeeperState.AUTH_FAILED
             self.close()
-            raise self._refused() if refused else self._silent()
+            raise self._refused() if self._login_refused.is_set() else self._silent()
         return self
 
     @property
@@ -210,7 +209,8 @@ class Session:
         def noting(*arguments: Any) -> Any:
             try:
                 read_timeout, connect_timeout = connect(*arguments)
-            except (SASLException, SessionClosedRequireSaslError) as error:
+            except (AuthFailedError, SASLException, SessionClosedRequireSaslError) as error:
+                self._login_refused.set()
                 raise AuthFailedError(type(error).__name__) from error
             self._seconds = min(self._asked_seconds, read_timeout * 1.5 / 1000)
             return read_timeout, connect_timeout

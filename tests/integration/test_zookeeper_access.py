@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, SASLException, SessionClosedRequireSaslError
+from kazoo.protocol.connection import ConnectionHandler
 
 from dblog_core import wiring
 from dblog_core.config import Config
@@ -127,6 +129,22 @@ def test_a_wrong_login_is_told_at_once(
     with closing(wiring.open_state(wrong)) as state, pytest.raises(StateUnavailable, match="refuses the login") as told:
         state.get("dumps/one")
     assert "[state] user" in told.value.fix and "wrong" not in str(told.value)
+
+
+@pytest.mark.parametrize("refusal", [AuthFailedError, SASLException, SessionClosedRequireSaslError])
+def test_a_login_whose_refusal_kazoo_shows_for_a_moment_only_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, refusal: type[Exception]
+) -> None:
+    """kazoo's state is "closed" a moment after "login refused": whoever looks at intervals misses it."""
+
+    def refuse(*_: Any) -> None:
+        raise refusal
+
+    monkeypatch.setattr(zookeeper_session, "ANSWER_SECONDS", 1000.0)
+    monkeypatch.setattr(ConnectionHandler, "_connect", refuse)
+    access = zookeeper_session.Access(user="dblog", password="wrong", login="sasl")
+    with pytest.raises(StateUnavailable, match="refuses the login of dblog"):
+        zookeeper_session.Session("127.0.0.1:2181", seconds=5, access=access).start()
 
 
 @dataclass(frozen=True, slots=True)
