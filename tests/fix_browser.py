@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, ViewportSize, expect, sync_playwright
 
 from dblog_core.local import airflow_settings, packages
 from tests.fix_airflow import Live
@@ -35,49 +38,53 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def windows(chromium: Browser, live: Live) -> Iterator[Callable[[str], BrowserContext]]:
-    """The browser of each user, signed in once: Airflow's scripts are loaded once too, and then lie in its cache."""
-    contexts: dict[str, BrowserContext] = {}
+def logins(chromium: Browser, live: Live) -> Callable[[str], Any]:
+    """The cookies of each user, who signs in once."""
 
-    def of_user(user: str) -> BrowserContext:
-        if user not in contexts:
-            context = chromium.new_context(base_url=live.server.url, locale="en-GB", timezone_id="UTC")
-            context.set_default_timeout(PATIENCE_SECONDS * 1000)
-            _sign_in(context, user, live.server.password(user))
-            contexts[user] = context
-        return contexts[user]
+    @functools.cache
+    def of_user(user: str) -> Any:
+        with _window(chromium, live) as window:
+            page = window.new_page()
+            page.goto("/auth/login")
+            page.fill("input[name=username]", user)
+            page.fill("input[name=password]", live.server.password(user))
+            page.click("button[type=submit]")
+            page.wait_for_url(lambda url: "/auth/login" not in url)
+            return window.storage_state()
 
-    yield of_user
-    for context in contexts.values():
-        context.close()
+    return of_user
 
 
-def _sign_in(context: BrowserContext, user: str, password: str) -> None:
-    page = context.new_page()
-    page.goto("/auth/login")
-    page.fill("input[name=username]", user)
-    page.fill("input[name=password]", password)
-    page.click("button[type=submit]")
-    page.wait_for_url(lambda url: "/auth/login" not in url)
-    page.close()
+@contextmanager
+def _window(chromium: Browser, live: Live, login: Any = None) -> Iterator[BrowserContext]:
+    """With a cache and connections of its own: pages that another test has closed while they loaded leave some there
+    for which the next page waits for ever."""
+    window = chromium.new_context(
+        base_url=live.server.url, locale="en-GB", timezone_id="UTC", storage_state=login, viewport=WIDE
+    )
+    window.set_default_timeout(PATIENCE_SECONDS * 1000)
+    yield window
+    window.close()
 
 
 @pytest.fixture
-def sign_in(windows: Callable[[str], BrowserContext]) -> Iterator[SignIn]:
+def sign_in(chromium: Browser, live: Live, logins: Callable[[str], Any]) -> Iterator[SignIn]:
     """Opens a page as the given user. What the pages' scripts complain of fails the test."""
-    pages: list[Page] = []
     errors: list[str] = []
+    asked: set[Request] = set()
+    with ExitStack() as windows:
 
-    def open_page(user: str = airflow_settings.USER, *, size: ViewportSize = WIDE) -> Page:
-        page = windows(user).new_page()
-        pages.append(page)
-        page.set_viewport_size(size)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        return page
+        def open_page(user: str = airflow_settings.USER, *, size: ViewportSize = WIDE) -> Page:
+            page = windows.enter_context(_window(chromium, live, logins(user))).new_page()
+            page.set_viewport_size(size)
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.on("request", lambda request: asked.update({request}))
+            page.on("requestfinished", lambda request: asked.difference_update({request}))
+            page.on("requestfailed", lambda request: asked.difference_update({request}))
+            return page
 
-    yield open_page
-    for page in pages:
-        page.close()
+        yield open_page
+        print("requests without an answer:", *(request.url for request in asked))
     assert not errors
 
 

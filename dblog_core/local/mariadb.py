@@ -48,7 +48,9 @@ class MariadbServer(MysqlServer):
             "--skip-name-resolve",
             *self._as_root(),
         ]
-        run_to_end([*install, f"--datadir={self._dir / 'data'}", *options], where=self.name, cwd=self._dir)
+        environment = {**os.environ, "TMPDIR": str(self._temporary)}
+        command = [*install, f"--datadir={self._dir / 'data'}", *options]
+        run_to_end(command, where=self.name, cwd=self._dir, env=environment)
         bootstrap = "USE mysql;\nFLUSH PRIVILEGES;\n" + self._admin_sql()
         run_to_end([*self._program(), "--bootstrap"], where=self.name, cwd=self._dir, input=bootstrap)
 
@@ -60,6 +62,7 @@ class MariadbServer(MysqlServer):
             *self._as_root(),
             f"--basedir={tree / 'usr'}",
             f"--datadir={self._dir / 'data'}",
+            f"--tmpdir={self._temporary}",
             f"--lc-messages-dir={tree / 'usr/share/mysql'}",
             f"--character-sets-dir={tree / 'usr/share/mysql/charsets'}",
             f"--plugin-dir={tree / 'usr/lib/mysql/plugin'}",

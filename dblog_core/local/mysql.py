@@ -85,7 +85,7 @@ class MysqlServer:
         return self._daemon.pid
 
     def start(self) -> None:
-        self._dir.mkdir(parents=True, exist_ok=True)
+        self._temporary.mkdir(parents=True, exist_ok=True)
         if not self._initialised.exists():
             self._initialise()
             self._initialised.touch()
@@ -161,6 +161,11 @@ class MysqlServer:
     def _initialised(self) -> Path:
         return self._dir / "initialised"
 
+    @property
+    def _temporary(self) -> Path:
+        """Of this server alone: at its start MariaDB removes temporary tables that lie there, also another's."""
+        return self._dir / "tmp"
+
     def _admin_sql(self) -> str:
         who = f"'{self.admin.user}'@'{self.host}'"  # by address: names are not resolved
         create = f"{self._create_user} {who} IDENTIFIED BY '{self.admin.password}';"
@@ -186,6 +191,7 @@ class MysqlServer:
             *(["--user=root"] if os.geteuid() == 0 else []),
             f"--basedir={tree / 'usr'}",
             f"--datadir={self._dir / 'data'}",
+            f"--tmpdir={self._temporary}",
             f"--lc-messages-dir={tree / 'usr/share/mysql'}",
             f"--character-sets-dir={tree / 'usr/share/mysql/charsets'}",
             f"--plugin-dir={tree / 'usr/lib/mysql/plugin'}",

@@ -2,6 +2,6 @@
 
 from tests.fix_airflow import live
 from tests.fix_airflow_lake import dumped, merged
-from tests.fix_browser import chromium, picture, sign_in, windows
+from tests.fix_browser import chromium, logins, picture, sign_in
 
-__all__ = ["chromium", "dumped", "live", "merged", "picture", "sign_in", "windows"]
+__all__ = ["chromium", "dumped", "live", "logins", "merged", "picture", "sign_in"]

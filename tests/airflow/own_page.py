@@ -11,6 +11,7 @@ from typing import Any
 from playwright.sync_api import FrameLocator, Page
 
 from tests.fix_airflow import Live
+from tests.waiting import PATIENCE_SECONDS
 
 
 def own_page(page: Page) -> FrameLocator:
@@ -25,7 +26,7 @@ def ask_page(
     headers = {"Content-Type": "application/json"}
     if as_script:
         headers["X-Requested-With"] = "dblog"
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(live.server.url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(live.server.url).netloc, timeout=PATIENCE_SECONDS)
     with closing(connection):
         if user is not None:
             headers["Authorization"] = f"Bearer {_token(connection, user, live.server.password(user))}"

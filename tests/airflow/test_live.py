@@ -203,7 +203,7 @@ def test_no_task_outlives_its_supervisor_or_a_stop_and_a_start_goes_on(live: Liv
     supervisors = wait_until(live.server.task_processes, "a task runs")
     orphans = supervisors[0].children()
     supervisors[0].kill()
-    wait_until(lambda: not psutil.wait_procs(orphans, timeout=0)[1], "the orphan ends by itself", timeout=60)
+    wait_until(lambda: not psutil.wait_procs(orphans, timeout=0)[1], "the orphan ends by itself")
     live.server.stop()
     home = live.server.environment()["AIRFLOW_HOME"]
     running = [p.info for p in psutil.process_iter(["pid", "cmdline", "environ"])]

@@ -25,6 +25,7 @@ from dblog_core.local.kafka import KafkaServer
 from dblog_core.local.registry import RegistryServer
 from dblog_core.values import to_json
 from tests.contract.targets import KafkaOne
+from tests.waiting import PATIENCE_SECONDS
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -42,7 +43,7 @@ class AvroOne(KafkaOne):
         return f"{self.settings['topic_prefix']}{table}-{part}"
 
     def asked(self, path: str) -> Any:
-        with urllib.request.urlopen(self._registry.address() + path, timeout=30) as answer:
+        with urllib.request.urlopen(self._registry.address() + path, timeout=PATIENCE_SECONDS) as answer:
             return orjson.loads(answer.read())
 
     def versions(self, subject: str) -> list[Json]:
@@ -148,7 +149,7 @@ class Front:
         kind = {"Content-Type": "application/json"} if body else {}
         request = urllib.request.Request(self._registry.address() + path, body or None, kind, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:

@@ -10,12 +10,12 @@ import pytest
 
 from dblog_core.config import Config
 from dblog_core.interfaces import ChunkReader, Source
-from dblog_core.local.daemon import wait_until
 from dblog_core.wiring import open_source
 from tests.contract.keyed import TYPES
 from tests.contract.relayed import World
 from tests.contract.targets import ExampleOne, FilesOne, HttpOne, KafkaOne, MemoryOne, TableOne, Target
 from tests.fix_servers import Database
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -71,4 +71,4 @@ def world(tmp_path: Path, target: Target) -> World:
 def no_thread_is_left() -> Iterator[None]:
     before = threading.active_count()
     yield
-    wait_until(lambda: threading.active_count() <= before, timeout=30, what="threads to end")
+    wait_until(lambda: threading.active_count() <= before, what="threads to end")

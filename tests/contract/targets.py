@@ -31,6 +31,7 @@ from dblog_core.outputs.postgres import PostgresDialect
 from dblog_core.outputs.tables import TableOutput
 from dblog_core.storage.opening import open_storage
 from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "outputs.md"
 
@@ -236,7 +237,7 @@ class KafkaOne:
         more = {"isolation.level": "read_committed", "enable.partition.eof": True, "enable.auto.commit": False}
         consumer = Consumer({**client, **more})
         try:
-            topics = consumer.list_topics(timeout=30).topics
+            topics = consumer.list_topics(timeout=PATIENCE_SECONDS).topics
             mine = [t for t in topics if t.startswith(self.settings["topic_prefix"]) and not t.endswith(".place")]
             partitions = [TopicPartition(t, p, 0) for t in mine for p in topics[t].partitions]
             consumer.assign(partitions)

@@ -17,6 +17,7 @@ from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable
 from dblog_core.outputs.http import HttpOutput
 from dblog_core.outputs.registry import Registry
 from tests.certificates import Authority, authority
+from tests.waiting import PATIENCE_SECONDS
 
 HOST = "127.0.0.1"
 LINE = {"offset": 1, "op": "c"}
@@ -107,7 +108,7 @@ def answering(ours: Authority) -> Iterator[tuple[int, list[bytes]]]:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(timeout=20)
+        thread.join(timeout=PATIENCE_SECONDS)
 
 
 @contextlib.contextmanager
@@ -129,4 +130,4 @@ def dying() -> Iterator[int]:
     finally:
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
-        thread.join(timeout=20)
+        thread.join(timeout=PATIENCE_SECONDS)

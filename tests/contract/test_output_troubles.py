@@ -12,12 +12,12 @@ import pytest
 
 from dblog_core import output_places, recent_errors
 from dblog_core.errors import OutputRefused, OutputUnavailable, StateError
-from dblog_core.local.daemon import wait_until
 from dblog_core.relay import RelayStatus, run_relay
 from dblog_core.staging.reader import lines
 from dblog_core.status import status
 from tests.contract import changelog
 from tests.contract.relayed import PICKY, Death, Faulty, World, every, memory, offsets, once_each, picky
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -97,18 +97,18 @@ def test_a_second_relay_stands_by_and_goes_on(world: World) -> None:
 
     first = threading.Thread(target=follow, args=(first_stop,))
     first.start()
-    wait_until(lambda: _reached(world, 14), timeout=60, what="the first relay")
+    wait_until(lambda: _reached(world, 14), what="the first relay")
     second = threading.Thread(target=follow, args=(second_stop, told.append))
     second.start()
-    wait_until(lambda: any(s.holder for s in told), timeout=60, what="a standby")
+    wait_until(lambda: any(s.holder for s in told), what="a standby")
     with pytest.raises(StateError, match="passes lines on"):
         world.relay()
     first_stop.set()
     changelog.go_on(world.staging, 5, 15)
-    wait_until(lambda: _reached(world, 16), timeout=60, what="the standby")
+    wait_until(lambda: _reached(world, 16), what="the standby")
     second_stop.set()
-    first.join(timeout=30)
-    second.join(timeout=30)
+    first.join(timeout=PATIENCE_SECONDS)
+    second.join(timeout=PATIENCE_SECONDS)
     assert world.target.lines() == world.all()
 
 

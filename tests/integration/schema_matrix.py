@@ -30,9 +30,9 @@ from dblog_core.values import to_json
 from dblog_core.window_reader import WindowReader
 from tests.fix_servers import Database
 from tests.integration.schema_changes import changes
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
-DEADLINE = 120.0
+DEADLINE = PATIENCE_SECONDS
 ROWS = 8  # of a table at first; the workload makes some more
 CHUNK = 5
 
@@ -189,7 +189,7 @@ class Matrix:
             yield
         finally:
             over.set()
-            thread.join(timeout=30)
+            thread.join(timeout=PATIENCE_SECONDS)
         assert not faults, faults
         assert not thread.is_alive()
 
@@ -227,7 +227,7 @@ class Matrix:
                 yield
         finally:
             stop.set()
-            thread.join(timeout=60)
+            thread.join(timeout=PATIENCE_SECONDS)
         if faults:
             raise faults[0]
         assert not thread.is_alive()

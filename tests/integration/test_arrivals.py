@@ -19,6 +19,7 @@ from dblog_core.config import Config
 from dblog_core.requests import DumpRequest
 from dblog_core.staging.reader import Line, lines
 from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)  # others' images are whole
 
@@ -41,7 +42,7 @@ def capturing(config: Config) -> Iterator[None]:
         capture = pool.submit(run_capture, config, stop=stop)
         with setting(stop):
             yield
-        capture.result(timeout=60)
+        capture.result(timeout=PATIENCE_SECONDS)
 
 
 def known_since(found: list[Line], since: int) -> dict[int, dict[str, Any]]:
@@ -85,7 +86,7 @@ def test_a_dump_brings_rows_that_left_what_it_was_still_to_read(
             assert placed < ROWS - moved, "what is to move is read already"
             database.execute(f"UPDATE t SET id = id - {ROWS}, v = -v WHERE id > {ROWS - moved}")
             control.resume(state, dump_id)
-            working.result(timeout=120)
+            working.result(timeout=PATIENCE_SECONDS)
         assert control.dump(state, dump_id).state == "done"
     found = list(lines(wiring.open_staging(config)))
     (end,) = (line for line in found if line["op"] == "f")

@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from dblog_core.config import Config
 from dblog_core.staging import Staging
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
+from tests.waiting import wait_until
 
 ROWS, CHUNK, RANGES, IN_FLIGHT = 1_000_000, 5_000, 6, 4
 BUCKET, WEIGHTS = 1_000, 1_009
@@ -96,13 +96,6 @@ def placed(staging: Staging) -> dict[str, int]:
     return Counter(chunk.task for manifest in staging.manifests() for chunk in manifest.chunks)
 
 
-def wait_until(condition: Callable[[], Any], what: str, dblog: Dblog, deadline: float = 60) -> None:
-    end, pause = time.monotonic() + deadline, threading.Event()
-    while not condition():
-        assert time.monotonic() < end, f"not within {deadline} s: {what}\n{dblog.output()}"
-        pause.wait(0.1)
-
-
 def replayed(staging: Staging, table: str) -> dict[str, np.ndarray[Any, Any]]:
     """The table's rows as the super-changelog has them: the last line of each key, but deletes."""
     parts: dict[str, list[Any]] = {"id": [], "offset": [], "op": [], "alive": []}
@@ -164,7 +157,11 @@ def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(databas
             work = [dblog.start("work"), dblog.start("work")]
             options = ["--table", table, "--ranges", str(RANGES), "--workers", "3", "--rate", "40000"]
             work.append(dblog.start("dump", *options))
-            wait_until(lambda: sum(placed(staging).values()) >= ROWS / CHUNK / 4, "a quarter of the chunks", dblog)
+            wait_until(
+                lambda: sum(placed(staging).values()) >= ROWS / CHUNK / 4,
+                "a quarter of the chunks",
+                describe=dblog.output,
+            )
             for process in [*work, capture]:
                 kill(process)
             killed, before = placed(staging), selected(config)
@@ -172,7 +169,7 @@ def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(databas
             began = time.monotonic()
             capture = dblog.start("capture")
             dblog.run("work", "--once")
-            wait_until(lambda: sum(placed(staging).values()) >= ROWS / CHUNK, "all chunks", dblog)
+            wait_until(lambda: sum(placed(staging).values()) >= ROWS / CHUNK, "all chunks", describe=dblog.output)
             print(f"{database.kind}: {time.monotonic() - began:.0f} s for the rest, {workload.operations} operations")
         dblog.run("capture", "--until-current")
         kill(capture)

@@ -6,25 +6,26 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config import Config, load
 from dblog_core.staging.reader import lines as staged_lines
+from dblog_core.status import status
 from dblog_core.wiring import open_source, open_staging
 from tests.contract.test_starts import end_of
 from tests.fix_servers import Database
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.in_turn
 
-DEADLINE = 120.0  # seconds: for a machine that does much else at the same time
+DEADLINE = PATIENCE_SECONDS
 
 
 class Commands:
@@ -56,11 +57,14 @@ class Commands:
         return json.loads(done.stdout)
 
     def until(self, condition: Callable[[Any], bool]) -> Any:
-        """The status once it is so."""
-        deadline = time.monotonic() + self._patience
-        while not condition(status := self.json("status")):
-            assert time.monotonic() < deadline, status
-        return status
+        """The status once it is so: what `dblog status --json` prints, without a process for each look."""
+        config = load(self.file)
+
+        def look() -> Any:
+            found = json.loads(orjson.dumps(status(config)))
+            return found if condition(found) else None
+
+        return wait_until(look, "the status is so", timeout=self._patience, describe=lambda: status(config))
 
     def kill(self) -> None:
         for process in self._started:

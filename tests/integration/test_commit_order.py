@@ -21,7 +21,7 @@ from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_cli import Commands, write
 from tests.nemesis.oracles import binlog_images
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.in_turn
 
@@ -106,7 +106,7 @@ class Writers:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for process in self._processes:
-            process.join(timeout=30)
+            process.join(timeout=PATIENCE_SECONDS)
             assert process.exitcode == 0
 
 
@@ -141,7 +141,7 @@ def dumped_under_load(database: Database, config: Config) -> None:
                 assert not faults, faults
         finally:
             stop.set()
-            thread.join(timeout=30)
+            thread.join(timeout=PATIENCE_SECONDS)
     assert not faults, faults
 
 

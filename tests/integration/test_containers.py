@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core.local.daemon import wait_until
 from dblog_core.local.s3 import S3Server
 from dblog_core.local.server import DatabaseServer
+from tests.waiting import wait_until
 
 DOCKER = Path(__file__).parents[2] / "docker"
 PROGRAMS = Path(sys.executable).parent
@@ -91,7 +91,7 @@ def test_a_capture_is_healthy_while_somebody_leads(server: DatabaseServer, tmp_p
         capture = subprocess.Popen(command, env={**os.environ, **environment}, stderr=log)
     try:
         healthy = [*_HEALTHY, "capture"]
-        wait_until(lambda: _run(healthy, environment).returncode == 0, timeout=120, what="a capture that is healthy")
+        wait_until(lambda: _run(healthy, environment).returncode == 0, what="a capture that is healthy")
         assert _run([*_HEALTHY, "relay", "events"], environment).stderr == "no relay passes on to events\n"
         assert _run([*_HEALTHY, "merge"], environment).returncode == 0, "nothing is staged to be behind of"
     finally:

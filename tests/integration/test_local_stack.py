@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from dblog_core.local import guard
-from dblog_core.local.daemon import wait_until
 from dblog_core.local.errors import LocalError
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
@@ -19,6 +18,7 @@ from dblog_core.local.postgres import PostgresServer
 from dblog_core.local.server import DatabaseServer
 from dblog_core.local.zookeeper import Ensemble, ZookeeperServer
 from tests.fix_servers import Database
+from tests.waiting import wait_until
 
 CLASSES = {"mysql": MysqlServer, "mariadb": MariadbServer, "postgres": PostgresServer}
 LOG_TOOLS = {"mysql": "mysqlbinlog", "mariadb": "mariadb-binlog", "postgres": "pg_recvlogical"}
@@ -69,7 +69,7 @@ def test_nothing_runs_on_when_the_starter_is_killed(own_server: DatabaseServer) 
         assert starter.stdout.readline() == "up\n"
         family = _family(own_server)
         starter.send_signal(signal.SIGKILL)
-    wait_until(lambda: not [p for p in family if guard.runs(p)], timeout=20, what="the server to end with its starter")
+    wait_until(lambda: not [p for p in family if guard.runs(p)], what="the server to end with its starter")
 
 
 def test_a_wrong_setting_is_told_with_the_end_of_the_log(source_kind: str, server_root: Path) -> None:
@@ -88,6 +88,20 @@ def test_a_setting_can_be_chosen(source_kind: str, server_root: Path) -> None:
         assert _rows(server, "", show)[0][-1] == value
     finally:
         server.kill()
+
+
+def test_a_start_leaves_the_temporary_tables_of_other_servers_alone(
+    server_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB removes those that it finds: a bootstrap beside it ended with "No such file or directory"."""
+    anothers = [tmp_path / f"#sql-temptable-1a97-1-1d.{kind}" for kind in ("MAI", "MAD")]
+    for file in anothers:
+        file.touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    server = CLASSES["mariadb"](server_root / "mariadb-beside")
+    server.start()
+    server.kill()
+    assert all(file.exists() for file in anothers)
 
 
 def test_the_servers_own_tools_run(source_server: DatabaseServer) -> None:
@@ -116,9 +130,9 @@ def test_an_ensemble_serves_without_its_leader(server_root: Path) -> None:
         leader.kill()
         others = [m for m in ensemble.members if m is not leader]
         # A member that has not noticed yet serves for a moment, until the election begins.
-        wait_until(lambda: sorted(m.mode() for m in others) == ["follower", "leader"], timeout=60, what="a new leader")
+        wait_until(lambda: sorted(m.mode() for m in others) == ["follower", "leader"], what="a new leader")
         leader.start()
-        wait_until(lambda: leader.mode() == "follower", timeout=60, what="the old leader to follow")
+        wait_until(lambda: leader.mode() == "follower", what="the old leader to follow")
     finally:
         ensemble.kill()
 

@@ -16,6 +16,7 @@ from dblog_core.errors import LogPositionLost
 from dblog_core.requests import DumpRequest
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS
 
 
 def replay(config: Config) -> dict[int, str]:
@@ -114,7 +115,7 @@ def whole_dump(config: Config) -> None:
         dump.work(config, stop=threading.Event(), dump_id=dump_id)
     finally:
         stop.set()
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_SECONDS)
 
 
 def mend(config: Config, *, fresh_start: bool, rows: dict[int, str]) -> None:
@@ -136,5 +137,5 @@ def mend(config: Config, *, fresh_start: bool, rows: dict[int, str]) -> None:
         pause.wait(0.1)
     state.close()
     stop.set()
-    thread.join(timeout=30)
+    thread.join(timeout=PATIENCE_SECONDS)
     assert not faults

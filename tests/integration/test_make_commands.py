@@ -28,8 +28,8 @@ from deltalake import DeltaTable, QueryBuilder
 
 from dblog_core.local import guard, place, shop
 from dblog_core.local.airflow_client import AirflowClient
-from dblog_core.local.daemon import wait_until
 from tests.integration.test_local_stack import CLASSES
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.timeout(1200)]
 
@@ -103,7 +103,7 @@ def _make(*arguments: str) -> subprocess.CompletedProcess[str]:
             stdout, stderr = process.communicate(timeout=_SECONDS)
         except BaseException:
             os.killpg(process.pid, signal.SIGTERM)
-            stdout, stderr = process.communicate(timeout=60)
+            stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
             print(stdout, stderr, sep="\n")
             raise
     return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
@@ -187,7 +187,7 @@ def _wait_for_dags(address: str) -> None:
     url, user, passwords = match.groups()
     client = AirflowClient(url, user=user, password=json.loads(Path(passwords).read_text())[user])
     expected = {f"dblog_shop_{kind}_{dag}" for kind in KINDS for dag in DAGS}
-    wait_until(lambda: set(client.dags()) == expected, timeout=90, what=f"the DAGs {sorted(expected)}")
+    wait_until(lambda: set(client.dags()) == expected, what=f"the DAGs {sorted(expected)}")
     assert client.import_errors() == []
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from dblog_core.errors import LogPositionLost
-from dblog_core.local.daemon import wait_until
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.sources.mysql import scan
@@ -20,6 +19,7 @@ from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database, new
 from tests.integration.test_mysql_source import batches, changes, execute
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True),
@@ -225,7 +225,7 @@ def test_a_backup_that_was_put_back_and_has_given_our_numbers_to_other_transacti
             execute(database, f"PURGE BINARY LOGS TO '{newest}'")  # not what a connection still reads
             return bool(database.query("SHOW BINARY LOGS")[0][0] == newest)
 
-        wait_until(purged, timeout=30, what="the files to be purged")
+        wait_until(purged, what="the files to be purged")
         insert(database, 16)
         with caplog.at_level(logging.INFO):
             assert ids(list(batches(source, last))) == [16], "what is purged cannot be compared, and is not needed"

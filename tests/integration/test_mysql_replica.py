@@ -19,7 +19,7 @@ from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_read_only import ROWS, capturing, config_of, dumped, rows_of
 from tests.read_only import reader_of
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)]
 
@@ -129,7 +129,7 @@ def parallel_writes(database: Database) -> Iterator[None]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=PATIENCE_SECONDS)
     assert not faults, faults
 
 

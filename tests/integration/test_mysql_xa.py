@@ -24,6 +24,7 @@ from dblog_core.sources.mysql.source import MysqlSource
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_mysql_source import batches, changes, execute
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 
@@ -481,7 +482,7 @@ def test_a_dump_between_the_phases(database: Database, tmp_path: Path, first: bo
         until_there(lambda: len([line for line in lines_of(config) if line[1] != "dump"]) >= 3, faults)
     finally:
         stop.set()
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_SECONDS)
     assert not faults
     logged = [(op, key, value) for op, origin, key, value in lines_of(config) if origin != "dump"]
     assert logged == [("u", 1, 2), ("d", 2, None), ("c", 4, 2)]

@@ -23,7 +23,7 @@ from dblog_core.staging.reader import lines as log_lines
 from tests.fix_servers import Database, new, newest_programs, standby_of
 from tests.integration.test_postgres_source import lines, read_to
 from tests.integration.test_read_only import capturing
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_capture_goes_on_from_the_slot_that_the_promoted_standby_has_kept(
         finally:
             primary.kill()
             stop.set()
-            writer.join(timeout=30)
+            writer.join(timeout=PATIENCE_SECONDS)
     standby.promote()
     after = replace(shop, server=standby)
     after.execute("INSERT INTO t VALUES (-1)")

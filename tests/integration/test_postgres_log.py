@@ -19,8 +19,9 @@ from dblog_core.sources.postgres.pgoutput import Forms
 from dblog_core.sources.postgres.source import PostgresSource
 from tests.fix_servers import Database
 from tests.integration.test_postgres_source import ALL_TYPES, make_types
+from tests.waiting import PATIENCE_SECONDS
 
-DEADLINE = 60.0
+DEADLINE = PATIENCE_SECONDS
 
 
 @pytest.fixture

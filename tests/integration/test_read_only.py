@@ -21,7 +21,7 @@ from dblog_core.sources.postgres.position import Lsn
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.read_only import forget, reader_of
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.in_turn]
 
@@ -81,7 +81,7 @@ def capturing(config: Config) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(timeout=60)
+        thread.join(timeout=PATIENCE_SECONDS)
     assert not faults, faults
 
 
@@ -195,7 +195,7 @@ def test_a_restarted_capture_voids_the_windows_of_the_one_before_and_the_dump_go
                 wait_until(lambda: rows_of(config, f"{reader.schema}.quiet")[3]["v"] == 100, "the log goes on after it")
     finally:
         stop.set()
-        worker.join(timeout=60)
+        worker.join(timeout=PATIENCE_SECONDS)
     found = rows_of(config, f"{reader.schema}.quiet")
     assert len(found) == ROWS and all(row["v"] == (100 if key == 3 else key % 7) for key, row in found.items())
 
@@ -218,7 +218,7 @@ def test_events_of_a_table_that_is_not_captured_move_a_window(reader: Database, 
             took = time.monotonic() - began
         finally:
             stop.set()
-            writer.join(timeout=30)
+            writer.join(timeout=PATIENCE_SECONDS)
     assert status.chunks >= ROWS / 50 and took < SECONDS, (status.chunks, took)
     assert len(rows_of(config, f"{reader.schema}.quiet")) == ROWS
 
@@ -261,7 +261,7 @@ def test_a_select_waits_for_commits_that_are_logged_and_hidden(reader: Database,
         wait_until(lambda: rows_of(config, table).get(3, {}).get("v") == 500, "the change is staged")
         assert reader.query(seen) == [(3,)], "the change is hidden"
         assert dumped(config, tables=(table,), keys=(3,)).rows == 1
-        writer.join(timeout=30)
+        writer.join(timeout=PATIENCE_SECONDS)
     assert reader.query(seen) == [(500,)]
     assert rows_of(config, table)[3]["v"] == 500, "no dump has brought the old value back"
 

@@ -19,7 +19,7 @@ from dblog_core.local.postgres import PostgresServer
 from dblog_core.reload import ConfigFile
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 class Watched:
@@ -49,7 +49,7 @@ class Watched:
             yield
         finally:  # a thread that goes on would keep the whole run from ending
             stop.set()
-            thread.join(timeout=30)
+            thread.join(timeout=PATIENCE_SECONDS)
         assert not thread.is_alive()
 
     def lines(self, name: str) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def workload(database: Database) -> Iterator[None]:
         yield
     finally:
         over.set()
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 

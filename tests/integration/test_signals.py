@@ -31,7 +31,7 @@ from dblog_core.state.sqlite import SqliteState
 from dblog_core.wiring import open_source, open_staging, open_state
 from tests.fix_servers import Database
 from tests.integration.test_cli import Commands
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.in_turn
 TOKEN = "a-token-of-the-test"
@@ -144,7 +144,7 @@ def by_http(config: Config, body: Any) -> Any:
     state = open_state(config)
     endpoint = Endpoint(Signals(config, state, SystemClock()), "127.0.0.1", 0, token=TOKEN)
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=PATIENCE_SECONDS)
         connection.request("POST", "/signals", orjson.dumps(body), {"Authorization": f"Bearer {TOKEN}"})
         answer = connection.getresponse()
         assert answer.status == 202, answer.read()

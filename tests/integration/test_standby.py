@@ -27,7 +27,7 @@ from tests.fix_servers import Database, drop, new, newest_programs, standby_of
 from tests.integration.test_read_only import CHUNK, ROWS, SECONDS, capturing, config_of, dumped, rows_of
 from tests.integration.test_verify import Plainly
 from tests.read_only import forget, reader_of
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.in_turn]
 
@@ -115,7 +115,7 @@ def telling(primary: Database) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_SECONDS)
 
 
 @contextmanager
@@ -162,7 +162,7 @@ def writing(primary: Database) -> Iterator[None]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=PATIENCE_SECONDS)
     assert not faults, faults
 
 
@@ -389,7 +389,7 @@ def test_a_chunk_waits_until_its_standby_has_replayed_what_lies_before_its_windo
             finally:
                 replica.execute("SELECT pg_wal_replay_resume()")
                 stop.set()
-                worker.join(timeout=60)
+                worker.join(timeout=PATIENCE_SECONDS)
         wait_until(lambda: rows_of(config, QUIET) == source_rows(older), "all is staged")
 
 
@@ -454,6 +454,6 @@ def test_a_standby_that_is_promoted_under_the_capture_goes_on_on_its_new_timelin
                 wait_until(lambda: rows_of(config, QUIET) == source_rows(second), "the log goes on")
         finally:
             stop.set()
-            worker.join(timeout=60)
+            worker.join(timeout=PATIENCE_SECONDS)
     head = wiring.open_staging(config).head()
     assert head is not None and Point.parse(head.position).timeline == 2

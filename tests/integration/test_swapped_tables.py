@@ -18,9 +18,10 @@ from dblog_core.leader import LEASE
 from dblog_core.reload import ConfigFile
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.in_turn]
-DEADLINE = 120.0
+DEADLINE = PATIENCE_SECONDS
 
 
 def copies(config: Config) -> dict[str, dict[int, str]]:
@@ -84,7 +85,7 @@ def capturing(config: Config) -> Iterator[Wait]:
         yield wait
     finally:
         stop.set()
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_SECONDS)
     assert not faults
 
 

@@ -31,6 +31,7 @@ from tests.nemesis import oracles
 from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.test_kills import judge_log, log_start
 from tests.nemesis.workload import Writers, create_tables
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.in_turn]
 
@@ -218,7 +219,7 @@ def _dying(port: int) -> Iterator[int]:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = listening.accept()
-                with client, socket.create_connection((ports.HOST, port), timeout=10) as server:
+                with client, socket.create_connection((ports.HOST, port), timeout=PATIENCE_SECONDS) as server:
                     pump = threading.Thread(target=_pump, args=(server, client))
                     pump.start()
                     while (data := client.recv(65_536)) and len(data) < HELLO:
@@ -233,7 +234,7 @@ def _dying(port: int) -> Iterator[int]:
     finally:
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
-        thread.join(timeout=20)
+        thread.join(timeout=PATIENCE_SECONDS)
 
 
 def _pump(server: socket.socket, client: socket.socket) -> None:

@@ -23,7 +23,7 @@ from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.replicas import Consumer, Mirror
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 
@@ -68,7 +68,7 @@ class Session:
         self.join()
 
     def join(self) -> None:
-        self._thread.join(timeout=30)
+        self._thread.join(timeout=PATIENCE_SECONDS)
         assert not self._thread.is_alive()
         assert not self._faults, self._faults
 
@@ -222,7 +222,7 @@ def test_a_dump_does_not_bring_back_what_the_log_has_changed(
             capture.send_signal(signal.SIGTERM)
             assert capture.wait(30) == 0
             capture = dblog.start("capture")
-        dblog.run("dump", *request_of, "--wait", timeout=90)
+        dblog.run("dump", *request_of, "--wait", timeout=PATIENCE_SECONDS)
         assert source(database) == seen, "the gap was to last as long as the dump"
         # What the log has, and the rows that only a dump brings.
         no_standby(False)

@@ -15,6 +15,7 @@ from dblog_core.interfaces import StateStore
 from dblog_core.requests import DumpRequest
 from tests.fix_servers import Database
 from tests.nemesis.workload import COLD, SMALL
+from tests.waiting import PATIENCE_SECONDS
 
 UNFINISHED = 5  # dumps at most at a time, so that a run comes to its end
 
@@ -35,7 +36,7 @@ class Dumps:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(timeout=60)
+        self._thread.join(timeout=PATIENCE_SECONDS)
 
     def _run(self) -> None:
         while not self._stop.wait(self._draw.uniform(0.1, 0.8)):

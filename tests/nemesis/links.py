@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 
 from dblog_core.local import ports
+from tests.waiting import PATIENCE_SECONDS
 
 BURST = 0.1  # seconds: what a connection has not used for longer is lost
 
@@ -47,7 +48,7 @@ class Link:
         self._open.set()
         self._drop()
         for thread in self._threads:
-            thread.join(timeout=10)
+            thread.join(timeout=PATIENCE_SECONDS)
 
     def _accept(self) -> None:
         while not self._closed:
@@ -61,7 +62,7 @@ class Link:
         self._keep(client)
         self._open.wait()
         try:
-            server = socket.create_connection(self._target, timeout=10)
+            server = socket.create_connection(self._target, timeout=PATIENCE_SECONDS)
         except OSError:
             self._lose(client)
             return

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from dblog_core.config import Config
+from tests.waiting import PATIENCE_SECONDS
 
 
 def write_config(config: Config, directory: Path) -> tuple[Path, dict[str, str]]:
@@ -64,7 +65,7 @@ class Dblog:
         self._started.append(process)
         return process
 
-    def run(self, *arguments: str, timeout: float = 180) -> None:
+    def run(self, *arguments: str, timeout: float = PATIENCE_SECONDS) -> None:
         """A command to its end. Raises AssertionError with what it printed unless it exits with 0."""
         process = self.start(*arguments)
         number = len(self._started) - 1
@@ -93,4 +94,4 @@ def kill(process: subprocess.Popen[bytes]) -> None:
             os.kill(member.pid, signal.SIGKILL)
         except ProcessLookupError:
             continue  # it ended by itself meanwhile
-    process.wait(timeout=30)
+    process.wait(timeout=PATIENCE_SECONDS)

@@ -24,6 +24,7 @@ from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.test_kills import Chaos, judge_log, log_start, wait_until_filed
 from tests.nemesis.workload import Writers, create_tables
 from tests.read_only import forget, reader_of
+from tests.waiting import PATIENCE_SECONDS
 
 CHAOS = 8.0  # seconds of kills, at least
 
@@ -169,4 +170,4 @@ def _own_writes(replica: Database) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        writer.join(timeout=30)
+        writer.join(timeout=PATIENCE_SECONDS)

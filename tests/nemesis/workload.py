@@ -16,6 +16,7 @@ import threading
 from typing import Any
 
 from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS
 
 TABLES = ("accounts", "names", "small", "shapes")
 COLUMNS = {
@@ -92,7 +93,7 @@ class Writers:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(timeout=60)
+            thread.join(timeout=PATIENCE_SECONDS)
 
     @property
     def added(self) -> bool:

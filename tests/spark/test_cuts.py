@@ -27,6 +27,7 @@ from spark_jobs.views import at_cut
 from tests.fix_servers import Database
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
+from tests.waiting import PATIENCE_SECONDS
 
 DEADLINE = 400.0
 ACCOUNTS = 400
@@ -44,7 +45,7 @@ def capturing(config: Config) -> Iterator[None]:
         yield
     finally:  # a thread that goes on would keep the whole run from ending
         stop.set()
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -73,7 +74,7 @@ def money_moves(database: Database, *, until: Callable[[], bool]) -> Iterator[No
         yield
     finally:
         over.set()
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 

@@ -20,6 +20,7 @@ from dblog_core.schema import TableName
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
+from tests.waiting import PATIENCE_SECONDS
 
 FORMS = {
     "d": "double", "s": "text", "m": "text", "n": "bigint", "c": "microseconds", "b": "base64", "h": "hex",
@@ -79,7 +80,7 @@ def test_columns_in_every_form_are_the_same_through_log_and_dump_and_equal_in_th
         (verified,) = verify_here(config, name).tables
     finally:
         stop.set()
-        capture.join(timeout=30)
+        capture.join(timeout=PATIENCE_SECONDS)
     told: dict[str, dict[int, Any]] = {"c": {}, "r": {}}
     for line in lines(wiring.open_staging(config)):
         if line["op"] in told and line["table"] == name:

@@ -17,6 +17,7 @@ from dblog_core.lake import table_location
 from dblog_core.schema import TableName
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
+from tests.waiting import PATIENCE_SECONDS
 
 ALTERS = {
     "mysql": "ALTER TABLE t ADD COLUMN more int NOT NULL DEFAULT 7 FIRST, MODIFY n bigint, DROP COLUMN old",
@@ -58,7 +59,7 @@ def test_a_table_that_keeps_its_columns_is_compared_in_those(
         (harmed,) = verify_here(config, name).tables
     finally:
         stop.set()
-        capture.join(timeout=30)
+        capture.join(timeout=PATIENCE_SECONDS)
     left_out = "not compared, since the lake leaves them out: more"
     assert before.equal and after.equal and after.rows == 4, (before, after)
     assert left_out in str(before.note) and left_out in str(after.note)

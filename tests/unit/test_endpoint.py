@@ -16,13 +16,13 @@ import pytest
 from dblog_core import control
 from dblog_core.clock import SystemClock
 from dblog_core.errors import StateUnavailable
-from dblog_core.local.daemon import wait_until
 from dblog_core.signals import inbox
 from dblog_core.signals.desk import Desk
 from dblog_core.signals.endpoint import Endpoint, Signals
 from dblog_core.signals.message import Message
 from tests.certificates import authority
 from tests.unit.requests_world import World, make
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 TOKEN = "a-token-of-the-test"
 Ask = Callable[..., tuple[int, Any]]
@@ -58,7 +58,7 @@ def asking(connect: Callable[[], http.client.HTTPConnection]) -> Ask:
 
 @pytest.fixture
 def ask(server: Endpoint) -> Ask:
-    return asking(lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=20))
+    return asking(lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS))
 
 
 def test_a_signal_is_taken_in_and_its_way_is_told(world: World, ask: Ask) -> None:
@@ -109,7 +109,7 @@ def test_what_is_no_signal_is_refused_at_once(world: World, ask: Ask, body: Any,
 
 
 def test_a_body_that_is_too_large_is_not_read(world: World, server: Endpoint, ask: Ask) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS)
     connection.putrequest("POST", "/signals")
     connection.putheader("Authorization", f"Bearer {TOKEN}")
     connection.putheader("Content-Length", str(1 << 40))
@@ -172,13 +172,13 @@ def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, t
         trusting = ssl.create_default_context(cafile=ours.file)
         ask = asking(
             lambda: (
-                http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=trusting)
+                http.client.HTTPSConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS, context=trusting)
                 if tls
-                else http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+                else http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS)
             )
         )
         assert ask("POST", "/signals", {"id": "one", "type": "pause-snapshot"})[0] == 202
-        wait_until(lambda: len(cut) == len(drippers), timeout=60, what="the drippers' ends")
+        wait_until(lambda: len(cut) == len(drippers), what="the drippers' ends")
         assert [r["id"] for r in inbox.every(world.state)] == ["one"], "half a request is none"
     finally:
         done.set()
@@ -190,7 +190,7 @@ def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, t
 
 def test_a_body_that_is_cut_short_is_no_signal(world: World, server: Endpoint) -> None:
     body = orjson.dumps({"id": "one", "type": "pause-snapshot"})
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as caller:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as caller:
         head = f"POST /signals HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(body) + 9}\r\n\r\n"
         caller.sendall(head.encode() + body)
         caller.shutdown(socket.SHUT_WR)
@@ -208,13 +208,15 @@ def test_over_tls_the_certificate_is_checked_and_a_silent_handshake_holds_nobody
     silent = socket.create_connection(("127.0.0.1", server.port))
     try:
         trusting = ssl.create_default_context(cafile=ours.file)
-        ask = asking(lambda: http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20, context=trusting))
+        ask = asking(
+            lambda: http.client.HTTPSConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS, context=trusting)
+        )
         assert ask("POST", "/signals", {"id": "one", "type": "pause-snapshot"})[0] == 202
-        strict = asking(lambda: http.client.HTTPSConnection("127.0.0.1", server.port, timeout=20))
+        strict = asking(lambda: http.client.HTTPSConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS))
         with pytest.raises(ssl.SSLError):
             strict("GET", "/")
         with pytest.raises((http.client.HTTPException, OSError)):
-            asking(lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=20))("GET", "/")
+            asking(lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS))("GET", "/")
     finally:
         silent.close()
         server.close()

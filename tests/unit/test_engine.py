@@ -30,7 +30,7 @@ from dblog_core.storage.local import LocalStorage
 from dblog_core.watermark import High, Low, Mark
 from dblog_core.window import LogOrder
 from tests.fake_source import ORDERS, Change, FakeDatabase, FakeReader, FakeSource, FakeStream
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 class World:
@@ -72,7 +72,7 @@ class World:
                 pause.wait(0.05)
         finally:  # a thread that goes on would keep the whole run from ending
             stop.set()
-            thread.join(timeout=20)
+            thread.join(timeout=PATIENCE_SECONDS)
 
     def lines(self) -> list[dict[str, Any]]:
         return list(lines(self.staging))
@@ -114,7 +114,7 @@ def running(world: World) -> Iterator[World]:
     thread.start()
     yield world
     stop.set()
-    thread.join(timeout=10)
+    thread.join(timeout=PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -471,11 +471,11 @@ def working(world: World, dump_id: str) -> Iterator[None]:
     worker.start()
     try:
         yield
-        worker.join(timeout=60)
+        worker.join(timeout=PATIENCE_SECONDS)
         assert not worker.is_alive(), "the worker goes on"
     finally:
         options["stop"].set()
-        worker.join(timeout=20)
+        worker.join(timeout=PATIENCE_SECONDS)
 
 
 def stage_each(world: World, keys: Iterable[int]) -> None:

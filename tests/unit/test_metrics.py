@@ -20,6 +20,7 @@ from dblog_core.config import Config
 from dblog_core.errors import StateUnavailable
 from dblog_core.metrics import GAUGES, Sources
 from tests.certificates import authority
+from tests.waiting import PATIENCE_SECONDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 VERIFIED = {"at": 1_700_000_000_000_000, "outcome": "3 keys differ", "equal": False, "rows": 9, "whole": True}
@@ -152,12 +153,12 @@ def served(tmp_path: Path) -> Iterator[Callable[..., tuple[str, subprocess.Popen
 
 def test_they_are_served_until_a_signal(served: Callable[..., Any]) -> None:
     address, process = served()
-    with urllib.request.urlopen(address, timeout=30) as answer:
+    with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS) as answer:
         found = samples(answer.read().decode())
     assert found["dblog_up", "one"] == found["dblog_up", "two"] == 1
     assert found["dblog_leader", "one"] == 0
     process.terminate()
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=PATIENCE_SECONDS) == 0
 
 
 def test_tls_and_certificates_of_clients(served: Callable[..., Any], tmp_path: Path) -> None:
@@ -166,11 +167,11 @@ def test_tls_and_certificates_of_clients(served: Callable[..., Any], tmp_path: P
     address, _ = served("--tls-cert", certificate, "--tls-key", key, "--tls-client-ca", ca.file)
     nobody = ssl.create_default_context(cafile=ca.file)
     with pytest.raises(OSError, match=r"(?i)certificate required|reset|EOF"):  # noqa: SIM117  (an answer would be a fault)
-        with urllib.request.urlopen(address, timeout=30, context=nobody) as answer:
+        with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS, context=nobody) as answer:
             answer.read()
     known = ssl.create_default_context(cafile=ca.file)
     known.load_cert_chain(*ca.sign("prometheus"))
-    with urllib.request.urlopen(address, timeout=30, context=known) as answer:
+    with urllib.request.urlopen(address, timeout=PATIENCE_SECONDS, context=known) as answer:
         assert samples(answer.read().decode())["dblog_up", "one"] == 1
 
 
@@ -191,6 +192,6 @@ def test_wrong_options_are_named(tmp_path: Path, arguments: list[str], told: str
         f'[lake]\npath = "{tmp_path}/lake"\n'
     )
     command = [sys.executable, "-m", "dblog_core.cli", "--config", str(file), "metrics", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
     assert done.returncode == 2
     assert told in done.stderr and "fix:" in done.stderr and "Traceback" not in done.stderr

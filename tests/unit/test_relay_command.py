@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core.local.daemon import wait_until
 from dblog_core.staging.reader import lines
 from tests.contract import changelog
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -64,23 +64,23 @@ def _sent(directory: Path) -> list[Any]:
 
 def test_once_sends_all_that_is_sealed_and_status_tells_of_it(start: Start, tmp_path: Path) -> None:
     relay = start("relay", "archive", "--once", "--json")
-    out, err = relay.communicate(timeout=60)
+    out, err = relay.communicate(timeout=PATIENCE_SECONDS)
     assert relay.returncode == 0, err
     assert orjson.loads(out) == {"source": "shop", "output": "archive", "outcome": "current"}
     assert "has all that was sealed" in err
     assert [line["offset"] for line in _sent(tmp_path)] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 14]
-    out, _ = start("status").communicate(timeout=60)
+    out, _ = start("status").communicate(timeout=PATIENCE_SECONDS)
     assert "output    archive (files): offset 14, 0.0 s behind; no relay is running" in out
 
 
 def test_it_runs_until_sigterm_and_then_exits_with_0(start: Start, tmp_path: Path) -> None:
     relay = start("relay", "archive")
-    wait_until(lambda: len(_sent(tmp_path)) == 13, timeout=60, what="the lines that are sealed")
+    wait_until(lambda: len(_sent(tmp_path)) == 13, what="the lines that are sealed")
     staging = changelog.Staging(str(tmp_path / "staging"), source="shop")
     changelog.go_on(staging, 5, 15)
-    wait_until(lambda: len(_sent(tmp_path)) == 15, timeout=60, what="the lines that came later")
+    wait_until(lambda: len(_sent(tmp_path)) == 15, what="the lines that came later")
     relay.send_signal(signal.SIGTERM)
-    _, err = relay.communicate(timeout=60)
+    _, err = relay.communicate(timeout=PATIENCE_SECONDS)
     assert relay.returncode == 0, err
     assert _sent(tmp_path) == [orjson.loads(orjson.dumps(line)) for line in lines(staging)]
 
@@ -90,5 +90,5 @@ def test_it_runs_until_sigterm_and_then_exits_with_0(start: Start, tmp_path: Pat
 )
 def test_an_output_that_is_not_there_is_told(start: Start, name: str, code: int, told: str) -> None:
     relay = start("relay", name, "--once")
-    _, err = relay.communicate(timeout=60)
+    _, err = relay.communicate(timeout=PATIENCE_SECONDS)
     assert (relay.returncode, told in err) == (code, True), err

@@ -31,7 +31,7 @@ from dblog_core.staging.reader import lines
 from dblog_core.state.memory import MemoryState
 from dblog_core.status import status
 from tests.fake_source import FakeDatabase, FakeSource, FakeStream
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 
 def table(name: str) -> TableSchema:
@@ -125,7 +125,7 @@ class World:
             yield thread
         finally:  # a thread that goes on would keep the whole run from ending
             stop.set()
-            thread.join(timeout=20)
+            thread.join(timeout=PATIENCE_SECONDS)
         assert not thread.is_alive()
 
     def lines(self, schema: TableSchema) -> list[dict[str, Any]]:

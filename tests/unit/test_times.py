@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests import times
 from tests.fix_times import FILE
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 _TESTS = """
@@ -55,7 +56,7 @@ def test_a_run_that_is_not_done_in_time_ends_as_a_failure_and_says_where_it_was(
     alone = start(tmp_path / "alone", limit)
     in_a_worker = start(tmp_path / "worker", limit, "-n", "1", "--max-worker-restart=0")
     for process in (alone, in_a_worker):
-        printed, account = process.communicate(timeout=120)
+        printed, account = process.communicate(timeout=PATIENCE_SECONDS)
         assert process.returncode != 0
         assert "not done after 0.2 minutes" in account and "does not end by itself" not in account
         running, rest = account.split("still to come: 1 tests")
@@ -69,7 +70,7 @@ def test_a_run_that_is_not_done_in_time_ends_as_a_failure_and_says_where_it_was(
 
 def test_the_time_of_a_run_is_told_by_directory_file_and_fixture(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "--run-minutes=2", "--deselect=test_made.py::test_for_ever", "-n", "1")
-    printed, _ = process.communicate(timeout=120)
+    printed, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, printed
     machine, *lines = [json.loads(line) for line in (tmp_path / "run" / FILE).read_text().splitlines()]
     (whole,) = times.spent(lines, lambda test: test.partition("::")[0]).values()

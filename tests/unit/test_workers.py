@@ -27,6 +27,7 @@ from dblog_core.watermark import Heals, High, Low
 from dblog_core.worker import PATIENCE
 from tests.fake_source import ORDERS, Change
 from tests.unit.workers_world import DUMP, LINES, World, world
+from tests.waiting import PATIENCE_SECONDS
 
 __all__ = ["world"]
 
@@ -776,19 +777,19 @@ class Running:
         """Waits until the work is over; `stop`: tells it to."""
         if stop:
             self.stop.set()
-        self._work.join(timeout=30)
+        self._work.join(timeout=PATIENCE_SECONDS)
         ended = not self._work.is_alive()
         self.stop.set()
         self._quit.set()
-        self._capture.join(timeout=30)
-        self._work.join(timeout=30)
+        self._capture.join(timeout=PATIENCE_SECONDS)
+        self._work.join(timeout=PATIENCE_SECONDS)
         assert ended, "the work goes on"
 
 
 def test_a_crew_grows_to_the_number_that_is_set_while_it_works(world: World) -> None:
     world.fill(*range(1, 101))
     world.request(*({"after": k * 20, "key_to": k * 20 + 20} for k in range(5)), workers=1)
-    together = threading.Barrier(3, timeout=20)
+    together = threading.Barrier(3, timeout=PATIENCE_SECONDS)
     met = threading.Event()
 
     def meet() -> None:
