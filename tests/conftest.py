@@ -9,6 +9,8 @@ import secrets
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ hypothesis.settings.load_profile("dblog")
 _BEGAN = pytest.StashKey[float]()
 _STATUS = pytest.StashKey[int]()
 _LEFT_OVER = pytest.StashKey[list[str]]()
+_WHOLE = pytest.StashKey[bool]()
+"""Whether all tests were asked for, and not files or directories by name."""
 
 _ORDER = ("spark", "airflow", "integration", "nemesis", "contract", "benchmarks", "simulation", "protocol", "unit")
 """Directories in the order in which the processes take them, file by file: the short files are last, so that all end
@@ -58,8 +62,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_WHOLE] = config.args_source is not pytest.Config.ArgsSource.ARGS
     if hasattr(config, "workerinput"):
         config.option.soak_first = config.workerinput["soak first"]
+        config.stash[_WHOLE] = config.workerinput["whole"]
     elif config.option.soak_first is None:
         config.option.soak_first = secrets.randbelow(1_000_000)
     config.stash[_BEGAN] = time.monotonic()
@@ -80,6 +86,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["soak first"] = node.config.option.soak_first
+    node.workerinput["whole"] = node.config.stash[_WHOLE]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -117,22 +124,41 @@ def _is_on_spark(file: str) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of tests marked `in_turn` each runs on one of its databases, at one of its moments if it has any, or with one
-    value of what the mark names, by the first seed; and with all in a soak."""
+    value of what the mark names. Of those marked `one_of(N)` every Nth runs, where no file or directory was named. The
+    first seed says which. All run in a soak."""
     items.sort(key=_rank)
     if config.option.every_kind or config.option.soak_seeds > 1:
         return
+    waiting = _out_of_turn(items, config.option.soak_first)
+    if config.stash[_WHOLE]:
+        waiting |= _not_of_this_run((i for i in items if i.nodeid not in waiting), config.option.soak_first)
+    left = [item for item in items if item.nodeid not in waiting]
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in waiting])
+    items[:] = left
+
+
+def _out_of_turn(items: list[pytest.Item], first: int) -> set[str]:
     kinds: dict[tuple[str, str], set[str]] = {}
     for item in items:
         if (name := _function(item)) is not None:
             kinds.setdefault(name, set()).add(_kind(item))
-    first = config.option.soak_first
     chosen = {name: sorted(kinds[name])[(first + place) % len(kinds[name])] for place, name in enumerate(sorted(kinds))}
-    left, others = list[pytest.Item](), list[pytest.Item]()
-    for item in items:
-        name = _function(item)
-        (left if name is None or _kind(item) == chosen[name] else others).append(item)
-    items[:] = left
-    config.hook.pytest_deselected(items=others)
+    named = ((item, _function(item)) for item in items)
+    return {item.nodeid for item, name in named if name is not None and _kind(item) != chosen[name]}
+
+
+def _not_of_this_run(items: Iterable[pytest.Item], first: int) -> set[str]:
+    """Neighbours come in different runs."""
+    waiting: set[str] = set()
+    places: Counter[int] = Counter()
+    for item in sorted(items, key=lambda item: item.nodeid):
+        if (mark := item.get_closest_marker("one_of")) is None:
+            continue
+        (count,) = mark.args
+        if (first + places[count]) % count:
+            waiting.add(item.nodeid)
+        places[count] += 1
+    return waiting
 
 
 def _rank(item: pytest.Item) -> int:

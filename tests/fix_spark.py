@@ -43,6 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["SPARK_SUBMIT_OPTS"] = " ".join(_SMALL_QUERIES)
 
 
+_SMALL_TABLES = {
+    "spark.sql.adaptive.enabled": "false",  # it plans each stage anew
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+"""A quarter less work for tables of a few rows; the tests that call spark-submit have what users have."""
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -50,6 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     os.environ["SPARK_CONF_DIR"] = str(Path(spark_conf.__code__.co_filename).parent / "spark_conf")
     conf = {
         **spark_conf(),
+        **_SMALL_TABLES,
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
         "spark.jars": ",".join(str(jar) for jar in jars()),

@@ -76,6 +76,7 @@ def test_the_form_of_a_dump_takes_keys_line_by_line(live: Live, sign_in: SignIn,
     picture(page, "dump-run")
 
 
+@pytest.mark.one_of(2)
 def test_a_verification_that_its_form_has_started_tells_the_rows_of_its_tables(
     live: Live, sign_in: SignIn, merged: Merged, picture: Keep
 ) -> None:

@@ -24,6 +24,8 @@ from spark_jobs import changes, plan
 from tests.spark.lakes import TestLake
 from tests.spark.segments import SegmentBuilder, table
 
+pytestmark = pytest.mark.one_of(2)
+
 DOCUMENTS = table("documents", id=pa.int64(), data=pa.binary())
 COUNT, SIZE = 225_000, 320
 """So many that neither the driver folds them, nor compares their files itself."""

@@ -22,6 +22,8 @@ from spark_jobs import changes, delta_log, fold, plan, small
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
+pytestmark = pytest.mark.one_of(3)
+
 T = table("t", id=pa.int64(), v=pa.string())
 ODD = table(
     "odd",

@@ -22,6 +22,8 @@ from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Source
 from tests.spark.worlds_history import Expected
 
+pytestmark = pytest.mark.one_of(4)
+
 ITEMS = table("items", id=pa.int64(), v=pa.string(), big=pa.string())
 EVENTS = table("events", key=(), what=pa.string(), n=pa.int64())
 WORLDS = 60

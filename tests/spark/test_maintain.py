@@ -22,6 +22,8 @@ from spark_jobs.tasks import Kind
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
 
+pytestmark = pytest.mark.one_of(2)
+
 ONE = table("one", id=pa.int64(), v=pa.string())
 HOUR = 3600.0
 

@@ -12,6 +12,8 @@ from dblog_core.lake import State, read_status
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
+pytestmark = pytest.mark.one_of(3)
+
 ITEMS = table("items", id=pa.int64(), v=pa.string())
 OTHER = table("other", id=pa.int64())
 _MARK = "spark.databricks.delta.commitInfo.userMetadata"

@@ -25,6 +25,8 @@ from tests.nemesis.test_kills import judge_log, log_start
 from tests.nemesis.workload import Writers, create_tables
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.one_of(2)
+
 WORKERS = 2
 NewDatabase = Callable[[MysqlServer], Database]
 

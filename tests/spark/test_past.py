@@ -17,6 +17,8 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Key, Oracle, Source
 
+pytestmark = pytest.mark.one_of(2)
+
 T = table("t", id=pa.int64(), v=pa.string())
 U = table("u", id=pa.int64(), v=pa.string())
 STEPS = ("recorded", "read shop.worlds", "rebuilt shop.worlds", "done", "cut")

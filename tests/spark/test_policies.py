@@ -12,6 +12,8 @@ from tests.spark.asked import ask, dies, done
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
+pytestmark = pytest.mark.one_of(3)
+
 FIRST = table("t", id=pa.int64(), n=pa.int32(), old=pa.string())
 SECOND = table("t", id=pa.int64(), n=pa.int64(), more=pa.string())
 TEXT = table("t", id=pa.int64(), n=pa.string(), old=pa.string())

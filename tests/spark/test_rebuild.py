@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import functions as F
 
 from dblog_core import lake_tasks
@@ -14,6 +15,8 @@ from tests.spark.asked import ask, damage, dies, done
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Key, Oracle, Source
+
+pytestmark = pytest.mark.one_of(3)
 
 T = table("t", id=pa.int64(), v=pa.string())
 U = table("u", id=pa.int64(), v=pa.string())

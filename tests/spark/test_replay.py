@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import functions as F
 
 from dblog_core import lake_tasks
@@ -14,6 +15,8 @@ from tests.spark.asked import ask, damage, dies, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.spark.worlds import SHAPE, Oracle, Source
+
+pytestmark = pytest.mark.one_of(4)
 
 T = table("t", id=pa.int64(), v=pa.string(), big=pa.string())
 U = table("u", id=pa.int64(), v=pa.string())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from dblog_core import lake_tasks
 from dblog_core.errors import SourceUnavailable
@@ -11,6 +12,8 @@ from spark_jobs import delta_log
 from tests.spark.asked import ask, dies, done
 from tests.spark.lakes import Dumps, TestLake
 from tests.spark.segments import table
+
+pytestmark = pytest.mark.one_of(3)
 
 T = table("t", id=pa.int64(), v=pa.string())
 WIDE = table("t", key=("id", "part"), id=pa.string(), part=pa.int32(), v=pa.string(), w=pa.int64())

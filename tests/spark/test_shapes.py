@@ -18,6 +18,8 @@ from tests.spark.asked import done, replay
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
 
+pytestmark = pytest.mark.one_of(4)
+
 OLD = table("t", id=pa.int64(), v=pa.string(), gone=pa.string())
 NEW = table("t", id=pa.int64(), v=pa.string())
 NARROW = table("t", id=pa.int32(), n=pa.int16(), d=pa.decimal128(5, 2), day=pa.date32(), f=pa.float32())

@@ -22,6 +22,8 @@ from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
+pytestmark = pytest.mark.one_of(2)
+
 ONE = table("one", id=pa.int64(), v=pa.string(), big=pa.string())
 TWO = table("two", id=pa.int64(), v=pa.string(), big=pa.string())
 SECONDS = 300  # a deadline, for a machine that is busy

@@ -17,6 +17,8 @@ from spark_jobs.tools import Done, Tools
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
+pytestmark = pytest.mark.one_of(3)
+
 ONE = table("one", id=pa.int64(), v=pa.string())
 STEPS = ("recorded", "done", "cut", "finished")
 

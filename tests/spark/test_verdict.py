@@ -22,6 +22,8 @@ from spark_jobs.verify import answered
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
+pytestmark = pytest.mark.one_of(3)
+
 T = table("t", id=pa.int64(), v=pa.string(), big=pa.string())
 
 
