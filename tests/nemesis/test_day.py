@@ -194,7 +194,7 @@ def test_a_day_of_everything_leaves_no_trace_but_the_rows(
         staging={"path": str(tmp_path / "staging"), "keep": "60s"},
         lake={"path": str(tmp_path / "lake"), "compact_after": 10},
         dump={"chunk_size": 200, "workers": 1, "delay": 0.2},
-        spark={"conf": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}},
+        spark={"conf": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}},
     )
     seed = pytestconfig.option.soak_first
     draw, hours = random.Random(seed), list[Hour]()
