@@ -25,7 +25,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dblog_core.errors import DblogError, StagingUnavailable
+from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock
 from dblog_core.staging import blocks
 from dblog_core.staging.blocks import Block
@@ -49,6 +49,7 @@ class Compactor:
     def __init__(self, staging: Staging, clock: Clock, *, grace: float = GRACE) -> None:
         self._staging, self._clock, self._grace = staging, clock, grace
         self._next: dict[int, int] = {}  # level -> first segment of the next block to look at
+        self._undecided: dict[Block, list[DataFile]] = {}  # blocks of which it is not known whether they were created
         self._due: list[tuple[float, Block]] = []  # when the parts of a block can go
 
     def run(self, stop: threading.Event) -> None:
@@ -62,7 +63,11 @@ class Compactor:
                     began = self._clock.monotonic()
             except DblogError as error:
                 log.warning("compaction: %s", error)
-                self._next, self._due = {}, []
+                self.again()
+
+    def again(self) -> None:
+        """After a fault: the next look begins anew."""
+        self._next, self._due = {}, []
 
     def steps(self) -> Iterator[None]:
         """All that can be done now, a block at a time."""
@@ -93,36 +98,45 @@ class Compactor:
             begin[level] = max([start, *(b.last + 1 for b in found if b.level >= level)])
         self._next = begin
 
-    def _later(self, block: Block, parts: Sequence[Manifest] | None = None) -> None:
-        """Has the parts of a block that is there removed once their time has come, if they are there still."""
+    def _later(self, block: Block, parts: Sequence[Manifest] | None = None, *, seen: float = 0.0) -> None:
+        """Has the parts of a block that is there removed once their time has come, if they are there still. `seen`:
+        since when it is known to be there, where that may be later than it says."""
         if not self._staging.storage.exists(block.parts[-1].path) or (found := self._staging.part(block)) is None:
             return
         old = parts if parts is not None else [m for p in block.parts if (m := self._staging.part(p)) is not None]
         kept = {f.path for f in found.files}
         files = any(f.path and f.path not in kept for m in old for f in m.files)
         grace = self._grace if files else min(self._grace, _WITHOUT_FILES)
-        heapq.heappush(self._due, (found.joined_at / 1e6 + grace, block))
+        heapq.heappush(self._due, (max(found.joined_at / 1e6, seen) + grace, block))
 
     def _join(self, block: Block) -> bool:
         """Joins what can be joined; whether it did."""
-        if self._staging.storage.exists(block.path):  # another capture's work
-            self._later(block)
+        if self._staging.storage.exists(block.path):  # another capture's work, or ours that was not known to be there
+            self._decide(block, self._undecided.pop(block, []))
+            self._later(block, seen=self._clock.time())
             return False
         if (parts := self._parts(block)) is None:
             return False
         self._staging.storage.settle(block.parts[-1].path)  # its capture may not have come to that yet
-        files = self._rewritten(block, parts)
+        files = self._undecided.get(block) or self._rewritten(block, parts)
         manifest = replace(joined(parts, files), joined_at=int(self._clock.time() * 1e6))
-        try:
-            created = self._staging.storage.create(block.path, encoded(manifest))
-        except StagingUnavailable:
-            if not self._staging.storage.exists(block.path):  # a full disk needs the room back
-                self._remove(files, kept=[f for m in parts for f in m.files])
-            raise
-        if not created:
-            self._remove(files, kept=[f for m in parts for f in m.files])
+        # Until an answer is certain the files stay: the block that names them may come to be there later.
+        self._undecided[block] = files
+        if not self._staging.storage.create(block.path, encoded(manifest)):
+            self._decide(block, files)
+        del self._undecided[block]
         self._later(block, parts)
         return True
+
+    def _decide(self, block: Block, files: Sequence[DataFile]) -> None:
+        """Removes what nobody names of the files that we have written for a block which is there.
+
+        A storage that says "taken" may mean our own attempt, whose answer was lost. Only what the block names tells:
+        it stays as it is, and no other comes in its place.
+        """
+        if files and (found := self._staging.part(block)) is not None:
+            parts = [manifest for part in block.parts if (manifest := self._staging.part(part)) is not None]
+            self._remove(files, kept=[file for manifest in (found, *parts) for file in manifest.files])
 
     def _parts(self, block: Block) -> list[Manifest] | None:
         """The manifests of a block's parts, if it can be joined."""

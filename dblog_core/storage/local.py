@@ -94,7 +94,9 @@ class LocalStorage:
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                return False
+                # By NFS our own link, whose answer was lost, is found by the request that repeats it.
+                if temporary.stat().st_nlink == 1:
+                    return False
             _sync_directory(path.parent)
             return True
 

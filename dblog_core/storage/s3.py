@@ -142,15 +142,16 @@ class S3Storage:
         return f"{key}/" if key else ""
 
     def _create(self, key: str, data: Bytes) -> bool:
-        """The client tries a put again whose answer it did not get, and may then find its own object: `maker` tells."""
+        """We and the client try a put again whose answer was lost or says nothing, and may then find our own object:
+        `maker` tells."""
         maker = uuid.uuid4().hex
         for _ in range(_ATTEMPTS):
             try:
                 self._put(key, data, IfNoneMatch="*", Metadata={_MAKER: maker})
             except _Meanwhile:
                 continue
-            except _Taken as taken:
-                return taken.retried and self._made_by(key, maker)
+            except _Taken:
+                return self._made_by(key, maker)
             return True
         raise StagingUnavailable(
             "others write the same object all the time", where=self._where(key), fix="see who else uses this prefix"
@@ -249,9 +250,7 @@ class _Meanwhile(StagingError):
 
 
 class _Taken(StagingError):
-    """There is such an object. `retried`: the client has sent the put more than once."""
-
-    retried = False
+    """There is such an object."""
 
 
 def _translation(response: Mapping[str, Any], bucket: str, where: str) -> StagingError:
@@ -263,9 +262,7 @@ def _translation(response: Mapping[str, Any], bucket: str, where: str) -> Stagin
     if code in _MISSING:
         return _Missing(said, where=where)
     if code in _TAKEN:
-        taken = _Taken(said, where=where)
-        taken.retried = bool(about.get("RetryAttempts"))
-        return taken
+        return _Taken(said, where=where)
     if code in _MEANWHILE:
         return _Meanwhile(said, where=where)
     if code in _REFUSED:

@@ -94,6 +94,21 @@ def test_a_name_is_created_once(storage: Storage, open_storage: Open) -> None:
     assert storage.read("manifests/1.json") == b"one"
 
 
+def test_a_link_whose_answer_is_lost_is_known_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS sends the request again, which then finds the link that the first has made."""
+    link = os.link
+
+    def twice(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    storage = LocalStorage(tmp_path / "staging")
+    assert storage.create("manifests/1.json", b"ours") is True
+    assert storage.create("manifests/1.json", b"ours") is False, "the same bytes are not the same file"
+    assert storage.read("manifests/1.json") == b"ours"
+
+
 def test_what_is_missing_is_no_error(storage: Storage) -> None:
     assert storage.read("manifests/1.json") is None and not storage.exists("manifests/1.json")
     assert list(storage.names("manifests")) == []

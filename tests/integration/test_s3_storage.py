@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError
 
 from dblog_core.clock import SystemClock
@@ -52,6 +54,28 @@ def test_a_put_whose_answer_is_lost_knows_its_own_object_again(bucket: Bucket) -
     assert other.create("manifests/2.json", b"theirs") is True
     on(storage, "before-send.s3.PutObject", losing_an_answer(storage, "/2.json"))
     assert storage.create("manifests/2.json", b"theirs") is False, "the same bytes are not the same put"
+
+
+CONFLICT = b"<?xml version='1.0'?><Error><Code>ConditionalRequestConflict</Code><Message>try again</Message></Error>"
+
+
+def test_a_put_that_meets_its_own_earlier_attempt_knows_its_own_object_again(bucket: Bucket) -> None:
+    """The client's second request comes while the server works on the first: it is told to try again, which no retry
+    of the client's counts, and then finds what the first has made."""
+    storage = bucket.storage("p")
+    storage.create("manifests/0.json", b"the server's ways are proven")
+    sent: list[Any] = []
+
+    def conflict(request: Any, **_: Any) -> AWSResponse | None:
+        if not request.url.endswith("/1.json") or sent:
+            return None
+        sent.append(storage._client._endpoint.http_session.send(request))
+        raw = SimpleNamespace(stream=lambda *_, **__: iter([CONFLICT]), read=lambda *_: CONFLICT, headers={})
+        return AWSResponse(request.url, 409, {"content-type": "application/xml"}, raw)
+
+    on(storage, "before-send.s3.PutObject", conflict)
+    assert storage.create("manifests/1.json", b"one") is True
+    assert sent and storage.read("manifests/1.json") == b"one"
 
 
 def test_a_server_that_overwrites_in_spite_of_the_condition_is_refused(bucket: Bucket) -> None:

@@ -95,7 +95,11 @@ class MemoryStorage:
                 yield Stored(path, len(data), 1.0)
 
     def create(self, relative: str, data: Bytes) -> bool:
-        self._before("create", relative)
+        try:
+            self._before("create", relative)
+        except StagingUnavailable:
+            self._maybe_later(relative, bytes(data))
+            raise
         if relative in self.disk.files:
             if self._simulation is not None and relative.startswith("manifests/") and self.disk.files[relative] != data:
                 self._simulation.count("zombies fenced")
@@ -106,6 +110,19 @@ class MemoryStorage:
         self._after("create", relative)
         self.disk.settle(relative.rpartition("/")[0])
         return True
+
+    def _maybe_later(self, relative: str, data: bytes) -> None:
+        """A server that has not answered may still do what it was asked for, whatever its caller does meanwhile."""
+        assert self._simulation is not None
+        dice = self._simulation.dice
+        if dice.random() < 0.5:
+            self._simulation.at(self._simulation.now + dice.uniform(0, 20), lambda: self._land(relative, data))
+
+    def _land(self, relative: str, data: bytes) -> None:
+        assert self._simulation is not None
+        if relative not in self.disk.files:
+            self._simulation.count("files made late")
+            self.disk.put(relative, data, durable=True)
 
     def settle(self, relative: str) -> None:
         self._before("settle", relative)

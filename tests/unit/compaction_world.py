@@ -2,7 +2,8 @@
 
 One seed draws what happens next: a segment, one more step of a compactor (which may end at any call of the storage), a
 line for a reader, a look from a drawn place, a loss of power, a capture that wakes up late. All must see what the twin
-shows.
+shows. The storage may lie to a compactor: a file that it has made was there already, or it does not answer and makes
+the file later.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from unittest import mock
 
 import pyarrow as pa
 
-from dblog_core.errors import SegmentTaken
+from dblog_core.errors import SegmentTaken, StagingUnavailable
 from dblog_core.staging import Staging, blocks, compaction, segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.staging.reader import Follower, Line, lines
+from dblog_core.storage import Bytes
 from spark_jobs import plan
-from tests.simulation.storage import Disk, MemoryStorage
+from tests.simulation.storage import Disk, MemoryStorage, away
 from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, table
 
 TABLES = (
@@ -32,6 +34,10 @@ TABLES = (
 GRACE = 10.0
 
 
+Late = list[tuple[str, bytes]]
+"""Files that the storage has not made yet, and will: path and content."""
+
+
 class Killed(BaseException):
     """The process is gone."""
 
@@ -39,9 +45,18 @@ class Killed(BaseException):
 class Fragile(MemoryStorage):
     """Dies at a call that was drawn."""
 
-    def __init__(self, disk: Disk, dice: random.Random) -> None:
+    def __init__(self, disk: Disk, dice: random.Random, late: Late) -> None:
         super().__init__(disk)
         self._left = dice.choice((3, 30, 100, 1000, 1000))
+        self._dice, self._late = dice, late
+
+    def create(self, relative: str, data: Bytes) -> bool:
+        lie = self._dice.random()
+        if lie < 0.2:
+            self._before("create", relative)
+            self._late.append((relative, bytes(data)))
+            raise away()
+        return super().create(relative, data) and lie > 0.4
 
     def _before(self, what: str, relative: str) -> None:
         super()._before(what, relative)
@@ -80,14 +95,15 @@ class World:
         self.compactor: Iterator[None] | None = None
         self.reader, self.read = Follower(self.open()), list[Line]()
         self.reading: Iterator[Line] = iter(())
-        self.joined = self.removed = 0
+        self.late: Late = []
+        self.joined = self.removed = self.landed = 0
 
     def open(self) -> Staging:
         return Staging("/simulated", source="shop", storage=MemoryStorage(self.disk))
 
     def doings(self) -> tuple[Callable[[], None], ...]:
         return (self.publish, self.publish, self.compact, self.compact, self.compact, self.follow, self.follow,
-                self.look, self.span, self.wait, self.wake, self.cut_power)  # fmt: skip
+                self.look, self.span, self.wait, self.wake, self.cut_power, self.land)  # fmt: skip
 
     def run(self, steps: int) -> None:
         doings = self.doings()
@@ -134,7 +150,7 @@ class World:
     def compact(self) -> None:
         """One more step of a compactor, which may die in it; then another begins."""
         if self.compactor is None:
-            storage: Any = Fragile(self.disk, self.dice)
+            storage: Any = Fragile(self.disk, self.dice, self.late)
             staging = Staging("/simulated", source="shop", storage=storage)
             self.compactor = self._run(Compactor(staging, self.clock, grace=GRACE))
         before = len(self.disk.files)
@@ -147,8 +163,19 @@ class World:
 
     def _run(self, compactor: Compactor) -> Iterator[None]:
         while True:
-            yield from compactor.steps()
+            try:
+                yield from compactor.steps()
+            except StagingUnavailable:
+                compactor.again()
             yield
+
+    def land(self) -> None:
+        """A file that was asked for some time ago is made now, if its name is free."""
+        if self.late:
+            path, data = self.late.pop(self.dice.randrange(len(self.late)))
+            if path not in self.disk.files:
+                self.disk.put(path, data, durable=True)
+                self.landed += 1
 
     def follow(self) -> None:
         """A slow reader goes on: between two lines anything may happen."""

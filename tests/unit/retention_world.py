@@ -72,7 +72,7 @@ class RetentionWorld(World):
 
     def retain(self) -> None:
         """One run, by a process that may die in it."""
-        storage: Any = Fragile(self.disk, self.dice)
+        storage: Any = Fragile(self.disk, self.dice, self.late)
         staging = Staging("/simulated", source="shop", storage=storage)
         keep, needs = self.dice.choice(AGES), self.all_needs()
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from unittest import mock
 
 import pytest
 
-from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken
+from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken, StagingUnavailable
 from dblog_core.staging import Staging, blocks, compaction, segment
 from dblog_core.staging.blocks import Block
 from dblog_core.staging.compaction import Compactor
-from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.reader import lines
 from tests.simulation.storage import MemoryStorage
 from tests.unit.compaction_world import Clock, World
@@ -36,6 +36,7 @@ def test_the_worlds_join_and_remove() -> None:
     for world in worlds:
         world.run(STEPS)
     assert sum(w.joined for w in worlds) > 50 and sum(w.removed for w in worlds) > 8
+    assert sum(w.landed for w in worlds) > 1, "files that the storage has made later"
 
 
 def _own_manifest_first() -> contextlib.AbstractContextManager[object]:
@@ -130,10 +131,35 @@ def _a_file_lost() -> contextlib.AbstractContextManager[object]:
     return mock.patch.object(compaction, "joined", joined)
 
 
+def _taken_is_believed() -> contextlib.AbstractContextManager[object]:
+    """A storage that says "taken" is taken to mean another's block."""
+
+    def decide(self: Compactor, block: Block, files: Sequence[DataFile]) -> None:
+        parts = [part for place in block.parts if (part := self._staging.part(place)) is not None]
+        self._remove(files, kept=[file for part in parts for file in part.files])
+
+    return mock.patch.object(Compactor, "_decide", decide)
+
+
+def _silence_is_believed() -> contextlib.AbstractContextManager[object]:
+    """What is not there after an attempt without an answer is taken never to come."""
+    real = Compactor._join
+
+    def join(self: Compactor, block: Block) -> bool:
+        try:
+            return real(self, block)
+        except StagingUnavailable:
+            parts = [part for place in block.parts if (part := self._staging.part(place)) is not None]
+            self._remove(self._undecided.pop(block, []), kept=[file for part in parts for file in part.files])
+            raise
+
+    return mock.patch.object(Compactor, "_join", join)
+
+
 @pytest.mark.parametrize(
     "mutant",
     [_own_manifest_first, _not_cut, _removed_at_once, _carried_files_removed, _not_durable, _head_joined,
-     _schemas_of_the_end, _a_file_lost],
+     _schemas_of_the_end, _a_file_lost, _taken_is_believed, _silence_is_believed],
 )  # fmt: skip
 def test_a_mistake_is_found(mutant: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
     with mutant():
