@@ -44,6 +44,12 @@ class AirflowClient:
     def pause(self, dag: str, paused: bool = True) -> None:
         self.call("PATCH", f"/dags/{_quote(dag)}", {"is_paused": paused})
 
+    def parse_again(self, dag: str) -> None:
+        """Has the DAG's file parsed at once. Only a parse that finds a DAG unpaused lets the triggerer watch the assets
+        that start it."""
+        token = self.get(f"/dags/{_quote(dag)}")["file_token"]
+        self.call("PUT", f"/parseDagFile/{_quote(token)}")
+
     def trigger(self, dag: str, conf: dict[str, Any] | None = None, *, run: str | None = None) -> str:
         """Starts a run and returns its id. Raises LocalError where `conf` breaks the form's schema, and says how."""
         own = run or f"manual__{uuid.uuid4().hex}"  # so that asking again after a fault starts no second run

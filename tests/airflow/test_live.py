@@ -123,6 +123,7 @@ def _events(live: Live, dump: str) -> list[str]:
 def test_sealed_segments_start_the_merge_and_the_lake_gets_the_rows(live: Live, merged: Merged) -> None:
     earlier = {run["dag_run_id"] for run in live.client.runs(MERGE, state="success")}
     with live.merging():
+        live.client.parse_again(MERGE)
         live.database.execute("INSERT INTO orders VALUES (70001, 'for the lake')")
         wait_until(lambda: 70001 in merged.orders.rows(), "the row is in the lake", timeout=SPARK_SECONDS)
         types = {run["run_type"] for run in live.client.runs(MERGE) if run["dag_run_id"] not in earlier}
