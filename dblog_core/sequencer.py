@@ -28,6 +28,7 @@ from dblog_core.changes import (
 )
 from dblog_core.chunks import Chunks, Finished, Placement, Refused
 from dblog_core.dumps import TaskProgress
+from dblog_core.errors import UnknownLogEvent
 from dblog_core.events import (
     Altered,
     LogBatch,
@@ -82,6 +83,7 @@ class Sequencer:
         self._stopped, self._unreadable, self._met = set(stopped), set[str](), dict[str, str]()
         self._staging, self._source, self._epoch, self._rules = staging, source, epoch, rules
         self._visibility = visibility
+        self._strange = 0  # rows of the watermark table that are no watermarks
         self._dumps = Chunks(visibility, head.tasks)
         if isinstance(visibility, Snapshots):
             for event in recall.events(staging, head):
@@ -293,7 +295,7 @@ class Sequencer:
             case SignalSeen():
                 self._asked.append(signal)
             case WatermarkSeen():
-                self._watermark(watermark.parse(signal.payload), transaction)
+                self._watermark(signal.payload, transaction)
 
     def _go_on(self, table: TableName, transaction: Transaction) -> None:
         """The log can be read again: what was passed over is for a dump to bring."""
@@ -356,9 +358,16 @@ class Sequencer:
         """Our place in the log, where no transaction of ours stands."""
         return Transaction("", self._log_position, at if self._commit_time is None else self._commit_time)
 
-    def _watermark(self, mark: Low | High | Probe, transaction: Transaction) -> None:
-        source = mark.source if isinstance(mark, Probe) else mark.mark.source
-        if source == self._source:  # otherwise another source's capture reads the same database
+    def _watermark(self, payload: str, transaction: Transaction) -> None:
+        """A row of the watermark table. Who writes there that should not costs a dump an attempt at most."""
+        try:
+            mark = watermark.parse_for(self._source, payload)
+        except UnknownLogEvent as fault:
+            self._strange += 1
+            if self._strange.bit_count() == 1:  # the 1st, 2nd, 4th, 8th, …: there may be a million
+                log.warning("row %d of its kind at %s is passed over: %s", self._strange, transaction.position, fault)
+            return
+        if mark is not None:  # otherwise another source's capture reads the same database
             self._mark_window(mark, transaction, transaction.commit_time)
 
     def _mark_window(self, mark: Low | High | Probe, here: Transaction, at: int) -> bool:

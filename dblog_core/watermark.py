@@ -8,12 +8,13 @@ texts stand in the state store (`announced`).
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
 
 import orjson
 
 from dblog_core.errors import UnknownLogEvent
+from dblog_core.schema import TableName
 
 FORMAT = 1
 
@@ -106,22 +107,68 @@ def encode(watermark: Low | High | Probe) -> str:
 
 def parse(payload: str) -> Low | High | Probe:
     """The watermark of a payload. Raises UnknownLogEvent where the text is none of ours or of a newer format."""
+    return _parsed(payload, _loaded(payload))
+
+
+def parse_for(source: str, payload: str) -> Low | High | Probe | None:
+    """The watermark of a payload, as `parse`; None where it is another source's, of whatever version."""
+    data = _loaded(payload)
+    mark = data.get("mark", data)
+    named = mark.get("source") if isinstance(mark, dict) else None
+    return None if isinstance(named, str) and named != source else _parsed(payload, data)
+
+
+def _loaded(payload: str) -> dict[str, Any]:
     try:
         data = orjson.loads(payload)
+    except ValueError as error:
+        raise _strange(payload) from error
+    if not isinstance(data, dict):
+        raise _strange(payload)
+    return data
+
+
+def _parsed(payload: str, data: dict[str, Any]) -> Low | High | Probe:
+    try:
         if data.pop("dblog") != FORMAT:
             raise ValueError("a newer format")
         if (kind := data.pop("kind")) == "probe":
-            return Probe(**data)
-        mark = _mark(**data.pop("mark"))
+            return _checked(Probe(**data))
+        mark = _checked(_mark(**data.pop("mark")))
         if kind == "low":
-            return Low(mark)
-        return High(mark, **{**data, "absent": tuple(data["absent"]), "arrived": tuple(data.get("arrived", ()))})
+            return Low(**{**data, "mark": mark})
+        rest = {**data, "absent": tuple(data["absent"]), "arrived": tuple(data.get("arrived", ()))}
+        return _checked(High(mark, **rest))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnknownLogEvent(
-            f"the watermark table holds a row that is not a watermark of this version: {payload[:200]!r}",
-            fix="only dblog may write that table; upgrade the capture before the dump workers",
-        ) from error
+        raise _strange(payload) from error
+
+
+def _strange(payload: str) -> UnknownLogEvent:
+    return UnknownLogEvent(
+        f"the watermark table holds a row that is not a watermark of this version: {payload[:200]!r}",
+        fix="only dblog may write that table; upgrade the capture before the dump workers",
+    )
 
 
 def _mark(*, heals: dict[str, Any] | None, **fields: Any) -> Mark:
     return Mark(heals=None if heals is None else Heals(**heals), **fields)
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("source", "task", "window", "table", "checksum", "schema"), (str,)),
+    **dict.fromkeys(("file", "snapshot", "end"), (str, type(None))),
+    **dict.fromkeys(("attempt", "ordinal", "parts", "rows", "bytes"), (int,)),
+    **dict.fromkeys(("final", "high"), (bool,)),
+}
+_Checked = TypeVar("_Checked", Mark, High, Probe)
+
+
+def _checked(found: _Checked) -> _Checked:
+    """The same. Raises TypeError or ValueError for a value that no version of us writes."""
+    for field in fields(found):
+        value = getattr(found, field.name)
+        if type(value) not in _TYPES.get(field.name, (type(value),)) or (type(value) is int and value < 0):
+            raise TypeError(f"{field.name} is {value!r}")
+    if not isinstance(found, High):
+        TableName.parse(found.table)
+    return found

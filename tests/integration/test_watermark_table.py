@@ -3,7 +3,9 @@ documentation names."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,3 +84,45 @@ def test_watermarks_are_written_apart_with_the_least_rights_and_are_no_rows_of_t
     assert {line["table"] for line in lines(wiring.open_staging(apart.config))} == {apart.table}
     values = {key: row["v"] for key, row in rows_of(apart.config, apart.table).items()}
     assert values == {key: int(key == 7) for key in range(ROWS)}
+
+
+def strange_rows(source: str) -> Iterator[str]:
+    """Texts that stand in the watermark table and are no watermarks of `source`: of people, of another source's newer
+    workers, and of nobody whom we know."""
+    mark = {"source": source, "task": "d/1", "attempt": 1, "ordinal": 0, "window": "w", "table": "shop.a", "parts": 1}
+    mark["heals"] = None
+    high = {"file": None, "rows": 0, "bytes": 0, "checksum": "", "schema": "f", "last_key": None, "final": False}
+    yield from ("", "cleaned", "{}", "[]", "null", '"text"', '{"dblog": 1}')
+    attempts, others = ("1", None, True), ({"ordinal": -1}, {"table": "none"}, {"more": 1}, {"task": 7})
+    for changed in (*({"attempt": attempt} for attempt in attempts), *others):
+        yield json.dumps({"dblog": 1, "kind": "low", "mark": {**mark, **changed}})
+    yield json.dumps({"dblog": 2, "kind": "low", "mark": mark})
+    yield json.dumps({"dblog": 2, "kind": "low", "mark": {**mark, "source": "another", "new": 1}})
+    yield json.dumps({"dblog": 1, "kind": "none", "mark": mark, **high})
+    yield json.dumps({"dblog": 1, "kind": "high", "mark": mark, **high, "absent": 7})
+    yield json.dumps({"dblog": 1, "kind": "high", "mark": mark, **high, "absent": [], "rows": "many"})
+    yield json.dumps({"dblog": 1, "kind": "probe", "source": source, "window": "w", "table": "shop.a", "high": "yes"})
+
+
+@pytest.mark.in_turn
+def test_rows_that_are_no_watermarks_stop_nothing(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, v int NOT NULL)", "INSERT INTO a VALUES (1, 0), (2, 0)")
+    table = f"{database.schema}.a"
+    config = config_of(database, tmp_path, read_only=False, tables=[table])
+    texts = list(strange_rows(database.name))
+    with capturing(config):
+        with closing(database.connect()) as connection, connection.cursor() as cursor:
+            rows = [(f"somebody-{number}", text) for number, text in enumerate(texts)]
+            cursor.executemany("INSERT INTO dblog_watermark (worker, payload) VALUES (%s, %s)", rows)
+        database.execute("UPDATE dblog_watermark SET payload = 'anonymised'", "UPDATE a SET v = 1 WHERE id = 2")
+        assert dumped(config, tables=(table,)).rows == 2
+        database.execute("DELETE FROM dblog_watermark WHERE worker LIKE 'somebody%'")
+        assert dumped(config, tables=(table,), keys=(1,)).rows == 1
+    assert {key: row["v"] for key, row in rows_of(config, table).items()} == {1: 0, 2: 1}
+    told = [
+        record.getMessage() for record in caplog.records if "not a watermark of this version" in record.getMessage()
+    ]
+    assert 2 <= len(told) <= 10 and "only dblog may write that table" in told[0]
+    assert not any('"another"' in text for text in told), "another source's are not ours to read"

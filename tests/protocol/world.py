@@ -20,7 +20,7 @@ from tests.protocol.capture import DUMP, TABLE, Capture, Chunk, Rules, Staged, V
 from tests.protocol.changelog import UNKNOWN, LakeTable
 from tests.protocol.source import FULL, Event, Rows, Script, Visible, alters, conflicts, run
 
-STALE = -2
+STALE = -7
 ATTEMPTS = 3
 """Attempts on a task before all transactions are over: each may be refused for those, and the search must end. So must
 it where a row stays unseen where it has arrived: its key is read once more before they are."""
