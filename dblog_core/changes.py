@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from dblog_core.events import TableChanges, Transaction
 from dblog_core.schema import TableSchema
 from dblog_core.staging.segment import log_schema
-from dblog_core.values import Key
+from dblog_core.values import key_tuples
 from dblog_core.window import Touch, Touches
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
@@ -103,7 +103,10 @@ def _moves(batch: pa.RecordBatch, schema: TableSchema) -> np.ndarray[Any, np.dty
         return np.zeros(len(batch), dtype=bool)
     differs = None
     for name in schema.key:
-        unlike = pc.fill_null(pc.not_equal(before.field(name), after.field(name)), True)
+        old, new = before.field(name), after.field(name)
+        unlike = pc.fill_null(pc.not_equal(old, new), True)
+        if pa.types.is_floating(old.type):  # one NaN is another, which Arrow denies
+            unlike = pc.and_not(unlike, pc.fill_null(pc.and_(pc.is_nan(old), pc.is_nan(new)), False))
         differs = unlike if differs is None else pc.or_(differs, unlike)
     both = pc.and_(pc.is_valid(before), pc.is_valid(after))
     update = pc.equal(batch.column("op"), "u")
@@ -189,7 +192,7 @@ class ChangeTouches:
 
     def between(self, start: int, end: int) -> Iterator[Touch]:
         ops = self._op.slice(start, end - start).to_pylist()
-        before, after = (_keys([c.slice(start, len(ops)) for c in of]) for of in (self._before, self._after))
+        before, after = (key_tuples([c.slice(start, len(ops)) for c in of]) for of in (self._before, self._after))
         left = self._unchanged.slice(start, len(ops))
         unchanged = left.to_pylist() if left.null_count < len(ops) else [None] * len(ops)
         moved = [None] * len(ops) if self._moved_from is None else self._moved_from.slice(start, len(ops)).to_pylist()
@@ -225,7 +228,3 @@ def runs(values: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
         return []
     edges = [0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)]
     return list(pairwise(edges))
-
-
-def _keys(columns: list[pa.Array]) -> list[Key]:
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))

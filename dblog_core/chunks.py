@@ -76,7 +76,6 @@ class Chunks:
         self._tasks = Tasks(progress)
         self._opened: dict[str, OpenWindow] = {}
         self._probes: dict[str, OpenWindow] = {}
-        self._ours: dict[str, int] = {}
 
     # The log's own events -------------------------------------------------------------------------------------------
 
@@ -165,15 +164,10 @@ class Chunks:
             self._discard_void()
 
     def _require_ours(self, high: High, held: Callable[[], bool]) -> None:
-        """The log may be older than our staging, and tell of dumps into one that is gone: an attempt writes into one
-        place, so that its first file tells."""
-        mark = high.mark
-        if self._ours.get(mark.task) == mark.attempt:
-            return
+        """The log may be older than our staging, and tell of dumps into one that is gone; and a staging that was put
+        back from a copy may lack the later chunks of an attempt. Raises Refused."""
         if not held():
-            self._tasks.void(mark, "its chunk is not in this staging directory: it was dumped into another one")
-        if high.file is not None:
-            self._ours[mark.task] = mark.attempt
+            self._tasks.void(high.mark, "its chunk is not in this staging directory: it was dumped into another one")
 
     def _overlap(self, high: High) -> Overlap:
         if not self._visibility.admits(high.snapshot):
@@ -219,8 +213,6 @@ class Chunks:
         """Drops the tasks of dumps that are over by `is_over(dump id)`."""
         gone = [task for task in self._tasks.to_json() if is_over(task.partition("/")[0])]
         self._tasks.forget(gone)
-        for task in gone:
-            self._ours.pop(task, None)
         self._discard_void()
 
     def expire(self, before: int) -> None:

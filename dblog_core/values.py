@@ -11,7 +11,7 @@ import binascii
 import datetime as dt
 import decimal
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -23,6 +23,9 @@ from dblog_core.schema import Column, TableSchema
 
 Key = tuple[Any, ...]
 """A key as Python values (`RecordBatch.to_pylist` forms) in key order: exact, hashable, never compared by order."""
+
+_NAN = float("nan")
+"""In every key: PostgreSQL's NaN equals itself, and Python's does so only as one and the same object."""
 
 
 def to_json(value: Any) -> Any:
@@ -74,6 +77,8 @@ def from_json(value: Any, column: Column) -> Any:
 def _floating(value: float, kind: pa.DataType) -> float:
     """The value as the column has it: 0.1 in a column of four bytes is 0.10000000149011612."""
     exact = float(pa.scalar(value, kind).as_py())
+    if math.isnan(exact):
+        return _NAN
     if math.isinf(exact) and not math.isinf(value):
         raise OverflowError
     return exact
@@ -116,7 +121,19 @@ def key_from_json(data: Any, schema: TableSchema) -> Key:
 def keys_of(rows: pa.RecordBatch | pa.StructArray, schema: TableSchema) -> list[Key]:
     """The key of every row of a batch or of an image array."""
     columns = [rows.field(name) if isinstance(rows, pa.StructArray) else rows.column(name) for name in schema.key]
-    return list(zip(*(column.to_pylist() for column in columns), strict=True))
+    return key_tuples(columns)
+
+
+def key_tuples(columns: Sequence[pa.Array]) -> list[Key]:
+    """The keys whose parts are in the columns, one of each row."""
+    return list(zip(*map(_parts, columns), strict=True))
+
+
+def _parts(column: pa.Array) -> list[Any]:
+    parts: list[Any] = column.to_pylist()
+    if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        return [_NAN if part is not None and math.isnan(part) else part for part in parts]
+    return parts
 
 
 def rows_with(rows: pa.RecordBatch, schema: TableSchema, keys: Collection[Key]) -> Iterator[tuple[int, Key]]:

@@ -1,0 +1,71 @@
+"""Chunks meet the rows that the log has told of meanwhile, and files that are not there."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.changes import ChangeTouches, split_key_changes
+from dblog_core.chunks import Chunks
+from dblog_core.dumps import Refused
+from dblog_core.schema import TableSchema
+from dblog_core.values import key_from_json, rows_with
+from dblog_core.watermark import High, Low, Mark
+from dblog_core.window import LogOrder
+from tests.fake_source import changes_batch
+from tests.unit.staged import table
+
+NAN = float("nan")
+
+
+def mark(ordinal: int, schema: TableSchema) -> Mark:
+    return Mark("shop", "d/0", 1, ordinal, f"w{ordinal}", str(schema.table))
+
+
+def high(at: Mark) -> High:
+    return High(at, file=f"f{at.ordinal}", rows=3, bytes=1, checksum="", schema="s", last_key=1, final=False)
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+@pytest.mark.parametrize("identity", ["default", "full"])
+def test_a_row_whose_key_is_nan_is_evicted_by_its_own_event(kind: pa.DataType, identity: str) -> None:
+    """PostgreSQL takes NaN for a key, and for equal to itself."""
+    schema = table("shop.t", id=kind, v=pa.int64())
+    chunks, at = Chunks(LogOrder()), mark(0, schema)
+    chunks.low(Low(at), offset=0, segment=1, at=0)
+    before = {"id": NAN, "v": 1} if identity == "full" else None
+    changes = split_key_changes(changes_batch(schema, [(0, 0, "u", before, {"id": NAN, "v": 2}, ())]))
+    assert changes.moved_from is None, "its key is the same"
+    chunks.rows(schema.table, (1, 1), None, ChangeTouches.of(changes))
+    rows = pa.RecordBatch.from_pylist([{"id": k, "v": 1} for k in (1.0, NAN, 2.0)], schema=schema.arrow)
+    placed = chunks.high(
+        high(at), at=1, held=lambda: True, rows=lambda keys: rows_with(rows, schema, keys), absent=list
+    )
+    assert placed.evicted == (1,)
+
+
+def test_a_key_that_was_asked_for_as_nan_is_the_logs() -> None:
+    schema = table("shop.t", id=pa.float64(), v=pa.int64())
+    chunks, at = Chunks(LogOrder()), mark(0, schema)
+    chunks.low(Low(at), offset=0, segment=1, at=0)
+    changes = split_key_changes(changes_batch(schema, [(0, 0, "c", None, {"id": NAN, "v": 2}, ())]))
+    chunks.rows(schema.table, (1, 1), None, ChangeTouches.of(changes))
+    placed = chunks.high(
+        high(at), at=1, held=lambda: True, rows=lambda keys: (), absent=lambda: [key_from_json("NaN", schema)]
+    )
+    assert placed.deleted == (), "the log has made the row after the SELECT did not find it"
+
+
+def test_each_file_of_an_attempt_has_to_be_there() -> None:
+    """A staging that was put back from a copy may have the first and not the second."""
+    schema = table()
+    chunks = Chunks(LogOrder())
+    for ordinal, there in ((0, True), (1, False)):
+        at = mark(ordinal, schema)
+        chunks.low(Low(at), offset=ordinal, segment=1, at=0)
+        if there:
+            chunks.high(high(at), at=1, held=lambda: True, rows=lambda keys: (), absent=list)
+            continue
+        with pytest.raises(Refused, match="is not in this staging directory"):
+            chunks.high(high(at), at=1, held=lambda: False, rows=lambda keys: (), absent=list)
+    assert chunks.take_progress()["d/0"].broken == 1
