@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from dblog_core import control, reload, wiring
@@ -139,6 +140,29 @@ def test_both_tables_of_an_exchanged_partition_are_dumped(database: Database, tm
     )
     captured(config, held(database, "t", "u"))
     assert set(healing(config)) == {"t", "u"}
+
+
+@pytest.mark.parametrize("source_kind", ["mariadb"], indirect=True)
+def test_mariadb_an_alter_that_fails_in_its_second_phase_changes_nothing(database: Database, tmp_path: Path) -> None:
+    """Its text is in the log twice: where it began, and where it was undone."""
+    config = database.config(tmp_path)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20), x int)")
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute("INSERT INTO t VALUES (1, 'a', 1), (2, 'b', 1)")
+    with contextlib.closing(database.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION binlog_alter_two_phase = 1")
+        with pytest.raises(pymysql.err.IntegrityError, match="Duplicate entry"):
+            cursor.execute("ALTER TABLE t ADD UNIQUE (x), RENAME TO u")
+        cursor.execute("ALTER TABLE t ADD COLUMN w int")
+        cursor.execute("SHOW MASTER STATUS")
+        cursor.execute(f"SHOW BINLOG EVENTS IN '{cursor.fetchone()[0]}'")
+        told = " ".join(str(event[5]) for event in cursor.fetchall())
+    assert all(f"{phase} ALTER" in told for phase in ("START", "ROLLBACK", "COMMIT")), told
+    database.execute("INSERT INTO t VALUES (3, 'c', 3, 4)")
+    captured(config, held(database, "t"))
+    found = list(lines(wiring.open_staging(config)))
+    assert [line["op"] for line in found] == ["s", "c", "c", "s", "c"], "not emptied, and not dumped"
+    assert found[-1]["after"] == {"id": 3, "v": "c", "x": 3, "w": 4}
 
 
 @pytest.fixture

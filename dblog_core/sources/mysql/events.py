@@ -136,12 +136,14 @@ def has_checksums(body: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GtidEvent:
-    """`gtid`: None for an anonymous transaction; `commit_time`: microseconds, 0 if not logged."""
+    """`gtid`: None for an anonymous transaction; `commit_time`: microseconds, 0 if not logged. `undone`: its statement
+    has only begun, or has failed."""
 
     gtid: str | None
     commit_time: int
     standalone: bool = False
     prepared: bool = False
+    undone: bool = False
 
 
 def uuid(data: bytes) -> str:
@@ -162,7 +164,22 @@ def gtid(body: bytes, *, anonymous: bool) -> GtidEvent:
 
 def mariadb_gtid(body: bytes, server_id: int, timestamp: int) -> GtidEvent:
     number, domain, flags = struct.unpack_from("<QIB", body)
-    return GtidEvent(f"{domain}-{server_id}-{number}", timestamp * 1_000_000, bool(flags & 1), bool(flags & 64))
+    undone = bool(_extra_flags(body, flags) & (_START_ALTER | _ROLLBACK_ALTER))
+    return GtidEvent(f"{domain}-{server_id}-{number}", timestamp * 1_000_000, bool(flags & 1), bool(flags & 64), undone)
+
+
+_GROUP_COMMIT, _XA = 2, 64 | 128
+_START_ALTER, _ROLLBACK_ALTER = 2, 8
+"""With `binlog_alter_two_phase` an ALTER is logged when it begins, and again when it has succeeded or failed."""
+
+
+def _extra_flags(body: bytes, flags: int) -> int:
+    """The second byte of flags, where there is one: after the number of a group commit and the id of an XA
+    transaction. Zeros fill up what is shorter than 19 bytes."""
+    at = 21 if flags & _GROUP_COMMIT else 13
+    if flags & _XA and at + 5 < len(body):
+        at += 6 + body[at + 4] + body[at + 5]
+    return body[at] if at < len(body) else 0
 
 
 def tagged_gtid(body: bytes) -> GtidEvent:

@@ -10,14 +10,15 @@ class Group:
     """A group of events that began at `start`. `begun`: it is a transaction, not a single statement.
 
     `rows`: its row changes that were flushed, or are not to be delivered again; `changed`: it has any. `held`: in an XA
-    transaction that is being prepared, what becomes of its rows is not known yet.
+    transaction that is being prepared, what becomes of its rows is not known yet. `undone`: its statement has only
+    begun, or has failed.
     """
 
-    __slots__ = ("_place", "_transaction", "begun", "changed", "gtid", "held", "rows", "start", "time")
+    __slots__ = ("_place", "_transaction", "begun", "changed", "gtid", "held", "rows", "start", "time", "undone")
 
     def __init__(self, gtid: str | None, place: str, start: int, commit_time: int, *, begun: bool) -> None:
         self.gtid, self._place, self.time, self.start, self.begun = gtid, place, commit_time, start, begun
-        self.rows, self.changed = 0, False
+        self.rows, self.changed, self.undone = 0, False, False
         self.held: xa.Held | None = None
         self._transaction: Transaction | None = None
 

@@ -258,6 +258,7 @@ class LogState:
     def _begin(self, gtid: GtidEvent) -> None:
         # MariaDB has no BEGIN: the GTID event says whether a single statement or a transaction follows.
         group = self._open(gtid.gtid, gtid.commit_time, begun=self._mariadb and not gtid.standalone)
+        group.undone = gtid.undone
         if gtid.prepared:
             self._hold(group)
 
@@ -395,6 +396,9 @@ class LogState:
         schema, sql = events.query(body)
         statement = classify(sql, schema)
         group = self._current(event)
+        if group.undone:
+            self._end()
+            return
         if fault := refusals.of_statement(statement, group, self._tables):
             what, fix = fault
             raise self.unknown(f"statement {sql[:200]!r}: {what}", fix=fix)
