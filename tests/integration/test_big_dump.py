@@ -155,7 +155,7 @@ def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(databas
         with Workload(database) as workload:
             capture = dblog.start("capture")
             work = [dblog.start("work"), dblog.start("work")]
-            options = ["--table", table, "--ranges", str(RANGES), "--workers", "3", "--rate", "40000"]
+            options = ["--table", table, "--ranges", str(RANGES), "--workers", "3", "--rate", "25000"]
             work.append(dblog.start("dump", *options))
             wait_until(
                 lambda: sum(placed(staging).values()) >= ROWS / CHUNK / 4,
@@ -165,7 +165,7 @@ def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(databas
             for process in [*work, capture]:
                 kill(process)
             killed, before = placed(staging), selected(config)
-            assert sum(killed.values()) < ROWS / CHUNK / 2, "it was to be killed in the middle"
+            assert sum(killed.values()) < ROWS / CHUNK * 3 / 4, "it was to be killed in the middle"
             began = time.monotonic()
             capture = dblog.start("capture")
             dblog.run("work", "--once")
