@@ -83,6 +83,11 @@ class Chunks:
         """Whether row events of the table must be told."""
         return self._windows.wants(table) or self._tasks.heals(str(table))
 
+    @property
+    def tables(self) -> set[TableName]:
+        """Those of which a window is open."""
+        return self._windows.tables
+
     def rows(
         self,
         table: TableName,

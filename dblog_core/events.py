@@ -110,6 +110,15 @@ class Truncated:
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseDropped:
+    """All tables of a schema (MySQL's database) went away at once: the captured ones as by a `Truncated` of each."""
+
+    sequence: int
+    transaction: int
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
 class SchemaSeen:
     """From here on the table's rows have this shape (its first sight in this stream, or a change). `layout`: what the
     source says of the columns' places (None: nothing that is certain)."""
@@ -153,7 +162,7 @@ class Altered:
     step: Step | None
 
 
-Signal = Altered | Rewritten | Unreadable | WatermarkSeen | SignalSeen | Truncated | SchemaSeen
+Signal = Altered | Rewritten | Unreadable | WatermarkSeen | SignalSeen | Truncated | DatabaseDropped | SchemaSeen
 
 
 @dataclass(frozen=True, slots=True)

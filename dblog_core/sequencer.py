@@ -31,6 +31,7 @@ from dblog_core.dumps import TaskProgress
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.events import (
     Altered,
+    DatabaseDropped,
     LogBatch,
     Rewritten,
     SchemaSeen,
@@ -275,27 +276,40 @@ class Sequencer:
                 self._dumps.altered(signal.table)
                 self._unreadable.add(str(signal.table))
                 self._met[str(signal.table)] = signal.why
-            case SchemaSeen() if self._passes_over(signal.schema.table):
-                pass
-            case Truncated() | Rewritten() if self._passes_over(signal.table):
-                pass
-            case SchemaSeen():
+            case SchemaSeen() if not self._passes_over(signal.schema.table):
                 self._shape(self._rules.schema(signal.schema), transaction, signal.layout)
             case Truncated():
-                offset = self._mark("t", signal.table, transaction, transaction=transaction.id)
-                self._dumps.rows(signal.table, (offset, offset), transaction.xid, None)
+                self._empty(signal.table, transaction)
+            case DatabaseDropped():
+                for table in self._tables_of(signal.schema):
+                    self._empty(table, transaction)
             case Altered():
-                self._dumps.altered(signal.table)  # its shape may be the same as before, its columns others
-                self._altered.add(signal.table, signal.step, self._schemas)
-                if signal.step is not None and self._mixes_up(signal.table, signal.step):
-                    self._rewritten[signal.table] = transaction
-            case Rewritten():
+                self._alter(signal, transaction)
+            case Rewritten() if not self._passes_over(signal.table):
                 self._dumps.altered(signal.table)  # chunks that are being read may hold rows that are gone
                 self._rewritten[signal.table] = transaction
             case SignalSeen():
                 self._asked.append(signal)
             case WatermarkSeen():
                 self._watermark(signal.payload, transaction)
+
+    def _tables_of(self, schema: str) -> list[TableName]:
+        """Those that we have a copy of, or are dumping."""
+        known = {*map(TableName.parse, self._schemas), *self._dumps.tables}
+        return sorted((table for table in known if table.schema == schema), key=str)
+
+    def _alter(self, signal: Altered, transaction: Transaction) -> None:
+        self._dumps.altered(signal.table)  # its shape may be the same as before, its columns others
+        self._altered.add(signal.table, signal.step, self._schemas)
+        if signal.step is not None and self._mixes_up(signal.table, signal.step):
+            self._rewritten[signal.table] = transaction
+
+    def _empty(self, table: TableName, transaction: Transaction) -> None:
+        """All rows of the table are gone."""
+        if self._passes_over(table):
+            return
+        offset = self._mark("t", table, transaction, transaction=transaction.id)
+        self._dumps.rows(table, (offset, offset), transaction.xid, None)
 
     def _go_on(self, table: TableName, transaction: Transaction) -> None:
         """The log can be read again: what was passed over is for a dump to bring."""

@@ -267,6 +267,11 @@ class Windows:
             raise ValueError(f"window {window} was opened twice")
         self._windows[window] = _Window(table, offset)
 
+    @property
+    def tables(self) -> set[TableName]:
+        """Those of which a window is open."""
+        return {window.table for window in self._windows.values()}
+
     def discard(self, window: str) -> None:
         """Forgets a window that will not be placed; no error if it is not open."""
         if (gone := self._windows.pop(window, None)) is not None:

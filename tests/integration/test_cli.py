@@ -23,7 +23,7 @@ from tests.contract.test_starts import end_of
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.in_turn
+pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(2)]
 
 DEADLINE = PATIENCE_SECONDS
 

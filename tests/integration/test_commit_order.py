@@ -23,7 +23,7 @@ from tests.integration.test_cli import Commands, write
 from tests.nemesis.oracles import binlog_images
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.in_turn
+pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(2)]
 
 ROWS, WRITERS = 400, 12
 DUMPS = 5

@@ -22,7 +22,7 @@ from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.in_turn
+pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(2)]
 
 ROWS, CHUNK = 200_000, 20_000
 WIDE, WATERMARK = ("wide", "wide_pkey"), ("dblog_watermark", "dblog_watermark_pkey")

@@ -142,6 +142,30 @@ def test_both_tables_of_an_exchanged_partition_are_dumped(database: Database, tm
     assert set(healing(config)) == {"t", "u"}
 
 
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_a_dropped_database_empties_its_captured_tables_and_no_other(database: Database, tmp_path: Path) -> None:
+    """A database that never was, of a name that the pattern fits, is nobody's. Another's tables stay."""
+    other = f"{database.name}_other"
+    make = (f"CREATE DATABASE {other}", f"CREATE TABLE {other}.u (id int PRIMARY KEY, v varchar(20))")
+    rights = f"GRANT SELECT ON {other}.* TO '{database.account.user}'@'{database.server.host}'"
+    config = database.config(tmp_path, source={"tables": [f"{database.name}*.*"]})
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))", *make, rights)
+    try:
+        run_capture(config, stop=threading.Event(), until_current=True)
+        database.execute(
+            "INSERT INTO t VALUES (1, 'stays')", f"INSERT INTO {other}.u VALUES (1, 'goes'), (2, 'goes too')",
+            f"DROP DATABASE IF EXISTS {database.name}_never_was",
+        )  # fmt: skip
+        captured(config, {"t": {1: "stays"}, "u": {1: "goes", 2: "goes too"}})
+        database.execute(f"DROP DATABASE {other}", *make, f"INSERT INTO {other}.u VALUES (2, 'anew')")
+        database.execute("INSERT INTO t VALUES (2, 'after')")
+        captured(config, {"t": {1: "stays", 2: "after"}, "u": {2: "anew"}})
+    finally:
+        database.execute(f"DROP DATABASE IF EXISTS {other}")
+    ops = [(line["table"].partition(".")[2], line["op"]) for line in lines(wiring.open_staging(config))]
+    assert ops.count(("u", "t")) == 1 and ("t", "t") not in ops and healing(config) == {}
+
+
 @pytest.mark.parametrize("source_kind", ["mariadb"], indirect=True)
 def test_mariadb_an_alter_that_fails_in_its_second_phase_changes_nothing(database: Database, tmp_path: Path) -> None:
     """Its text is in the log twice: where it began, and where it was undone."""

@@ -25,7 +25,7 @@ from tests.nemesis.processes import Dblog, kill
 from tests.nemesis.replicas import Consumer, Mirror
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-pytestmark = pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
+pytestmark = [pytest.mark.parametrize("source_kind", ["postgres"], indirect=True), pytest.mark.one_of(2)]
 
 BIG = secrets.token_hex(6_000)  # is stored out of line: an update that leaves it alone leaves it out of the log
 

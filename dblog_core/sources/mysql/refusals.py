@@ -33,8 +33,6 @@ def of_statement(statement: Statement, group: Group, tables: TableFilter) -> Ref
             )
         case Means.REWRITES if any(tables.wants(table) for table in statement.tables):
             return "it changes rows of a captured table without row events", events.FRESH_START
-        case Means.DROPS_SCHEMA if tables.wants_schema(statement.schema):
-            return "it drops a schema with captured tables", events.FRESH_START
         case Means.CHANGES_ROWS:
             return (
                 "rows were changed in statement form",

@@ -18,6 +18,7 @@ from dblog_core.events import (
     DELETE,
     UPDATE,
     Altered,
+    DatabaseDropped,
     LogBatch,
     Rewritten,
     SchemaSeen,
@@ -442,6 +443,12 @@ class LogState:
         """Rows that come or go without row events."""
         if statement.means is Means.DROPS_PARTITIONS:
             self._tell(Rewritten, statement.tables, group)
+        elif statement.means is Means.DROPS_SCHEMA and self._tables.wants_schema(statement.schema):
+            self._numbers.usual.clear()
+            for table in [table for table in self._shapes if table.schema == statement.schema]:
+                del self._shapes[table]
+            index = self._batch.transaction(group.transaction)
+            self._batch.signal(DatabaseDropped(self._batch.next_sequence, index, statement.schema))
         elif statement.means in (Means.EMPTIES, Means.SWAPS):
             self._numbers.usual.clear()
             for table in statement.tables:
