@@ -96,6 +96,12 @@ def placed(staging: Staging) -> dict[str, int]:
     return Counter(chunk.task for manifest in staging.manifests() for chunk in manifest.chunks)
 
 
+def told(config: Config) -> int:
+    """Chunks that the state store has as placed."""
+    with closing(wiring.open_state(config)) as state:
+        return sum(dump.chunks for dump in control.dumps(state))
+
+
 def replayed(staging: Staging, table: str) -> dict[str, np.ndarray[Any, Any]]:
     """The table's rows as the super-changelog has them: the last line of each key, but deletes."""
     parts: dict[str, list[Any]] = {"id": [], "offset": [], "op": [], "alive": []}
@@ -168,6 +174,8 @@ def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(databas
             assert sum(killed.values()) < ROWS / CHUNK * 3 / 4, "it was to be killed in the middle"
             began = time.monotonic()
             capture = dblog.start("capture")
+            # A worker that looks before reads a chunk again of whose placing the state store has not heard.
+            wait_until(lambda: told(config) >= sum(killed.values()), "what was placed is told", describe=dblog.output)
             dblog.run("work", "--once")
             wait_until(lambda: sum(placed(staging).values()) >= ROWS / CHUNK, "all chunks", describe=dblog.output)
             print(f"{database.kind}: {time.monotonic() - began:.0f} s for the rest, {workload.operations} operations")
