@@ -99,6 +99,7 @@ def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, si
     seconds = _seconds_of_several_chunks(live, dump)
     _click(buttons, "Pause")
     _wait_for_state(live, slow_dump, "paused")
+    wait_until(lambda: "paused" in _events(live, dump), "the pause is told", describe=lambda: _events(live, dump))
     chunks = _check_stands_still(live, dump, seconds)
     assert _state(live, slow_dump) == "paused"
     buttons.get_by_label("rows/s").fill("77")
@@ -111,6 +112,8 @@ def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, si
         "the dump goes on",
         describe=lambda: (chunks, _chunks(live, dump)),
     )
+    # Who is told looks now and then: of two changes between two looks it sees the second.
+    wait_until(lambda: "resumed" in _events(live, dump), "the resumption is told", describe=lambda: _events(live, dump))
     _click(buttons, "Cancel")
     _wait_for_state(live, slow_dump, "cancelled")
     _check_stands_still(live, dump, seconds)
