@@ -253,5 +253,5 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     tasks._of_table = {table: list(names) for table, names in chunks._tasks._of_table.items()}
     tasks._void, tasks._changed = list(chunks._tasks._void), set(chunks._tasks._changed)
     new._visibility, new._windows, new._tasks = visibility, windows, tasks
-    new._opened, new._probes, new._ours = dict(chunks._opened), dict(chunks._probes), dict(chunks._ours)
+    new._opened, new._probes = dict(chunks._opened), dict(chunks._probes)
     return new, visibility
