@@ -295,8 +295,8 @@ class Sequencer:
 
     def _tables_of(self, schema: str) -> list[TableName]:
         """Those that we have a copy of, or are dumping."""
-        known = {*map(TableName.parse, self._schemas), *self._dumps.tables}
-        return sorted((table for table in known if table.schema == schema), key=str)
+        tables = {*map(TableName.parse, self._schemas), *self._dumps.tables}
+        return sorted((table for table in tables if table.schema == schema), key=str)
 
     def _alter(self, signal: Altered, transaction: Transaction) -> None:
         self._dumps.altered(signal.table)  # its shape may be the same as before, its columns others

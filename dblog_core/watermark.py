@@ -154,10 +154,11 @@ def _mark(*, heals: dict[str, Any] | None, **fields: Any) -> Mark:
     return Mark(heals=None if heals is None else Heals(**heals), **fields)
 
 
+_NUMBERS = ("attempt", "ordinal", "parts", "rows", "bytes")
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("source", "task", "window", "table", "checksum", "schema"), (str,)),
     **dict.fromkeys(("file", "snapshot", "end"), (str, type(None))),
-    **dict.fromkeys(("attempt", "ordinal", "parts", "rows", "bytes"), (int,)),
+    **dict.fromkeys(_NUMBERS, (int,)),
     **dict.fromkeys(("final", "high"), (bool,)),
 }
 _Checked = TypeVar("_Checked", Mark, High, Probe)
@@ -167,7 +168,7 @@ def _checked(found: _Checked) -> _Checked:
     """The same. Raises TypeError or ValueError for a value that no version of us writes."""
     for field in fields(found):
         value = getattr(found, field.name)
-        if type(value) not in _TYPES.get(field.name, (type(value),)) or (type(value) is int and value < 0):
+        if type(value) not in _TYPES.get(field.name, (type(value),)) or (field.name in _NUMBERS and value < 0):
             raise TypeError(f"{field.name} is {value!r}")
     if not isinstance(found, High):
         TableName.parse(found.table)

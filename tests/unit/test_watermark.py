@@ -1,0 +1,43 @@
+"""Watermarks are read as they were written, whatever keys they name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dblog_core import watermark
+from dblog_core.errors import UnknownLogEvent
+from dblog_core.watermark import Heals, High, Low, Mark, Probe
+
+MARK = Mark("shop", "d/0", 1, 0, "w", "shop.orders")
+HIGH = High(MARK, file=None, rows=0, bytes=0, checksum="", schema="s", last_key=1, final=False)
+KEYS = [None, 0, -5, -(2**63), 1.5, -0.5, True, "", "-7", "NaN", [-1, "x"], [["nested"]]]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=repr)
+def test_any_key_goes_there_and_back(key: Any) -> None:
+    for written in (
+        replace(HIGH, last_key=key),
+        replace(HIGH, absent=(key, key)),
+        Low(replace(MARK, heals=Heals(key, key), parts=3)),
+    ):
+        assert watermark.parse_for("shop", watermark.encode(written)) == written
+
+
+def test_files_snapshots_and_probes_go_there_and_back() -> None:
+    high = replace(HIGH, file="f", snapshot="1:2:", end="binlog.1:4", arrived=("[-1]",), final=True)
+    for written in (
+        high,
+        Probe("shop", "w", "shop.orders", high=False),
+        Probe("shop", "w", "shop.orders", True, "1:2:"),
+    ):
+        assert watermark.parse_for("shop", watermark.encode(written)) == written
+        assert watermark.parse_for("another", watermark.encode(written)) is None
+
+
+@pytest.mark.parametrize("name", ["attempt", "ordinal", "parts"])
+def test_numbers_of_ours_are_never_negative(name: str) -> None:
+    with pytest.raises(UnknownLogEvent):
+        watermark.parse(watermark.encode(Low(replace(MARK, **{name: -1}))))
