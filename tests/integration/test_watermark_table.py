@@ -108,7 +108,8 @@ def strange_rows(source: str) -> Iterator[str]:
 def test_rows_that_are_no_watermarks_stop_nothing(
     database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    database.execute("CREATE TABLE a (id int PRIMARY KEY, v int NOT NULL)", "INSERT INTO a VALUES (1, 0), (2, 0)")
+    """Nor is a chunk whose last key is negative taken for one."""
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, v int NOT NULL)", "INSERT INTO a VALUES (-2, 0), (-1, 0)")
     table = f"{database.schema}.a"
     config = config_of(database, tmp_path, read_only=False, tables=[table])
     texts = list(strange_rows(database.name))
@@ -116,11 +117,11 @@ def test_rows_that_are_no_watermarks_stop_nothing(
         with closing(database.connect()) as connection, connection.cursor() as cursor:
             rows = [(f"somebody-{number}", text) for number, text in enumerate(texts)]
             cursor.executemany("INSERT INTO dblog_watermark (worker, payload) VALUES (%s, %s)", rows)
-        database.execute("UPDATE dblog_watermark SET payload = 'anonymised'", "UPDATE a SET v = 1 WHERE id = 2")
+        database.execute("UPDATE dblog_watermark SET payload = 'anonymised'", "UPDATE a SET v = 1 WHERE id = -1")
         assert dumped(config, tables=(table,)).rows == 2
         database.execute("DELETE FROM dblog_watermark WHERE worker LIKE 'somebody%'")
-        assert dumped(config, tables=(table,), keys=(1,)).rows == 1
-    assert {key: row["v"] for key, row in rows_of(config, table).items()} == {1: 0, 2: 1}
+        assert dumped(config, tables=(table,), keys=(-2,)).rows == 1
+    assert {key: row["v"] for key, row in rows_of(config, table).items()} == {-2: 0, -1: 1}
     told = [
         record.getMessage() for record in caplog.records if "not a watermark of this version" in record.getMessage()
     ]
