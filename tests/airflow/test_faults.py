@@ -96,14 +96,24 @@ class World:
 
         return wait_until(look, "a capture leads")
 
-    def dag_of(self, task: psutil.Process) -> str:
-        """Which of the two DAGs a capture is of: a task's process has the id of its attempt as its title."""
-        title = " ".join(task.cmdline())
-        for dag in CAPTURES:
-            for run in self.client.runs(dag, limit=2):
-                if any(str(one["id"]) in title for one in self.client.tasks(dag, run["dag_run_id"])):
-                    return dag
-        raise AssertionError(f"{title} is no task of {CAPTURES}")
+    def attempt(self) -> tuple[psutil.Process, str]:
+        """The process that captures, and its DAG, once Airflow takes it for the attempt that runs: after an outage of
+        the API server it may have begun another, and the first leads until its next heartbeat is refused. A task's
+        process has the id of its attempt as its title."""
+
+        def look() -> tuple[psutil.Process, str] | None:
+            task = self.task()
+            try:
+                title = " ".join(task.cmdline())
+            except psutil.NoSuchProcess:
+                return None
+            for dag in CAPTURES:
+                for run in self.client.runs(dag, limit=2):
+                    if any(str(one["id"]) in title for one in self.client.tasks(dag, run["dag_run_id"])):
+                        return task, dag
+            return None
+
+        return wait_until(look, "the capture that leads is one that Airflow knows", describe=self.leader)
 
     def offset(self) -> int:
         head = wiring.open_staging(self.config).head()
@@ -210,6 +220,7 @@ def the_api_server_is_away_for_longer_than_a_heartbeats_limit(world: World) -> N
     assert task.is_running(), "a capture lives through an outage"
     world.airflow.start_component("api-server")
     wait_until(world.client.answers, "the API server is back")
+    world.attempt()
     world.goes_on()
 
 
@@ -228,6 +239,7 @@ def the_api_server_is_away_when_a_dump_begins(world: World) -> None:
     world.airflow.start_component("api-server")
     wait_until(world.client.answers, "the API server is back")
     world.check_success(run)
+    world.attempt()
 
 
 def the_leading_task_is_killed(world: World) -> None:
@@ -248,10 +260,9 @@ def the_supervisor_of_the_leading_task_is_killed(world: World) -> None:
 
 def two_copies_of_the_leading_task_run(world: World) -> None:
     """A machine stands still until Airflow has taken its task for dead and started another; then it wakes up."""
-    task = world.task()
+    task, dag = world.attempt()
     supervisor, epoch = task.parent(), world.epoch()
     assert supervisor is not None
-    dag = world.dag_of(task)
     run, tries = _attempts(world, dag)
     for process in (supervisor, task):
         process.send_signal(signal.SIGSTOP)
@@ -279,8 +290,8 @@ def _attempts(world: World, dag: str) -> tuple[str, int]:
 
 
 def a_capture_is_cleared_while_it_runs(world: World) -> None:
-    task, epoch = world.task(), world.epoch()
-    dag = world.dag_of(task)
+    task, dag = world.attempt()
+    epoch = world.epoch()
     world.client.clear(dag, world.client.runs(dag, limit=1)[0]["dag_run_id"])
     wait_until(lambda: _has_ended(task), "the task ends")
     world.another_leads(epoch)
