@@ -59,6 +59,9 @@ master = "local[2]"
 [spark.conf]  # small tables: compiling to the last would take longer than what it saves
 # The compiler that is left gets 48 MB by itself; a verification fills them, and from then on nothing is compiled.
 "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"spark.sql.adaptive.enabled" = "false"  # each stage would be planned anew
+"spark.sql.shuffle.partitions" = "2"
+"spark.databricks.delta.snapshotPartitions" = "1"
 """
 
 
@@ -77,7 +80,7 @@ class Edition:
     whole: bool
 
 
-WHOLE = Edition(size="usual", rate=250.0, chunk_size=4000, takeover_after=40_000, whole=True)
+WHOLE = Edition(size="usual", rate=100.0, chunk_size=4000, takeover_after=40_000, whole=True)
 QUICK = Edition(size="small", rate=100.0, chunk_size=1000, takeover_after=0, whole=False)
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dblog_core.local import shop
 from dblog_core.local.server import DatabaseServer
@@ -21,17 +19,16 @@ from dblog_core.schema import TableSchema
 _BATCH = 10_000
 
 
-def write_rows(server: DatabaseServer, schema: TableSchema, file: Path) -> int:
-    """Writes all rows of a table of the shop as Parquet, with the columns of `schema`; returns their number."""
-    count = 0
-    with closing(server.connect(shop.DATABASE)) as connection, pq.ParquetWriter(file, schema.arrow) as out:
+def read_rows(server: DatabaseServer, schema: TableSchema) -> pa.Table:
+    """All rows of a table of the shop, with the columns of `schema`."""
+    batches = []
+    with closing(server.connect(shop.DATABASE)) as connection:
         for rows in _batches(connection, server.kind, schema):
             columns = [
                 pa.array(values, kind) for values, kind in zip(_columns(rows, schema), schema.arrow.types, strict=True)
             ]
-            out.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema.arrow))
-            count += len(rows)
-    return count
+            batches.append(pa.RecordBatch.from_arrays(columns, schema=schema.arrow))
+    return pa.Table.from_batches(batches, schema=schema.arrow)
 
 
 def _columns(rows: list[tuple[Any, ...]], schema: TableSchema) -> Iterator[list[Any]]:

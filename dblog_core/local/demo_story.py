@@ -195,7 +195,7 @@ class Story:
         schemas = wiring.open_source(self._config.source).tables()
         verdict: Verdict
         verdict, _ = run_together(
-            lambda: compare(self._parts.database, self._config, self._parts.root / "compare", schemas),
+            lambda: compare(self._parts.database, self._config, schemas),
             self._stop_airflow,
         )
         return verdict

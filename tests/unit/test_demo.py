@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,54 +11,27 @@ from rich.console import Console
 from dblog_core.local import demo, shop
 from dblog_core.local.demo_show import EVERY, Board
 from dblog_core.local.demo_story import Story
-from dblog_core.local.demo_verdict import Verdict, judge
+from dblog_core.local.demo_verdict import Comparison, Verdict
 from dblog_core.local.demo_view import Sight
-from dblog_core.local.errors import LocalError
-from dblog_core.spark import SparkCommand
 
-ALIKE = {"table": "shop.orders", "rows": 3, "missing": 0, "extra": 0, "different": 0, "equal": True, "examples": []}
-DAMAGED = {
-    **ALIKE,
-    "table": "shop.customers",
-    "different": 1,
-    "equal": False,
-    "examples": [{"key": ["C1"], "kind": "different", "columns": ["name"]}],
-}
-
-
-def _job(*tables: dict[str, Any], code: int) -> SparkCommand:
-    """A job that tells of the tables and ends with the exit code."""
-    lines = [json.dumps(table) for table in tables]
-    program = f"import sys; print(*{lines!r}, sep='\\n'); sys.exit({code})"
-    return SparkCommand((sys.executable, "-c", program), {}, {}, (), "", (), "", "")
+ALIKE = Comparison("shop.orders", 3)
+DAMAGED = Comparison(
+    "shop.customers", 3, different=1, examples=[{"key": "C1", "kind": "different", "columns": ["name"]}]
+)
 
 
 def test_one_row_that_differs_is_the_verdict_with_its_key() -> None:
-    verdict = judge(_job(ALIKE, DAMAGED, code=1), tables=2)
+    verdict = Verdict((ALIKE, DAMAGED))
     assert not verdict.equal
     summary = verdict.summary()
     assert summary["verdict"] == "SOURCE AND LAKE DIFFER"
     assert summary["shop.customers"].startswith("3 rows; missing 0, extra 0, different 1") and "C1" in str(summary)
-    assert judge(_job(ALIKE, code=0), tables=1).summary()["verdict"] == "every row and column is equal"
-
-
-@pytest.mark.parametrize(
-    ("job", "tables"),
-    [
-        (_job(ALIKE, code=0), 2),
-        (_job(ALIKE, code=1), 1),
-        (_job(DAMAGED, code=0), 1),
-        (_job(code=0), 0),
-    ],
-)
-def test_a_comparison_that_does_not_tell_of_every_table_is_none(job: SparkCommand, tables: int) -> None:
-    with pytest.raises(LocalError, match="the comparison failed"):
-        judge(job, tables=tables)
+    assert Verdict((ALIKE,)).summary()["verdict"] == "every row and column is equal"
 
 
 @pytest.mark.parametrize(("tables", "code"), [((ALIKE,), 0), ((ALIKE, DAMAGED), 1), ((), 1)])
 def test_the_demos_exit_code_is_that_of_the_verdict(
-    tables: tuple[dict[str, Any], ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tables: tuple[Comparison, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DBLOG_DATA_DIR", str(tmp_path))
     monkeypatch.setattr("signal.signal", lambda *_: None)  # those of this process stay
