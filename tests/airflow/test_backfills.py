@@ -16,7 +16,7 @@ from tests.fix_airflow_lake import GONE, PARCELS, LakeTable, Merged, Row
 from tests.fix_browser import SignIn
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.timeout(2400), pytest.mark.one_of(2)]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.one_of(3)]
 
 DAY = dt.timedelta(days=1)
 _UPDATED, _DELETED = 7, 9  # in each hour, the parcels that the other writer changes

@@ -200,6 +200,7 @@ def test_kill_9_of_the_leading_capture_loses_nothing_and_another_leads(live: Liv
     assert _staged_once(live, 80001)()
 
 
+@pytest.mark.one_of(2)
 def test_no_task_outlives_its_supervisor_or_a_stop_and_a_start_goes_on(live: Live) -> None:
     before = live.capturing()
     supervisors = wait_until(live.server.task_processes, "a task runs")

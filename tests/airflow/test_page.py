@@ -41,6 +41,7 @@ def test_it_fits_a_phone(live: Live, sign_in: SignIn, picture: Keep) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is cut off at the side"
 
 
+@pytest.mark.one_of(2)
 def test_a_dry_run_says_what_it_would_read_and_links_to_the_page_of_its_source(live: Live, sign_in: SignIn) -> None:
     run = live.client.trigger(DUMP, {"dry_run": True})
     assert live.end_of(DUMP, run) == "success"
@@ -55,6 +56,7 @@ def test_a_dry_run_says_what_it_would_read_and_links_to_the_page_of_its_source(l
     expect(own_page(page).locator("#lag")).to_be_visible()
 
 
+@pytest.mark.one_of(2)
 def test_the_form_of_a_dump_takes_keys_line_by_line(live: Live, sign_in: SignIn, picture: Keep) -> None:
     live.capturing()
     page = sign_in(size=TALL)
@@ -166,6 +168,7 @@ def test_a_connection_to_a_source_is_made_and_tested_in_its_own_form(
     expect(test.locator("svg[color=green]")).to_be_visible()
 
 
+@pytest.mark.one_of(2)
 def test_a_large_dump_is_approved_by_a_click(live: Live, sign_in: SignIn, picture: Keep) -> None:
     run = large_dump(live)
     page = sign_in()

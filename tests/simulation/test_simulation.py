@@ -105,10 +105,15 @@ def test_more_seeds(soak_seed: int, happened: Counter[str]) -> None:
     happened.update(run_all(FIRST + soak_seed * SOAK, SOAK))
 
 
+FINDERS = {"attempts_go_on_that_began_before_the_capture": 3_046, "rows_that_arrive_ignored": 3_195}
+"""A seed that has found a mutant which few find: it is asked first."""
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_fault_of_the_engine_is_found(name: str) -> None:
     """Within so many seeds, or the simulation is blind for it."""
-    assert any(_finds(seed, name) for seed in range(3_000, 3_400))
+    seeds = range(3_000, 3_400)
+    assert any(_finds(seed, name) for seed in (FINDERS.get(name, seeds.start), *seeds))
 
 
 def _finds(seed: int, mutant: str) -> bool:

@@ -24,7 +24,7 @@ from spark_jobs import changes, plan
 from tests.spark.lakes import TestLake
 from tests.spark.segments import SegmentBuilder, table
 
-pytestmark = pytest.mark.one_of(2)
+pytestmark = pytest.mark.one_of(3)
 
 DOCUMENTS = table("documents", id=pa.int64(), data=pa.binary())
 COUNT, SIZE = 225_000, 320
