@@ -20,8 +20,9 @@ from dblog_core.schema import TableName, TableSchema
 from dblog_core.wiring import open_source
 from tests.contract import every_type
 from tests.contract.keyed import shape
+from tests.contract.printed import printed
 from tests.contract.test_every_type import start
-from tests.contract.test_generated_values import WHOLE, fill, printed, same
+from tests.contract.test_generated_values import WHOLE, fill, same
 from tests.contract.test_source import create, log, run
 from tests.fix_servers import Database
 
@@ -182,7 +183,7 @@ def test_dates_that_have_no_other_form_are_staged_as_the_servers_text_or_null(
         )
     assert not list(column_problems(schema, columns[f"{database.schema}.a"]))
     chunk = {row["id"]: row for row in rules.rows(schema, read.rows).to_pylist()}
-    told = printed(database, schema)
+    told = {int(row["id"] or ""): row for row in printed(database, schema)}
     assert staged(ruled, position, rules) == chunk
     if form == "text":
         assert {key: {name: row[name] for name in names} for key, row in chunk.items()} == {

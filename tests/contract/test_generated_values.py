@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import datetime as dt
-import decimal
 import random
 from contextlib import closing
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from dblog_core.config import Config
 from dblog_core.hashes import HASH, of_rows
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.rules import Rules
-from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.sources.postgres.connection import SESSION
+from dblog_core.schema import TableName
 from dblog_core.wiring import open_source
 from tests.contract import every_type, generated
 from tests.contract.keyed import MYSQL_KINDS, every_way, shape
+from tests.contract.printed import printed, shown
 from tests.contract.test_every_type import start
 from tests.contract.test_source import create, log, rows, run
 from tests.fix_servers import Database
@@ -45,57 +42,6 @@ def fill(database: Database, seed: int) -> None:
                 raise AssertionError(f"{error} in {statement[:20_000]}") from error
 
 
-def printed(database: Database, schema: TableSchema) -> dict[Any, dict[str, str | None]]:
-    """What the server prints of each column: text forms that lose nothing, under the settings of our sessions."""
-    postgres = database.kind == "postgres"
-    forms = [(_postgres if postgres else _mysql)(column) for column in schema.columns]
-    settings = [f"SET {name} = '{value}'" for name, value in SESSION.items() if name != "search_path"]
-    with closing(database.connect()) as connection, connection.cursor() as cursor:
-        for setting in settings if postgres else ["SET time_zone = '+00:00'"]:
-            cursor.execute(setting)
-        cursor.execute(f"SELECT id, {', '.join(forms)} FROM a")
-        names = [column.name for column in schema.columns]
-        return {row[0]: dict(zip(names, row[1:], strict=True)) for row in cursor.fetchall()}
-
-
-def _postgres(column: Column) -> str:
-    name = '"' + column.name.replace('"', '""') + '"'
-    return f"CASE WHEN {name} IS NOT DISTINCT FROM NULL THEN NULL ELSE format('%s', {name}) END"
-
-
-def _mysql(column: Column) -> str:
-    if column.source_type.startswith("bit"):
-        return f"LPAD(HEX(`{column.name}` + 0), {(int(column.source_type[4:-1]) + 7) // 8 * 2}, '0')"
-    if column.source_type in ("inet4", "inet6", "uuid"):
-        return f"HEX(CAST(`{column.name}` AS BINARY({4 if column.source_type == 'inet4' else 16})))"
-    if pa.types.is_binary(column.type):
-        return f"HEX(`{column.name}`)"
-    if pa.types.is_floating(column.type):
-        return f"CAST(`{column.name}` AS DOUBLE)"  # a CAST to CHAR rounds it to what fits 22 characters
-    if "zerofill" in column.source_type or column.source_type.startswith("year"):
-        return f"CAST(`{column.name}` + 0 AS CHAR)"
-    return f"CAST(`{column.name}` AS CHAR)"
-
-
-def shown(value: Any, text: str, column: Column) -> tuple[str, str]:
-    """A staged value and the server's text of it, in one form."""
-    match value:
-        case bool():
-            return "t" if value else "f", text
-        case float():
-            exact = float(np.float32(text)) if pa.types.is_float32(column.type) else float(text)
-            return repr(value), repr(exact)
-        case bytes():
-            return value.hex(), text.removeprefix("\\x").lower()
-        case decimal.Decimal():
-            return format(value, "f"), text
-        case dt.datetime():
-            plain = text.removesuffix("+00")
-            whole, _, fraction = plain.partition(".")
-            return value.replace(tzinfo=None).isoformat(" ", "microseconds"), f"{whole}.{fraction:0<6}"
-    return str(value), text
-
-
 def same(one: Any, other: Any, place: str) -> None:
     """Fails with what stands around the first difference: documents are long."""
     if (mine := repr(one)) != (its := repr(other)):
@@ -117,7 +63,7 @@ def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
     read = reader.read(schema, **WHOLE)
     read.rows.validate(full=True)
     chunk = {row["id"]: row for row in read.rows.to_pylist()}
-    told = printed(database, schema)
+    told = {int(row["id"] or ""): row for row in printed(database, schema)}
     found = reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist()
     run(database, "DELETE FROM a")
     logged = rows(list(log(source, position)))
