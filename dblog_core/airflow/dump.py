@@ -1,7 +1,8 @@
 """A dump as a DAG run: plan it, work on it in mapped tasks, wait until every chunk is in the super-changelog, tidy up.
 
 The run's dump is known by who requested it, so no attempt of any task loses it. `close` is a teardown: Airflow runs it
-too when somebody marks the run as failed, and it cancels what is not over then.
+too when somebody marks the run as failed, and it cancels what is not over. A teardown with `on_failure_fail_dagrun`
+is the only leaf that gives a run its state: so `close` fails unless the dump is done.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class CompleteDump(_DumpTask):
         if self.stopped:
             raise AirflowException("told to stop before the dump was over; another attempt goes on with it")
         if status.state != "done":
-            raise AirflowFailException(f"dump {status.id} is {status.state}: {status.error or 'somebody ended it'}")
+            raise AirflowFailException(ending(status))
         self._done, result = status, status.to_json()
         stats.counts(self._source, {f"dump.{name}": result[name] for name in ("rows", "chunks", "evicted")})
         return {name: result[name] for name in ("id", "state", "tables", "rows", "chunks", "evicted")}
@@ -144,13 +145,22 @@ class CompleteDump(_DumpTask):
 
 
 class CloseDump(_DumpTask):
-    """The teardown: cancels the run's dump if it is not over, and fails the run then."""
+    """The teardown: cancels the run's dump if it is not over. The run's state is the dump's: it fails unless that is
+    done."""
 
     def execute(self, context: Any) -> None:
+        """Raises AirflowFailException where the dump of the run is not done."""
+        if context["params"].get("dry_run"):
+            return
         name = requester(context["dag_run"])
         cancelled = self.run_engine(lambda config, _: _cancel(config, name))
         if cancelled:
             raise AirflowFailException(f"the run ended before its dump, which is cancelled: {', '.join(cancelled)}")
+        status = self.run_engine(lambda config, _: _newest(config, name))
+        if status is None:
+            raise AirflowFailException(f"the state store has no dump of {name}: nobody knows how it ended")
+        if status.state != "done":
+            raise AirflowFailException(ending(status))
 
 
 class ProgressLines:
@@ -179,6 +189,11 @@ def describe(status: DumpStatus) -> str:
         f"dump {status.id} is {status.state}: {status.rows}{of} rows in {status.chunks} chunks placed, "
         f"{status.evicted} evicted{speed}{time_left}, {status.tasks_done} of {len(status.tasks)} tasks done{left}{held}"
     )
+
+
+def ending(status: DumpStatus) -> str:
+    """How a dump has ended that is not done, in one sentence."""
+    return f"dump {status.id} is {status.state}: {status.error or 'somebody ended it'}"
 
 
 def requester(dag_run: Any) -> str:
@@ -233,6 +248,15 @@ def _cancel(config: Config, name: str) -> list[str]:
     with closing(wiring.open_state(config)) as state:
         found = [d.id for d in control.dumps(state) if d.requested_by == name and d.state not in control.OVER]
         return [dump_id for dump_id in found if _cancelled(state, dump_id)]
+
+
+def _newest(config: Config, name: str) -> DumpStatus | None:
+    """The last dump that was requested by `name`: a run that was cleared has filed more than one."""
+    from dblog_core import control, wiring
+
+    with closing(wiring.open_state(config)) as state:
+        mine = [dump for dump in control.dumps(state) if dump.requested_by == name]
+        return mine[-1] if mine else None
 
 
 def _cancelled(state: StateStore, dump_id: str) -> bool:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from dblog_core import recent_errors, wiring
+from dblog_core import control, recent_errors, wiring
 from dblog_core.errors import SourceUnavailable
 from dblog_core.local import airflow_settings
 from tests.airflow.own_page import ask_page, own_page
@@ -119,9 +119,26 @@ def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, si
     _check_stands_still(live, dump, seconds)
     expect(buttons.get_by_text("cancelled", exact=True)).to_be_visible()
     assert buttons.get_by_role("button").count() == 0
+    _check_run_fails(live, slow_dump)
     order = ["requested", "started", "paused", "resumed", "aborted"]
     wait_until(
         lambda: _events(live, dump) == order, "Airflow's notifiers are told", describe=lambda: _events(live, dump)
+    )
+
+
+@pytest.mark.one_of(2)
+def test_a_dump_that_fails_ends_its_run_as_failed(live: Live, slow_dump: str) -> None:
+    with closing(wiring.open_state(live.config)) as state:
+        control.fail(state, _dump_id(live, slow_dump), 0, "the column is gone")
+    _check_run_fails(live, slow_dump)
+    assert _state(live, slow_dump) == "failed"
+
+
+def _check_run_fails(live: Live, run: str) -> None:
+    """Its own state says so, and Airflow's notifier is told."""
+    assert live.end_of(DUMP, run) == "failed"
+    wait_until(
+        lambda: live.notified.exists() and run in live.notified.read_text().split(), "the notifier of failures is told"
     )
 
 
