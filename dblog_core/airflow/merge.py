@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Connection
+from airflow.sdk.exceptions import AirflowException
 
 from dblog_core.airflow import stats
 from dblog_core.airflow.engine import configuration
@@ -20,14 +24,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOOK = 1.0  # seconds between two looks at a lake that somebody else holds
+REPORT = 60.0  # seconds between two lines that say so
+STAND_BY = 3600  # seconds that a job waits for a lake that another one took while Spark started
+
 
 class MergeOperator(SparkSubmitOperator):
     """Applies all that is sealed to the lake. The command is made when the task runs: parsing needs no jar.
 
-    The asset's events are only a bell, so a run that finds nothing to do starts no Spark.
+    The asset's events are only a bell, so a run that finds nothing to do starts no Spark. Where a replay, a repair or
+    another merge holds the lake, the task waits for it, before it starts Spark.
     """
 
     operator_extra_links = (SourcePage(),)
+    _killed = _submitted = False
     _merged: tuple[Config, LakeStatus, int] | None = None
 
     def __init__(self, *, config_file: str, conn_id: str = CONNECTION, **kwargs: Any) -> None:
@@ -39,15 +49,41 @@ class MergeOperator(SparkSubmitOperator):
         """Raises AirflowException when the merge fails; its log says why."""
         Connection.get(self._connection)  # where it is missing, Spark would silently look for a YARN cluster
         config = configuration(self.config_file)
-        if up_to_date(config):
+        if not self._has_to_merge(config):
             log.info("the lake of %s has all that is sealed", config.source.name)
             return
         self._take(config)
         before = _status(config).merge
+        self._submitted = True
         super().execute(context)
         after = _status(config)
         self._merged = (config, after, before)
         stats.gauges(config.source.name, {"merged_offset": after.offset})
+
+    def on_kill(self) -> None:
+        """Ends the Spark job, or the wait for the lake."""
+        self._killed = True
+        if self._submitted:
+            super().on_kill()
+
+    def _has_to_merge(self, config: Config) -> bool:
+        """Whether the lake lacks anything, once nobody else holds it. Raises AirflowException when told to stop."""
+        from dblog_core.wiring import open_state
+
+        parent, told = os.getppid(), float("-inf")
+        with closing(open_state(config)) as state:
+            while not up_to_date(config):
+                if (held := state.leader("merge")) is None:
+                    return True
+                if time.monotonic() - told >= REPORT:
+                    log.info("waits for the lake: %s is at work on it%s", held.holder, _tasks(config))
+                    told = time.monotonic()
+                time.sleep(LOOK)
+                if self._killed:
+                    raise AirflowException("told to stop while it waited for the lake; the next merge takes all")
+                if os.getppid() != parent:
+                    os._exit(1)  # the supervisor is gone: another attempt may already run
+        return False
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Lineage | None:
         """Which tables the run has written; None where it had nothing to do."""
@@ -61,7 +97,8 @@ class MergeOperator(SparkSubmitOperator):
 
         # The job has no Airflow to ask for a connection: then it gets the whole configuration, in its environment.
         asked = load(self.config_file).source.airflow_connection is not None
-        command = job_command("merge", config, config_path=None if asked else self.config_file)
+        path, wait = None if asked else self.config_file, ["--wait", str(STAND_BY)]
+        command = job_command("merge", config, config_path=path, arguments=wait)
         self.application, self.application_args = command.application, list(command.application_args)
         self.jars, self.conf = ",".join(command.jars), dict(command.conf)
         self.name, self._driver_memory = f"dblog merge {config.source.name}", command.driver_memory
@@ -72,6 +109,15 @@ def _status(config: Config) -> LakeStatus:
     from dblog_core.lake import progress
 
     return progress(config).status
+
+
+def _tasks(config: Config) -> str:
+    """What it has been asked to do beside merging, for a person."""
+    from dblog_core import lake_tasks
+    from dblog_core.wiring import open_lake
+
+    kinds = dict.fromkeys(task.kind for task in lake_tasks.waiting(open_lake(config)))
+    return f" ({', '.join(kinds)})" if kinds else ""
 
 
 def up_to_date(config: Config) -> bool:
