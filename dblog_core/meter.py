@@ -15,10 +15,12 @@ from dblog_core import durations, maintenance, needs, wiring
 from dblog_core.config import Config
 from dblog_core.dump_status import OVER, DumpStatus
 from dblog_core.footprint import Patience, of_staging, of_table
+from dblog_core.freshness import Waiting
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, history_location, table_location
 from dblog_core.schema import TableName
 from dblog_core.staging import Staging
+from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location
 
 SECONDS = 0.5
@@ -26,11 +28,19 @@ _AGAIN = 60.0  # seconds between two counts
 
 
 class Meter:
-    """Room and retention of one source. `now`: seconds UTC."""
+    """Room and retention of one source, and how long what is staged waits. `now`: seconds UTC."""
 
     def __init__(self, config: Config, *, seconds: float = SECONDS, now: Callable[[], float] = time.time) -> None:
         self._config, self._seconds, self._now = config, seconds, now
         self._measured: tuple[float, Json] | None = None
+        self._waiting = Waiting()
+
+    def lag(self, staging: Staging, head: Manifest | None, offset: int | None) -> float | None:
+        """Seconds that the oldest line has been waiting which a lake, or an output, at `offset` does not have; None
+        while it has nothing, or nothing is staged."""
+        if head is None or offset is None:
+            return None
+        return round(self._waiting.seconds(staging, head, offset, self._now()), 3)
 
     def read(self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus]) -> Json:
         """`storage` of `status --json`."""

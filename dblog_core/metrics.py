@@ -108,7 +108,7 @@ GAUGES: Sequence[Gauge] = (
     Gauge("merged_offset", "up to where the lake has the super-changelog", _one(lambda s: s["merge"]["offset"])),
     Gauge(
         "merge_lag_seconds",
-        "by which the lake is behind what is staged",
+        "for which the oldest staged change that the lake lacks has been waiting",
         _one(lambda s: s["merge"]["lag_seconds"]),
     ),
     Gauge("windows", "chunks that are being read", _one(lambda s: len(s["windows"]))),
@@ -128,7 +128,12 @@ GAUGES: Sequence[Gauge] = (
         ("table",),
     ),
     Gauge("output_offset", "up to where an output has the super-changelog", _sent("offset"), ("output",)),
-    Gauge("output_lag_seconds", "by which an output is behind what is staged", _sent("lag_seconds"), ("output",)),
+    Gauge(
+        "output_lag_seconds",
+        "for which the oldest staged line that an output lacks has been waiting",
+        _sent("lag_seconds"),
+        ("output",),
+    ),
     Gauge("output_dead_letters", "lines that its target refused, since it began", _sent("dead_letters"), ("output",)),
     Gauge("error_timestamp_seconds", "the newest error of capture, merge, verify …", _failed, ("part",)),
     Gauge("staging_bytes", "room that staging takes", _staged("bytes"), ("part",)),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
 from dblog_core import control, lake, output_places, recent_errors, reload, stopped, verified, wiring
 from dblog_core.config import Config
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.leader import LEASE, CaptureStatus
 from dblog_core.meter import Meter
-from dblog_core.staging.manifest import Manifest
 
 STALE = 15.0  # seconds after which a leader's own words are no longer believed
 
@@ -20,8 +21,9 @@ def status(config: Config, meter: Meter | None = None) -> Json:
 
     `meter`: of who asks again and again.
     """
-    staging = wiring.open_staging(config)
+    staging, meter = wiring.open_staging(config), meter or Meter(config)
     head = staging.head()
+    lag = partial(meter.lag, staging, head)
     merged = lake.progress(config)
     with closing(wiring.open_state(config)) as state:
         leader = state.leader(LEASE)
@@ -38,10 +40,10 @@ def status(config: Config, meter: Meter | None = None) -> Json:
             "tables": _tables(merged.tables_json(), stopped.read(state), in_force, verified.read(state)),
             "windows": [_window(w) for w in told.get("windows", [])],
             "dumps": [d.to_json() for d in dumps],
-            "merge": {"offset": merged.offset, "lag_seconds": _merge_lag(head, merged.offset, merged.commit_time)},
-            "outputs": [_output(config, name, head, state) for name in sorted(config.output)],
+            "merge": {"offset": merged.offset, "lag_seconds": lag(merged.offset)},
+            "outputs": [_output(config, name, lag, state) for name in sorted(config.output)],
             "errors": recent_errors.read(state),
-            "storage": (meter or Meter(config)).read(staging, merged.status, dumps),
+            "storage": meter.read(staging, merged.status, dumps),
         }
 
 
@@ -86,7 +88,7 @@ def _window(window: Json) -> Json:
     return {"table": window["table"], "dump": window["dump"], "age_seconds": round(age, 3)}
 
 
-def _output(config: Config, name: str, head: Manifest | None, state: StateStore) -> Json:
+def _output(config: Config, name: str, lag: Callable[[int | None], float | None], state: StateStore) -> Json:
     """An output that is configured; what it has not told yet is null."""
     found, holder = output_places.read(state, name), state.leader(output_places.lease_of(name))
     place = found[0] if found else None
@@ -95,16 +97,7 @@ def _output(config: Config, name: str, head: Manifest | None, state: StateStore)
         "output": name,
         "kind": config.output[name].kind,
         "offset": offset,
-        "lag_seconds": _merge_lag(head, offset, place.commit_time if place else None),
+        "lag_seconds": lag(offset),
         "dead_letters": place.dead_letters if place else 0,
         "holder": holder.holder if holder else None,
     }
-
-
-def _merge_lag(head: Manifest | None, offset: int | None, commit_time: int | None) -> float | None:
-    """Seconds by which the lake, or an output, is behind what is staged; None while it has nothing."""
-    if head is None or offset is None:
-        return None
-    if offset >= head.last_offset or commit_time is None or head.commit_time is None:
-        return 0.0 if offset >= head.last_offset else None
-    return max(0.0, (head.commit_time - commit_time) / 1e6)

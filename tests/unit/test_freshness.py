@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dblog_core import freshness
-from dblog_core.freshness import LagHistory, Point
+from dblog_core.freshness import LagHistory, Point, Waiting
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.storage.local import LocalStorage
 
 SECOND = 1_000_000
@@ -75,3 +76,34 @@ def test_it_does_not_grow(world: World, monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(9):
         world.seal(committed=number, sealed=number)
     assert [point.at for point in LagHistory(world.staging).look()] == [6 * SECOND, 7 * SECOND, 8 * SECOND]
+
+
+def test_what_waits_is_as_old_as_the_oldest_line_that_is_missing(world: World) -> None:
+    """Not as the time between two commits: the first change after a quiet night is no night behind."""
+    world.seal(committed=100, sealed=101)
+    world.seal(committed=30_000, sealed=30_001)
+    world.seal(committed=30_004, sealed=30_005)
+    head, waiting = world.staging.head(), Waiting()
+    assert head is not None
+
+    def seconds(offset: int) -> float:
+        return waiting.seconds(world.staging, head, offset, now=30_008)
+
+    assert seconds(19) == 7 and seconds(20) == 7, "a line of the second segment"
+    assert seconds(29) == 3
+    assert seconds(39) == 0, "nothing is missing"
+    assert seconds(19) == 7
+
+
+def test_of_joined_segments_it_is_the_lines_own_commit_that_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.seal(committed=100, sealed=101)
+    head = world.staging.head()
+    assert head is not None
+    marks = tuple(LogMark(at, "t", "shop.a", "p", int(when * SECOND)) for at, when in ((12, 60), (15, 80)))
+    joined = replace(head, first_segment=1, segment=2, ends=(12, 19), marks=marks)
+    monkeypatch.setattr(world.staging, "manifest", lambda _: joined)
+    assert Waiting().seconds(world.staging, head, 11, now=110) == 50
+    assert Waiting().seconds(world.staging, head, 12, now=110) == 30
+    assert Waiting().seconds(world.staging, head, 15, now=110) == 9, "nothing tells when: as it was sealed"
