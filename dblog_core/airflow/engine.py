@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,9 +56,11 @@ ONLY_TRANSIENT = ExceptionRetryPolicy(
 
 
 class InProcess:
-    """A mixin for operators that run the engine in the task's own process; `config_file` is the source's TOML file."""
+    """A mixin for operators that run the engine in the task's own process; `config_file` is the source's TOML file,
+    `part` what the source's recent errors call it (None: the engine records them itself)."""
 
     config_file: str
+    part: str | None = None
     operator_extra_links: Collection[BaseOperatorLink] = (SourcePage(),)
     _stop: threading.Event | None = None
     _killed = False
@@ -77,9 +81,9 @@ class InProcess:
         stop = self._stop = threading.Event()
         if self._killed:  # on_kill came first
             stop.set()
-        parent = os.getppid()
+        parent, config = os.getppid(), configuration(self.config_file)
         with ThreadPoolExecutor(1, thread_name_prefix="dblog") as pool:
-            future = pool.submit(step, configuration(self.config_file), stop)
+            future = pool.submit(step, config, stop)
             try:
                 _watch(future, parent)
             finally:
@@ -88,7 +92,21 @@ class InProcess:
             return future.result()
         except DblogError as error:
             log.error("%s", error)  # the reason in plain words, before Airflow's traceback
+            if self.part is not None:
+                remember(config, self.part, error)
             raise
+
+
+def remember(config: Config, part: str, error: DblogError) -> None:
+    """Puts the error of a task among the source's recent errors, for `dblog status` and the page."""
+    from dblog_core import recent_errors
+    from dblog_core.wiring import open_state
+
+    try:
+        with closing(open_state(config)) as state:
+            recent_errors.record(state, part, error, time.time())
+    except DblogError as fault:
+        log.warning("only this log tells of the error: %s", fault)
 
 
 def configuration(file: str) -> Config:
@@ -96,7 +114,13 @@ def configuration(file: str) -> Config:
     from dblog_core.airflow.connections import resolved
     from dblog_core.config import load
 
+    quiet_libraries()
     return resolved(load(file))
+
+
+def quiet_libraries() -> None:
+    """ZooKeeper's client writes four lines for each session, at INFO; of what goes wrong we tell in our own words."""
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 
 def _watch(future: Future[Result], parent: int) -> None:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from dblog_core.config import Config
     from dblog_core.requests import DumpRequest
 
+ALL = "*.*"
+"""All tables: what the field says unless somebody writes another name into it."""
+
 KEYS, PACE = "Only some rows", "Pace"
+_NAMED = 30  # captured tables in the help of a field
 _KEY_TYPES = ["string", "integer", "number", "boolean", "array"]
 _KEY_HELP = (
     'A key is JSON: 42, "A-17", "2024-05-01"; a composite key is an array in key order: [7, "EUR"]; '
@@ -32,7 +36,7 @@ _SIZE = r"^\s*(\d+\s*[KMGTkmgt]?[Bb]?)?\s*$"
 
 
 def form(config: Config) -> dict[str, Param]:
-    """Every field may be left empty; an empty one means what the configuration says."""
+    """Every field but `tables` may be left empty; an empty one means what the configuration says."""
     return {"tables": _tables(config, "dump"), **_keys(), **_pace(config), "dry_run": _dry_run()}
 
 
@@ -50,7 +54,7 @@ def replay_form(config: Config) -> dict[str, Param]:
 
 
 def verify_form(config: Config) -> dict[str, Param]:
-    """Of a verification; every field may be left empty."""
+    """Of a verification."""
     sample = "Compare so many rows, drawn at random. Empty: every row."
     rate = "Rows a second that the source hashes, at most. Empty: no limit."
     whole: dict[str, Any] = {"type": ["null", "integer"], "minimum": 1}
@@ -76,15 +80,20 @@ def repair_form(config: Config) -> dict[str, Param]:
 
 
 def _tables(config: Config, what: str, *, of: str = "captured tables that have a key") -> Param:
-    patterns = list(config.source.tables)
-    text = f"Tables to {what}, as SCHEMA.TABLE or patterns with `*` and `?`. Empty: all {of}."
-    if any(re.search(r"[*?]", p) for p in patterns):  # a form can offer only what is known without a connection
-        captured = ", ".join(f"`{p}`" for p in patterns)
-        text, offer = f"{text} One name per line; captured are {captured}.", dict[str, Any]()
-    else:
-        offer = {"examples": patterns}
+    """Lines of text: a list to choose from drops what it does not know, and nothing would be left of a slip."""
+    patterns = config.source.tables
+    more = f", and {len(patterns) - _NAMED} more" if len(patterns) > _NAMED else ""
+    text = (
+        f"Tables to {what}, one per line: SCHEMA.TABLE, or patterns with {_as_is('*')} and ?. {_as_is(ALL)} alone: all "
+        f"{of}. Captured: {_as_is(', '.join(patterns[:_NAMED]))}{more}."
+    )
     items = {"type": "string", "pattern": r"^\s*([^.]+\..+)?$"}
-    return Param(None, type=["null", "array"], items=items, minItems=1, title="Tables", description_md=text, **offer)
+    return Param([ALL], type="array", items=items, minItems=1, title="Tables", description_md=text)
+
+
+def _as_is(text: str) -> str:
+    """Text that Markdown shows as it is, without the boxes of code, which overlap in two lines."""
+    return re.sub(r"([\\`*_\[\]<&])", r"\\\1", text)
 
 
 def _keys() -> dict[str, Param]:
@@ -159,7 +168,7 @@ def request(params: Mapping[str, Any]) -> DumpRequest:
     from dblog_core.requests import DumpRequest
 
     return DumpRequest(
-        tables=lines("tables", params.get("tables")),
+        tables=named(params),
         keys=tuple(_key(item) for item in lines("pks", params.get("pks")) or ()),
         key_from=_key(params.get("key_from")),
         key_to=_key(params.get("key_to")),
@@ -172,6 +181,20 @@ def request(params: Mapping[str, Any]) -> DumpRequest:
         adaptive=params.get("adaptive"),
         max_retained=_bytes(params.get("max_retained")),
     )
+
+
+def named(params: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The tables that `tables` names; None: all of them. Raises RequestError where it names none, or some beside all:
+    what is left of a slip is never taken for everything."""
+    tables = lines("tables", params.get("tables", [ALL]))
+    if tables is None:
+        raise RequestError("no table is named", where="tables", fix=f"name tables, or give {ALL} for all of them")
+    if ALL not in tables:
+        return tables
+    if others := [name for name in tables if name != ALL]:
+        what = f"{ALL} is all tables, and {', '.join(others)} is named too"
+        raise RequestError(what, where="tables", fix=f"remove {ALL}, or the others")
+    return None
 
 
 def lines(name: str, items: list[Any] | None) -> tuple[Any, ...] | None:

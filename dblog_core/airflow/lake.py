@@ -17,7 +17,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from dblog_core.airflow.engine import InProcess
-from dblog_core.airflow.form import lines
+from dblog_core.airflow.form import named
 from dblog_core.airflow.spark import on_connection
 from dblog_core.errors import RequestError
 
@@ -45,11 +45,13 @@ class ReplayInterval(_OnLake):
     """Applies the last change of every key that changed in the run's data interval again, or between the parameters
     `from` and `to`."""
 
+    part = "replay"
+
     def execute(self, context: Any) -> Json:
         """Returns what was written, by table. Raises RequestError for a wrong interval, AirflowFailException where a
         table could not be replayed."""
         begin, end = ends(context)
-        wanted = lines("tables", context["params"].get("tables"))
+        wanted = named(context["params"])
 
         def replay(config: Config, stop: threading.Event) -> Json:
             from dblog_core import lake_tasks
@@ -71,6 +73,8 @@ class ReplayInterval(_OnLake):
 
 class MaintainLake(_OnLake):
     """Joins small files and removes what is older than it is kept, in lake and staging."""
+
+    part = "maintenance"
 
     def execute(self, context: Any) -> Json:
         """Returns what was done. Raises AirflowSkipException while nothing is merged."""
@@ -95,6 +99,8 @@ class MaintainLake(_OnLake):
 
 class VerifyTables(_OnLake):
     """Compares tables of source and lake under live writes; mends what differs where the run's parameters say so."""
+
+    part = "verify"
 
     def request(self, context: Any) -> VerifyRequest:
         """What a run is to compare."""
@@ -124,6 +130,8 @@ class VerifyTables(_OnLake):
 
 class RepairSlice(VerifyTables):
     """Compares one slice of each table's keys, and mends what differs; `slices` of them in a row are the full state."""
+
+    part = "repair"
 
     def __init__(self, *, slices: int, period: float, **kwargs: Any) -> None:
         """`period`: seconds from one interval to the next."""
@@ -179,9 +187,8 @@ def verify_request(params: Any) -> VerifyRequest:
 
     rows = params.get("sample_rows")
     wish = Wish() if rows is None else Wish(rows=int(rows))
-    tables = lines("tables", params.get("tables"))
     return VerifyRequest(
-        tables=tables, mend=bool(params.get("repair")), wish=wish, rate=int(params.get("rows_per_second") or 0)
+        tables=named(params), mend=bool(params.get("repair")), wish=wish, rate=int(params.get("rows_per_second") or 0)
     )
 
 

@@ -80,10 +80,10 @@ def test_the_dump_form_has_the_parameters_of_the_contract_all_optional(sources: 
     rows = ["pks", "key_from", "key_to", "filters"]
     pace = ["chunk_size", "delay_seconds", "rows_per_second", "workers", "ranges", "adaptive", "max_retained"]
     assert list(form) == ["tables", *rows, *pace, "dry_run"]
-    assert all("null" in schema["type"] for name, schema in form.items() if name != "dry_run")
-    assert form["tables"]["examples"] == ["shop.orders", "shop.items"]
+    assert all("null" in schema["type"] for name, schema in form.items() if name not in ("tables", "dry_run"))
+    assert "Captured: shop.orders, shop.items." in form["tables"]["description_md"]
     assert "7000" in form["chunk_size"]["description_md"]
-    assert "examples" not in found["dblog_b_dump"]["tables"], "the form could offer only patterns"
+    assert r"Captured: shop.\*." in found["dblog_b_dump"]["tables"]["description_md"]
 
 
 def test_a_broken_file_and_a_name_used_twice_cost_only_those_sources_their_dags(sources: Path) -> None:

@@ -9,15 +9,43 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
-from dblog_core.airflow.form import form, request
+from dblog_core.airflow.form import form, named, repair_form, replay_form, request, verify_form
 from dblog_core.config import load
 from dblog_core.errors import RequestError
 from dblog_core.requests import DumpRequest, Typed
 from tests.airflow.test_factory import write
 
 
-def test_an_empty_form_asks_for_all_tables_with_the_usual_options() -> None:
-    assert request({"tables": None, "pks": None, "key_from": None, "chunk_size": None}) == DumpRequest(tables=None)
+def test_a_form_that_is_left_as_it_is_asks_for_all_tables_with_the_usual_options(tmp_path: Path) -> None:
+    write(tmp_path, "shop.toml", name="shop", tables=["shop.orders"])
+    config = load(tmp_path / "shop.toml", secrets=False)
+    for fields in (form(config), verify_form(config), repair_form(config), replay_form(config)):
+        left = {name: field.resolve() for name, field in fields.items()}
+        assert left["tables"] == ["*.*"] and named(left) is None
+        assert named({}) is None, "as a request that names no table"
+    assert request({"tables": ["*.*"], "pks": None, "chunk_size": None}) == DumpRequest(tables=None)
+
+
+@pytest.mark.parametrize(
+    ("tables", "reason"),
+    [
+        (None, "no table is named"),
+        (["", " "], "the list is empty"),
+        (["*.*", "shop.orders"], r"\*\.\* is all tables, and shop\.orders is named too"),
+    ],
+)
+def test_all_tables_are_a_choice_and_never_what_is_left_of_a_slip(tables: Any, reason: str) -> None:
+    with pytest.raises(RequestError, match=reason) as refused:
+        request({"tables": tables})
+    assert refused.value.where == "tables"
+
+
+@pytest.mark.parametrize("typed", ["shop.ordrs", "shop.*", "shop.orders; DROP TABLE orders"])
+def test_what_a_person_has_typed_is_what_is_asked_for(tmp_path: Path, typed: str) -> None:
+    write(tmp_path, "shop.toml", name="shop", tables=["shop.orders"])
+    field = form(load(tmp_path / "shop.toml", secrets=False))["tables"]
+    assert "examples" not in field.schema, "a list to choose from drops what it does not know"
+    assert request({"tables": field.resolve([typed])}).tables == (typed,)
 
 
 def test_every_parameter_arrives() -> None:
@@ -91,6 +119,10 @@ def test_a_size_may_be_left_empty(text: str | None, size: int | None) -> None:
         ({}, True),
         ({"ranges": 64, "adaptive": False, "max_retained": "10G", "filters": ["a = 1", ["b", "in", [1]]]}, True),
         ({"max_retained": "", "filters": None, "ranges": None, "adaptive": None}, True),
+        ({"tables": ["shop.*", "shop.ordrs"]}, True),
+        ({"tables": None}, False),
+        ({"tables": []}, False),
+        ({"tables": ["orders"]}, False),
         ({"ranges": 65}, False),
         ({"ranges": 0}, False),
         ({"adaptive": "maybe"}, False),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
+import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from dblog_core import lake_tasks
+from dblog_core import lake_tasks, wiring
 from dblog_core.airflow import engine, lake
 from dblog_core.airflow.spark import on_connection
 from dblog_core.config import Config
@@ -19,6 +22,7 @@ from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directo
 from dblog_core.verify.report import TableReport
 from dblog_core.verify.slices import Slice
 from spark_jobs.record import Records
+from tests.airflow.test_factory import write
 
 HOUR = dt.timedelta(hours=1)
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
@@ -35,7 +39,7 @@ def test_an_interval_is_the_runs_unless_its_parameters_say_one() -> None:
 
 
 def test_an_empty_form_asks_for_all_rows_of_all_tables() -> None:
-    asked = lake.verify_request({"tables": None, "repair": False, "sample_rows": None, "rows_per_second": None})
+    asked = lake.verify_request({"tables": ["*.*"], "repair": False, "sample_rows": None, "rows_per_second": None})
     assert (asked.tables, asked.mend, asked.wish.sampled, asked.rate) == (None, False, False, 0)
     asked = lake.verify_request({"tables": ["a.b", ""], "repair": True, "sample_rows": 9, "rows_per_second": 70})
     assert (asked.tables, asked.mend, asked.wish.rows, asked.rate) == (("a.b",), True, 9, 70)
@@ -155,3 +159,25 @@ def test_a_missing_connection_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("AIRFLOW_CONN_DBLOG_SPARK", raising=False)
     with pytest.raises(AirflowException, match="dblog_spark"):
         on_connection(config(tmp_path))
+
+
+def test_a_task_writes_no_line_of_zookeepers_client(
+    tmp_path: Path, zookeeper_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would be four for each session, and a capture has one every second or so."""
+    (tmp_path / "sources").mkdir()
+    write(tmp_path / "sources", "shop.toml", name="shop")
+    file = tmp_path / "sources" / "shop.toml"
+    file.write_text(file.read_text().replace("sqlite:////nowhere/state.db", zookeeper_url))
+    monkeypatch.setenv("A_SECRET_THAT_IS_NOT_SET", "x")
+    task = lake.MaintainLake(task_id="maintain", config_file=str(file))
+
+    def look(config: Config, _: threading.Event) -> None:
+        for _ in range(3):
+            with closing(wiring.open_state(config)) as state:
+                state.children("dumps")
+        logging.getLogger("dblog_core").info("looked")
+
+    with caplog.at_level(logging.INFO):
+        task.run_engine(look)
+    assert [record.getMessage() for record in caplog.records] == ["looked"]

@@ -86,7 +86,9 @@ def test_a_wrong_table_fails_at_once_with_the_reason(live: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    "conf", [{"chunk_size": 0}, {"tables": "orders"}, {"workers": 65}, {"key_from": {}}, {"pks": []}], ids=str
+    "conf",
+    [{"chunk_size": 0}, {"tables": "orders"}, {"workers": 65}, {"key_from": {}}, {"pks": []}, {"tables": None}],
+    ids=str,
 )
 def test_the_schema_refuses_what_the_form_refuses(live: Live, conf: dict[str, Any]) -> None:
     with pytest.raises(LocalError, match="400") as refused:
