@@ -22,6 +22,7 @@ from dblog_core.config import LOOPBACK, ColumnRules, Config
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.forms import FORMS, forms_for
 from dblog_core.interfaces import Problem, Source
+from dblog_core.leader import LEASE
 from dblog_core.schema import TableSchema
 from dblog_core.storage.opening import open_storage
 
@@ -48,6 +49,15 @@ def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
     }
     parts |= {f"output {name}": partial(output_problems, config, name) for name in sorted(config.output)}
     return [Finding(area, problem) for area, look in parts.items() for problem in _told(look)]
+
+
+def capture_runs(config: Config) -> bool | None:
+    """Whether anybody captures now; None where the state store cannot tell, which is a finding of its own."""
+    try:
+        with closing(wiring.open_state(config)) as state:
+            return state.leader(LEASE) is not None
+    except DblogError:
+        return None
 
 
 def _begins(config: Config, source: Source) -> None:

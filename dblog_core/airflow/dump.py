@@ -7,7 +7,6 @@ is the only leaf that gives a run its state: so `close` fails unless the dump is
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -40,6 +39,8 @@ DUMP = "dump"  # the XCom key of the dump's id
 class _DumpTask(InProcess, BaseOperator):
     """A task of a dump run."""
 
+    part = "dump"
+
     def __init__(self, *, config_file: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.config_file = config_file
@@ -50,6 +51,8 @@ class ApproveDump(InProcess, ApprovalOperator):
 
     Once rejected, the rest of the run is skipped.
     """
+
+    part = "dump"
 
     def __init__(self, *, config_file: str, most: int, **kwargs: Any) -> None:
         super().__init__(subject="Approve the dump?", **kwargs)
@@ -230,15 +233,29 @@ def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
 
 def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
     from dblog_core import control, requests, wiring
+    from dblog_core.leader import LEASE
 
     _cancel(config, name)
+    asked = request(params)
     with closing(wiring.open_state(config)) as state:
-        dump_id = requests.submit(config, request(params), requested_by=name, state=state)
-        status = control.dump(state, dump_id)
-    log.info("dump %s of %s; options %s", dump_id, ", ".join(status.tables), json.dumps(status.options))
+        dump_id = requests.submit(config, asked, requested_by=name, state=state)
+        status, leader = control.dump(state, dump_id), state.leader(LEASE)
+    if leader is None:
+        log.warning("%s", no_capture(config))
+    what = f"all {len(status.tables)} captured tables that have a key" if asked.tables is None else "the tables named"
+    log.info("dump %s of %s: %s", dump_id, what, ", ".join(status.tables))
+    log.info("%s", ", ".join(f"{name}: {value}" for name, value in status.options.items()))
     for refused in status.refused:
         log.warning("left out: %s; %s", refused["reason"], refused["fix"])
     return status
+
+
+def no_capture(config: Config) -> str:
+    """What a dump waits for while nobody captures, and what mends it."""
+    name = f"dblog_{config.source.name}_capture"
+    outside = "start the capture where it runs: Airflow only watches it"
+    fix = outside if config.airflow.capture == "watch" else f"unpause {name} and {name}_standby"
+    return f"no capture of {config.source.name} is running: the dump is requested, and waits for one\n  fix: {fix}"
 
 
 def _cancel(config: Config, name: str) -> list[str]:

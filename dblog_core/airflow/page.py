@@ -1,6 +1,7 @@
 """The page in Airflow's UI: what `dblog status` tells of every source, its recent lag, and control of its dumps.
 
-Served behind Airflow's own login. Who may read a source's dump DAG sees the source; who may trigger it may pause,
+With what Airflow says of the source's DAGs: those that are paused, and runs that failed. Served behind Airflow's own
+login. Who may read a source's dump DAG sees the source; who may trigger it may pause,
 resume, cancel and retune its dumps. One look at a source serves everybody for a second.
 """
 
@@ -23,6 +24,8 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from dblog_core import control, wiring
+from dblog_core.airflow import runs
+from dblog_core.airflow.engine import quiet_libraries
 from dblog_core.airflow.factory import read_sources
 from dblog_core.airflow.links import source_of
 from dblog_core.config import Config
@@ -70,7 +73,8 @@ class _Source:
 
     def _look(self) -> Json:
         source = self.config.source
-        about = {"source": source.name, "kind": source.kind, "now": time.time()}
+        about = {"source": source.name, "kind": source.kind, "now": time.time(), **runs.of_source(source.name)}
+        about["outside"] = self.config.airflow.capture == "watch"
         try:
             found = status(self.config, self.meter)
             points = [[p.at / 1e6, round(p.lag, 3), p.rows] for p in self.lag.look()]
@@ -112,6 +116,7 @@ def _opened(config: Config) -> _Source:
 
 def app() -> FastAPI:
     """The application that Airflow mounts."""
+    quiet_libraries()
     made = FastAPI(title="DBLog", docs_url=None, redoc_url=None, openapi_url=None)
     sources = Sources()
     signed_in = [Depends(requires_access_view(AccessView.WEBSITE))]
@@ -131,8 +136,9 @@ def app() -> FastAPI:
 
     @made.get("/sources/{name}")
     def one(name: str, user: GetUserDep) -> Json:
-        found = _permitted(sources, user, name, "GET")
-        return {**found.look(), "may_control": _may(user, name, "POST")}
+        found = _permitted(sources, user, name, "GET").look()
+        failed = [run for run in found["failed_runs"] if _may_read(user, run["dag"])]
+        return {**found, "failed_runs": failed, "may_control": _may(user, name, "POST")}
 
     @made.post("/sources/{name}/dumps/{dump}/{action}", dependencies=changing)
     def act(name: str, dump: str, action: Literal["pause", "resume", "cancel"], user: GetUserDep) -> Json:
@@ -180,3 +186,9 @@ def _may(user: Any, name: str, method: Method) -> bool:
     dag = DagDetails(id=f"dblog_{name}_dump")
     entity = DagAccessEntity.RUN if method == "POST" else None
     return bool(get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=dag, user=user))
+
+
+def _may_read(user: Any, dag_id: str) -> bool:
+    """Whether the user may see the runs of a DAG."""
+    entity, details = DagAccessEntity.RUN, DagDetails(id=dag_id)
+    return bool(get_auth_manager().is_authorized_dag(method="GET", access_entity=entity, details=details, user=user))

@@ -19,7 +19,7 @@ def check(context: typer.Context, json: JsonFlag = False) -> None:
     Example:
       dblog --config shop.toml check
     """
-    from dblog_core.preflight import Finding, findings
+    from dblog_core.preflight import Finding, capture_runs, findings
 
     session = session_of(context, json)
     config = session.config()
@@ -38,9 +38,21 @@ def check(context: typer.Context, json: JsonFlag = False) -> None:
 
     count = f"{len(fatal)} error(s), {len(found) - len(fatal)} warning(s)"
     verdict = f"{config.source.name}: {count}" if found else f"{config.source.name}: all is well"
+    captures = capture_runs(config)
     session.result(
-        {"source": config.source.name, "ok": not fatal, "problems": [as_json(f) for f in found]},
-        "\n".join([*map(show, found), verdict]),
+        {
+            "source": config.source.name,
+            "ok": not fatal,
+            "capture_runs": captures,
+            "problems": [as_json(f) for f in found],
+        },
+        "\n".join([*map(show, found), verdict, *([no_capture(config.source.name)] if captures is False else [])]),
     )
     if fatal:
         raise typer.Exit(FAILED)
+
+
+def no_capture(source: str) -> str:
+    """What is to be done once all is well, for a person."""
+    dag = f"dblog_{source}_capture"
+    return f"no capture is running yet: `dblog capture`, or unpause {dag} and {dag}_standby in Airflow, starts one"

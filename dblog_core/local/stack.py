@@ -143,9 +143,14 @@ def _show(stack: Stack) -> None:
     print("\nThe local stack runs; `make down` stops it.\n")
     for server in stack.servers:
         print(f"  {server.name:10} {server.address()}")
+    files = sorted(stack.configs.glob("*.toml"))
     print("\nTry:\n")
-    for file in sorted(stack.configs.glob("*.toml")):
+    for file in files:
         print(f"  .venv/bin/dblog --config {file} check")
+    print(f"\nUntil the captures are unpaused, nothing is captured. In Airflow, {stack.airflow.address()}:\n")
+    for file in files:
+        name = f"dblog_{file.stem}"
+        print(f"  unpause {name}_capture and {name}_capture_standby, then trigger {name}_dump")
 
 
 def _section(title: str, values: dict[str, object]) -> str:

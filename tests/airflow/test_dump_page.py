@@ -16,7 +16,7 @@ from dblog_core import control, recent_errors, wiring
 from dblog_core.errors import SourceUnavailable
 from dblog_core.local import airflow_settings
 from tests.airflow.own_page import ask_page, own_page
-from tests.fix_airflow import DUMP, Live
+from tests.fix_airflow import CAPTURES, DUMP, Live
 from tests.fix_airflow_lake import Merged
 from tests.fix_browser import TALL, SignIn
 from tests.waiting import wait_until
@@ -129,9 +129,16 @@ def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, si
 @pytest.mark.one_of(2)
 def test_a_dump_that_fails_ends_its_run_as_failed(live: Live, slow_dump: str) -> None:
     with closing(wiring.open_state(live.config)) as state:
-        control.fail(state, _dump_id(live, slow_dump), 0, "the column is gone")
+        dump = control.dump(state, _dump_id(live, slow_dump))
+        for task in dump.tasks:
+            control.fail(state, dump.id, task.number, "the column is gone")
+        control.unfinished(state)  # whoever looks records that it is over, and its worker learns it
     _check_run_fails(live, slow_dump)
     assert _state(live, slow_dump) == "failed"
+    status, found = ask_page(live, "GET", "sources/live", user=airflow_settings.GUEST)
+    run = found["failed_runs"][0]
+    assert (status, run["dag"], run["run"], run["part"]) == (200, DUMP, slow_dump, "dump")
+    assert "close" in run["tasks"]
 
 
 def _check_run_fails(live: Live, run: str) -> None:
@@ -154,6 +161,24 @@ def test_marking_the_run_as_failed_cancels_its_dump(live: Live, slow_dump: str) 
         describe=lambda: live.task_states(DUMP, slow_dump),
     )
     _check_stands_still(live, dump, seconds)
+
+
+def test_the_page_says_that_captures_are_paused_and_unpauses_them(live: Live, sign_in: SignIn, picture: Keep) -> None:
+    live.capturing()
+    page = sign_in()
+    try:
+        for dag in CAPTURES:
+            live.client.pause(dag)
+        page.goto("/plugin/dblog")
+        ours = own_page(page)
+        expect(ours.locator("#paused")).to_contain_text("The captures are paused in Airflow")
+        picture(page, "page-paused")
+        ours.locator("#unpause").click()
+        expect(ours.locator("#paused")).to_have_count(0)
+        assert [live.client.get(f"/dags/{dag}")["is_paused"] for dag in CAPTURES] == [False, False]
+    finally:  # other tests share the captures
+        for dag in CAPTURES:
+            live.client.pause(dag, False)
 
 
 def test_a_guest_sees_all_and_changes_nothing(live: Live, sign_in: SignIn, slow_dump: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from dblog_core import control, requests
+from dblog_core import control, recent_errors, requests
 from dblog_core.airflow import dump, engine
 from dblog_core.dumps import TaskProgress
+from dblog_core.errors import RequestError
+from dblog_core.leader import LEASE
 from dblog_core.requests import DumpRequest
 from dblog_core.state.memory import MemoryState
 from tests.unit.requests_world import ORDERS, World, make
@@ -70,6 +73,49 @@ def test_a_run_fails_whose_dump_is_not_done(world: World, end: Callable[[Any, st
         close()
     assert control.dump(world.state, mine).state in control.OVER
     assert control.dump(world.state, other).state == "requested", "another run's dump is left alone"
+
+
+@pytest.mark.parametrize(
+    ("capture", "fix"),
+    [
+        ("run", "unpause dblog_shop_capture and dblog_shop_capture_standby"),
+        ("watch", "start the capture where it runs"),
+    ],
+)
+def test_a_dump_that_no_capture_serves_is_requested_with_a_warning_that_says_what_to_do(
+    world: World, caplog: pytest.LogCaptureFixture, capture: str, fix: str
+) -> None:
+    airflow = world.config.airflow.model_copy(update={"capture": capture})
+    world.config = world.config.model_copy(update={"airflow": airflow})
+    planned(world)
+    assert "no capture of shop is running" in caplog.text and f"fix: {fix}" in caplog.text
+
+
+def test_a_plan_says_whether_all_tables_were_chosen(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    lease = world.state.acquire(LEASE, "elsewhere:7", ttl=300)
+    with caplog.at_level(logging.INFO, logger=dump.log.name):
+        planned(world, tables=["*.*"])
+        planned(world, tables=["shop.orders"])
+    assert lease is not None and "no capture" not in caplog.text
+    first, second = (line for line in caplog.text.splitlines() if " of " in line)
+    assert "of all 4 captured tables that have a key: shop.customers, " in first
+    assert second.endswith("of the tables named: shop.orders")
+
+
+def planned(world: World, **params: Any) -> None:
+    """Runs the task `plan`; its dump is filed then."""
+    pushed: dict[str, str] = {}
+    ti = SimpleNamespace(xcom_push=pushed.__setitem__)
+    dump.PlanDump(task_id="plan", config_file="shop.toml").execute({**context(**params), "ti": ti})
+    assert control.dump(world.state, pushed[dump.DUMP]).state == "requested"
+
+
+def test_why_a_task_failed_is_among_the_recent_errors_of_its_source(world: World) -> None:
+    with pytest.raises(RequestError):
+        planned(world, tables=["shop.ordrs"])
+    (error,) = recent_errors.read(world.state)
+    assert (error["part"], error["error"]) == ("dump", "'shop.ordrs' is not a captured table")
+    assert "shop.orders" in error["fix"]
 
 
 def test_a_dump_that_nobody_knows_any_more_is_no_success(world: World) -> None:

@@ -123,6 +123,8 @@ def test_from_check_to_the_log(dblog: Commands, tables: Database) -> None:
     checked = dblog.json("check")
     assert checked["ok"]
     assert any("plain" in p["what"] for p in checked["problems"]), "a table without a key is named"
+    assert checked["capture_runs"] is False
+    assert dblog("check").stdout.splitlines()[-1].startswith("no capture is running yet: `dblog capture`, or unpause")
 
     first = dblog("capture", "--until-current", "--json")
     assert first.returncode == 0, first.stderr

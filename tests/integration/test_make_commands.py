@@ -76,6 +76,9 @@ def test_the_stack_comes_up_with_all_its_dags_and_goes_down_with_its_data_kept(s
     socket.create_connection((host, int(port)), timeout=10).close()
     _wait_for_dags(addresses["airflow"])
     _check_configuration(up.stdout, source_kind)
+    for kind in KINDS:
+        capture = f"dblog_shop_{kind}_capture"
+        assert f"unpause {capture} and {capture}_standby, then trigger dblog_shop_{kind}_dump" in up.stdout
 
     down = _make("down")
     assert down.returncode == 0, _output(down)
