@@ -107,6 +107,8 @@ class Truncated:
     sequence: int
     transaction: int
     table: TableName
+    any_case: bool = False
+    """Whether the server does not tell upper and lower case apart, and the statement may have others than the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class DatabaseDropped:
     sequence: int
     transaction: int
     schema: str
+    any_case: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,7 @@ class Rewritten:
     sequence: int
     transaction: int
     table: TableName
+    any_case: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,7 @@ class Altered:
     transaction: int
     table: TableName
     step: Step | None
+    any_case: bool = False
 
 
 Signal = Altered | Rewritten | Unreadable | WatermarkSeen | SignalSeen | Truncated | DatabaseDropped | SchemaSeen

@@ -30,6 +30,16 @@ class TableName:
             raise ValueError(f"{text!r} is not of the form SCHEMA.TABLE")
         return cls(schema, name)
 
+    @property
+    def folded(self) -> TableName:
+        """One name for all that differ in upper and lower case alone."""
+        return TableName(folded(self.schema), folded(self.name))
+
+
+def folded(name: str) -> str:
+    """A name in lower case: character by character, as servers do it that do not tell the two apart."""
+    return name.lower() if name.isascii() else "".join(character.lower()[0] for character in name)
+
 
 @dataclass(frozen=True, slots=True)
 class Column:

@@ -43,7 +43,7 @@ from dblog_core.events import (
     WatermarkSeen,
 )
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.schema import TableName, TableSchema, folded
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest, Probed
 from dblog_core.staging.segment import SegmentWriter, log_schema
@@ -278,31 +278,51 @@ class Sequencer:
                 self._met[str(signal.table)] = signal.why
             case SchemaSeen() if not self._passes_over(signal.schema.table):
                 self._shape(self._rules.schema(signal.schema), transaction, signal.layout)
-            case Truncated():
-                self._empty(signal.table, transaction)
-            case DatabaseDropped():
-                for table in self._tables_of(signal.schema):
-                    self._empty(table, transaction)
-            case Altered():
-                self._alter(signal, transaction)
-            case Rewritten() if not self._passes_over(signal.table):
-                self._dumps.altered(signal.table)  # chunks that are being read may hold rows that are gone
-                self._rewritten[signal.table] = transaction
+            case Truncated() | DatabaseDropped() | Altered() | Rewritten():
+                self._statement(signal, transaction)
             case SignalSeen():
                 self._asked.append(signal)
             case WatermarkSeen():
                 self._watermark(signal.payload, transaction)
 
-    def _tables_of(self, schema: str) -> list[TableName]:
-        """Those that we have a copy of, or are dumping."""
-        tables = {*map(TableName.parse, self._schemas), *self._dumps.tables}
-        return sorted((table for table in tables if table.schema == schema), key=str)
+    def _statement(self, signal: Truncated | DatabaseDropped | Altered | Rewritten, transaction: Transaction) -> None:
+        tables = self._tables_of(signal) if isinstance(signal, DatabaseDropped) else self._meant(signal)
+        unsure = len(tables) > 1 and isinstance(signal, Truncated)  # one of them is empty: dumps tell which
+        for table in tables:
+            if isinstance(signal, Rewritten) or unsure:
+                self._rewrite(table, transaction)
+            elif isinstance(signal, Altered):
+                self._alter(table, signal.step, transaction)
+            else:
+                self._empty(table, transaction)
 
-    def _alter(self, signal: Altered, transaction: Transaction) -> None:
-        self._dumps.altered(signal.table)  # its shape may be the same as before, its columns others
-        self._altered.add(signal.table, signal.step, self._schemas)
-        if signal.step is not None and self._mixes_up(signal.table, signal.step):
-            self._rewritten[signal.table] = transaction
+    def _known(self) -> list[TableName]:
+        """Tables that we have a copy of, or are dumping."""
+        return sorted({*map(TableName.parse, self._schemas), *self._dumps.tables})
+
+    def _tables_of(self, dropped: DatabaseDropped) -> list[TableName]:
+        if dropped.any_case:
+            return [table for table in self._known() if folded(table.schema) == folded(dropped.schema)]
+        return [table for table in self._known() if table.schema == dropped.schema]
+
+    def _meant(self, signal: Truncated | Altered | Rewritten) -> list[TableName]:
+        """The tables that a statement may be about: more than one only where names differ in case alone, of which the
+        server has one by now."""
+        if not signal.any_case:
+            return [signal.table]
+        return [table for table in self._known() if table.folded == signal.table.folded] or [signal.table]
+
+    def _rewrite(self, table: TableName, transaction: Transaction) -> None:
+        """Only the table itself can tell which rows it has from here on."""
+        if not self._passes_over(table):
+            self._dumps.altered(table)  # chunks that are being read may hold rows that are gone
+            self._rewritten[table] = transaction
+
+    def _alter(self, table: TableName, step: Step | None, transaction: Transaction) -> None:
+        self._dumps.altered(table)  # its shape may be the same as before, its columns others
+        self._altered.add(table, step, self._schemas)
+        if step is not None and self._mixes_up(table, step):
+            self._rewritten[table] = transaction
 
     def _empty(self, table: TableName, transaction: Transaction) -> None:
         """All rows of the table are gone."""

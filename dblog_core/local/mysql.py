@@ -30,6 +30,8 @@ LOGGED: dict[str, str | None] = {
     "sync_binlog": "1",  # with the next: what was committed outlives a kill -9
     "innodb_flush_log_at_trx_commit": "1",
 }
+_OF_THE_DIRECTORY = ("lower_case_table_names",)
+"""Options that the data directory is made with, and that every later start has to repeat."""
 
 
 class MysqlServer:
@@ -174,7 +176,10 @@ class MysqlServer:
     def _initialise(self) -> None:
         script = self._dir / "admin.sql"
         script.write_text(self._admin_sql())
-        run_to_end([*self._program(), "--initialize-insecure", f"--init-file={script}"], where=self.name, cwd=self._dir)
+        kept = [f"--{name}={self.options[name]}" for name in _OF_THE_DIRECTORY if name in self.options]
+        run_to_end(
+            [*self._program(), *kept, "--initialize-insecure", f"--init-file={script}"], where=self.name, cwd=self._dir
+        )
         script.unlink()
 
     def _command(self) -> list[str]:

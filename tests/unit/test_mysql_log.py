@@ -9,7 +9,7 @@ import pytest
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEvent
-from dblog_core.events import Truncated
+from dblog_core.events import Altered, DatabaseDropped, Rewritten, Truncated
 from dblog_core.schema import TableName
 from dblog_core.sources.mysql import events, gtid_request, xa
 from dblog_core.sources.mysql.catalogue import TableFilter
@@ -21,6 +21,7 @@ from dblog_core.sources.mysql.transactions import LogState
 
 CONFIG = SourceConfig.model_validate({"name": "s", "kind": "mysql", "database": "shop", "tables": ["shop.*"]})
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+ORDERS = TableName("shop", "orders")
 
 
 def test_gtid_sets_grow_merge_and_compare() -> None:
@@ -390,3 +391,79 @@ def test_patterns_know_two_wildcards_only() -> None:
     tables = TableFilter(CONFIG.model_copy(update={"tables": ("shop.a[b]*", "shop.c?")}))
     assert tables.wants(TableName("shop", "a[b]x")) and not tables.wants(TableName("shop", "ab"))
     assert tables.wants(TableName("shop", "cx")) and not tables.wants(TableName("shop", "cxy"))
+
+
+def spoken(sql: bytes, *, collation: int | None = None, schema: bytes = b"shop") -> bytes:
+    """A QUERY event as servers log it: with flags, sql_mode and catalogue before the session's character sets."""
+    variables = b"\0" + bytes(4) + b"\1" + bytes(8) + b"\6\3std" + b"\3" + bytes(4)
+    if collation is not None:
+        variables += b"\4" + struct.pack("<HHH", collation, collation, 45)
+    head = struct.pack("<IIBHH", 1, 0, len(schema), 0, len(variables))
+    return event(events.Type.QUERY, head + variables + schema + b"\0" + sql)
+
+
+def talking(*, any_case: bool = False, tables: str = "shop.*") -> LogState:
+    return LogState(
+        tables=TableFilter(CONFIG.model_copy(update={"tables": (tables,)})),
+        keys={},
+        charsets=Charsets({8: "latin1", 28: "gbk", 45: "utf8mb4"}, {"latin1": bytes(range(256)).decode("latin-1")}),
+        zero_dates="error",
+        any_case=any_case,
+        mariadb=False,
+        server=UUID,
+        position=Position("binlog.000001", 4, MysqlGtids.parse("")),
+        skip=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "collation", "table"),
+    [
+        ("TRUNCATE TABLE aufträge".encode("latin-1"), 8, "aufträge"),
+        ("TRUNCATE TABLE `誠`".encode("gbk"), 28, "誠"),  # whose second byte is a backslash
+        ("TRUNCATE TABLE aufträge".encode(), 45, "aufträge"),
+        ("TRUNCATE TABLE aufträge".encode(), None, "aufträge"),
+    ],
+)
+def test_a_statement_is_read_in_its_sessions_character_set(sql: bytes, collation: int | None, table: str) -> None:
+    log = talking()
+    take(log, gtid(1), spoken(sql, collation=collation))
+    assert log.flush().signals == (Truncated(0, 0, TableName("shop", table)),)
+
+
+def test_a_name_that_is_no_text_is_refused_where_it_may_be_a_captured_tables() -> None:
+    with pytest.raises(UnknownLogEvent, match="no text in its session's character set"):
+        take(talking(), gtid(1), spoken(b"TRUNCATE TABLE auftr\xe4ge", collation=45))
+    log = talking()
+    take(log, gtid(1), spoken(b"TRUNCATE TABLE other.auftr\xe4ge", collation=45))
+    take(log, gtid(2), spoken(b"ALTER TABLE a COMMENT = '\xe4'", collation=45))  # a text may be any bytes
+    assert {signal.table.name for signal in log.flush().signals if isinstance(signal, Altered)} == {"a"}
+
+
+def test_the_text_that_mysql_generates_for_create_select_is_utf8() -> None:
+    sql = "CREATE TABLE `誠表` (\n  `id` int DEFAULT NULL\n) START TRANSACTION".encode()
+    log = talking()
+    take(log, gtid(1), query("BEGIN"), spoken(sql, collation=28))
+    assert [signal.table.name for signal in log.flush().signals if isinstance(signal, Altered)] == ["誠表"]
+
+
+@pytest.mark.parametrize("pattern", ["shop.orders", "shop.*"])
+def test_where_the_server_does_not_mind_the_case_statements_are_told_in_lower_case(pattern: str) -> None:
+    log = talking(any_case=True, tables=pattern)
+    take(log, gtid(1), query("TRUNCATE TABLE ORDERS"))
+    take(log, gtid(2), query("RENAME TABLE Orders TO Shop.tmp, shop.new TO ORDERS, tmp TO old"))
+    take(log, gtid(3), query("ALTER TABLE ORDERS DROP PARTITION p0"))
+    take(log, gtid(4), query("DROP DATABASE Shop"))
+    told = [
+        (type(s), s.schema if isinstance(s, DatabaseDropped) else s.table.name, s.any_case)
+        for s in log.flush().signals
+        if isinstance(s, DatabaseDropped | Truncated | Rewritten) and getattr(s, "table", ORDERS) == ORDERS
+    ]
+    expected = [(Truncated, "orders"), (Rewritten, "orders"), (Rewritten, "orders"), (DatabaseDropped, "shop")]
+    assert list(dict.fromkeys(told)) == list(dict.fromkeys((kind, name, True) for kind, name in expected))
+
+
+def test_where_the_server_minds_the_case_another_table_is_another_table() -> None:
+    log = talking(tables="shop.orders")
+    take(log, gtid(1), query("TRUNCATE TABLE ORDERS"), gtid(2), query("DROP DATABASE SHOP"))
+    assert log.flush().signals == ()

@@ -43,18 +43,18 @@ class Log:
         """A row of the table; returns its offset."""
         self.keys += 1
         row = {"id": self.keys, "name": "n", "big": "b"}
-        self._take(xid, SchemaSeen(0, 0, ORDERS), changes=(changes_batch(ORDERS, [(1, 0, "c", None, row, ())]),))
+        self.take(xid, SchemaSeen(0, 0, ORDERS), changes=(changes_batch(ORDERS, [(1, 0, "c", None, row, ())]),))
         return self.sequencer.last_offset
 
     def probe(self, window: str, *, high: bool, snapshot: str | None = None, source: str = "shop") -> None:
         payload = watermark.encode(Probe(source, window, TABLE, high, snapshot))
-        self._take(900, WatermarkSeen(0, 0, payload))
+        self.take(900, WatermarkSeen(0, 0, payload))
 
     def alter(self) -> None:
         wider = TableSchema(ORDERS.table, (*ORDERS.columns, Column("new", "text", ORDERS.columns[1].type)), ORDERS.key)
-        self._take(None, SchemaSeen(0, 0, wider))
+        self.take(None, SchemaSeen(0, 0, wider))
 
-    def _take(self, xid: int | None, signal: object, changes: tuple[TableChanges, ...] = ()) -> None:
+    def take(self, xid: int | None, signal: object, changes: tuple[TableChanges, ...] = ()) -> None:
         self.place += 1
         transaction = Transaction(str(xid or self.place), str(self.place), self.place, xid)
         self.sequencer.process(LogBatch(changes, (signal,), (transaction,), str(self.place)))  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ class TableFilter:
         self._expressions = [expression(pattern) for pattern in config.tables]
         self._any_case = [re.compile(e.pattern, e.flags | re.IGNORECASE) for e in self._expressions]
         self._schemas = [expression(pattern.partition(".")[0]) for pattern in config.tables]
+        self._any_schema = [re.compile(e.pattern, e.flags | re.IGNORECASE) for e in self._schemas]
         self._known: dict[TableName, bool] = {}
 
     def wants(self, table: TableName) -> bool:
@@ -45,8 +46,8 @@ class TableFilter:
         """Whether a statement that names this table may be about a wanted one: some servers do not mind the case."""
         return any(e.fullmatch(str(table)) for e in self._any_case)
 
-    def wants_schema(self, schema: str) -> bool:
-        return any(e.fullmatch(schema) for e in self._schemas)
+    def wants_schema(self, schema: str, *, any_case: bool = False) -> bool:
+        return any(e.fullmatch(schema) for e in (self._any_schema if any_case else self._schemas))
 
 
 def expression(pattern: str) -> re.Pattern[str]:

@@ -136,6 +136,7 @@ def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
         keys=config.keys,
         charsets=charsets.load(connection),
         zero_dates="null",
+        any_case=server.any_case(connection),
         mariadb=mariadb,
         server=None,
         position=start,

@@ -246,12 +246,43 @@ class _Fields:
 
 
 def query(body: bytes) -> tuple[str, str]:
-    """(default database, statement) of a QUERY event."""
+    """(default database, statement) of a QUERY event whose names do not matter: as if all text were UTF-8."""
+    schema, sql = query_bytes(body)
+    return schema, sql.decode("utf-8", "replace")
+
+
+def query_bytes(body: bytes) -> tuple[str, bytes]:
+    """(default database, statement) of a QUERY event; the statement as the session sent it, in its character set
+    (`client_collation`), whatever that of the server's names is."""
     schema_length = body[8]
     variables = int.from_bytes(body[11:13], "little")
     start = 13 + variables
     schema = body[start : start + schema_length].decode("utf-8", "replace")
-    return schema, body[start + schema_length + 1 :].decode("utf-8", "replace")
+    return schema, body[start + schema_length + 1 :]
+
+
+_CHARSET = 4
+_WIDTHS = {0: 4, 1: 8, 3: 4}
+"""Bytes of the status variables that may come before a session's character sets: flags, sql_mode, auto_increment."""
+_CATALOG, _CATALOG_WITH_ZERO = 6, 2
+
+
+def client_collation(body: bytes) -> int | None:
+    """The id of a collation of the session's character_set_client, by which a QUERY event's statement is read; None
+    where the event does not say."""
+    variables = body[13 : 13 + int.from_bytes(body[11:13], "little")]
+    at = 0
+    while at + 1 < len(variables):
+        code = variables[at]
+        if code == _CHARSET:
+            return int.from_bytes(variables[at + 1 : at + 3], "little")
+        if code in (_CATALOG, _CATALOG_WITH_ZERO):
+            at += 2 + variables[at + 1] + (code == _CATALOG_WITH_ZERO)
+        elif code in _WIDTHS:
+            at += 1 + _WIDTHS[code]
+        else:
+            return None
+    return None
 
 
 def sql_mode(body: bytes) -> int | None:

@@ -66,5 +66,10 @@ def log_status(connection: Connection[Any]) -> tuple[Any, ...] | None:
     return found[0] if found else None
 
 
+def any_case(connection: Connection[Any]) -> bool:
+    """Whether the server does not tell upper and lower case apart in names of schemas and tables."""
+    return variables(connection, "lower_case_table_names").get("lower_case_table_names", "0") != "0"
+
+
 def identity(connection: Connection[Any], *, mariadb: bool) -> str | None:
     return None if mariadb else str(rows(connection, "SELECT @@server_uuid")[0][0])

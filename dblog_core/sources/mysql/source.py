@@ -125,12 +125,13 @@ class MysqlSource:
             identity = server.identity(connection, mariadb=self._mariadb)
             continuity.compare(connection, self._config, start, identity)
             self._read_from = places.server(connection, self._config)
-            sets = charsets.load(connection)
+            sets, any_case = charsets.load(connection), server.any_case(connection)
         state = LogState(
             tables=self._tables,
             keys=self._config.keys,
             charsets=sets,
             zero_dates=self._config.zero_dates,
+            any_case=any_case,
             mariadb=self._mariadb,
             server=identity,
             position=start,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from dblog_core.schema import TableName
+from dblog_core.schema import TableName, folded
 
 
 class Means(Enum):
@@ -126,10 +126,15 @@ _SYSTEM = {"mysql", "sys", "performance_schema", "information_schema"}
 class _Reader:
     """The tokens of a statement, read in order."""
 
-    def __init__(self, sql: str, schema: str) -> None:
+    def __init__(self, sql: str, schema: str, *, any_case: bool) -> None:
         self._tokens = list(_tokens(sql))
         self._at = 0
-        self._schema = schema
+        self._any_case = any_case
+        self._schema = self.named(schema)
+
+    def named(self, name: str) -> str:
+        """The name of a schema or table as the server compares it."""
+        return folded(name) if self._any_case else name
 
     def peek(self, ahead: int = 0) -> Token:
         at = self._at + ahead
@@ -148,9 +153,9 @@ class _Reader:
             return None
         if self.peek(1).word == "." and self.peek(2).name:
             self._at += 3
-            return TableName(first.name, self._tokens[self._at - 1].name)
+            return TableName(self.named(first.name), self.named(self._tokens[self._at - 1].name))
         self._at += 1
-        return TableName(self._schema, first.name)
+        return TableName(self._schema, self.named(first.name))
 
     def tables(self) -> tuple[TableName, ...]:
         found = []
@@ -190,9 +195,10 @@ class _Reader:
         return [token.word for token in self._tokens[self._at :]]
 
 
-def classify(sql: str, schema: str) -> Statement:
-    """What the statement means. `schema`: the default database that it was run in."""
-    read = _Reader(sql, schema)
+def classify(sql: str, schema: str, *, any_case: bool = False) -> Statement:
+    """What the statement means. `schema`: the default database that it was run in; `any_case`: its names in lower
+    case, for a server that does not tell the two apart (lower_case_table_names)."""
+    read = _Reader(sql, schema, any_case=any_case)
     read.skip_settings()
     verb = read.peek()
     if not read.words():  # comments alone: what a server puts in place of an event that a replica cannot read
@@ -260,7 +266,7 @@ def _drop(read: _Reader) -> Statement | None:
         return Statement(Means.EMPTIES, tables) if tables else Statement(Means.UNKNOWN)
     if read.take("DATABASE") or read.take("SCHEMA"):
         read.take("IF", "EXISTS")
-        return Statement(Means.DROPS_SCHEMA, schema=read.peek().name)
+        return Statement(Means.DROPS_SCHEMA, schema=read.named(read.peek().name))
     return None
 
 

@@ -27,7 +27,17 @@ from dblog_core.events import (
     WatermarkSeen,
 )
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import columns_ddl, compressed, events, headers, refusals, rowevents, tablemap, xa
+from dblog_core.sources.mysql import (
+    columns_ddl,
+    compressed,
+    events,
+    headers,
+    refusals,
+    rowevents,
+    statement_text,
+    tablemap,
+    xa,
+)
 from dblog_core.sources.mysql.batch import BatchBuilder
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets
@@ -56,12 +66,16 @@ class LogState:
         keys: Mapping[str, Sequence[str]],
         charsets: Charsets,
         zero_dates: str,
+        any_case: bool = False,
         mariadb: bool,
         server: str | None,
         position: Position,
         skip: int,
     ) -> None:
+        """`any_case`: whether the server does not tell upper and lower case apart in names of tables."""
         self._tables, self._zero_dates = tables, zero_dates
+        self._charsets, self._any_case = charsets, any_case
+        self._wants = tables.may_want if any_case else tables.wants
         self._mariadb, self._server = mariadb, server
         self._progress = Progress(position.moved(next=None))
         self._expected, self._skip = position.next, skip
@@ -367,9 +381,8 @@ class LogState:
 
     def _query_again(self, body: bytes) -> None:
         assert self.again is not None and self._group is not None
-        schema, sql = events.query(body)
-        statement = classify(sql, schema)
-        if fault := refusals.of_statement(statement, self._group, self._tables):
+        statement, sql = self._classified(body)
+        if fault := refusals.of_statement(statement, self._group, self._tables, any_case=self._any_case):
             raise self.unknown(f"statement {sql[:200]!r}: {fault[0]}", fix=fault[1])
         if statement.means is Means.XA_START:
             self._same(xa.of_statement(sql))
@@ -394,13 +407,12 @@ class LogState:
     # -- statements
 
     def _query(self, body: bytes, event: Event) -> None:
-        schema, sql = events.query(body)
-        statement = classify(sql, schema)
+        statement, sql = self._classified(body)
         group = self._current(event)
         if group.undone:
             self._end()
             return
-        if fault := refusals.of_statement(statement, group, self._tables):
+        if fault := refusals.of_statement(statement, group, self._tables, any_case=self._any_case):
             what, fix = fault
             raise self.unknown(f"statement {sql[:200]!r}: {what}", fix=fix)
         match statement.means:
@@ -425,6 +437,12 @@ class LogState:
         if not group.begun:
             self._end()
 
+    def _classified(self, body: bytes) -> tuple[Statement, str]:
+        """A QUERY event's statement as the server reads it, and its text."""
+        schema, raw = events.query_bytes(body)
+        sql = statement_text.decoded(raw, events.client_collation(body), self._charsets)
+        return classify(sql, schema, any_case=self._any_case), sql
+
     def _alters(self, statement: Statement, sql: str, mode: int | None, group: Group) -> None:
         """DDL may have changed the columns of a table, also where its shape looks the same."""
         if statement.means is Means.EMPTIES and sql.lstrip()[:8].upper() == "TRUNCATE":
@@ -432,10 +450,9 @@ class LogState:
         if (step := columns_ddl.step(sql, mode)) == columns_ddl.NOTHING:
             return
         for table in filter(self._tables.may_want, statement.tables):
-            self._numbers.usual.clear()
-            self._shapes.pop(table, None)
+            self._forget_shapes(table)
             index = self._batch.transaction(group.transaction)
-            self._batch.signal(Altered(self._batch.next_sequence, index, table, step))
+            self._batch.signal(Altered(self._batch.next_sequence, index, table, step, self._any_case))
         if statement.alters and (step is None or step.revalued):
             self._tell(Rewritten, statement.tables, group)
 
@@ -443,24 +460,35 @@ class LogState:
         """Rows that come or go without row events."""
         if statement.means is Means.DROPS_PARTITIONS:
             self._tell(Rewritten, statement.tables, group)
-        elif statement.means is Means.DROPS_SCHEMA and self._tables.wants_schema(statement.schema):
+        elif statement.means is Means.DROPS_SCHEMA and self._tables.wants_schema(
+            statement.schema, any_case=self._any_case
+        ):
             self._numbers.usual.clear()
-            for table in [table for table in self._shapes if table.schema == statement.schema]:
+            for table in [t for t in self._shapes if self._named(t).schema == statement.schema]:
                 del self._shapes[table]
             index = self._batch.transaction(group.transaction)
-            self._batch.signal(DatabaseDropped(self._batch.next_sequence, index, statement.schema))
+            self._batch.signal(DatabaseDropped(self._batch.next_sequence, index, statement.schema, self._any_case))
         elif statement.means in (Means.EMPTIES, Means.SWAPS):
-            self._numbers.usual.clear()
             for table in statement.tables:
-                self._shapes.pop(table, None)
+                self._forget_shapes(table)
             emptied = statement.tables if statement.means is Means.EMPTIES else statement.gone
             self._tell(Truncated, emptied, group)
             self._tell(Rewritten, (table for table in statement.tables if table not in emptied), group)
 
     def _tell(self, kind: type[Truncated | Rewritten], tables: Iterable[TableName], group: Group) -> None:
-        for table in filter(self._tables.wants, tables):
+        for table in filter(self._wants, tables):
             index = self._batch.transaction(group.transaction)
-            self._batch.signal(kind(self._batch.next_sequence, index, table))
+            self._batch.signal(kind(self._batch.next_sequence, index, table, self._any_case))
+
+    def _named(self, table: TableName) -> TableName:
+        """The name as statements have it here (`classify`)."""
+        return table.folded if self._any_case else table
+
+    def _forget_shapes(self, table: TableName) -> None:
+        """Has the next rows of a table that a statement names show its shape."""
+        self._numbers.usual.clear()
+        for known in [known for known in self._shapes if self._named(known) == table]:
+            del self._shapes[known]
 
     # -- rows
 
