@@ -8,10 +8,11 @@ one thing it may ask for is the keys in a chunk's file, when an event overlaps w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dblog_core.arrivals import Look, Move
 from dblog_core.dumps import Refused, TaskProgress, Tasks
 from dblog_core.schema import TableName
 from dblog_core.values import Key, key_text
@@ -24,7 +25,7 @@ from dblog_core.window import (
     UnknownWindow,
     Visibility,
     Windows,
-    arrivals,
+    incomplete_moves,
 )
 
 RowsWith = Callable[[Collection[Key]], Iterable[tuple[int, Key]]]
@@ -98,12 +99,12 @@ class Chunks:
         arrives: bool = True,
     ) -> None:
         """Row events of one transaction (None: a TRUNCATE), the first and the last of them at `offsets`; `arrives`:
-        whether there may be arrivals among them (`window`)."""
+        whether there may be incomplete moves among them (`window`)."""
         self._windows.record(table, offsets, xid, touches, arrives=arrives)
         if touches is None:
             self._tasks.emptied(str(table))
         elif arrives:
-            self._tasks.arrive(str(table), map(key_text, arrivals(touches)))
+            self._tasks.arrive(str(table), _moves(incomplete_moves(touches)))
 
     def recall(
         self,
@@ -138,7 +139,7 @@ class Chunks:
         try:
             self._tasks.low(low, since=since, segment=segment, at=at)
             if mark.ordinal == 0 and mark.heals is not None:
-                self._tasks.arrive(mark.table, map(key_text, self._windows.arrived(table, since)))
+                self._tasks.arrive(mark.table, _moves(self._windows.arrived(table, since)))
             self._windows.open(mark.window, table, offset)
             self._opened[mark.window] = OpenWindow(mark.table, mark.task.partition("/")[0], at)
         finally:
@@ -157,8 +158,7 @@ class Chunks:
             evicted, kept, found = _overlapping(overlap, high.rows, rows)
             deleted = () if overlap.everything else tuple(key for key in absent() if key not in overlap.touched)
             if high.arrived:
-                unknown = {key_text(key) for key, first in overlap.partial.items() if first not in found}
-                self._tasks.brought(mark.task, set(high.arrived) - unknown)
+                self._tasks.looked(mark.task, _look(high, overlap, found))
             progress = self._tasks.placed(high, evicted=len(evicted), at=at)
             finished = self._finished(mark) if progress.done else None
             again = finished is not None and self._tasks.forgotten(mark.task)
@@ -277,6 +277,20 @@ def _overlapping(
     keys = {number: key for number, key in rows(overlap.rows) if key in overlap.rows}
     kept = ((number, overlap.rows[key]) for number, key in keys.items())
     return tuple(keys), tuple((number, rest) for number, rest in kept if rest is not None), set(keys.values())
+
+
+def _look(high: High, overlap: Overlap, found: set[Key]) -> Look:
+    """What a chunk of keys that rows have arrived at tells; `found`: keys of the overlap that it has."""
+    missed = {
+        key_text(key): None if first is None else key_text(first)
+        for key, first in overlap.partial.items()
+        if first not in found
+    }
+    return Look(frozenset(high.arrived), frozenset(map(key_text, overlap.touched)), missed, high.whole)
+
+
+def _moves(found: Iterable[tuple[Key, Key]]) -> Iterator[Move]:
+    return ((key_text(key), key_text(to)) for key, to in found)
 
 
 __all__ = ["Chunks", "Finished", "OpenWindow", "Placement", "Refused"]

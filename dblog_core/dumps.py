@@ -8,27 +8,24 @@ attempt after the last placed chunk. So a zombie worker, a restart of the captur
 way, and no chunk is lost or placed twice.
 
 A dump that *heals* has brought, at its end, every value of every row that lives. One thing stands between it and that:
-a row that changes its key while the dump reads may leave a range that is still to be read for one that has been, so
-that no SELECT finds it, and where the log leaves columns out of that change, nobody has told them. Such a row has
-*arrived*: its new key is remembered, and the old one, where whoever does not see the change yet finds it; a worker
-reads both among its chunks. The last task is done once none is left.
+rows that change their key while the dump reads (`arrivals`). A worker reads the keys of their trails among its chunks.
+The last task is done once no trail is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, Self
 
+from dblog_core import arrivals
+from dblog_core.arrivals import LOOKS, Look, Move, Trail
 from dblog_core.watermark import High, Low, Mark
 
-ARRIVED = 200_000
-"""Bytes of keys that rows have arrived at, remembered at most for a table of a dump; more end its claim to heal. What a
-task's progress says has to fit into a node of ZooKeeper."""
-
-
-_HEALING = frozenset({"parts", "arrived", "ended", "forgotten"})
+BROUGHT = 50_000
+"""Keys of rows that have been brought, remembered at most for a table of a dump: some 10 MB."""
+_HEALING = frozenset({"parts", "arrived", "ended", "looks", "forgotten"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +37,9 @@ class TaskProgress:
     and the segment where its chunks begin; `began`, `at`: commit times (microseconds UTC, 0: none yet) of its first low
     watermark and of its last placed chunk.
 
-    Of a dump that heals: `parts`: its tasks for the table (0: it does not heal); `arrived`: keys (`values.key_text`)
-    that rows have arrived at, left for a worker of this task; `ended`: those are all that is left of it; `forgotten`:
-    more arrived than are remembered.
+    Of a dump that heals: `parts`: its tasks for the table (0: it does not heal); `arrived`: trails of rows that a
+    worker of this task is to look for; `ended`: those are all that is left of it; `looks`: chunks of trails' keys since
+    then; `forgotten`: there were more trails, or looks, than a dump takes.
     """
 
     table: str
@@ -59,13 +56,16 @@ class TaskProgress:
     at: int = 0
     done: bool = False
     parts: int = 0
-    arrived: tuple[str, ...] = ()
+    arrived: tuple[Trail, ...] = ()
     ended: bool = False
+    looks: int = 0
     forgotten: bool = False
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        return cls(**{**data, "arrived": tuple(data.get("arrived", ()))})
+        # A manifest from before there were trails has the keys alone.
+        trails = tuple((trail,) if isinstance(trail, str) else tuple(trail) for trail in data.get("arrived", ()))
+        return cls(**{**data, "arrived": trails})
 
     def to_json(self) -> dict[str, Any]:
         """Without what is not the case: every manifest has that of every task."""
@@ -97,6 +97,7 @@ class Tasks:
         for task, known in self._tasks.items():
             self._of_table.setdefault(known.table, []).append(task)
         self._windows: dict[str, Mark] = {}
+        self._brought: dict[str, set[str]] = {}  # by dump and table: keys of rows that need no look
         self._void: list[str] = []
         self._changed: set[str] = set(self._tasks)
 
@@ -137,6 +138,10 @@ class Tasks:
         """The chunk stands in the segment that is being made."""
         task, progress = high.mark.task, self._tasks[high.mark.task]
         left = self._left(task) if high.final else None
+        looks = progress.looks + (high.final and progress.ended)
+        if left and looks >= LOOKS:
+            self._put(task, progress := replace(progress, forgotten=True))
+            left = ()
         progress = replace(
             progress,
             ordinal=progress.ordinal + 1,
@@ -146,6 +151,7 @@ class Tasks:
             at=at,
             arrived=progress.arrived if left is None else left,
             ended=high.final,
+            looks=looks,
             done=high.final and not left,
         )
         self._put(task, progress)
@@ -157,24 +163,26 @@ class Tasks:
         """Whether a dump that heals is reading the table."""
         return any(True for _ in self._healing(table))
 
-    def arrive(self, table: str, keys: Iterable[str]) -> None:
-        """Rows have arrived at these keys: each dump that heals is to read them."""
+    def arrive(self, table: str, moves: Iterable[Move]) -> None:
+        """Rows have moved, in this order, and the log left columns of them out."""
         dumps = list(self._healing(table))
-        wanted = dict.fromkeys(keys) if dumps else {}
-        for tasks in dumps if wanted else []:
-            known = set(chain.from_iterable(self._tasks[task].arrived for task in tasks))
-            new = [key for key in wanted if key not in known]
-            task = min(tasks, key=lambda name: (self._tasks[name].done, name))
-            progress = self._tasks[task]
-            if sum(map(len, chain(known, new))) > ARRIVED:
-                self._put(task, replace(progress, forgotten=True))
-            else:
-                self._put(task, replace(progress, arrived=(*progress.arrived, *new)))
+        found = list(moves) if dumps else []
+        for tasks in dumps if found else []:
+            known = tuple(chain.from_iterable(self._tasks[task].arrived for task in tasks))
+            trails = arrivals.moved(known, found, self._of_brought(tasks[0]), all_read=self._all_read(tasks))
+            owner = min(tasks, key=lambda name: (self._tasks[name].done, name))
+            if (short := arrivals.shortened(trails)) is None:
+                self._put(owner, replace(self._tasks[owner], forgotten=True))
+                continue
+            for task in tasks:
+                self._put(task, replace(self._tasks[task], arrived=short if task == owner else ()))
 
-    def brought(self, task: str, keys: Collection[str]) -> None:
-        """A chunk tells of these keys' rows all that the task's dump has to tell of them."""
+    def looked(self, task: str, look: Look) -> None:
+        """A chunk of the task tells of rows that have arrived."""
+        brought = self._of_brought(task)
         for name in self._beside(task):
-            self._keep(name, lambda key: key not in keys)
+            progress = self._tasks[name]
+            self._put(name, replace(progress, arrived=arrivals.looked(progress.arrived, look, brought)))
 
     def forgotten(self, task: str) -> bool:
         """Whether more rows have arrived than the task's dump remembers."""
@@ -183,11 +191,24 @@ class Tasks:
     def emptied(self, table: str) -> None:
         """The table has no rows any more."""
         for task in self._of_table.get(table, ()):
-            self._keep(task, lambda key: False)
+            self._put(task, replace(self._tasks[task], arrived=()))
+            self._brought.pop(self._heap(task), None)
 
-    def _keep(self, task: str, wanted: Callable[[str], bool]) -> None:
-        progress = self._tasks[task]
-        self._put(task, replace(progress, arrived=tuple(key for key in progress.arrived if wanted(key))))
+    def _of_brought(self, task: str) -> set[str]:
+        """Keys of rows of the task's table that its dump has brought whole, and that it knows of."""
+        brought = self._brought.setdefault(self._heap(task), set())
+        if len(brought) > BROUGHT:
+            brought.clear()  # costs looks, and no row
+        return brought
+
+    def _heap(self, task: str) -> str:
+        """The task's dump and table."""
+        return f"{task.partition('/')[0]}/{self._tasks[task].table}"
+
+    def _all_read(self, tasks: list[str]) -> bool:
+        """Whether no range of a dump is left to be read."""
+        progress = [self._tasks[task] for task in tasks]
+        return sum(p.done or p.ended for p in progress) >= max(p.parts for p in progress)
 
     def _healing(self, table: str) -> Iterator[list[str]]:
         """The tasks, as far as they have begun, of each dump that heals and is reading the table."""
@@ -204,7 +225,7 @@ class Tasks:
         dump, table = task.partition("/")[0], self._tasks[task].table
         return [name for name in self._of_table[table] if name.partition("/")[0] == dump]
 
-    def _left(self, task: str) -> tuple[str, ...] | None:
+    def _left(self, task: str) -> tuple[Trail, ...] | None:
         """What the last task has still to read at its end, which is what is left of all; None: it is not the last."""
         others = [name for name in self._beside(task) if name != task]
         progress = self._tasks[task]
@@ -214,7 +235,7 @@ class Tasks:
             return ()  # what they tell together heals nothing
         left = (*progress.arrived, *chain.from_iterable(self._tasks[name].arrived for name in others))
         for name in others:
-            self._keep(name, lambda key: False)
+            self._put(name, replace(self._tasks[name], arrived=()))
         return left
 
     # Housekeeping ---------------------------------------------------------------------------------------------------
@@ -228,8 +249,9 @@ class Tasks:
         """Drops tasks of dumps that are over, and their windows."""
         names = dict.fromkeys(gone)
         for task in names:
-            if (known := self._tasks.pop(task, None)) is not None:
-                self._of_table[known.table].remove(task)
+            if task in self._tasks:
+                self._brought.pop(self._heap(task), None)
+                self._of_table[self._tasks.pop(task).table].remove(task)
             self._changed.discard(task)
         self._drop(w for w, m in self._windows.items() if m.task in names)
 

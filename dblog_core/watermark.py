@@ -61,8 +61,8 @@ class High:
     `schema`: fingerprint that the rows were read with; `last_key`: the JSON key the next chunk starts after (None: no
     row was found); `final`: the task ends with this chunk; `snapshot`: PostgreSQL's `pg_current_snapshot()` of the
     SELECT; `absent`: requested keys (JSON) that the SELECT did not find; `end`: of a read-only source, where its log
-    ended after the SELECT; `arrived`: of the keys that rows arrived at (`dumps`), those that the chunk is of. `file` is
-    None for a chunk without rows.
+    ended after the SELECT; `arrived`: of the keys that rows arrived at (`arrivals`), those that the chunk is of;
+    `whole`: it is of the whole table, for their sake. `file` is None for a chunk without rows.
     """
 
     mark: Mark
@@ -77,6 +77,7 @@ class High:
     absent: tuple[Any, ...] = ()
     end: str | None = None
     arrived: tuple[str, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def encode(watermark: Low | High | Probe) -> str:
     """The payload text of a watermark."""
     kind = "probe" if isinstance(watermark, Probe) else "low" if isinstance(watermark, Low) else "high"
     data = {"dblog": FORMAT, "kind": kind, **asdict(watermark)}
-    for name in ("end", "arrived"):  # a capture from before there were these reads it too
+    for name in ("end", "arrived", "whole"):  # a capture from before there were these reads it too
         if not data.get(name):
             data.pop(name, None)
     return orjson.dumps(data).decode()
@@ -159,7 +160,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("source", "task", "window", "table", "checksum", "schema"), (str,)),
     **dict.fromkeys(("file", "snapshot", "end"), (str, type(None))),
     **dict.fromkeys(_NUMBERS, (int,)),
-    **dict.fromkeys(("final", "high"), (bool,)),
+    **dict.fromkeys(("final", "high", "whole"), (bool,)),
 }
 _Checked = TypeVar("_Checked", Mark, High, Probe)
 

@@ -75,11 +75,9 @@ class Touch:
     moved_to: Key | None = None
 
 
-def arrivals(touches: Iterable[Touch]) -> Iterator[Key]:
-    """The keys of rows that changed their key while the log left columns of them out: where such a row is for whoever
-    sees that, and where for whoever does not see it yet."""
-    found = (touch for touch in touches if touch.moved_to is not None and touch.unchanged)
-    return (key for touch in found for key in (touch.key, touch.moved_to) if key is not None)
+def incomplete_moves(touches: Iterable[Touch]) -> Iterator[tuple[Key, Key]]:
+    """The old and the new key of rows that changed it while the log left columns of them out."""
+    return ((touch.key, touch.moved_to) for touch in touches if touch.moved_to is not None and touch.unchanged)
 
 
 class Touches(Protocol):
@@ -120,7 +118,7 @@ class _Entry:
 
     `retired_at`: offset from which every new SELECT sees them.
     `lost`: there were more keys than are remembered, so a chunk that did not see them cannot be placed. `arrives`:
-    whether there may be `arrivals` among them.
+    whether there may be `incomplete_moves` among them.
     """
 
     first: int
@@ -291,7 +289,7 @@ class Windows:
         arrives: bool = True,
     ) -> None:
         """Row events of one transaction (None: a TRUNCATE), the first and the last of them at `offsets`; `arrives`:
-        whether there may be `arrivals` among them."""
+        whether there may be `incomplete_moves` among them."""
         if not self.wants(table):
             return
         memory = self._memory.setdefault(table, deque())
@@ -335,11 +333,11 @@ class Windows:
                     entry.retired_at = offset
             self._prune(table)
 
-    def arrived(self, table: TableName, after: int) -> Iterator[Key]:
-        """Where rows of the table arrived after offset `after`, by the remembered events. What is lost concerns no
+    def arrived(self, table: TableName, after: int) -> Iterator[tuple[Key, Key]]:
+        """The `incomplete_moves` of the table after offset `after`, by the remembered events. What is lost concerns no
         chunk: one whose SELECT did not see it is not placed."""
         found = (e for e in self._memory.get(table, ()) if e.offset > after and e.arrives)
-        return arrivals(chain.from_iterable(e.touches for e in found if e.touches is not None))
+        return incomplete_moves(chain.from_iterable(e.touches for e in found if e.touches is not None))
 
     def earliest_unseen(self, offset: int) -> int:
         """The largest offset, `offset` at most, before every event that a SELECT from now on may not see."""

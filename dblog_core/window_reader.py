@@ -6,13 +6,15 @@ the order of their chunks, and a chunk whose staging fails is the last of its at
 
 Key ranges are `after < key <= key_to`, or begin with `key_from` itself. Where a task has no `key_to`, its end is the
 largest key that is there after the first SELECT, inside its window: what comes above it later is the log's. Keys that
-rows have arrived at (`dumps`) are chunks of their own, where many are left, and at the end.
+rows have arrived at (`arrivals`) are chunks of their own, where many are left, and at the end; a small table that such
+chunks do not come to an end with is read whole.
 """
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -34,6 +36,8 @@ from dblog_core.watermark import Heals, High, Low, Mark
 KEYS_PER_CHUNK = 1_000
 MANY = 100
 """Keys that rows have arrived at, from which on they are read before the task's end."""
+BY_KEYS = 3
+"""Looks at such keys at the end, after which a small table is read whole."""
 
 
 class ShapeChanged(Exception):
@@ -81,6 +85,7 @@ class _Found:
     absent: tuple[Any, ...] = ()
     end: str | None = None
     arrived: tuple[str, ...] = ()
+    whole: bool = False
 
 
 class WindowReader:
@@ -100,6 +105,8 @@ class WindowReader:
         self._upto: Any = self._task.key_to
         self._arrived: tuple[str, ...] = ()
         self._ended, self._looked = False, -1  # the last chunk of keys that rows have arrived at
+        self._read_whole = False  # the table, for the sake of such keys
+        self._large = False  # the table is too large for that
         self.ordinal = progress.ordinal
         self.final = False
         self.selected = 0.0
@@ -110,8 +117,11 @@ class WindowReader:
             return  # what was taken up before is not placed yet
         if progress.ended and progress.ordinal == self.ordinal:
             self._ended, self.final = True, False
-        if self._ended or (len(progress.arrived) >= MANY and not self.final):
-            self._arrived = progress.arrived[:KEYS_PER_CHUNK]
+        keys = tuple(chain.from_iterable(progress.arrived))
+        # Between two looks a range goes on: whatever arrives meanwhile, ranges come to an end.
+        if self._ended or (len(keys) >= MANY and not self.final and self.ordinal > self._looked + 1):
+            self._arrived = keys[:KEYS_PER_CHUNK]
+            self._read_whole = progress.looks >= BY_KEYS and not self._large
 
     def read(self, size: int) -> int:
         """One chunk of at most `size` rows; returns its rows. Raises LeaseLost, ShapeChanged, NotOpened (nobody wants
@@ -184,7 +194,7 @@ class WindowReader:
         conditions = filters.from_json(self._task.filters, schema)
         self.selected = 0.0
         if self._arrived:
-            return self._of_arrived(schema)
+            return self._of_arrived(schema, max(size, KEYS_PER_CHUNK))
         if self._task.keys is not None:
             return self._listed(schema, conditions)
         if self._after is None and self._task.key_from is not None:
@@ -201,8 +211,14 @@ class WindowReader:
         absent = () if conditions else self._absent(chunk, asked)
         return _Found(chunk, None, first + KEYS_PER_CHUNK >= len(self._task.keys), absent)
 
-    def _of_arrived(self, schema: TableSchema) -> _Found:
-        """The keys that are taken up; no row is there where one has gone on since."""
+    def _of_arrived(self, schema: TableSchema, most: int) -> _Found:
+        """The keys that are taken up; no row is there where one has gone on since. Or the whole table, where rows move
+        on faster than they are looked for, and it has less than `most` rows."""
+        if self._read_whole:
+            chunk = self._after_key(schema, None, None, most, ())
+            if chunk.rows.num_rows < most:
+                return _Found(chunk, None, self._ended, arrived=self._arrived, whole=True)
+            self._large = True
         asked = [key_from_json(orjson.loads(text), schema) for text in self._arrived]
         chunk = self._keys(schema, asked, ())
         return _Found(chunk, None, self._ended, self._absent(chunk, asked), arrived=self._arrived)
@@ -223,17 +239,22 @@ class WindowReader:
     def _range(self, schema: TableSchema, size: int, conditions: tuple[Filter, ...]) -> _Found:
         """The next rows of a range. An open end is fixed right after the first SELECT, not before it: what that one's
         snapshot sees, and the capture has judged, the look at the largest key then sees too."""
-        reader, clock = self._connections.reader, self._place.clock
         after = None if self._after is None else key_from_json(self._after, schema)
         upto = None if self._upto is None else key_from_json(self._upto, schema)
-        began = clock.monotonic()
-        chunk = reader.read(schema, after=after, upto=upto, limit=size, filters=conditions)
-        self.selected = clock.monotonic() - began
+        chunk = self._after_key(schema, after, upto, size, conditions)
         short = chunk.rows.num_rows < size
-        if upto is None and not short and (last := reader.last_key(schema)) is not None:
+        if upto is None and not short and (last := self._connections.reader.last_key(schema)) is not None:
             self._upto = key_to_json(last)
         key = _last_key(chunk)
         return _Found(chunk, key, final=short or key == self._upto)
+
+    def _after_key(
+        self, schema: TableSchema, after: Key | None, upto: Key | None, size: int, conditions: tuple[Filter, ...]
+    ) -> Chunk:
+        began = self._place.clock.monotonic()
+        chunk = self._connections.reader.read(schema, after=after, upto=upto, limit=size, filters=conditions)
+        self.selected = self._place.clock.monotonic() - began
+        return chunk
 
     def _keys(self, schema: TableSchema, keys: list[Key], conditions: tuple[Filter, ...]) -> Chunk:
         began = self._place.clock.monotonic()
@@ -268,6 +289,7 @@ class WindowReader:
             absent=found.absent,
             end=found.end,
             arrived=found.arrived,
+            whole=found.whole,
         )
 
 

@@ -50,13 +50,14 @@ class Rules:
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """What a SELECT found: rows by key, the requested keys that it did not find, its snapshot, the table's shape; and
-    the keys that it is of, if rows have arrived there."""
+    the keys that it is of, if rows have arrived there; `whole`: it is of the whole table for their sake."""
 
     rows: tuple[tuple[int, Row], ...]
     absent: tuple[int, ...]
     snapshot: str | None
     shape: int
     arrived: tuple[str, ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +87,16 @@ class Staged:
 
 
 class Capture:
-    """A leader. `base`: what it began from or published last; `now`: with the segment that it makes."""
+    """A leader. `base`: what it began from or published last; `now`: with the segment that it makes; `met`: whether a
+    chunk of keys that rows have arrived at has been placed with a row."""
 
-    __slots__ = ("base", "dumps", "late", "now", "replay", "rules", "visibility")
+    __slots__ = ("base", "dumps", "late", "met", "now", "replay", "rules", "visibility")
 
     def __init__(self, base: Staged, *, snapshots: bool, rules: Rules) -> None:
         self.base = self.now = base
         self.rules = rules
         self.late: tuple[Chunk, Placement] | None = None
+        self.met = False
         use_snapshots = snapshots and not rules.log_order_always
         self.visibility = Snapshots(base.start) if use_snapshots else LogOrder()
         self.dumps = Chunks(self.visibility, {task: progress.to_json() for task, progress in base.tasks})
@@ -107,7 +110,7 @@ class Capture:
 
     def copy(self) -> Capture:
         new = object.__new__(Capture)
-        new.base, new.now, new.rules, new.late = self.base, self.now, self.rules, self.late
+        new.base, new.now, new.rules, new.late, new.met = self.base, self.now, self.rules, self.late, self.met
         new.replay = self.replay.copy()
         new.dumps, new.visibility = _copied(self.dumps)
         return new
@@ -118,11 +121,24 @@ class Capture:
             (e.first, e.offset, e.xid, e.retired_at, e.lost) for entries in windows._memory.values() for e in entries
         ]
         opened = [(name, window.low) for name, window in windows._windows.items()]
-        return (self.base, self.now, self.late, *memory, None, *sorted(opened), *sorted(self.dumps._tasks._windows))
+        brought = [(heap, *sorted(keys)) for heap, keys in sorted(self.dumps._tasks._brought.items())]
+        marks = sorted(self.dumps._tasks._windows)
+        return (self.base, self.now, self.late, self.met, *memory, None, *sorted(opened), *marks, None, *brought)
 
     # The log --------------------------------------------------------------------------------------------------------
 
     def transaction(self, number: int, events: list[Event]) -> None:
+        before = self._looked_for()
+        self._transaction(number, events)
+        if before is not None and (now := self._looked_for()) is not None and now > before:
+            raise Violation("a dump that has read all ranges has one row more to look for")
+
+    def _looked_for(self) -> int | None:
+        """How many rows a dump that has read all ranges has still to look for."""
+        tasks = self.dumps._tasks._tasks.values()
+        return sum(len(p.arrived) for p in tasks) if any(p.ended and not p.done for p in tasks) else None
+
+    def _transaction(self, number: int, events: list[Event]) -> None:
         first = self.now.offset + 1
         for event in events:
             if event.shape > self.now.shape:
@@ -184,6 +200,7 @@ class Capture:
             )
         except Refused:
             return
+        self.met |= bool(chunk.arrived and chunk.rows)
         if self.rules.place_late:
             self.late = (chunk, placement)
         else:
@@ -251,6 +268,7 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     }
     tasks._tasks, tasks._windows = dict(chunks._tasks._tasks), dict(chunks._tasks._windows)
     tasks._of_table = {table: list(names) for table, names in chunks._tasks._of_table.items()}
+    tasks._brought = {heap: set(keys) for heap, keys in chunks._tasks._brought.items()}
     tasks._void, tasks._changed = list(chunks._tasks._void), set(chunks._tasks._changed)
     new._visibility, new._windows, new._tasks = visibility, windows, tasks
     new._opened, new._probes = dict(chunks._opened), dict(chunks._probes)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dblog_core import arrivals as arrivals_module
 from dblog_core import chunks as chunks_module
 from dblog_core import window as window_module
 from dblog_core.chunks import Chunks, Finished
@@ -255,7 +256,7 @@ def _horizon_ties(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _arrivals_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tasks, "arrive", lambda self, table, keys: None)
+    monkeypatch.setattr(Tasks, "arrive", lambda self, table, moves: None)
 
 
 def _arrivals_before_the_low_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,6 +271,29 @@ def _arrived_though_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(follow(stretches, certain=certain), partial={})
 
     monkeypatch.setattr(window_module, "follow", mutated)
+
+
+def _looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that has been brought is to be read at each key that it goes to."""
+    moved = arrivals_module.moved
+    monkeypatch.setattr(
+        arrivals_module,
+        "moved",
+        lambda trails, moves, brought, *, all_read: moved(trails, moves, set(), all_read=False),
+    )
+
+
+def _found_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that went on while its chunk was read is to be read at the key that it went to."""
+    looked = arrivals_module.looked
+    monkeypatch.setattr(
+        arrivals_module, "looked", lambda trails, look, brought: looked(trails, replace(look, touched=set()), brought)
+    )
+
+
+def _all_read_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows count as brought while ranges are left."""
+    monkeypatch.setattr(Tasks, "_all_read", lambda self, tasks: True)
 
 
 def _left_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,6 +356,21 @@ MUTANTS = [
         "arrivals left to tasks that are done",
         world(ATOMIC, AWAY, tasks=BESIDE, rows=(3,), stale=True),
         patch=_left_to_the_others,
+    ),
+    Mutant(
+        "a row that was brought is looked for wherever it goes",
+        world(ATOMIC, AWAY, script(("move", 2, 3)), tasks=IN_TURN, rows=(2, 3), stale=True),
+        patch=_looked_for_again,
+    ),
+    Mutant(
+        "a row that moves on inside its window is looked for again",
+        world(ANY_ORDER, AWAY, script(("move", 1, 2)), tasks=IN_TURN, rows=(3,), stale=True, restless=True),
+        patch=_found_where_it_was,
+    ),
+    Mutant(
+        "rows that move while ranges are left count as brought",
+        world(ATOMIC, AWAY, tasks=IN_TURN, rows=(3,), stale=True),
+        patch=_all_read_too_early,
     ),
     Mutant("DDL ignored", world(ATOMIC, ALTER_AND_PUT), patch=_alter_ignored),
     Mutant("DDL that a chunk alone tells of ignored", world(ATOMIC, ALTER, tasks=BESIDE), Rules(ignore_alter=True)),

@@ -88,7 +88,7 @@ def ghosts(visible: Visible) -> Iterator[Scenario]:
 
 def arrivals(visible: Visible) -> Iterator[Scenario]:
     """Rows that change their key between two SELECTs, columns left out, over a lake that is wrong in every value."""
-    away = script(("move", 3, 1))
+    away, on, back = script(("move", 3, 1)), script(("move", 1, 2)), script(("move", 2, 3))
     for name, world in {
         "back": Scenario("", visible, (away, PART), tasks=IN_TURN, rows=(2, 3)),
         "back, beside": Scenario("", visible, (away,), tasks=BESIDE, rows=(2, 3)),
@@ -101,6 +101,15 @@ def arrivals(visible: Visible) -> Iterator[Scenario]:
     }.items():
         named = replace(world, name=f"{visible.value}, arrived, {name}", stale=True)
         yield from (named, read_only(named))
+    for name, world in {
+        "restless": Scenario("", visible, (away, on, back), tasks=IN_TURN, rows=(3,), restless=True),
+        "restless, beside": Scenario("", visible, (away, MOVE), tasks=BESIDE, rows=(3,), restless=True),
+        "restless, and a crash": Scenario(
+            "", visible, (away, on), tasks=IN_TURN, rows=(3,), restless=True, capture_crashes=1
+        ),
+        "onto a key that was left": Scenario("", visible, (away, back, on), tasks=IN_TURN, rows=(2, 3)),
+    }.items():
+        yield replace(world, name=f"{visible.value}, arrived, {name}", stale=True)
 
 
 def snapshots() -> Iterator[Scenario]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from typing import Any
 
 from dblog_core.dumps import TaskProgress
@@ -35,7 +35,7 @@ class Scenario:
     every entry is published at once, otherwise how many times all that is read may be published before the end. Faults,
     horizons and merges are numbers of times. `opened_late`: the log is opened at any time, without what was logged
     before. `read_only`: windows are announced (`read_only.py`). `standby`: chunks are read there, where commits show in
-    the order of the log.
+    the order of the log. `restless`: of its one row keys are read again while it may still move.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Scenario:
     opened_late: bool = False
     read_only: bool = False
     standby: bool = False
+    restless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Worker:
     """One attempt on a task. `phase`: ready, low (written), read (SELECT done), waits (nothing left to read).
 
     `behind`: a chunk that is being staged, with its number; its high watermark is still to come, while the next chunk
-    is on its way already. `arrived`: what it reads is the keys that rows have arrived at.
+    is on its way already. `arrived`: what it reads is the keys that rows have arrived at; `whole`: and
+    the whole table for their sake.
     """
 
     task: int
@@ -72,6 +74,7 @@ class Worker:
     chunk: Chunk | None = None
     behind: tuple[int, Chunk] | None = None
     arrived: tuple[str, ...] | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +180,13 @@ class World:
         if not self.scenario.standby:
             seen = [number for number in self._scripts(self.log) if number in self.visible]
         rows, shape = self._rows(seen)
-        named = self.scenario.listed or worker.arrived is not None
+        if worker.whole:
+            keys = tuple(sorted(rows))
+        named = self.scenario.listed or (worker.arrived is not None and not worker.whole)
         absent = tuple(key for key in keys if key not in rows) if named else ()
         snapshot = self._standbys() if self.scenario.standby else self._snapshot()
         found = tuple((key, rows[key]) for key in keys if key in rows)
-        return Chunk(found, absent, snapshot, shape, worker.arrived or ())
+        return Chunk(found, absent, snapshot, shape, worker.arrived or (), worker.whole)
 
     def _standbys(self) -> str | None:
         """What comes with a chunk of a standby: nothing; believed, a snapshot that names nobody who runs."""
@@ -280,14 +285,18 @@ class World:
             yield f"{name} writes high {worker.behind[0]}", new
         left = progress.ended and not progress.done and progress.ordinal == worker.ordinal and not broken
         over = len(self._scripts(self.log)) == len(self.scenario.scripts)
-        if newest and left and worker.phase == "waits" and worker.behind is None and (worker.arrived is None or over):
-            new = self.copy()
-            if worker.arrived is not None:
-                if self.scenario.stale and self._moves() == 1 and not self.scenario.worker_crashes:
-                    raise Violation("a dump waits for a commit to become visible")
-                new.visible |= frozenset(self._hidden())
-            new._set(place, replace(worker, phase="ready", arrived=progress.arrived))
-            yield f"{name} takes up keys {', '.join(progress.arrived)}", new
+        again = worker.arrived is not None
+        may_look = not again or over or self.scenario.restless
+        if newest and left and worker.phase == "waits" and worker.behind is None and may_look:
+            if again and self.scenario.stale and self._moves() == 1 and not self.scenario.worker_crashes:
+                raise Violation("a dump waits for a commit to become visible")
+            arrived = tuple(chain.from_iterable(progress.arrived))
+            for whole in (False, True) if again and self.scenario.restless else (False,):
+                new = self.copy()
+                if again and over:
+                    new.visible |= frozenset(self._hidden())
+                new._set(place, replace(worker, phase="ready", arrived=arrived, whole=whole))
+                yield f"{name} takes up {'all rows for ' if whole else ''}keys {', '.join(arrived)}", new
         last = worker.attempt >= ATTEMPTS
         if broken and (over or not last):
             new = self.copy()
@@ -397,6 +406,7 @@ class World:
                 snapshot=chunk.snapshot,
                 absent=chunk.absent,
                 arrived=chunk.arrived,
+                whole=chunk.whole,
             )
         )
 
@@ -409,7 +419,7 @@ class World:
         attempt = worker.attempt + 1
         self.attempts = tuple(attempt if i == worker.task else n for i, n in enumerate(self.attempts))
         phase = "waits" if progress.done else "ready"
-        arrived = progress.arrived if progress.ended else None
+        arrived = tuple(chain.from_iterable(progress.arrived)) if progress.ended else None
         self._set(place, Worker(worker.task, attempt, progress.ordinal, phase, arrived=arrived))
 
     # The capture ----------------------------------------------------------------------------------------------------
@@ -532,6 +542,10 @@ class World:
                 raise Violation(f"key {key} is in a placed range, and lost")
             if key in rows and UNKNOWN in replay[key] and not self._moves():
                 raise Violation(f"key {key} is in a placed range, and a value of it is unknown")
+        # Where the log's order judges, a row that a SELECT has found after its move counts as missed.
+        sure = self.scenario.restless and self._snapshots()
+        if sure and capture.met and any(p.arrived for _, p in capture.now.tasks):
+            raise Violation("a row is to be looked for again that the dump has brought whole")
 
     def _moves(self) -> int:
         """A row that changes its key between two chunks' SELECTs is in neither: a value stays unknown until the key is

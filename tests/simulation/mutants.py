@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from dblog_core import openings
+from dblog_core import arrivals, openings
 from dblog_core.dumps import Tasks
 from dblog_core.interfaces import Chunk, LogStream
 from dblog_core.leader import Leader
@@ -85,6 +85,18 @@ def rows_that_arrive_ignored() -> contextlib.AbstractContextManager[object]:
     return mock.patch.object(Tasks, "arrive")
 
 
+@contextlib.contextmanager
+def rows_looked_for_wherever_they_go() -> Iterator[None]:
+    """A row that a dump has brought is looked for at each key that it goes to: the dump ends when writers rest."""
+    real = arrivals.moved
+
+    def moved(trails: Any, moves: Any, brought: Any, *, all_read: bool) -> Any:
+        return real(trails, moves, set(), all_read=False)
+
+    with mock.patch.object(arrivals, "moved", moved):
+        yield
+
+
 def the_second_position_not_awaited() -> contextlib.AbstractContextManager[object]:
     """A chunk is placed before events that its SELECT has seen."""
     return mock.patch.object(SimSource, "passed", return_value=True)
@@ -121,6 +133,7 @@ MUTANTS: dict[str, Mutant] = {
         no_memory_after_a_restart,
         attempts_go_on_that_began_before_the_capture,
         rows_that_arrive_ignored,
+        rows_looked_for_wherever_they_go,
         the_second_position_not_awaited,
         the_first_position_not_awaited,
         windows_opened_again_after_a_restart,
@@ -130,6 +143,7 @@ MUTANTS: dict[str, Mutant] = {
 KINDS = {
     the_logs_order_for_snapshots.__name__: "postgres",
     no_memory_after_a_restart.__name__: "postgres",
+    rows_looked_for_wherever_they_go.__name__: "postgres",
     the_first_position_not_awaited.__name__: "mysql",
 }
 """Faults that show on one kind of source alone."""

@@ -50,12 +50,22 @@ def _count(world: World, manifests: list[Manifest]) -> None:
     count("takeovers", len({m.epoch for m in manifests}) - 1)
     count("transactions in parts", sum(m.partial > 0 for m in manifests))
     count("arrivals", sum(len(high.arrived) for _, high in _Evictions(world).highs.values()))
+    _rows_are_found(manifests)
     broken = {(task, p["broken"]) for m in manifests for task, p in m.tasks.items() if p["broken"]}
     count("attempts broken", len(broken))
     for status in control.dumps(world.store):
         count(f"dumps {status.state}")
         if status.state == "failed":
             raise Violation(f"dump {status.id} failed: {status.error}")
+
+
+def _rows_are_found(manifests: list[Manifest]) -> None:
+    """A dump that has read all ranges has no more rows to look for in one manifest than in the one before."""
+    for before, after in itertools.pairwise(manifests):
+        for task, then in before.tasks.items():
+            now = after.tasks.get(task, then)
+            if then.get("ended") and not now["done"] and len(now.get("arrived", ())) > len(then.get("arrived", ())):
+                raise Violation(f"{task} has read all ranges, and has one row more to look for in {after.segment}")
 
 
 class _Walk:

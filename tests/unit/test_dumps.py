@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core.dumps import ARRIVED, Refused, Tasks
+from dblog_core.arrivals import ARRIVED, LOOKS, Look
+from dblog_core.dumps import Refused, Tasks
 from dblog_core.watermark import Heals, High, Low, Mark
 
 
@@ -118,34 +119,49 @@ def healing(task: int, ordinal: int, *, parts: int = 2) -> Mark:
 def test_rows_that_arrive_are_left_for_a_worker_and_the_last_task_ends_with_none_of_them() -> None:
     tasks = Tasks()
     place(tasks, healing(0, 0))
-    tasks.arrive("shop.orders", ["1", "2", "1"])
-    tasks.arrive("shop.items", ["7"])
+    tasks.arrive("shop.orders", [("1", "2"), ("8", "9"), ("9", "8")])
+    tasks.arrive("shop.items", [("7", "6")])
     place(tasks, healing(0, 1), final=True)
-    assert tasks["d/0"].done and tasks["d/0"].arrived == ("1", "2")
-    tasks.arrive("shop.orders", ["2", "3"])
+    assert tasks["d/0"].done and tasks["d/0"].arrived == (("2", "1"), ("8", "9"))
+    tasks.arrive("shop.orders", [("2", "3")])
     place(tasks, healing(1, 0), final=True)
     last = tasks["d/1"]
-    assert (last.ended, last.done, set(last.arrived)) == (True, False, {"1", "2", "3"}) and not tasks["d/0"].arrived
-    tasks.brought("d/1", {"1", "3"})
-    tasks.arrive("shop.orders", ["4"])
-    tasks.brought("d/1", {"2", "4"})
-    place(Tasks(tasks.to_json()), healing(1, 1), final=True)
+    assert (last.ended, last.done, last.arrived) == (True, False, (("8", "9"), ("3", "2", "1")))
+    assert not tasks["d/0"].arrived
+    tasks.looked("d/1", Look(asked={"3"}, touched=set(), missed={}))
+    tasks.arrive("shop.orders", [("3", "4"), ("100", "101"), ("8", "7")])
+    assert tasks["d/1"].arrived == (("7", "8"),), "what is brought needs no second look, wherever it goes"
+    again = Tasks(tasks.to_json())
+    tasks.looked("d/1", Look(asked={"7"}, touched=set(), missed={}))
+    place(again, healing(1, 1), final=True)
     place(tasks, healing(1, 1), final=True)
+    assert again["d/1"].arrived and not again["d/1"].done and again["d/1"].looks == 1
     assert tasks["d/1"].done and not tasks.heals("shop.orders")
-    tasks.arrive("shop.orders", ["5"])
+    tasks.arrive("shop.orders", [("5", "6")])
     assert tasks["d/1"].arrived == ()
+
+
+def test_a_row_that_is_brought_needs_no_look_while_ranges_are_left() -> None:
+    tasks = Tasks()
+    place(tasks, healing(0, 0))
+    tasks.arrive("shop.orders", [("1", "2")])
+    tasks.looked("d/0", Look(asked={"2"}, touched=set(), missed={}))
+    tasks.arrive("shop.orders", [("2", "3"), ("4", "2"), ("3", "5")])
+    assert tasks["d/0"].arrived == (("2", "4"),)
+    tasks.arrive("shop.orders", [("2", "5")])
+    assert tasks["d/0"].arrived == (("5", "2", "4"),), "a row that nobody has brought is where one that is was"
 
 
 def test_rows_that_arrive_concern_a_dump_that_heals_alone_and_go_with_a_truncate() -> None:
     tasks = Tasks()
     place(tasks, mark(1, 0))
-    tasks.arrive("shop.orders", ["1"])
+    tasks.arrive("shop.orders", [("1", "2")])
     assert not tasks.heals("shop.orders") and tasks["d/0"].arrived == ()
     healer = Tasks()
     place(healer, healing(0, 0))
-    healer.arrive("shop.orders", ["1"])
+    healer.arrive("shop.orders", [("1", "2")])
     healer.emptied("shop.items")
-    assert healer["d/0"].arrived == ("1",)
+    assert healer["d/0"].arrived == (("2", "1"),)
     healer.emptied("shop.orders")
     assert healer["d/0"].arrived == ()
 
@@ -153,7 +169,25 @@ def test_rows_that_arrive_concern_a_dump_that_heals_alone_and_go_with_a_truncate
 def test_more_arrivals_than_are_remembered_end_the_dump_without_its_claim_to_heal() -> None:
     tasks = Tasks()
     place(tasks, healing(0, 0, parts=1))
-    tasks.arrive("shop.orders", ["1"])
-    tasks.arrive("shop.orders", ["x" * ARRIVED])
+    tasks.arrive("shop.orders", [("1", "2")])
+    tasks.arrive("shop.orders", [("3", "x" * ARRIVED)])
     place(tasks, healing(0, 1, parts=1), final=True)
     assert tasks["d/0"].done and tasks.forgotten("d/0") and tasks["d/0"].arrived == ()
+
+
+def test_more_looks_than_a_dump_takes_end_it_without_its_claim_to_heal() -> None:
+    tasks = Tasks()
+    tasks.low(Low(healing(0, 0, parts=1)), since=5, segment=2)
+    tasks.arrive("shop.orders", [("1", "2")])
+    place(tasks, healing(0, 0, parts=1), final=True)
+    for look in range(1, LOOKS + 1):
+        assert not tasks["d/0"].done
+        place(tasks, healing(0, look, parts=1), final=True)
+    assert tasks["d/0"].done and tasks.forgotten("d/0") and tasks["d/0"].arrived == ()
+
+
+def test_keys_of_a_manifest_from_before_there_were_trails_are_read_again() -> None:
+    tasks = Tasks()
+    place(tasks, healing(0, 0))
+    old = {task: {**data, "arrived": ["1", "2"]} for task, data in tasks.to_json().items()}
+    assert Tasks(old)["d/0"].arrived == (("1",), ("2",))

@@ -11,7 +11,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PURE = ("errors", "events", "schema", "values", "watermark", "window", "chunks", "dumps", "deliveries", "interfaces")
+PURE = (
+    "errors",
+    "events",
+    "schema",
+    "values",
+    "watermark",
+    "window",
+    "arrivals",
+    "chunks",
+    "dumps",
+    "deliveries",
+    "interfaces",
+)
 """Vocabulary and logic: no input or output, no clock, no chance, no logging."""
 EFFECTS = {
     *("asyncio", "datetime.datetime.now", "http", "io", "logging", "multiprocessing", "os", "pathlib", "random"),

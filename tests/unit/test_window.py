@@ -45,7 +45,7 @@ def test_rows_arrive_where_a_key_changes_and_columns_are_left_out() -> None:
     w.record(T, (1, 1), 700, [touch(1, "big", to=2)])
     w.record(T, (2, 3), 701, [touch(3, "big", to=4), touch(5, to=6)])
     w.record(OTHER, (4, 4), 702, [touch(7, "big", to=8)])
-    assert list(w.arrived(T, 0)) == [(1,), (2,), (3,), (4,)] and list(w.arrived(T, 1)) == [(3,), (4,)]
+    assert list(w.arrived(T, 0)) == [((1,), (2,)), ((3,), (4,))] and list(w.arrived(T, 1)) == [((3,), (4,))]
     w.record(T, (5, 5), 703, [touch(9, "big", to=10)], arrives=False)
     assert list(w.arrived(T, 0)) == [], "too many are remembered: a chunk that has not seen them is not placed"
 

@@ -1,0 +1,94 @@
+"""Rows that change their key while a dump reads: where a dump that heals has still to look for them.
+
+Such a row may leave a range that is still to be read for one that has been, so that no chunk finds it; where the log
+leaves columns out of that change, nobody has told them. It has *arrived*. Its *trail* is remembered: the key that it
+has by the log, and the keys that it left, where a SELECT finds it that does not see the change yet.
+
+A dump ends, whatever is written, since it looks for a row no more once it has brought it whole, wherever the row goes:
+
+- A chunk finds the row under a key of its trail. What the SELECT did not see of the row's way stands in the window, and
+  gives the key that the row has by now. The row is brought, and each later change of its key carries that along.
+- Once all ranges are read, a row without a trail has been brought. Its changes of key leave no trail from then on. So
+  trails only become fewer: a look at a row that finds it is the last one.
+- A look misses a row that has changed its key between the last published progress and the SELECT. After a few looks the
+  worker reads the whole table in one SELECT, where it is small: that misses no row. A larger table gets `LOOKS` looks.
+
+What of this a restart loses (which rows are brought while ranges are still to be read) costs another look at a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from itertools import chain
+
+Trail = tuple[str, ...]
+"""Keys of one row (`values.key_text`): the one that it has by the log, then those that it left, the latest first."""
+Move = tuple[str, str]
+"""The old and the new key of a row that changed its key while the log left columns of it out."""
+
+ARRIVED = 200_000
+"""Bytes of trails, remembered at most for a table of a dump; more end its claim to heal. What a task's progress says
+has to fit into a node of ZooKeeper."""
+LOOKS = 1_000
+"""Chunks of trails' keys after the last range, at most: more end the claim to heal as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a placed chunk tells of rows that have arrived, up to its place in the log.
+
+    `asked`: the keys that it is of; `whole`: it is of the whole table; `touched`: keys of events that its SELECT may
+    not have seen; `missed`: keys of rows of which those events alone do not tell all and that the chunk does not have,
+    each with the key under which the chunk would have it (None: nobody knows).
+    """
+
+    asked: Set[str]
+    touched: Set[str]
+    missed: Mapping[str, str | None]
+    whole: bool = False
+
+
+def moved(trails: Iterable[Trail], moves: Iterable[Move], brought: set[str], *, all_read: bool) -> tuple[Trail, ...]:
+    """The trails after these moves, in log order. `brought`: keys of rows that are brought whole: follows the moves;
+    `all_read`: no range is left, so that rows without a trail are brought."""
+    by_key = {trail[0]: trail for trail in trails}
+    for key, to in moves:
+        trail = by_key.pop(key, None)
+        if trail is None and (all_read or key in brought):
+            by_key.pop(to, None)  # of a row that has gone from there
+            brought.discard(key)
+            brought.add(to)
+        else:
+            brought.discard(to)
+            by_key[to] = tuple(dict.fromkeys((to, *(trail or (key,)))))
+    return tuple(by_key.values())
+
+
+def looked(trails: Iterable[Trail], look: Look, brought: set[str]) -> tuple[Trail, ...]:
+    """The trails that are left after a look; what it has brought joins `brought`."""
+    left = []
+    for trail in trails:
+        if trail[0] in look.missed:
+            left.append(_unseen(trail, look.missed[trail[0]]))
+        elif look.whole or trail[0] in look.asked or trail[0] in look.touched:
+            brought.add(trail[0])
+        else:  # it went there before the SELECT, which saw that, and after somebody chose the keys
+            left.append(trail[:1])
+    return tuple(left)
+
+
+def _unseen(trail: Trail, seen_at: str | None) -> Trail:
+    """The trail without keys that the row had left for every SELECT from now on: the chunk's saw it at `seen_at`."""
+    return trail[: trail.index(seen_at) + 1] if seen_at in trail else trail
+
+
+def shortened(trails: tuple[Trail, ...]) -> tuple[Trail, ...] | None:
+    """The trails within `ARRIVED` bytes, if need be without the keys that rows left; None: there are too many rows."""
+    if sum(map(len, chain.from_iterable(trails))) <= ARRIVED:
+        return trails
+    ends = tuple(trail[:1] for trail in trails)
+    return ends if sum(len(key) for (key,) in ends) <= ARRIVED else None
+
+
+__all__ = ["ARRIVED", "LOOKS", "Look", "Move", "Trail", "looked", "moved", "shortened"]
