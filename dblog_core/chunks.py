@@ -168,6 +168,17 @@ class Chunks:
             self._opened.pop(mark.window, None)
             self._discard_void()
 
+    def refuse(self, high: High, reason: str) -> None:
+        """The chunk must not stand in the super-changelog: its attempt is over. Raises Refused."""
+        mark = high.mark
+        try:
+            self._tasks.high(high)
+            self._tasks.void(mark, reason)
+        finally:
+            self._windows.discard(mark.window)
+            self._opened.pop(mark.window, None)
+            self._discard_void()
+
     def _require_ours(self, high: High, held: Callable[[], bool]) -> None:
         """The log may be older than our staging, and tell of dumps into one that is gone; and a staging that was put
         back from a copy may lack the later chunks of an attempt. Raises Refused."""

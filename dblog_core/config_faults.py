@@ -271,6 +271,7 @@ def _columns(text: Text) -> Iterator[Fault]:
     patterns = text.texts(text.section("source").get("tables"))
     for table, rules in text.section("source", "columns").items():
         place = ("source", "columns", table)
+        yield from _pattern(place, table)
         yield from _unwanted(place, table, patterns)
         if not isinstance(rules, Mapping):
             continue
@@ -289,6 +290,7 @@ def _keys(text: Text) -> Iterator[Fault]:
     patterns = text.texts(text.section("source").get("tables"))
     for table, key in text.section("source", "keys").items():
         place = ("source", "keys", table)
+        yield from _pattern(place, table)
         yield from _unwanted(place, table, patterns)
         if key == []:
             yield Fault(place, "names no column", "name the table's unique, never-null columns")
@@ -316,6 +318,12 @@ def key_rule(table: str, entry: int, rule: str) -> Fault:
         f"is a key column, and under {rule}",
         "rows are told apart by their key as it is: choose another key, or remove the rule",
     )
+
+
+def _pattern(place: Place, table: str) -> Iterator[Fault]:
+    """An entry is for one table: as a pattern it would be taken for a name, and meet none."""
+    if set(table) & {"*", "?"}:
+        yield Fault(place, "is a pattern, and an entry is for one table", "write an entry for each table by its name")
 
 
 def _unwanted(place: Place, table: str, patterns: Iterable[str]) -> Iterator[Fault]:

@@ -145,12 +145,15 @@ class Rewritten:
 @dataclass(frozen=True, slots=True)
 class Unreadable:
     """From here on the log does not tell which rows the changes of a table hit: they are left out of the changes, all
-    of them, up to the table's next `SchemaSeen`. `why`: in words."""
+    of them, up to the table's next `SchemaSeen`. `why`: in words; `fix`: the way on, where it is not to give the table
+    its key again; `refused`: whether the source refuses the table for that too (`Source.refused`)."""
 
     sequence: int
     transaction: int
     table: TableName
     why: str
+    fix: str = ""
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

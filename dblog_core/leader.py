@@ -336,10 +336,10 @@ class Leader:
     def _heal(self) -> None:
         """Requests dumps of tables whose rows came or went without row events. Before the manifest that goes past the
         place: a crash between the two must not lose them, and two of them would do no harm."""
-        for name, why in self._sequencer.take_unreadable().items():
-            log.warning("%s stops alone, its rows are passed over: %s", name, why)
-            stopped.add_by_log(self._state, name, why)
-            intake.give_up_stopped(self._state, {name: why})
+        for name, met in self._sequencer.take_unreadable().items():
+            log.warning("%s stops alone, its rows are passed over: %s", name, met.why)
+            stopped.add_by_log(self._state, name, met.why, met.fix, refused=met.refused)
+            intake.give_up_stopped(self._state, {name: met.why})
         for table, since in self._sequencer.take_rewritten().items():
             wanted = replace(WHOLE, tables=(str(table),))
             try:

@@ -113,11 +113,11 @@ def _source(config: Config) -> Iterator[Problem]:
     _begins(config, source)
     for schema in source.tables():
         if rules := config.source.columns.get(str(schema.table)):
-            yield from column_problems(schema, rules)
+            yield from form_problems(schema, rules)
 
 
-def column_problems(schema: TableSchema, rules: ColumnRules) -> Iterator[Problem]:
-    """Rules that do not fit the table: a slip in a name would leave in the open what was meant to be hidden."""
+def form_problems(schema: TableSchema, rules: ColumnRules) -> Iterator[Problem]:
+    """Forms of `staged_as` that do not fit their columns. Of rules that fit no column the source itself tells."""
     names = {column.name: column for column in schema.columns}
     place = f'[source.columns."{schema.table}"]'
     for name, form in rules.staged_as.items():
@@ -127,16 +127,6 @@ def column_problems(schema: TableSchema, rules: ColumnRules) -> Iterator[Problem
                 f"{place} staged_as: {name} is {names[name].source_type}, and {form} is for {FORMS[form].of}",
                 f"use {possible}" if possible else "remove it: this type has its usual form alone",
             )
-    for rule in ("exclude", "mask", "hash", "staged_as"):
-        for column in getattr(rules, rule):
-            if column not in names:
-                what = f"{place} {rule}: {schema.table} has no column {column}"
-                yield Problem(what, f"its columns are {', '.join(sorted(names))}")
-            elif column in schema.key:
-                yield Problem(
-                    f"{place} {rule}: {column} belongs to the key of {schema.table}",
-                    "rows are told apart by their key as it is: remove the rule, or name another key in [source.keys]",
-                )
 
 
 def _place(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Problem]:

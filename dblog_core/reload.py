@@ -109,6 +109,12 @@ def stops_alone(problem: Problem, before: Json | None, source: SourceConfig) -> 
     return not is_new(TableName.parse(problem.table), before, source)
 
 
+def same_rules(state: StateStore, source: SourceConfig, table: str) -> bool:
+    """Whether the column rules in force for a table are those of a configuration; also where none are in force yet."""
+    settings = in_force(state)
+    return settings is None or bool(settings["columns"].get(table) == live(source)["columns"].get(table))
+
+
 def is_captured(table: str, settings: Json) -> bool:
     """Whether the log of a table is read under these settings."""
     return patterns.matches(TableName.parse(table), settings["tables"])
@@ -204,7 +210,7 @@ class Newcomers:
         refused = stopped.by_source(source.refused())
         stopped.change(self._state, lambda known: {**known, **refused})
         known = stopped.read(self._state)
-        return any(entry["by"] == stopped.SOURCE and table not in refused for table, entry in known.items())
+        return any(entry["by"] != stopped.LOG and table not in refused for table, entry in known.items())
 
     def _others(self, source: Source) -> bool:
         known, now = shown(self._state), source.identities()

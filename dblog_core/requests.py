@@ -25,6 +25,7 @@ from dblog_core.filters import Filter
 from dblog_core.interfaces import ChunkReader, Clock, Json, Source, StateStore
 from dblog_core.ranges import MOST_RANGES, Range
 from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.stopped import by_source
 from dblog_core.values import key_from_json, key_to_json
 
 KEYS_PER_TASK = 5_000
@@ -275,7 +276,8 @@ def _ends(request: DumpRequest) -> list[Any]:
 
 def _stopped(source: Source, names: tuple[str, ...] | None) -> dict[str, Refusal]:
     """Wanted tables among those named, whose log cannot be read as they are: a dump of one would miss changes."""
-    found = {p.table: Refusal(p.table, p.what, p.fix) for p in source.refused() if p.table is not None}
+    entries = by_source(source.refused())
+    found = {table: Refusal(table, entry["why"], entry["fix"]) for table, entry in entries.items()}
     if names is None:
         return found
     return {name: refusal for name, refusal in found.items() if patterns.matches(TableName.parse(name), names)}

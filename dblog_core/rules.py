@@ -6,13 +6,16 @@ import decimal
 import hashlib
 from collections.abc import Mapping, Sequence
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog_core import rule_faults
 from dblog_core.config import ColumnRules
-from dblog_core.errors import ValueOutOfRange
+from dblog_core.errors import ConfigError, ValueOutOfRange
 from dblog_core.events import TableChanges, Transaction, changes_schema, image_type
 from dblog_core.forms import FORMS, FormFault, form_of
+from dblog_core.interfaces import Problem
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.values import to_json
 
@@ -20,15 +23,38 @@ MASK = "*****"
 
 
 class Rules:
-    """The rules of all tables of a source; tables without rules pass through untouched."""
+    """The rules of all tables of a source; tables without rules pass through untouched.
+
+    Nothing of a table whose rules do not fit its shape passes at all: `schema`, `rows` and `changes` raise ConfigError.
+    """
 
     def __init__(self, columns: Mapping[str, ColumnRules]) -> None:
         self._rules = dict(columns)
         self._shapes: dict[tuple[str, str], TableSchema] = {}
+        self._misfits: dict[tuple[str, str], Problem | None] = {}
 
     def concern(self, table: TableName) -> bool:
         """Whether there are any for the table."""
         return str(table) in self._rules
+
+    def digest(self, table: TableName) -> str:
+        """16 hex digits that two processes have in common only where the table's rules are the same; empty: none."""
+        if (rules := self._rules.get(str(table))) is None:
+            return ""
+        given = {name: sorted(value) for name, value in rules.model_dump(include={"exclude", "mask", "hash"}).items()}
+        text = orjson.dumps({**given, "staged_as": rules.staged_as}, option=orjson.OPT_SORT_KEYS)
+        return hashlib.blake2b(text, digest_size=8).hexdigest()
+
+    def misfit(self, schema: TableSchema) -> Problem | None:
+        """Why the rules do not fit a shape of their table; None where they do."""
+        table = str(schema.table)
+        if table not in self._rules:
+            return None
+        shape = (table, schema.fingerprint)
+        if shape not in self._misfits:
+            found = list(rule_faults.of_table(table, [c.name for c in schema.columns], schema.key, self._rules))
+            self._misfits[shape] = rule_faults.joined(found)
+        return self._misfits[shape]
 
     def schema(self, schema: TableSchema) -> TableSchema:
         """The shape that is staged."""
@@ -37,6 +63,8 @@ class Rules:
             return schema
         cached = self._shapes.get((str(schema.table), schema.fingerprint))
         if cached is None:
+            if (misfit := self.misfit(schema)) is not None:
+                raise ConfigError(misfit.what, where=str(schema.table), fix=misfit.fix)
             columns = tuple(_shape(c, rules) for c in schema.columns if c.name not in rules.exclude)
             cached = TableSchema(schema.table, columns, schema.key)
             self._shapes[(str(schema.table), schema.fingerprint)] = cached
@@ -46,11 +74,12 @@ class Rules:
         """Chunk rows of `schema` as they are staged. Raises ValueOutOfRange where a form does not hold a value."""
         if str(schema.table) not in self._rules:
             return rows
+        staged = self.schema(schema)
         try:
             arrays = self._columns(schema, {c.name: rows.column(c.name) for c in schema.columns})
         except _Unformed as fault:
             raise fault.told(str(schema.table)) from fault
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema(schema).arrow)
+        return pa.RecordBatch.from_arrays(arrays, schema=staged.arrow)
 
     def changes(self, changes: TableChanges, transactions: Sequence[Transaction] = ()) -> TableChanges:
         """Row changes as they are staged. Raises ValueOutOfRange where a form does not hold a value."""

@@ -81,7 +81,7 @@ class Sequencer:
         stopped: Iterable[str] = (),
     ) -> None:
         """`stopped`: tables that are passed over."""
-        self._stopped, self._unreadable, self._met = set(stopped), set[str](), dict[str, str]()
+        self._stopped, self._unreadable, self._met = set(stopped), set[str](), dict[str, Unreadable]()
         self._staging, self._source, self._epoch, self._rules = staging, source, epoch, rules
         self._visibility = visibility
         self._strange = 0  # rows of the watermark table that are no watermarks
@@ -172,7 +172,7 @@ class Sequencer:
         self._stopped |= new
         return new
 
-    def take_unreadable(self) -> dict[str, str]:
+    def take_unreadable(self) -> dict[str, Unreadable]:
         """Tables whose rows are passed over since the last call, and why, as the log has told."""
         taken, self._met = self._met, {}
         return taken
@@ -190,7 +190,9 @@ class Sequencer:
 
     def process(self, batch: LogBatch) -> None:
         """Takes a stretch of the log. Raises UnknownLogEvent, ValueOutOfRange, CorruptSegment or StagingUnavailable."""
-        changes = [split_key_changes(self._rules.changes(c, batch.transactions)) for c in batch.changes]
+        # Rows of a shape that the rules do not fit are passed over from the shape's signal on.
+        fitting = [c for c in batch.changes if self._rules.misfit(c.schema) is None]
+        changes = [split_key_changes(self._rules.changes(c, batch.transactions)) for c in fitting]
         *before, rest = stretches(changes, [2 * signal.sequence for signal in batch.signals])
         for signal, rows in zip(batch.signals, before, strict=True):
             self._rows(rows, batch.transactions)
@@ -269,13 +271,16 @@ class Sequencer:
         return name in self._stopped or name in self._unreadable
 
     def _signal(self, signal: Signal, transaction: Transaction) -> None:
+        if isinstance(signal, SchemaSeen) and (misfit := self._rules.misfit(signal.schema)) is not None:
+            table = signal.schema.table
+            signal = Unreadable(signal.sequence, signal.transaction, table, misfit.what, misfit.fix, refused=True)
         if isinstance(signal, SchemaSeen) and str(signal.schema.table) in self._unreadable:
             self._go_on(signal.schema.table, transaction)
         match signal:
             case Unreadable():
                 self._dumps.altered(signal.table)
                 self._unreadable.add(str(signal.table))
-                self._met[str(signal.table)] = signal.why
+                self._met[str(signal.table)] = signal
             case SchemaSeen() if not self._passes_over(signal.schema.table):
                 self._shape(self._rules.schema(signal.schema), transaction, signal.layout)
             case Truncated() | DatabaseDropped() | Altered() | Rewritten():
@@ -428,6 +433,9 @@ class Sequencer:
         self._draft.probes.append(Probed(self._take(1), probe.table, probe.window, since, here.position))
 
     def _high(self, high: High, transaction: Transaction, at: int) -> None:
+        if high.rules != self._rules.digest(TableName.parse(high.mark.table)):
+            self._dumps.refuse(high, "its worker goes by other column rules than this capture: by an older file")
+
         # A chunk that does not count may be of a staging directory that is gone, with its shape.
         def shape() -> TableSchema:
             return self._staging.schema(high.schema)

@@ -1,12 +1,14 @@
 """Tables that stop alone: captured ones that the source refuses by now, or of which rows were passed over.
 
     a table loses its key  -> the log says so before its next row (`Unreadable`), or `Newcomers` finds it out
+    a rule's column goes   -> the log's next shape of the table says so, or `Newcomers` finds it out
     while it is stopped    -> its rows, shapes and TRUNCATE are passed over; the others never notice
     it is mended           -> the next `SchemaSeen` of the log, or a new term, has it dumped; only then it is forgotten
 
-Node `stopped` of the state store: {table: {"why": text, "fix": text, "by": "log" | "source"}}. An entry is made before
-the manifest that goes past the first row which was passed over, and goes after the dump was requested: a crash anywhere
-at worst dumps twice. `by` says who tells that the table is mended: the log's own next shape of it, or the catalogue.
+Node `stopped` of the state store: {table: {"why": text, "fix": text, "by": "log" | "source" | "either"}}. An entry
+is made before the manifest that goes past the first row which was passed over, and goes after the dump was requested: a
+crash anywhere at worst dumps twice. `by` says who tells that the table is mended: the log's own next shape of it, the
+catalogue, or either of them, whichever is first.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from dblog_core.interfaces import Problem, StateStore
 
 _NODE = "stopped"
 
-LOG, SOURCE = "log", "source"
+LOG, SOURCE, EITHER = "log", "source", "either"
 
 Entries = dict[str, dict[str, str]]
 
@@ -48,10 +50,11 @@ def by_source(problems: Iterable[Problem]) -> Entries:
     }
 
 
-def add_by_log(state: StateStore, table: str, why: str) -> None:
-    """Remembers a table of which rows are passed over from here on."""
-    fix = f"give {table} its key again; on PostgreSQL ALTER TABLE {table} REPLICA IDENTITY FULL does as well"
-    change(state, lambda known: {table: _entry(why, fix, LOG), **known})
+def add_by_log(state: StateStore, table: str, why: str, fix: str = "", *, refused: bool = False) -> None:
+    """Remembers a table of which rows are passed over from here on. `fix`: by default that of a table without a key;
+    `refused`: the source refuses the table too, so that its catalogue tells when it is mended."""
+    fix = fix or f"give {table} its key again; on PostgreSQL ALTER TABLE {table} REPLICA IDENTITY FULL does as well"
+    change(state, lambda known: {table: _entry(why, fix, EITHER if refused else LOG), **known})
 
 
 def owe(state: StateStore, table: str) -> None:

@@ -62,7 +62,8 @@ class High:
     row was found); `final`: the task ends with this chunk; `snapshot`: PostgreSQL's `pg_current_snapshot()` of the
     SELECT; `absent`: requested keys (JSON) that the SELECT did not find; `end`: of a read-only source, where its log
     ended after the SELECT; `arrived`: of the keys that rows arrived at (`arrivals`), those that the chunk is of;
-    `whole`: it is of the whole table, for their sake. `file` is None for a chunk without rows.
+    `whole`: it is of the whole table, for their sake; `rules`: digest of the column rules that the rows went through
+    (`rules`; empty: none). `file` is None for a chunk without rows.
     """
 
     mark: Mark
@@ -78,6 +79,7 @@ class High:
     end: str | None = None
     arrived: tuple[str, ...] = ()
     whole: bool = False
+    rules: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ def encode(watermark: Low | High | Probe) -> str:
     """The payload text of a watermark."""
     kind = "probe" if isinstance(watermark, Probe) else "low" if isinstance(watermark, Low) else "high"
     data = {"dblog": FORMAT, "kind": kind, **asdict(watermark)}
-    for name in ("end", "arrived", "whole"):  # a capture from before there were these reads it too
+    for name in ("end", "arrived", "whole", "rules"):  # a capture from before there were these reads it too
         if not data.get(name):
             data.pop(name, None)
     return orjson.dumps(data).decode()
@@ -157,7 +159,7 @@ def _mark(*, heals: dict[str, Any] | None, **fields: Any) -> Mark:
 
 _NUMBERS = ("attempt", "ordinal", "parts", "rows", "bytes")
 _TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("source", "task", "window", "table", "checksum", "schema"), (str,)),
+    **dict.fromkeys(("source", "task", "window", "table", "checksum", "schema", "rules"), (str,)),
     **dict.fromkeys(("file", "snapshot", "end"), (str, type(None))),
     **dict.fromkeys(_NUMBERS, (int,)),
     **dict.fromkeys(("final", "high", "whole"), (bool,)),

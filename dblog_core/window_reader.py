@@ -290,6 +290,7 @@ class WindowReader:
             end=found.end,
             arrived=found.arrived,
             whole=found.whole,
+            rules=self._rules.digest(self._name),
         )
 
 

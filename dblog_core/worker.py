@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import zlib
 
+from dblog_core import reload
 from dblog_core.attempt import Attempt, WorkerPace
-from dblog_core.errors import DblogError, LeaseLost, ServerNotSafe
+from dblog_core.errors import ConfigError, DblogError, LeaseLost, ServerNotSafe
 from dblog_core.finder import Finder
 from dblog_core.hold import Hold, Workplace
 from dblog_core.window_reader import Connections
@@ -15,6 +16,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 5  # attempts without progress after faults that may pass, before another worker may have the task
 WATERMARK_ROWS = 256
+CATCHING_UP = 10.0  # seconds in which a capture whose file has changed comes to go by it
 
 
 def work_until_none_is_free(finder: Finder, place: Workplace) -> list[DblogError]:
@@ -44,6 +46,7 @@ def _carry_out(hold: Hold, pace: WorkerPace) -> DblogError | None:
         try:
             if hold.over():
                 return None
+            _await_same_rules(hold)
             connections = Connections.open(hold, _watermark_row(hold))
             if Attempt(hold, connections, pace).run():
                 return None
@@ -78,6 +81,22 @@ def _failed(hold: Hold, error: DblogError) -> DblogError | None:
         log.warning("%s: left to others: %s", hold, lost)
         return None
     return error
+
+
+def _await_same_rules(hold: Hold) -> None:
+    """Until the capture goes by this process's rules for the table. Raises ConfigError where it does not: it would
+    refuse each chunk, and one by older rules may hold in the open what newer ones hide."""
+    place, table = hold.place, hold.task.table
+    until = place.clock.monotonic() + CATCHING_UP
+    while not reload.same_rules(place.state, place.config.source, table):
+        if place.clock.monotonic() >= until:
+            raise ConfigError(
+                f"this process and the capture go by different rules for the columns of {table}",
+                where=f'[source.columns."{table}"]',
+                fix="have both use the same file, and start again whichever was started with an older one",
+            )
+        if place.clock.wait(place.stop, 0.5):
+            return
 
 
 def _watermark_row(hold: Hold) -> str:

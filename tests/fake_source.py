@@ -183,7 +183,7 @@ class FakeStream:
 
     def __init__(self, source: FakeSource, at: int, skip: int, size: int) -> None:
         self._source, self._at, self._skip, self._size = source, at, skip, size
-        self._seen: set[str] = set()
+        self._seen: dict[TableName, str] = {}
 
     def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
         log = self._source.database.log
@@ -209,8 +209,8 @@ class FakeStream:
                 signals.append(Rewritten(sequence, 0, change.table))
             else:
                 schema = self._source.database.schemas[change.table]
-                if schema.fingerprint not in self._seen:
-                    self._seen.add(schema.fingerprint)
+                if self._seen.get(change.table) != schema.fingerprint:
+                    self._seen[change.table] = schema.fingerprint
                     signals.append(SchemaSeen(sequence, 0, schema))
                 rows.setdefault(change.table, []).append((sequence, change))
         tables = tuple(self._changes(self._source.database.schemas[t], of) for t, of in rows.items())

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from dblog_core import rule_faults
 from dblog_core.config import ColumnRules, Config
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.forms import FORMS
 from dblog_core.hashes import HASH, of_rows
 from dblog_core.interfaces import ChunkReader, Source
-from dblog_core.preflight import column_problems
+from dblog_core.preflight import form_problems
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.wiring import open_source
@@ -124,15 +125,16 @@ def test_check_refuses_a_form_that_does_not_fit_a_column(
     create(database, source, "a", "id int PRIMARY KEY, v varchar(9), n decimal(10,2), i int")
     schema = shape(database, reader)
     given = {"id": "double", "v": "double", "n": "bigint", "i": "text", "gone": "hex"}
-    problems = {
-        p.what.partition("staged_as: ")[2]: p.fix for p in column_problems(schema, ColumnRules(staged_as=given))
-    }  # type: ignore[arg-type]
+    rules = ColumnRules(staged_as=given)  # type: ignore[arg-type]
+    table, names = str(schema.table), [c.name for c in schema.columns]
+    unfit = rule_faults.of_table(table, names, schema.key, {table: rules})
+    problems = {p.what.partition("staged_as: ")[2]: p.fix for p in [*form_problems(schema, rules), *unfit]}
     told = " | ".join(f"{what}; {fix}" for what, fix in problems.items())
     assert "id belongs to the key" in told and "has no column gone" in told
     assert "and double is for decimals; remove it" in told and "i is int" in told
     assert "and bigint is for whole decimals and unsigned 64 bits; use double or text" in told
     assert len(problems) == 5
-    assert not list(column_problems(schema, ColumnRules(staged_as={"n": "double"})))
+    assert not list(form_problems(schema, ColumnRules(staged_as={"n": "double"})))
 
 
 def test_a_column_of_another_type_since_keeps_its_usual_form_where_it_has_no_other(
@@ -181,7 +183,7 @@ def test_dates_that_have_no_other_form_are_staged_as_the_servers_text_or_null(
         assert reader.hashes(schema, **WHOLE).rows.column(HASH).to_pylist() == (
             of_rows(read, rules).rows.column(HASH).to_pylist()
         )
-    assert not list(column_problems(schema, columns[f"{database.schema}.a"]))
+    assert not list(form_problems(schema, columns[f"{database.schema}.a"]))
     chunk = {row["id"]: row for row in rules.rows(schema, read.rows).to_pylist()}
     told = {int(row["id"] or ""): row for row in printed(database, schema)}
     assert staged(ruled, position, rules) == chunk

@@ -8,7 +8,7 @@ import hashlib
 import io
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,23 @@ import pytest
 import zstandard
 from pyspark.sql import SparkSession
 
+from dblog_core import reload
 from dblog_core.capture import run_capture
 from dblog_core.config import ColumnRules, Config
+from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.lake import history_location, table_location
+from dblog_core.preflight import findings
+from dblog_core.requests import DumpRequest, submit
 from dblog_core.schema import TableName
 from dblog_core.staging import segment
 from dblog_core.staging.reader import lines
 from dblog_core.wiring import open_lake, open_staging
 from tests.fix_servers import Database
 from tests.integration.test_read_only import capturing, dumped
+from tests.integration.test_stopped_tables import stopped
+from tests.integration.test_swapped_tables import capturing as capturing_until
+from tests.integration.test_swapped_tables import copies
+from tests.waiting import wait_until
 
 MARK, NUMBER = "qZx7marked", "77315577315577.25"
 """What rows hold in columns under a rule: in texts and binary values, and as a number."""
@@ -123,9 +131,9 @@ def ruled(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     directory = tmp_path / "written"
     directory.mkdir()
     config = database.config(directory, lake={"path": str(directory / "lake"), "history": True})
-    rules = {f"{database.schema}.{name}": RULES for name in ("people", "whole")}
-    source = config.source.model_copy(update={"columns": rules})
-    return Ruled(database, config.model_copy(update={"source": source}), directory)
+    made = Ruled(database, config, directory)
+    source = config.source.model_copy(update={"columns": {str(table): RULES for table in made.tables}})
+    return replace(made, config=config.model_copy(update={"source": source}))
 
 
 def test_nothing_that_is_written_holds_a_value_of_a_column_under_a_rule(
@@ -198,3 +206,61 @@ def check_lake(ruled: Ruled, table: TableName, spark: SparkSession) -> None:
     assert [key for key, row in by_key.items() if row["income"] is None] == [12]
     for row in by_key.values():
         check_image(row)
+
+
+RENAMED = "ALTER TABLE t RENAME COLUMN v TO w"
+SWAPPED = "CREATE TABLE _new (id int PRIMARY KEY, w varchar(40))", "DROP TABLE t", "ALTER TABLE _new RENAME TO t"
+
+
+@pytest.mark.in_turn
+def test_a_table_whose_ruled_column_goes_away_stops_alone_and_leaves_nothing_in_the_open(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "NEWCOMERS", 0.3)
+    name, directory = f"{database.schema}.t", tmp_path / "written"
+    names = [f"{database.schema}.{table}" for table in "tu"]
+    columns = {name: {"mask": ["v"]}}
+    config = database.config(directory, source={"tables": names, "columns": columns})
+    database.execute(*(f"CREATE TABLE {table} (id int PRIMARY KEY, v varchar(40))" for table in "tu"))
+    run_capture(config, stop=threading.Event(), until_current=True)
+    database.execute(f"INSERT INTO t VALUES (1, '{MARK}')")
+    masked = {"t": {1: "*****"}}
+    with capturing_until(config) as wait:
+        wait(masked)
+        database.execute(RENAMED, f"INSERT INTO t VALUES (2, '{MARK}')", "INSERT INTO u VALUES (1, 'goes on')")
+        wait({**masked, "u": {1: "goes on"}})
+        told = wait_until(lambda: stopped(config).get("t"), "the table is stopped")
+        assert f"{name} has no column v" in told and "its columns are id, w" in told
+        (problem,) = [finding.problem for finding in findings(config) if finding.problem.fatal]
+        assert problem.table == name and problem.what in told
+        database.execute("ALTER TABLE t RENAME COLUMN w TO v")
+        masked = {"t": {1: "*****", 2: "*****"}}
+        wait({**masked, "u": {1: "goes on"}})
+        assert stopped(config) == {}
+        database.execute(*SWAPPED, f"INSERT INTO t VALUES (3, '{MARK}')", "INSERT INTO u VALUES (2, 'goes on')")
+        wait_until(lambda: copies(config).get("u") == {1: "goes on", 2: "goes on"}, "the other table goes on")
+        wait_until(lambda: "t" in stopped(config), "the table is stopped")
+    for file in (path for path in directory.rglob("*") if path.is_file()):
+        assert MARK.encode() not in file.read_bytes() + unpacked(file.read_bytes()), file
+
+
+@pytest.mark.in_turn
+def test_check_capture_and_dump_refuse_rules_that_fit_nothing(database: Database, tmp_path: Path) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(40))")
+    schema = database.schema
+    columns = {f"{schema}.t": {"mask": ["V"], "hash": ["id"]}, f"{schema}.tt": {"exclude": ["v"]}}
+    config = database.config(tmp_path, source={"columns": columns})
+    told = {p.what: p.fix for p in (f.problem for f in findings(config)) if p.fatal}
+    assert sorted(what.partition("] ")[2] or what for what in told) == sorted(
+        [
+            f'[source.columns."{schema}.tt"]: the source has no table {schema}.tt among those that it captures',
+            f"hash: id belongs to the key of {schema}.t",
+            f"mask: {schema}.t has no column V",
+        ]
+    )
+    assert any(f"(to {schema}.t?)" in fix for fix in told.values()) and any("(to v?)" in fix for fix in told.values())
+    with pytest.raises(SourceRefused, match="3 problem"):
+        run_capture(config, stop=threading.Event(), until_current=True)
+    with pytest.raises(RequestError, match="has no column V"):
+        submit(config, DumpRequest((f"{schema}.t",)))
+    assert open_staging(config).head() is None

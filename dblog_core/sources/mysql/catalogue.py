@@ -9,8 +9,10 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from dblog_core import rule_faults
 from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.forms import printed
+from dblog_core.interfaces import Problem
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.mysql import types
 from dblog_core.sources.mysql.conditions import labels
@@ -60,6 +62,7 @@ class Described:
     """A table of the catalogue: its shape, or why it has none that we can use.
 
     `key_faults`: what is wrong with its entry in [source.keys]; `candidates`: what could stand there instead.
+    `rule_problems`: of its column rules, those that do not fit it.
     """
 
     table: TableName
@@ -67,10 +70,11 @@ class Described:
     column_faults: tuple[str, ...] = ()
     key_faults: tuple[str, ...] = ()
     candidates: tuple[tuple[str, ...], ...] = ()
+    rule_problems: tuple[Problem, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
-        return self.column_faults + self.key_faults
+        return (*self.column_faults, *self.key_faults, *(problem.what for problem in self.rule_problems))
 
 
 _TABLES = """SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
@@ -162,9 +166,10 @@ def _described(
     nullable = {str(row[0]) for row in found if row[6] == "YES"}
     unique = [whole for parts in indexes.values() if (whole := _whole(parts))]
     wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in found}, nullable, unique)
-    schema = None if faults or wrong else printed(TableSchema(table, tuple(columns), key), rules)
+    ruled = tuple(rule_faults.of_table(str(table), [str(row[0]) for row in found], key, rules))
+    schema = None if faults or wrong or ruled else printed(TableSchema(table, tuple(columns), key), rules)
     candidates = tuple(whole for whole in unique if not nullable & set(whole))
-    return Described(table, schema, tuple(faults), tuple(wrong), candidates)
+    return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled)
 
 
 def _has_empty_member(column: Column) -> bool:

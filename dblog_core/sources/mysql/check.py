@@ -11,6 +11,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
+from dblog_core import rule_faults
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
@@ -170,6 +171,7 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
                 f"source.tables: {pattern} matches no table that {config.user} can see",
                 f"correct the pattern, or GRANT SELECT ON {on.replace('%%', '%')} TO {_account(connection)};",
             )
+    yield from rule_faults.of_missing(set(map(str, names)), config.columns)
     found = catalogue.describe_all(connection, names, config.keys, config.columns)
     for described in found:
         yield from _table(config, described)
@@ -188,7 +190,7 @@ def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:
     name = described.table
     for fault in described.column_faults:
         yield Problem(f"{name}: {fault}", "change the column, or leave the table out of source.tables")
-    yield from key_problems(described)
+    yield from table_problems(described)
     if described.schema and not described.schema.key:
         yield Problem(
             f"{name} has no primary key: it goes to the super-changelog and to history, not to the lake or to dumps",
@@ -214,11 +216,13 @@ def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterat
         yield _missing(connection, f"{names[0]} cannot be read: {error.args[-1]}", "SELECT", on)
 
 
-def key_problems(described: Described) -> Iterator[Problem]:
-    """What is wrong with the table's entry in [source.keys]; nobody can tell its rows apart then."""
+def table_problems(described: Described) -> Iterator[Problem]:
+    """What is wrong with the table's entry in [source.keys], so that nobody can tell its rows apart, and with that in
+    [source.columns]."""
     fix = _key_fix(described.table, described.candidates)
     for fault in described.key_faults:
         yield Problem(f"{described.table}: {fault}", fix, table=str(described.table))
+    yield from described.rule_problems
 
 
 def _key_fix(name: TableName, candidates: Sequence[Sequence[str]]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
+from dblog_core import rule_faults
 from dblog_core.config import SourceConfig
 from dblog_core.errors import ConfigError, SourceRefused
 from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
@@ -66,12 +67,14 @@ class MysqlSource:
         return tuple(d.schema for d in found if d.schema)
 
     def refused(self) -> tuple[Problem, ...]:
-        """Tables whose entry in [source.keys] is not, or no longer, a key of theirs."""
-        connection = self._connect()
+        """Tables whose entry in [source.keys] or [source.columns] does not fit them, or not any longer."""
+        connection, asked = self._connect(), {*self._config.keys, *self._config.columns}
         with translated(self._config, "reading the catalogue"), connection:
-            names = [name for name in catalogue.wanted(connection, self._tables) if str(name) in self._config.keys]
+            wanted = catalogue.wanted(connection, self._tables)
+            names = [name for name in wanted if str(name) in asked]
             found = catalogue.describe_all(connection, names, self._config.keys, self._config.columns)
-        return tuple(problem for described in found for problem in check.key_problems(described))
+        problems = [problem for described in found for problem in check.table_problems(described)]
+        return (*problems, *rule_faults.of_missing(set(map(str, wanted)), self._config.columns))
 
     def identities(self) -> None:
         """The log tells of every table, and of what takes its name."""

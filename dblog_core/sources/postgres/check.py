@@ -15,7 +15,7 @@ from dblog_core.interfaces import Problem
 from dblog_core.sources.postgres import catalogue, publication, slots, standby
 from dblog_core.sources.postgres.catalogue import CatalogueTable
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, session, value
-from dblog_core.sources.postgres.identity import refusals, usable
+from dblog_core.sources.postgres.identity import missing, refusals, usable
 from dblog_core.sources.postgres.watermarks import creation, identifier
 
 OLDEST = 150000
@@ -69,6 +69,7 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
                 f"no table matches {pattern}",
                 "correct tables in [source]: SCHEMA.TABLE with * and ?, upper and lower case count",
             )
+    yield from missing(tables, config)
     rights = _rights(connection, tables)
     for table in tables:
         yield from _table(connection, config, table, rights.get(table.oid))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from dblog_core import rule_faults
 from dblog_core.config import SourceConfig
 from dblog_core.interfaces import Problem
 from dblog_core.sources.postgres.catalogue import CatalogueTable, leaves, wanted_tables
@@ -17,12 +19,23 @@ def refusals(connection: Connection, table: CatalogueTable, config: SourceConfig
     A table without a usable replica identity is not only unreadable: in a publication, every UPDATE and DELETE of it
     fails, for the application too. So it is never added to one.
     """
-    return [replace(problem, table=str(table.name)) for problem in _refusals(connection, table, config)]
+    found = [*_refusals(connection, table, config), *_rule_problems(table, config)]
+    return [replace(problem, table=str(table.name)) for problem in found]
+
+
+def missing(tables: Iterable[CatalogueTable], config: SourceConfig) -> list[Problem]:
+    """Column rules of tables that are none of the wanted ones."""
+    return list(rule_faults.of_missing({str(table.name) for table in tables}, config.columns))
 
 
 def usable(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:
     """The wanted tables that may be captured as they are."""
     return [table for table in wanted_tables(connection, config) if not refusals(connection, table, config)]
+
+
+def _rule_problems(table: CatalogueTable, config: SourceConfig) -> Iterator[Problem]:
+    stored = [column.name for column in table.columns if not column.generated]
+    return rule_faults.of_table(str(table.name), stored, table.key(config), config.columns)
 
 
 def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfig) -> list[Problem]:

@@ -29,7 +29,7 @@ from dblog_core.sources.postgres import strain as load
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, session, translated, value
-from dblog_core.sources.postgres.identity import refusals, usable
+from dblog_core.sources.postgres.identity import missing, refusals, usable
 from dblog_core.sources.postgres.log import Decoder, PostgresLog
 from dblog_core.sources.postgres.lookups import Lookups
 from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
@@ -80,7 +80,8 @@ class PostgresSource:
     def refused(self) -> tuple[Problem, ...]:
         with session(self._config) as connection:
             found = catalogue.wanted_tables(connection, self._config)
-            return tuple(problem for table in found for problem in refusals(connection, table, self._config))
+            problems = [problem for table in found for problem in refusals(connection, table, self._config)]
+        return (*problems, *missing(found, self._config))
 
     def identities(self) -> frozenset[str]:
         with session(self._config) as connection:
