@@ -23,6 +23,7 @@ from pydantic import SecretStr
 
 from dblog_core.config import Config, uses_s3
 from dblog_core.errors import DblogError, LakeError
+from dblog_core.installing import with_extra
 from dblog_core.interfaces import Problem
 
 COMMIT_MARK = "dblog"
@@ -150,7 +151,7 @@ def _shipped(config: Config) -> list[Path]:
 def _application(job: str) -> str:
     spec = importlib.util.find_spec("spark_jobs")
     if spec is None or not spec.submodule_search_locations:
-        raise LakeError("the package spark_jobs is not installed", fix="install dblog with its extra `spark`")
+        raise LakeError("the package spark_jobs is not installed", fix=with_extra("spark"))
     return str(Path(spec.submodule_search_locations[0]) / f"{job}.py")
 
 
@@ -159,7 +160,7 @@ def _spark_submit() -> str:
     beside = Path(sys.executable).with_name("spark-submit")
     found = str(beside) if beside.exists() else shutil.which("spark-submit")
     if found is None:
-        raise LakeError("spark-submit is not installed", fix="install dblog with its extra `spark`")
+        raise LakeError("spark-submit is not installed", fix=with_extra("spark"))
     return found
 
 
@@ -252,7 +253,7 @@ def check(config: Config) -> Iterator[Problem]:
         yield Problem("no Java is in the PATH", "install Java 17 (openjdk-17-jre-headless)")
     for module in ("pyspark", "delta"):
         if importlib.util.find_spec(module) is None:
-            yield Problem(f"the Python package {module} is missing", "install dblog with its extra `spark`")
+            yield Problem(f"the Python package {module} is missing", with_extra("spark"))
             return
     try:
         _shipped(config)

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from dblog_core.config import Config, load, secrets_of
 from dblog_core.errors import ConfigError
+from dblog_core.installing import with_extra
 
 FAILED, WRONG_USE = 1, 2
 """Exit codes: what was asked for did not come about; it could not even be asked for like that."""
@@ -116,6 +117,6 @@ def _with_airflow(config: Config) -> Config:
         raise ConfigError(
             "airflow_connection needs Airflow, which is not installed here",
             where="[source] airflow_connection",
-            fix="pip install 'dblog[airflow]', or give host, user and password",
+            fix=f"{with_extra('airflow')}, or give host, user and password",
         ) from error
     return resolved(config)
