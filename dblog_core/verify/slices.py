@@ -4,6 +4,9 @@ A table is cut into ranges at keys that the state store remembers; range J belon
 `first` differs from table to table. Cuts are only added behind the last of them, once the range behind it has been
 compared whole. So any N slices in a row, wherever they begin, have compared every key, however the table grows.
 
+A small table, of fewer ranges than there are slices, is whole in the first slice, so that who takes a few slices knows
+which of them look at it. It stays there until the first slice has compared it whole and cut it to more ranges.
+
 A table whose key the lake orders otherwise than the database is one range.
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
@@ -56,12 +59,13 @@ class Slice:
 @dataclass(frozen=True, slots=True)
 class Cuts:
     """Where a table is cut: JSON `keys`, `step` rows apart at first. They hold for so many slices, and for one order
-    of one key (`order`)."""
+    of one key (`order`). `small`: all of it is in the first slice."""
 
     of: int
     order: str
     step: int
     keys: tuple[Any, ...]
+    small: bool
 
     @property
     def ranges(self) -> list[Range]:
@@ -77,22 +81,25 @@ class Slices:
 
     def ranges(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
         """The slice's ranges of a table, in key order. Cuts the table where it has no cuts that hold."""
-        every = self._cuts(reader, schema).ranges
-        return [one for place, one in enumerate(every) if self._is_here(schema.table, place)]
+        cuts = self._cuts(reader, schema)
+        return [one for place, one in enumerate(cuts.ranges) if self._is_here(schema.table, cuts, place)]
 
     def done(self, reader: ChunkReader, schema: TableSchema) -> None:
         """The slice has been compared whole: if the table's last range is in it and has grown, it is cut."""
         cuts = self._cuts(reader, schema)
         whole = not ranges.ordered_alike(schema) or len(cuts.keys) >= _MOST_CUTS
-        if whole or not self._is_here(schema.table, len(cuts.keys)):
+        if whole or not self._is_here(schema.table, cuts, len(cuts.keys)):
             return
         last = cuts.keys[-1] if cuts.keys else None
         found, _ = ranges.sample(reader, schema, Range(after=last), every=cuts.step)
         if len(found) > 1:  # twice as many rows as it had, at least
-            more = Cuts(cuts.of, cuts.order, cuts.step, (*cuts.keys, *ranges.as_json(found)))
-            self._put(schema.table, more)
+            keys = (*cuts.keys, *ranges.as_json(found))
+            small = cuts.small and len(keys) + 1 < cuts.of
+            self._put(schema.table, replace(cuts, keys=keys, small=small))
 
-    def _is_here(self, table: TableName, place: int) -> bool:
+    def _is_here(self, table: TableName, cuts: Cuts, place: int) -> bool:
+        if cuts.small:
+            return self._wanted.number == 1
         first = zlib.crc32(str(table).encode())
         return (first + place) % self._wanted.of == self._wanted.number - 1
 
@@ -100,7 +107,8 @@ class Slices:
         order = f"{reader.key_order(schema)} {[str(c.type) for c in schema.key_columns]}"
         if (entry := self._state.get(_path(schema.table))) is not None:
             kept = orjson.loads(entry.data)
-            cuts = Cuts(kept["of"], kept["order"], kept["step"], tuple(kept["keys"]))
+            small = kept.get("small", False)  # a version before this one spread small tables too
+            cuts = Cuts(kept["of"], kept["order"], kept["step"], tuple(kept["keys"]), small)
             if (cuts.of, cuts.order) == (self._wanted.of, order):
                 return cuts
         cuts = self._cut(reader, schema, order)
@@ -108,12 +116,14 @@ class Slices:
         return cuts
 
     def _cut(self, reader: ChunkReader, schema: TableSchema, order: str) -> Cuts:
-        plan, step = reader.explain(schema), self._smallest
+        plan, of = reader.explain(schema), self._wanted.of
+        small = plan.rows < of * self._smallest
         if plan.index is None or not ranges.ordered_alike(schema):
-            return Cuts(self._wanted.of, order, step, ())
-        step = max(step, -(-plan.rows // self._wanted.of))
-        keys, step = ranges.sample(reader, schema, Range(), every=step)
-        return Cuts(self._wanted.of, order, step, tuple(ranges.as_json(keys)))
+            return Cuts(of, order, self._smallest, (), small)
+        every = max(self._smallest, -(-plan.rows // of))
+        keys, step = ranges.sample(reader, schema, Range(), every=every)
+        small = small and step == self._smallest and len(keys) + 1 < of
+        return Cuts(of, order, step, tuple(ranges.as_json(keys)), small)
 
     def _put(self, table: TableName, cuts: Cuts) -> None:
         path, data = _path(table), orjson.dumps(asdict(cuts))

@@ -7,10 +7,11 @@ import logging
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from dblog_core import lake_tasks, wiring
 from dblog_core.airflow import engine, lake
@@ -19,7 +20,8 @@ from dblog_core.config import Config
 from dblog_core.errors import RequestError
 from dblog_core.intervals import end_json
 from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory
-from dblog_core.verify.report import TableReport
+from dblog_core.verify import run as verification
+from dblog_core.verify.report import Report, TableReport
 from dblog_core.verify.slices import Slice
 from spark_jobs.record import Records
 from tests.airflow.test_factory import write
@@ -75,6 +77,31 @@ def test_a_repair_takes_the_slice_of_its_form_or_of_its_interval(params: dict[st
     asked = task.request(run({"tables": ["shop.a"], "rows_per_second": 70, **params}, NOON, NOON + 24 * HOUR))
     assert asked.slice == Slice(number, 30)
     assert (asked.tables, asked.mend, asked.rate) == (("shop.a",), True, 70)
+
+
+@pytest.mark.parametrize(
+    ("report", "rows"),
+    [(Report(), None), (Report((TableReport("shop.a", rows=70), TableReport("shop.b", rows=2))), 72)],
+)
+def test_a_run_that_has_compared_nothing_is_no_success(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    report: Report,
+    rows: int | None,
+) -> None:
+    monkeypatch.setattr(verification, "verify", lambda *_, **__: report)
+    monkeypatch.setattr(engine, "configuration", lambda _: config(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
+    task = lake.RepairSlice(task_id="repair", config_file="shop.toml", slices=30, period=86_400.0)
+    context = {**run({"slice": 19}), "ti": SimpleNamespace(xcom_push=lambda *_: None)}
+    if rows is None:
+        with pytest.raises(AirflowSkipException, match=r"nothing was compared: .* whole in slice 1"):
+            task.execute(context)
+        return
+    with caplog.at_level(logging.INFO, logger=lake.log.name):
+        assert task.execute(context) == {"equal": True, "tables": 2, "rows": rows}
+    assert "slice 19 of 30" in caplog.text and f"compared {rows} rows of 2 tables" in caplog.text
 
 
 def config(tmp_path: Path) -> Config:

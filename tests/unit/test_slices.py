@@ -67,13 +67,27 @@ def test_slices_together_have_every_key_once(world: World, schema: TableSchema) 
         assert within(next(part for part in parts if part)) == ()
 
 
-def test_a_small_table_is_in_one_slice_and_tables_are_in_different_ones(world: World) -> None:
-    tables = [requests_world.table(f"t{n}") for n in range(40)]
-    for schema in tables:
+def test_all_of_a_small_table_is_in_the_first_slice_and_large_ones_are_spread(world: World) -> None:
+    """Who takes a few slices knows which of them look at small tables: all others would find nothing of them."""
+    world.fill(ORDERS, [(n,) for n in range(3 * CHUNK)])
+    world.fill(CUSTOMS, [("a",), ("b",)])
+    assert [bool(sliced(world, CUSTOMS, number, 5)) for number in range(1, 6)] == [True] + 4 * [False]
+    assert [len(sliced(world, ORDERS, number, 5)) for number in (2, 3, 4, 5, 1)] == [0, 0, 0, 0, 4]
+    tables = [requests_world.table(f"t{n}", ("code",), code=requests_world.pa.string()) for n in range(40)]
+    for schema in tables:  # of one range each, since lake and database order text otherwise
         world.database.schemas[schema.table] = schema
-        world.fill(schema, [(1,), (2,)])
+        world.fill(schema, [(f"c{n}",) for n in range(5 * CHUNK)])
     loads = [sum(len(sliced(world, schema, number, 5)) for schema in tables) for number in range(1, 6)]
     assert sum(loads) == len(tables) and min(loads) > 0
+
+
+def test_a_small_table_that_has_grown_is_spread_once_the_first_slice_has_compared_it(world: World) -> None:
+    world.fill(ORDERS, [(n,) for n in range(2 * CHUNK)])
+    assert len(sliced(world, ORDERS, 1, 5)) == 3
+    world.fill(ORDERS, [(n,) for n in range(20 * CHUNK)])
+    assert [len(sliced(world, ORDERS, number, 5)) for number in (2, 3, 4, 5)] == [0, 0, 0, 0]
+    assert len(sliced(world, ORDERS, 1, 5)) == 3, "its last range has what it has grown by"
+    assert min(len(sliced(world, ORDERS, number, 5)) for number in range(1, 6)) > 0
 
 
 @settings(max_examples=60)
