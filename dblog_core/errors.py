@@ -6,6 +6,7 @@
     ├── SourceError                  the source database
     │   ├── SourceUnavailable        transient: it cannot be reached, or went away
     │   ├── SourceRefused            wrong password, missing grant, wrong server setting
+    │   │   ├── SourceReadOnly       it takes no writes: for good, or while its primary is switched over
     │   │   └── ServerNotSafe        a setting or grant without which no chunk of any table would be right
     │   ├── LogPositionLost          the server no longer has the log that we need
     │   ├── UnknownLogEvent          the log holds something that we cannot decode safely
@@ -82,6 +83,11 @@ class NoWatermarkTable(SourceUnavailable):
 
 class SourceRefused(SourceError):
     """The server answers, and does not let us: credentials, grants or settings."""
+
+
+class SourceReadOnly(SourceRefused):
+    """The server takes no writes. Whoever begins on such a server cannot go on; a dump that is under way waits, since a
+    primary is read-only while it is switched over."""
 
 
 class ServerNotSafe(SourceRefused):

@@ -7,7 +7,7 @@ import zlib
 
 from dblog_core import reload
 from dblog_core.attempt import Attempt, WorkerPace
-from dblog_core.errors import ConfigError, DblogError, LeaseLost, ServerNotSafe
+from dblog_core.errors import ConfigError, DblogError, LeaseLost, ServerNotSafe, SourceReadOnly
 from dblog_core.finder import Finder
 from dblog_core.hold import Hold, Workplace
 from dblog_core.window_reader import Connections
@@ -54,9 +54,10 @@ def _carry_out(hold: Hold, pace: WorkerPace) -> DblogError | None:
             log.warning("%s: left to others: %s", hold, error)
             return None
         except DblogError as error:
-            if isinstance(error, ServerNotSafe) or (not error.transient and connections is None):
+            passes = error.transient or isinstance(error, SourceReadOnly)
+            if isinstance(error, ServerNotSafe) or (not passes and connections is None):
                 raise  # no fault of the task: it goes on where a worker connects, or once the server is mended
-            if not error.transient:
+            if not passes:
                 return _failed(hold, error)
             fault = error
         finally:

@@ -14,7 +14,14 @@ import pytest
 
 from dblog_core import control, dump, hold, watermark
 from dblog_core.clock import SystemClock
-from dblog_core.errors import RequestError, SourceRefused, SourceUnavailable, StagingUnavailable, StateUnavailable
+from dblog_core.errors import (
+    RequestError,
+    SourceReadOnly,
+    SourceRefused,
+    SourceUnavailable,
+    StagingUnavailable,
+    StateUnavailable,
+)
 from dblog_core.finder import Finder
 from dblog_core.gauge import Gauge
 from dblog_core.hold import Hold, Workplace
@@ -621,6 +628,23 @@ def test_a_fault_that_does_not_pass_leaves_the_task_to_others(world: World) -> N
         world.work()
     assert len(world.source.reads) == PATIENCE
     assert (world.held(), world.status().tasks[0].error) == ([], None)
+
+
+def test_a_server_that_is_read_only_for_a_while_fails_no_task(world: World) -> None:
+    """A primary is, while it is switched over."""
+    world.fill(*range(1, 31))
+    world.request({})
+
+    def switched_over() -> None:
+        raise SourceReadOnly("--read-only")
+
+    world.source.on_read = switched_over
+    with pytest.raises(SourceReadOnly):
+        world.work()
+    assert (world.held(), world.status().tasks[0].error) == ([], None)
+    world.source.on_read = None
+    world.work()
+    assert world.dumped() == list(range(1, 31))
 
 
 def test_a_worker_that_may_not_connect_fails_no_task(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,15 @@ from pymysql.connections import Connection
 
 from dblog_core import tls_faults
 from dblog_core.config import SourceConfig
-from dblog_core.errors import SourceError, SourceRefused, SourceUnavailable
+from dblog_core.errors import SourceError, SourceReadOnly, SourceRefused, SourceUnavailable
 
-# Lost or unreachable server, too many connections, shutdown, lock timeouts and kills: the same step may succeed later.
+# Lost or unreachable server, too many connections, shutdown, lock and statement timeouts, kills, a full disk: the same
+# step may succeed later.
 _TRANSIENT = {
     1040,
     1053,
     1077,
+    1114,
     1158,
     1159,
     1160,
@@ -30,11 +32,13 @@ _TRANSIENT = {
     1213,
     1317,
     1927,
+    1969,
     2002,
     2003,
     2006,
     2013,
     2055,
+    3024,
 }
 _CREDENTIALS = {1045, 1698}
 _GRANTS = {1044, 1142, 1143, 1227, 1370, 3159}
@@ -157,7 +161,7 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
     if code in _GRANTS:
         return SourceRefused(message, where=place, fix="`dblog check` prints the GRANT statements that are missing")
     if code in _READ_ONLY:
-        return SourceRefused(message, where=place, fix="the server must accept writes: connect to the primary")
+        return SourceReadOnly(message, where=place, fix="the server must accept writes: connect to the primary")
     if code == 1049:
         return SourceRefused(message, where=place, fix="name an existing database in source.database")
     if code in _TRANSIENT or code == 0:

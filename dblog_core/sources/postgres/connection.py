@@ -12,7 +12,7 @@ from psycopg2.extras import LogicalReplicationConnection
 
 from dblog_core import tls_faults
 from dblog_core.config import SourceConfig
-from dblog_core.errors import SourceError, SourceRefused, SourceUnavailable
+from dblog_core.errors import SourceError, SourceReadOnly, SourceRefused, SourceUnavailable
 
 Connection = psycopg2.extensions.connection
 
@@ -145,6 +145,10 @@ def _error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceErr
         return SourceUnavailable(message, where=where, fix="the connection broke: it is made again by itself")
     if code is not None and code.startswith(_TRANSIENT):
         return SourceUnavailable(message, where=where, fix="it is tried again by itself")
+    if code == "25006":
+        return SourceReadOnly(
+            f"{message} (SQLSTATE {code})", where=where, fix="the server must accept writes: connect to the primary"
+        )
     fix = (
         f"run `dblog check`: it prints the missing grants of user {config.user}"
         if code == "42501"
