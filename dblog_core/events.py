@@ -168,6 +168,8 @@ class Altered:
     table: TableName
     step: Step | None
     any_case: bool = False
+    shows: bool = False
+    """Whether the table has its new shape from here on, if it has one, though no row may come to show it."""
 
 
 Signal = Altered | Rewritten | Unreadable | WatermarkSeen | SignalSeen | Truncated | DatabaseDropped | SchemaSeen

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import control, intake, places, predecessors, requests, stopped
+from dblog_core import control, healing, intake, places, predecessors, requests, stopped
 from dblog_core.beside import HOUSEKEEPING as HOUSEKEEPING
 from dblog_core.beside import Beside
 from dblog_core.beside import Parts as Parts
@@ -16,14 +16,13 @@ from dblog_core.dumps import TaskProgress
 from dblog_core.errors import (
     LeaseLost,
     LogPositionLost,
-    RequestError,
     SegmentTaken,
     StateError,
     VersionConflict,
 )
 from dblog_core.interfaces import Json, Lease, LogStream
 from dblog_core.openings import Openings
-from dblog_core.requests import WHOLE
+from dblog_core.requests import SHAPES, WHOLE
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName
 from dblog_core.sealing import Sealing
@@ -340,14 +339,15 @@ class Leader:
             log.warning("%s stops alone, its rows are passed over: %s", name, met.why)
             stopped.add_by_log(self._state, name, met.why, met.fix, refused=met.refused)
             intake.give_up_stopped(self._state, {name: met.why})
-        for table, since in self._sequencer.take_rewritten().items():
-            wanted = replace(WHOLE, tables=(str(table),))
-            try:
-                dump = requests.submit(self._config, wanted, requested_by=control.SYSTEM, state=self._state)
-            except RequestError as error:  # gone meanwhile, or without a key: nothing of it is in the lake
-                log.warning("rows of %s came or went without row events, and it cannot be dumped: %s", table, error)
-                stopped.owe(self._state, str(table))
-            else:
+        reshaped = sorted(map(str, self._sequencer.take_reshaped()))
+        healing.request(self._config, SHAPES, reshaped, state=self._state)
+        rewritten = self._sequencer.take_rewritten()
+        asked = healing.request(self._config, WHOLE, list(map(str, rewritten)), state=self._state)
+        if asked.left_out:
+            log.warning("rows came or went without row events, and no dump can bring them: %s", asked.told)
+            stopped.owe(self._state, asked.left_out)
+        for table, since in rewritten.items():
+            if (dump := asked.dumps.get(str(table))) is not None:
                 self._healed.append(str(table))
                 self._sequencer.heal(table, dump, since)
 
@@ -380,6 +380,8 @@ class Leader:
         for name in (changed := self._stamps.look(found)):
             log.warning("%s was altered in a way that no log tells of: it is dumped", name)
             self._sequencer.rewritten(TableName.parse(name))
+        for name in self._stamps.reshaped:
+            self._sequencer.reshaped(TableName.parse(name))
         if not changed and not self._sequencer.dirty:
             self._save_stamps()
 

@@ -64,7 +64,8 @@ class DumpRequest:
 
     `tables`: SCHEMA.TABLE names or patterns (None: all); keys and range ends are JSON, both ends included; `filters`:
     (column, operator, JSON value, `Typed` or `Literal`), all of which a row must pass; `table_filters`: more of them,
-    of single tables; `ranges`: tasks to cut a table into; `chunk_by`: the column that chunks are to be cut by.
+    of single tables; `ranges`: tasks to cut a table into; `chunk_by`: the column that chunks are to be cut by;
+    `shapes`: a window without rows, which shows the table's shape at its place in the log.
     """
 
     tables: tuple[str, ...] | None
@@ -75,6 +76,7 @@ class DumpRequest:
     table_filters: tuple[TableFilters, ...] = ()
     ranges: int | None = None
     chunk_by: str | None = None
+    shapes: bool = False
     chunk_size: int | None = None
     workers: int | None = None
     delay: float | None = None
@@ -85,6 +87,8 @@ class DumpRequest:
 
 WHOLE = DumpRequest(tables=None, ranges=1)
 """What a capture asks for: uncut, since reading boundaries would keep its log waiting."""
+SHAPES = DumpRequest(tables=None, shapes=True)
+"""What a capture asks for where a table was altered and no row has shown how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +419,9 @@ def _cut(
     with closing(wiring.open_source(config.source).open_reader()) as reader:
         for table in wanted:
             order = reader.key_order(table.schema)
-            if request.keys:
+            if request.shapes:
+                tasks = [_task(table.schema, Range(estimated=0), parts=1, keys=[])]
+            elif request.keys:
                 tasks = _listed(request, table.schema)
             else:
                 on_table(str(table.schema.table))

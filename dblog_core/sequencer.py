@@ -92,6 +92,7 @@ class Sequencer:
                 self._dumps.recall(event.table, event.offsets, event.xid, event.touches, arrives=arrives)
         self._schemas, self._altered, self._layouts = dict(head.schemas), Pending(head.altered), dict(head.layouts)
         self._rewritten: dict[TableName, Transaction] = {}
+        self._reshaped: set[TableName] = set()
         self._asked: list[SignalSeen] = []
         self._next = head.last_offset + 1
         self._position, self._partial = head.position, head.partial
@@ -116,7 +117,7 @@ class Sequencer:
     @property
     def _owes(self) -> bool:
         """Whether something is to be requested or remembered before the log's place moves past it."""
-        return bool(self._rewritten) or bool(self._met) or bool(self._asked)
+        return bool(self._rewritten) or bool(self._reshaped) or bool(self._met) or bool(self._asked)
 
     @property
     def places_chunks(self) -> bool:
@@ -163,6 +164,17 @@ class Sequencer:
         """Tables whose rows came or went without row events since the last call: a dump of each is to be requested."""
         taken, self._rewritten = self._rewritten, {}
         return {table: since for table, since in taken.items() if not self._passes_over(table)}
+
+    def reshaped(self, table: TableName) -> None:
+        """The table may have another shape by now, and no row may come to show it."""
+        if str(table) in self._schemas:
+            self._reshaped.add(table)
+
+    def take_reshaped(self) -> set[TableName]:
+        """Tables whose shape nobody has shown since they were altered, since the last call: a window is to show it.
+        Those that are to be dumped anyway are left out."""
+        taken, self._reshaped = self._reshaped - self._rewritten.keys(), set()
+        return {table for table in taken if not self._passes_over(table)}
 
     def stop(self, tables: Iterable[str]) -> set[str]:
         """Passes these tables over from here on; returns those that were not before."""
@@ -298,6 +310,8 @@ class Sequencer:
                 self._rewrite(table, transaction)
             elif isinstance(signal, Altered):
                 self._alter(table, signal.step, transaction)
+                if signal.shows:
+                    self.reshaped(table)
             else:
                 self._empty(table, transaction)
 
@@ -344,6 +358,7 @@ class Sequencer:
 
     def _shape(self, schema: TableSchema, transaction: Transaction, layout: Layout | None = None) -> None:
         """From here on the table has this shape."""
+        self._reshaped.discard(schema.table)
         known = self._schemas.get(str(schema.table))
         found = self._proven(known, schema, layout) if known is not None else None
         if layout is not None:

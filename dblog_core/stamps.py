@@ -33,6 +33,15 @@ def mixed_up(before: Json, now: Json) -> bool:
     return rewritten and any(old[name][2:] != new[name][2:] for name in both)
 
 
+def reshaped(before: Json, now: Json) -> bool:
+    """Whether the table has other columns than before, or columns of other types, whatever rows hold."""
+
+    def shape(stamp: Json) -> Json:
+        return {name: (number, *kind[:2]) for name, (number, _, *kind) in stamp["columns"].items()}
+
+    return bool(shape(before) != shape(now))
+
+
 def _relabelled(before: dict[str, str], now: dict[str, str]) -> bool:
     return any(now.get(label, text) != text for label, text in before.items())
 
@@ -44,17 +53,17 @@ class Stamps:
         self._state = state
         self._saved: dict[str, Json] | None = None
         self._known: dict[str, Json] = {}
+        self.reshaped: list[str] = []
+        """Tables that had another shape at the look before the last."""
 
     def look(self, found: dict[str, Json]) -> list[str]:
         """Takes the stamps of all tables; returns the tables whose rows are others than at the last look."""
         if self._saved is None:
             self._known = self._saved = dict(item for n in range(_PLACES) for item in self._read(n).items())
         before, self._known = self._known, found
-        return [
-            name
-            for name, stamp in found.items()
-            if name in before and before[name]["table"] == stamp["table"] and mixed_up(before[name], stamp)
-        ]
+        same = {name: stamp for name, stamp in found.items() if name in before and _is_same(before[name], stamp)}
+        self.reshaped = [name for name, stamp in same.items() if reshaped(before[name], stamp)]
+        return [name for name, stamp in same.items() if mixed_up(before[name], stamp)]
 
     def save(self) -> None:
         """What was found is seen to. Raises VersionConflict where another capture does so in this moment."""
@@ -75,6 +84,10 @@ class Stamps:
             self._state.create(_node(place), data)
         else:
             self._state.update(_node(place), data, entry.version)
+
+
+def _is_same(before: Json, now: Json) -> bool:
+    return bool(before["table"] == now["table"])
 
 
 def _node(place: int) -> str:

@@ -57,11 +57,12 @@ def add_by_log(state: StateStore, table: str, why: str, fix: str = "", *, refuse
     change(state, lambda known: {table: _entry(why, fix, EITHER if refused else LOG), **known})
 
 
-def owe(state: StateStore, table: str) -> None:
-    """The table is readable again, and could not be dumped yet: the catalogue tells when it can."""
+def owe(state: StateStore, tables: Iterable[str]) -> None:
+    """The tables are readable again, and could not be dumped yet: the catalogue tells when they can."""
+    readable = set(tables)
 
     def owed(known: Entries) -> Entries:
-        return {**known, **({table: {**known[table], "by": SOURCE}} if table in known else {})}
+        return {**known, **{table: {**known[table], "by": SOURCE} for table in known.keys() & readable}}
 
     change(state, owed)
 

@@ -41,6 +41,24 @@ def test_values_are_others_under_another_column_or_label_or_in_files_that_were_w
     assert mixed_up(BASE, now) is told
 
 
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (other(), False),
+        (other(n=[3, {}, 23, -1, "800"]), True),  # a column that was added
+        (other(v=[2, {"5": "red"}, 25, -1, "800"]), True),  # another type
+        (other(v=[2, {"5": "red"}, 99, 8, "800"]), True),  # another length
+        (other(v=[2, {"5": "rot"}, 99, -1, "800"]), False),  # a label, NOT NULL
+        (other({"9": 41}), False),
+    ],
+)
+def test_the_shape_is_another_one_with_other_columns_or_types(now: dict[str, Any], told: bool) -> None:
+    stamps = Stamps(MemoryState())
+    stamps.look({"s.t": BASE})
+    stamps.look({"s.t": now})
+    assert stamps.reshaped == (["s.t"] if told else [])
+
+
 def test_what_was_not_saved_is_found_again() -> None:
     state, changed = MemoryState(), {"s.t": other(v=[3, {}, 99, -1, "800"])}
     first = Stamps(state)

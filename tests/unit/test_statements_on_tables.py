@@ -52,3 +52,18 @@ def test_where_the_server_minds_the_case_the_name_is_the_tables(tmp_path: Path, 
     log = log_with(tmp_path, UPPER)
     log.take(None, signal)
     assert UPPER not in log.sequencer.take_rewritten() and str(UPPER) not in emptied(log)
+
+
+def test_a_known_table_that_was_altered_is_to_show_its_shape_until_a_row_has(tmp_path: Path) -> None:
+    log = log_with(tmp_path, UPPER)
+    log.take(None, Altered(0, 0, UPPER, None, shows=True))
+    log.take(None, Altered(0, 0, LOWER, None, shows=True))  # of which there is no copy
+    assert log.sequencer.dirty and log.sequencer.take_reshaped() == {UPPER}
+    log.take(None, Altered(0, 0, UPPER, None, shows=True))
+    log.take(None, SchemaSeen(0, 0, TableSchema(UPPER, ORDERS.columns[:2], ORDERS.key)))
+    assert log.sequencer.take_reshaped() == set()
+    log.take(None, Altered(0, 0, UPPER, None))  # DROP TABLE
+    assert log.sequencer.take_reshaped() == set()
+    log.take(None, Altered(0, 0, UPPER, None, shows=True))
+    log.take(None, Rewritten(0, 0, UPPER))
+    assert log.sequencer.take_reshaped() == set()

@@ -112,9 +112,8 @@ class MysqlChunks:
         return self._chunk(schema, condition, limit)
 
     def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
-        if not keys:
-            return Chunk(schema, pa.RecordBatch.from_pylist([], schema=schema.arrow), None)
-        condition = conditions.every(conditions.listed(schema, keys), conditions.passing(schema, filters))
+        listed = conditions.listed(schema, keys) if keys else conditions.NEVER
+        condition = conditions.every(listed, conditions.passing(schema, filters))
         return self._chunk(schema, condition, None)
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:

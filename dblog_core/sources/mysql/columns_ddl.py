@@ -154,6 +154,14 @@ class _Read:
                 self.at += 1
 
 
+_RETYPES = re.compile(r"\b(MODIFY|CHANGE)\b", re.IGNORECASE)
+
+
+def may_retype(sql: str) -> bool:
+    """Whether an ALTER TABLE may give a column another type, also one in which every value is the same (`step`)."""
+    return _RETYPES.search(sql) is not None
+
+
 def step(sql: str, mode: int | None) -> Step | None:
     """What an ALTER TABLE (`mode`: its session's sql_mode) does to the table's columns; None: that is not certain."""
     if mode is None:

@@ -47,6 +47,8 @@ class Statement:
     gone: tuple[TableName, ...] = ()
     alters: bool = False
     """Whether it may have given the rows that `tables` have other values."""
+    shapes: bool = False
+    """Whether it gives `tables` their columns, and they are there after it."""
 
 
 _TOKEN = re.compile(
@@ -254,7 +256,7 @@ def _table_ddl(read: _Reader) -> Statement | None:
     if _moves_rows(words):
         return _swap(read, table)
     drops = {("DROP", "PARTITION"), ("TRUNCATE", "PARTITION")} & set(itertools.pairwise(words))
-    return Statement(Means.DROPS_PARTITIONS if drops else Means.HARMLESS, (table,), alters=True)
+    return Statement(Means.DROPS_PARTITIONS if drops else Means.HARMLESS, (table,), alters=True, shapes=True)
 
 
 def _drop(read: _Reader) -> Statement | None:
@@ -282,7 +284,7 @@ def _create(read: _Reader) -> Statement | None:
         return Statement(Means.UNKNOWN)
     if "SELECT" in read.words():  # the row form of CREATE … SELECT has its rows in row events, and no SELECT
         return Statement(Means.REWRITES, (table,))
-    return Statement(Means.EMPTIES if replaces else Means.HARMLESS, (table,))
+    return Statement(Means.EMPTIES if replaces else Means.HARMLESS, (table,), shapes=True)
 
 
 def _rename(read: _Reader) -> Statement | None:

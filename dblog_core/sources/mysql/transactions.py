@@ -447,12 +447,14 @@ class LogState:
         """DDL may have changed the columns of a table, also where its shape looks the same."""
         if statement.means is Means.EMPTIES and sql.lstrip()[:8].upper() == "TRUNCATE":
             return
-        if (step := columns_ddl.step(sql, mode)) == columns_ddl.NOTHING:
+        step = columns_ddl.step(sql, mode)
+        if step == columns_ddl.NOTHING and not columns_ddl.may_retype(sql):
             return
         for table in filter(self._tables.may_want, statement.tables):
             self._forget_shapes(table)
             index = self._batch.transaction(group.transaction)
-            self._batch.signal(Altered(self._batch.next_sequence, index, table, step, self._any_case))
+            number, shows = self._batch.next_sequence, statement.shapes
+            self._batch.signal(Altered(number, index, table, step, self._any_case, shows))
         if statement.alters and (step is None or step.revalued):
             self._tell(Rewritten, statement.tables, group)
 
