@@ -82,7 +82,9 @@ class ColumnRules(Section):
 
     exclude: tuple[str, ...] = Field(default=(), description="columns that never reach staging")
     mask: tuple[str, ...] = Field(default=(), description="columns whose values become ***** (text) or the type's zero")
-    hash: tuple[str, ...] = Field(default=(), description="columns whose values become their SHA-256 in hex")
+    hash: tuple[str, ...] = Field(
+        default=(), description="columns whose values become their SHA-256 in hex, keyed with [source] hash_key"
+    )
     staged_as: dict[str, Literal["double", "text", "or_null", "bigint", "microseconds", "base64", "hex"]] = Field(
         default={}, description='another form than the usual one, by column: { price = "double" }'
     )
@@ -153,6 +155,9 @@ class SourceConfig(Section):
     columns: dict[TableNameText, ColumnRules] = Field(
         default={}, description="rules for the columns of a table, by SCHEMA.TABLE"
     )
+    hash_key: SecretStr = Field(
+        default=SecretStr(""), description='what `hash` is keyed with (HMAC-SHA256); "${ENV}" keeps it out of the file'
+    )
     keys: dict[TableNameText, tuple[str, ...]] = Field(
         default={}, description="for a table without a primary key: its unique, never-null columns, by SCHEMA.TABLE"
     )
@@ -200,6 +205,14 @@ class SourceConfig(Section):
         when a new leader connects, the server then ends the connection of the old one itself, should that one still
         hang on it."""
         return self.server_id or 1_000_001 + zlib.crc32(self.name.encode()) % 4_000_000_000
+
+    def hashed_by_server(self, table: TableName) -> ColumnRules:
+        """The rules of a table as its server computes row hashes: it is told no key, so that it leaves out what is
+        keyed."""
+        rules = self.columns.get(str(table), ColumnRules())
+        if not self.hash_key.get_secret_value():
+            return rules
+        return rules.model_copy(update={"exclude": (*rules.exclude, *rules.hash), "hash": ()})
 
     def connected(
         self, *, host: str, port: int | None, user: str, password: str, tls: Mapping[str, str] = MappingProxyType({})
@@ -602,7 +615,7 @@ def _anchor_all(settings: dict[str, Any], keys: tuple[str, ...], directory: Path
 
 def secrets_of(config: Config) -> tuple[str, ...]:
     """Every secret of the configuration: what no message may show."""
-    given = [config.source.password, config.state.password, config.s3.secret_key]
+    given = [config.source.password, config.source.hash_key, config.state.password, config.s3.secret_key]
     given += [config.signals.http.token] if config.signals.http else []
     topics = (config.signals.kafka, *(one.kafka for one in config.notify))
     given += [topic.password for topic in topics if topic is not None]

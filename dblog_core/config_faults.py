@@ -150,6 +150,8 @@ def contradictions(data: Mapping[str, Any], *, files: bool = True) -> Iterator[F
     yield from _source(text)
     yield from _tls(text, "source", files=files)
     yield from _state(text, files=files)
+    if files:  # otherwise a ${ENV} may stand there as it is
+        yield from _hash_key(text)
     yield from _columns(text)
     yield from _keys(text)
     yield from _lake_tables(text)
@@ -318,6 +320,16 @@ def key_rule(table: str, entry: int, rule: str) -> Fault:
         f"is a key column, and under {rule}",
         "rows are told apart by their key as it is: choose another key, or remove the rule",
     )
+
+
+_KEY_CHARACTERS = 16
+
+
+def _hash_key(text: Text) -> Iterator[Fault]:
+    key = text.text("source", "hash_key")
+    if key is not None and len(key) < _KEY_CHARACTERS:
+        what = f"is shorter than {_KEY_CHARACTERS} characters: whoever sees hashes could guess it"
+        yield Fault(("source", "hash_key"), what, "give a long random text, such as `openssl rand -hex 32` prints")
 
 
 def _pattern(place: Place, table: str) -> Iterator[Fault]:

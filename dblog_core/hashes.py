@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.interfaces import Chunk, Hashes, RangeHash
-from dblog_core.rules import Rules
+from dblog_core.rules import KEYED, Rules
 from dblog_core.schema import Column, TableSchema
 from dblog_core.values import keys_of
 
@@ -53,11 +53,11 @@ _FLOATING = re.compile(r"(float|double|real)\b(?!.*\[\])", re.IGNORECASE)
 
 
 def is_compared(column: Column) -> bool:
-    """Whether the hash covers a column of a staged schema: all but floats under the rule `hash`.
+    """Whether the hash covers a column of a staged schema: all but floats under the rule `hash`, and keyed hashes.
 
-    Those are staged as the SHA-256 of what Python prints, which no server prints.
+    Those are staged as the SHA-256 of what Python prints, which no server prints; a key is told to no server.
     """
-    return not (pa.types.is_string(column.type) and _FLOATING.match(column.source_type))
+    return column.source_type != KEYED and not (pa.types.is_string(column.type) and _FLOATING.match(column.source_type))
 
 
 def window_bounds(window: int) -> tuple[float, float]:
@@ -138,7 +138,7 @@ def row_hash(schema: TableSchema, row: Mapping[str, Any]) -> int:
 
 def of_rows(chunk: Chunk, rules: Rules) -> Hashes:
     """The hashes of rows that have been read, as they are staged."""
-    staged, rows = rules.schema(chunk.schema), rules.rows(chunk.schema, chunk.rows)
+    staged, rows = rules.compared(chunk.schema), rules.rows(chunk.schema, chunk.rows)
     found = pa.array([row_hash(staged, row) for row in rows.to_pylist()], pa.int64())
     names = chunk.schema.key
     batch = pa.RecordBatch.from_arrays([*map(chunk.rows.column, names), found], names=[*names, HASH])

@@ -135,7 +135,7 @@ class Leader:
             epoch=self._lease.epoch,
             head=head,
             visibility=visibility,
-            rules=Rules(self._config.source.columns),
+            rules=Rules.of(self._config.source),
             stopped=stopped.read(self._state),
         )
         self._mirror()

@@ -40,7 +40,7 @@ class Finding:
 def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
     """Every problem; empty if all is well. One part that is down does not hide the problems of the others."""
     parts: dict[str, Callable[[], Iterator[Problem]]] = {
-        "configuration": lambda: _file(file, config) if file else iter(()),
+        "configuration": lambda: _configuration(file, config),
         "source": lambda: _source(config),
         "staging": lambda: _place(config, config.staging.path, "segments", fatal=True),
         "state": lambda: _state(config),
@@ -79,6 +79,16 @@ def _told(look: Callable[[], Iterator[Problem]]) -> Iterator[Problem]:
     except DblogError as error:
         where = f"{error.where}: " if error.where else ""
         yield Problem(where + error.message, error.fix or "see the message")
+
+
+def _configuration(file: Path | None, config: Config) -> Iterator[Problem]:
+    if file is not None:
+        yield from _file(file, config)
+    hashed = sorted(table for table, rules in config.source.columns.items() if rules.hash)
+    if hashed and not config.source.hash_key.get_secret_value():
+        what = f"[source] hash_key is missing: hashed values of {', '.join(hashed)} can be found by trying likely ones"
+        fix = 'set hash_key = "${ENV}" to a long random text (`openssl rand -hex 32`): the tables are dumped anew then'
+        yield Problem(what, fix, fatal=False)
 
 
 def _file(file: Path, config: Config) -> Iterator[Problem]:

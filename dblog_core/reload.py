@@ -24,6 +24,7 @@ from dblog_core import identities, patterns, stopped
 from dblog_core.config import Config, SourceConfig
 from dblog_core.errors import ConfigError, DblogError
 from dblog_core.interfaces import Clock, Json, Problem, Source, StateStore
+from dblog_core.rules import key_digest
 from dblog_core.schema import TableName, TableSchema
 
 log = logging.getLogger(__name__)
@@ -48,13 +49,16 @@ class ConfigFile:
 
 
 def live(source: SourceConfig) -> Json:
-    """What of the source may change while a capture runs, as JSON."""
-    return source.model_dump(mode="json", include=set(_LIVE))
+    """What of the source may change while a capture runs, as JSON; and which key hashes have, by its digest."""
+    given: Json = source.model_dump(mode="json", include=set(_LIVE))
+    digest = key_digest(source.hash_key.get_secret_value())
+    return {**given, "hash_key": digest} if digest else given
 
 
 def with_live(config: Config, settings: Json) -> Config:
     """The configuration with these settings of `live`. Raises pydantic's ValidationError where they are none."""
-    read = SourceConfig.model_validate({"name": "x", "kind": config.source.kind, "database": "x", **settings})
+    given = {name: settings[name] for name in _LIVE}
+    read = SourceConfig.model_validate({"name": "x", "kind": config.source.kind, "database": "x", **given})
     source = config.source.model_copy(update={name: getattr(read, name) for name in _LIVE})
     return config.model_copy(update={"source": source})
 
@@ -99,7 +103,7 @@ def is_new(table: TableName, before: Json, source: SourceConfig) -> bool:
     """Whether the log of a table was not read as it is to be now."""
     name, now = str(table), live(source)
     changed = any(before[section].get(name) != now[section].get(name) for section in ("columns", "keys"))
-    return changed or not patterns.matches(table, before["tables"])
+    return changed or not _same_key(before, now, name) or not patterns.matches(table, before["tables"])
 
 
 def stops_alone(problem: Problem, before: Json | None, source: SourceConfig) -> bool:
@@ -112,7 +116,16 @@ def stops_alone(problem: Problem, before: Json | None, source: SourceConfig) -> 
 def same_rules(state: StateStore, source: SourceConfig, table: str) -> bool:
     """Whether the column rules in force for a table are those of a configuration; also where none are in force yet."""
     settings = in_force(state)
-    return settings is None or bool(settings["columns"].get(table) == live(source)["columns"].get(table))
+    if settings is None:
+        return True
+    now = live(source)
+    return bool(settings["columns"].get(table) == now["columns"].get(table)) and _same_key(settings, now, table)
+
+
+def _same_key(before: Json, now: Json, table: str) -> bool:
+    """Whether the hashes of a table's columns are keyed alike; so also where it has none."""
+    hashed = now["columns"].get(table, {}).get("hash")
+    return not hashed or before.get("hash_key") == now.get("hash_key")
 
 
 def is_captured(table: str, settings: Json) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import decimal
 import hashlib
-from collections.abc import Mapping, Sequence
+import hmac
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core import rule_faults
-from dblog_core.config import ColumnRules
+from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.errors import ConfigError, ValueOutOfRange
 from dblog_core.events import TableChanges, Transaction, changes_schema, image_type
 from dblog_core.forms import FORMS, FormFault, form_of
@@ -20,6 +22,9 @@ from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.values import to_json
 
 MASK = "*****"
+KEYED = "keyed hash"
+"""The source's type, as row hashes take it, of a column whose hashes are keyed."""
+_LISTS = ("exclude", "mask", "hash")
 
 
 class Rules:
@@ -28,10 +33,36 @@ class Rules:
     Nothing of a table whose rules do not fit its shape passes at all: `schema`, `rows` and `changes` raise ConfigError.
     """
 
-    def __init__(self, columns: Mapping[str, ColumnRules]) -> None:
-        self._rules = dict(columns)
+    def __init__(self, columns: Mapping[str, ColumnRules], hash_key: str = "") -> None:
+        """`hash_key`: what the hashes of `hash` are keyed with; empty: nothing."""
+        self._rules, self._hash_key = dict(columns), hash_key
         self._shapes: dict[tuple[str, str], TableSchema] = {}
         self._misfits: dict[tuple[str, str], Problem | None] = {}
+
+    @classmethod
+    def of(cls, source: SourceConfig) -> Rules:
+        """Those of a configuration."""
+        return cls(source.columns, source.hash_key.get_secret_value())
+
+    def without(self, table: TableName, columns: Collection[str]) -> Rules:
+        """The same for copies of the table that leave these columns out."""
+        given = self._rules.get(str(table))
+        if given is None or not columns:
+            return self
+        lists = {name: tuple(c for c in getattr(given, name) if c not in columns) for name in _LISTS}
+        forms = {name: form for name, form in given.staged_as.items() if name not in columns}
+        left = given.model_copy(update={**lists, "staged_as": forms})
+        return Rules({**self._rules, str(table): left}, self._hash_key)
+
+    def compared(self, schema: TableSchema) -> TableSchema:
+        """The shape that is staged, as row hashes take it: keyed hashes are no part of them (`hashes`), since whoever
+        computed them on a server would have to tell it the key."""
+        rules = self._rules.get(str(schema.table))
+        staged = self.schema(schema)
+        if rules is None or not self._hash_key:
+            return staged
+        columns = tuple(replace(c, source_type=KEYED) if c.name in rules.hash else c for c in staged.columns)
+        return replace(staged, columns=columns)
 
     def concern(self, table: TableName) -> bool:
         """Whether there are any for the table."""
@@ -41,7 +72,9 @@ class Rules:
         """16 hex digits that two processes have in common only where the table's rules are the same; empty: none."""
         if (rules := self._rules.get(str(table))) is None:
             return ""
-        given = {name: sorted(value) for name, value in rules.model_dump(include={"exclude", "mask", "hash"}).items()}
+        given: dict[str, object] = {name: sorted(getattr(rules, name)) for name in _LISTS}
+        if rules.hash and self._hash_key:
+            given["key"] = key_digest(self._hash_key)
         text = orjson.dumps({**given, "staged_as": rules.staged_as}, option=orjson.OPT_SORT_KEYS)
         return hashlib.blake2b(text, digest_size=8).hexdigest()
 
@@ -116,7 +149,7 @@ class Rules:
                 except FormFault as fault:
                     raise _Unformed(name, form, fault) from fault
             if name in rules.hash:
-                values = _hashed(values)
+                values = _hashed(values, self._hash_key)
             elif name in rules.mask:
                 values = _masked(values)
             arrays.append(values)
@@ -160,14 +193,21 @@ def _masked(values: pa.Array) -> pa.Array:
     return pc.if_else(values.is_valid(), mask_of(values.type), pa.scalar(None, values.type))
 
 
-def _hashed(values: pa.Array) -> pa.Array:
-    """SHA-256 of each value's text (of the bytes themselves for text and binary), in hex; null stays null."""
+def key_digest(hash_key: str) -> str:
+    """What tells two keys of `hash` apart and is no secret; empty: there is none."""
+    return hmac.new(hash_key.encode(), b"dblog hash_key", hashlib.sha256).hexdigest()[:16] if hash_key else ""
+
+
+def _hashed(values: pa.Array, key: str) -> pa.Array:
+    """HMAC-SHA256, without a key SHA-256, of each value's text (of the bytes themselves for text and binary), in hex;
+    null stays null."""
+    secret = key.encode()
 
     def digest(value: object) -> str | None:
         if value is None:
             return None
         raw = value if isinstance(value, bytes) else str(to_json(value)).encode()
-        return hashlib.sha256(raw).hexdigest()
+        return (hmac.new(secret, raw, hashlib.sha256) if key else hashlib.sha256(raw)).hexdigest()
 
     return pa.array([digest(v) for v in values.to_pylist()], pa.string())
 

@@ -99,7 +99,7 @@ class WindowReader:
     ) -> None:
         self._hold, self._connections, self._attempt, self._behind = hold, connections, attempt, behind
         self._place, self._task = hold.place, hold.task
-        self._rules = Rules(self._place.config.source.columns)
+        self._rules = Rules.of(self._place.config.source)
         self._name = TableName.parse(self._task.table)
         self._after = progress.key if progress.key is not None else self._task.after
         self._upto: Any = self._task.key_to

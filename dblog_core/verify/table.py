@@ -76,7 +76,7 @@ class TableCheck:
     def __init__(self, tools: Tools, table: TableName, ranges: Sequence[Range] = ()) -> None:
         """`ranges`: those that a whole comparison is of; none: the table."""
         self._tools, self._table, self._name, self._ranges = tools, table, str(table), ranges
-        self._rules = Rules(tools.config.source.columns)
+        self._rules = self._all_rules = Rules.of(tools.config.source)
         self._suspects = Suspects()
         self._left_out: tuple[str, ...] = ()
         self.evidence: Evidence | None = None
@@ -111,7 +111,7 @@ class TableCheck:
             self._suspects.take(second)
             self._suspects.keep()
             return self._report(schema, pinned, replace(second, undecided=()))
-        self.evidence = Evidence.of(schema, self._rules.schema(schema), pinned, readings)
+        self.evidence = Evidence.of(schema, self._rules.compared(schema), pinned, readings)
         self._narrow(schema)
         return self._report(schema, pinned, answer)
 
@@ -136,7 +136,8 @@ class TableCheck:
         schema = reader.schema(self._table)
         if self._tools.config.lake.schema_changes_of(self._table) != "ignore":
             return schema
-        self._left_out = left_out(self._tools.lake, self._tools.staging, self._rules.schema(schema))
+        self._left_out = left_out(self._tools.lake, self._tools.staging, self._all_rules.schema(schema))
+        self._rules = self._all_rules.without(self._table, self._left_out)
         return replace(schema, columns=tuple(c for c in schema.columns if c.name not in self._left_out))
 
     def _parts(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
@@ -281,7 +282,7 @@ class TableCheck:
         return self._tools.lake_side.ask(Task(ask, shape, pinned, files, since, upto, asked, within=inside))
 
     def _staged(self, schema: TableSchema) -> Any:
-        return self._rules.schema(schema).to_json()
+        return self._rules.compared(schema).to_json()
 
 
 class _Reader:

@@ -86,6 +86,19 @@ def test_columns_under_a_rule_are_hashed_as_they_are_staged(
         assert agree(its_reader, schema, Rules(rules)) != agree(reader, schema)
 
 
+def test_keyed_hashes_are_left_out_and_no_server_is_told_the_key(
+    database: Database, source_config: Config, source: Source, reader: ChunkReader
+) -> None:
+    every_type.make(database)
+    schema, key = shape(database, reader), "0123456789abcdef of hashes"
+    names = tuple(c.name for c in schema.columns if c.name not in schema.key)[:5]
+    rules = {str(schema.table): ColumnRules(hash=names)}
+    update = {"columns": rules, "hash_key": SecretStr(key)}
+    ruled = open_source(source_config.source.model_copy(update=update))
+    with closing(ruled.open_reader()) as its_reader:
+        assert agree(its_reader, schema, Rules(rules, key)) != agree(reader, schema)
+
+
 @pytest.mark.parametrize("case", ["mixed", "enum_first", "enum_last", "binary_first"])
 def test_ranges_follow_each_other_in_the_order_of_a_composite_key(
     database: Database, source: Source, reader: ChunkReader, case: str

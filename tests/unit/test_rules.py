@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
+from pydantic import SecretStr
 
 from dblog_core import control, reload, requests, rule_faults, stopped, watermark, wiring
 from dblog_core.config import ColumnRules, Config, SourceConfig
 from dblog_core.errors import ConfigError, RequestError, SourceRefused
+from dblog_core.hashes import is_compared
 from dblog_core.interfaces import Problem
 from dblog_core.requests import DumpRequest
 from dblog_core.rules import MASK, Rules
@@ -276,3 +280,39 @@ def test_a_high_watermark_of_a_version_without_digests_is_of_no_rules() -> None:
     assert "rules" not in orjson.loads(text) and watermark.parse(text) == high
     ruled = replace(high, rules="0123456789abcdef")
     assert watermark.parse(watermark.encode(ruled)) == ruled
+
+
+# A key of hashes ------------------------------------------------------------------------------------------------------
+
+KEY = "0123456789abcdef of hashes"
+
+
+def test_hashes_with_a_key_are_hmacs_and_take_no_part_in_row_hashes() -> None:
+    rules, plain = (Rules({"shop.a": ColumnRules(hash=("v",))}, key) for key in (KEY, ""))
+    rows = pa.RecordBatch.from_pylist([{"id": 1, "v": "mail"}, {"id": 2, "v": None}], A.arrow)
+    keyed = hmac.new(KEY.encode(), b"mail", hashlib.sha256).hexdigest()
+    assert rules.rows(A, rows).column("v").to_pylist() == [keyed, None]
+    assert plain.rows(A, rows).column("v").to_pylist() == [hashlib.sha256(b"mail").hexdigest(), None]
+    assert [is_compared(c) for c in rules.compared(A).columns] == [True, False]
+    assert plain.compared(A) == plain.schema(A) and rules.compared(A).arrow == rules.schema(A).arrow
+    assert rules.digest(A.table) != plain.digest(A.table)
+
+
+def test_another_key_has_tables_with_hashes_dumped_and_the_others_not(capture: Capture) -> None:
+    more = 'hash_key = "{}"\n' + RULES.replace("mask", "hash")
+    capture.write("shop.?", more=more.format(KEY))
+    capture.put(A, 1, v=SECRET)
+    capture.put(B, 1)
+    capture.capture()
+    capture.write("shop.?", more=more.format(KEY[::-1]))
+    capture.capture()
+    assert [tables for _, tables in capture.dumps()] == [("shop.a",)]
+    assert KEY not in str(reload.in_force(capture.state)) and KEY[::-1] not in str(reload.in_force(capture.state))
+    assert not reload.same_rules(
+        capture.state, capture.config.source.model_copy(update={"hash_key": SecretStr("")}), "shop.a"
+    )
+
+
+def test_rules_for_a_copy_that_leaves_columns_out_are_those_of_the_others() -> None:
+    rules = Rules({"shop.a": ColumnRules(mask=("v",), hash=("w",))}).without(A.table, ["w"])
+    assert rules.misfit(A) is None and rules.misfit(RENAMED) is not None

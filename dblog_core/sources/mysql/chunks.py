@@ -167,7 +167,7 @@ class MysqlChunks:
         return Hashes(schema, found, None)
 
     def _rules(self, schema: TableSchema) -> ColumnRules:
-        return self._config.columns.get(str(schema.table), ColumnRules())
+        return self._config.hashed_by_server(schema.table)
 
     def _await_visibility(self) -> None:
         """Returns when a SELECT sees all that the log holds by now. Raises ServerNotSafe where none is sure to."""

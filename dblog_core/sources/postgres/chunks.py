@@ -296,7 +296,7 @@ class PostgresChunkReader:
         """The rows of `answer` that a query of hashes gives, and its snapshot."""
         with translated(self._config):
             connection = self._open()
-        rules = self._config.columns.get(str(schema.table), ColumnRules())
+        rules = self._config.hashed_by_server(schema.table)
         recoded = connection.get_parameter_status("server_encoding") not in ("UTF8", "SQL_ASCII")
         tail = self._query(schema, conditions.every(condition), conditions.order(schema), limit)
 
