@@ -101,8 +101,8 @@ def options(
 
     Exit codes: 0 done, 1 failed, 2 wrong use. Results go to stdout, progress and messages to stderr.
     """
-    set_up_logging(debug=debug)
-    context.obj = Session(file=config_file, json=json, debug=debug)
+    context.obj = session = Session(file=config_file, json=json, debug=debug)
+    set_up_logging(session)
 
 
 app.command()(check.check)

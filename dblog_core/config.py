@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 
@@ -620,4 +621,27 @@ def secrets_of(config: Config) -> tuple[str, ...]:
     topics = (config.signals.kafka, *(one.kafka for one in config.notify))
     given += [topic.password for topic in topics if topic is not None]
     known = tuple(secret.get_secret_value() for secret in [*given, *(one.secret for one in config.notify)])
-    return known + tuple(secret for output in config.output.values() for secret in output.secrets)
+    known += tuple(secret for output in config.output.values() for secret in output.secrets)
+    arguments = (config.spark.conf, *(output.options for output in config.output.values()))
+    arguments += tuple(one.arguments for one in config.airflow.notify)
+    paths = (urlsplit(one.url).path.strip("/") for one in config.notify)  # a webhook's may be what lets callers in
+    known += tuple(path for path in paths if len(path) >= _SECRET_PATH)
+    return known + tuple(value for one in arguments for _, value in named_secrets(one))
+
+
+_SECRET_PATH = 16  # characters of a webhook's path from which on it may be a secret
+SECRET_NAME = re.compile(r"password|passwd|secret|token|credential|hash_key", re.IGNORECASE)
+"""Names of settings whose values are secrets, of others' settings too."""
+
+
+def named_secrets(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and value, at any depth, of settings that are secrets by their names."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from named_secrets(value)
+        elif isinstance(value, list | tuple):
+            for one in value:
+                if isinstance(one, Mapping):
+                    yield from named_secrets(one)
+        elif isinstance(value, str) and SECRET_NAME.search(name):
+            yield name, str(value)

@@ -42,8 +42,8 @@ class DeadLetters:
         assert self._path is not None
         note = {"source": self._source, "output": self._output, "reason": reason, "line": line}
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(self._path, "ab", opener=_for_us_alone) as file:
                 if file.tell() and not _ends_whole(self._path):
                     file.write(b"\n")
                 file.write(orjson.dumps(note) + b"\n")
@@ -57,6 +57,11 @@ class DeadLetters:
         return OutputRefused(
             f"the file of dead letters cannot be used: {error}", where=str(self._path), fix="mend or move the file"
         )
+
+
+def _for_us_alone(path: str, flags: int) -> int:
+    """A new file has rows of the source, which nobody else may read."""
+    return os.open(path, flags, 0o600)
 
 
 def _ends_whole(path: Path) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from dblog_core import neighbours, output_places, places, wiring
-from dblog_core.config import LOOPBACK, ColumnRules, Config
+from dblog_core.config import LOOPBACK, ColumnRules, Config, named_secrets
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.forms import FORMS, forms_for
 from dblog_core.interfaces import Problem, Source
@@ -100,13 +100,10 @@ def _file(file: Path, config: Config) -> Iterator[Problem]:
 def readable_secret(file: Path) -> Iterator[Problem]:
     """A password in clear text in a file that others may read."""
     data = tomllib.loads(file.read_text(encoding="utf-8"))
-    given = [(data.get(section, {}), key) for section, key in (("source", "password"), ("s3", "secret_key"))]
-    names = ("password", "secret", "token", "registry_password")
-    given += [(one, key) for one in data.get("output", {}).values() for key in names]
-    given += [(data.get("signals", {}).get("http", {}), "token"), *((one, "secret") for one in data.get("notify", []))]
-    for section, key in given:
-        secret = section.get(key, "")
-        if secret and "${" not in secret and file.stat().st_mode & 0o077:
+    if file.stat().st_mode & 0o077 == 0:
+        return
+    for key, secret in named_secrets(data):
+        if secret and "${" not in secret:
             yield Problem(
                 f"{file} holds a password, and other users may read it",
                 f'chmod 600 {file}, or write {key} = "${{ENV}}" and set the variable',

@@ -110,12 +110,18 @@ def remember(config: Config, part: str, error: DblogError) -> None:
 
 
 def configuration(file: str) -> Config:
-    """The source's configuration with its secrets and its Airflow connection, if it names one. Raises ConfigError."""
+    """The source's configuration with its secrets and its Airflow connection, if it names one. From here on Airflow
+    masks the secrets in task logs. Raises ConfigError."""
+    from airflow.sdk.log import mask_secret
+
     from dblog_core.airflow.connections import resolved
-    from dblog_core.config import load
+    from dblog_core.config import load, secrets_of
 
     quiet_libraries()
-    return resolved(load(file))
+    config = resolved(load(file))
+    for secret in filter(None, secrets_of(config)):
+        mask_secret(secret)
+    return config
 
 
 def quiet_libraries() -> None:

@@ -55,7 +55,7 @@ class Session:
 
     def redacted(self, text: str) -> str:
         """The text without the configuration's secrets, whatever a driver may have put into it."""
-        for secret in self.secrets:
+        for secret in sorted(self.secrets, key=len, reverse=True):  # one may begin with another
             text = text.replace(secret, "*****") if len(secret) > 3 else text
         return text
 
@@ -91,22 +91,28 @@ def stopping() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def set_up_logging(*, debug: bool) -> None:
-    """The engine's log goes to stderr: warnings, or all of it."""
-    handler = _ToConsole()
+def set_up_logging(session: Session) -> None:
+    """The engine's log goes to stderr: warnings, or all of it; the configuration's secrets never do."""
+    debug = session.debug
+    handler = _ToConsole(session)
     whole = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     handler.setFormatter(logging.Formatter(whole if debug else "%(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if debug else logging.WARNING)
     logging.getLogger("kazoo").setLevel(logging.DEBUG if debug else logging.CRITICAL)  # we tell of it in our own words
+    logging.getLogger("botocore").setLevel(logging.INFO if debug else logging.WARNING)  # DEBUG has session tokens
 
 
 class _ToConsole(logging.Handler):
     """Through the one console, so that a progress display and log lines do not write over each other."""
 
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
     def emit(self, record: logging.LogRecord) -> None:
-        note(self.format(record))
+        note(self._session.redacted(self.format(record)))
 
 
 def _with_airflow(config: Config) -> Config:

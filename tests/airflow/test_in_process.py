@@ -20,11 +20,13 @@ import psutil
 import pytest
 
 from dblog_core import control, recent_errors, requests, wiring
+from dblog_core.airflow import engine
 from dblog_core.config import load
 from dblog_core.leader import LEASE
 from dblog_core.requests import DumpRequest
 from tests.airflow.test_factory import write
 from tests.unit.requests_world import make
+from tests.unit.test_secrets import FIELDS, SECRETS
 
 BUSY_SECONDS = 60.0  # for what takes half a second of a machine that does nothing else
 Notes = list[list[str]]
@@ -212,3 +214,12 @@ def wait_until_told(seen: Callable[[], Notes], expected: Notes, process: subproc
         assert process.poll() is None, f"the task has ended with {process.returncode}; it has told {notes}"
         assert time.monotonic() < deadline, f"told {notes}, not {expected}"
         pause.wait(0.1)
+
+
+def test_airflow_masks_every_secret_that_a_task_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    masked: list[object] = []
+    monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
+    file = tmp_path / "shop.toml"
+    file.write_text(FIELDS.format(*SECRETS))
+    engine.configuration(str(file))
+    assert set(SECRETS) <= set(masked)

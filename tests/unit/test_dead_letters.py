@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import orjson
@@ -23,6 +24,16 @@ def test_what_is_noted_is_known_to_the_next_relay_of_that_output_alone(tmp_path:
     assert _letters(path).has({"offset": 7})
     assert not _letters(path).has({"offset": 8})
     assert not _letters(path, output="other").has({"offset": 7})
+
+
+def test_nobody_else_may_read_what_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "letters"
+    before = os.umask(0o022)
+    try:
+        _letters(path).add({"offset": 7, "op": "c"}, "too long")
+    finally:
+        os.umask(before)
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 def test_a_note_that_was_cut_short_counts_as_none_and_harms_no_other(tmp_path: Path) -> None:
