@@ -217,6 +217,15 @@ def whole(config: Config) -> str:
     return orjson.dumps({**data, "source": {**data["source"], "airflow_connection": None}}, default=_open).decode()
 
 
+def for_staging(config: Config) -> Config:
+    """The same without the secrets, and the sections, that nobody needs who reads staging alone."""
+    unset, gone = SecretStr(""), ("spark", "airflow", "signals", "notify", "output")
+    source = config.source.model_copy(update={"password": unset, "hash_key": unset})
+    defaults = {name: Config.model_fields[name].get_default(call_default_factory=True) for name in gone}
+    state = config.state.model_copy(update={"password": unset})
+    return config.model_copy(update={"source": source, "state": state, **defaults})
+
+
 def _open(value: object) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 

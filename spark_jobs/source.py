@@ -9,13 +9,12 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow as pa
-from pydantic import SecretStr
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -35,7 +34,7 @@ from pyspark.sql.types import StructType
 from dblog_core import config as configuration
 from dblog_core.config import Config
 from dblog_core.errors import RequestError
-from dblog_core.spark import whole
+from dblog_core.spark import for_staging, whole
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import Follower, Line
@@ -97,9 +96,9 @@ class DblogSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is to be read. It goes to executors: `config` is JSON, with storage's secrets and without the source's."""
+    """What is to be read. It goes to executors: `config` is JSON, with storage's secrets alone (`for_staging`)."""
 
-    config: str
+    config: str = field(repr=False)
     columns: tuple[str, ...]
     tables: frozenset[str] | None
     first: int
@@ -120,10 +119,9 @@ class _Asked:
                 f"no column {', '.join(missing)}", where="schema", fix=f"choose from {', '.join(COLUMNS)}"
             )
         loaded = configuration.load(Path(options["config"]))
-        source = loaded.source.model_copy(update={"password": SecretStr("")})
         tables = frozenset(name.strip() for name in options.get("tables", "").split(",")) - {""}
         return cls(
-            whole(loaded.model_copy(update={"source": source})),
+            whole(for_staging(loaded)),
             tuple(schema.names),
             tables or None,
             _number(options, "from", 0),

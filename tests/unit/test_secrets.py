@@ -10,8 +10,9 @@ import pytest
 
 from dblog_core.commands import session as sessions
 from dblog_core.commands.session import Session, set_up_logging
-from dblog_core.config import secrets_of
+from dblog_core.config import Config, secrets_of
 from dblog_core.preflight import readable_secret
+from dblog_core.spark import for_staging, whole
 
 MARK = "qZx7-secret-{}-of-sixteen"
 FIELDS = """
@@ -105,6 +106,12 @@ def test_no_log_line_of_any_level_shows_a_secret(file: Path, monkeypatch: pytest
             logging.getLogger(name).setLevel(before)
     assert len(printed) == len(SECRETS) * (2 if debug else 1)
     assert not [line for line in printed if "qZx7" in line or "of-the-environment" in line]
+
+
+def test_who_reads_staging_alone_gets_the_secrets_of_storage_alone(file: Path) -> None:
+    shipped = whole(for_staging(Session(file=file).config()))
+    assert [secret for secret in SECRETS if secret in shipped] == [SECRETS[3]]
+    assert Config.model_validate_json(shipped).staging.path == "s3://bucket/staging"
 
 
 def test_a_readable_file_is_warned_of_whatever_secret_it_holds(file: Path) -> None:
