@@ -16,6 +16,7 @@ from dblog_core.airflow import stats
 from dblog_core.airflow.engine import configuration
 from dblog_core.airflow.links import SourcePage
 from dblog_core.airflow.spark import CONNECTION
+from dblog_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from dblog_core.airflow.lineage import Lineage
@@ -47,7 +48,8 @@ class MergeOperator(SparkSubmitOperator):
 
     def execute(self, context: Any) -> None:
         """Raises AirflowException when the merge fails; its log says why."""
-        Connection.get(self._connection)  # where it is missing, Spark would silently look for a YARN cluster
+        connection = Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
+        refuse_shown_environment(self.config_file, str(connection.host))
         config = configuration(self.config_file)
         if not self._has_to_merge(config):
             log.info("the lake of %s has all that is sealed", config.source.name)
@@ -103,6 +105,21 @@ class MergeOperator(SparkSubmitOperator):
         self.jars, self.conf = ",".join(command.jars), dict(command.conf)
         self.name, self._driver_memory = f"dblog merge {config.source.name}", command.driver_memory
         self.env_vars = {**command.env, **({CONFIG_VARIABLE: whole(config)} if asked else {})}
+
+
+def refuse_shown_environment(config_file: str, master: str) -> None:
+    """Raises ConfigError where the job would get the configuration, secrets included, among the arguments of
+    spark-submit: for these masters the hook makes arguments of its environment."""
+    from dblog_core.config import load
+
+    asked = load(config_file).source.airflow_connection is not None
+    if asked and any(name in master for name in ("yarn", "k8s")):
+        raise ConfigError(
+            f"with the master {master} a job's environment stands among the arguments of spark-submit and in the "
+            "task's log, and with airflow_connection it holds every secret",
+            where="[source] airflow_connection",
+            fix='give host, user and password = "${ENV}" in the file instead, or use a local or spark:// master',
+        )
 
 
 def _status(config: Config) -> LakeStatus:
