@@ -150,7 +150,7 @@ class SourceConfig(Section):
         default=None, description="SCHEMA.TABLE whose new rows are signals; as [signals] table, which says it too"
     )
     zero_dates: Literal["error", "null"] = Field(
-        default="error", description="MySQL, MariaDB: what a date with a zero part becomes: error stops the capture"
+        default="error", description="MySQL, MariaDB: what a date with a zero part becomes: error stops its table"
     )
     connect_timeout: Number = Field(default=10.0, gt=0, description="seconds")
     columns: dict[TableNameText, ColumnRules] = Field(

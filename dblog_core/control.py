@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import orjson
@@ -213,12 +213,17 @@ def stop_tables(state: StateStore, dump_id: str, tables: Collection[str], why: s
     if all(t.table in tables for t in left):
         cancel(state, dump_id)
         return
-    stopped = sorted({t.table for t in left if t.table in tables})
+    give_up_tables(state, dump_id, dict.fromkeys(tables, why))
+
+
+def give_up_tables(state: StateStore, dump_id: str, tables: Mapping[str, str]) -> None:
+    """Those tables of the dump fail, each for its reason, and its others go on. Raises RequestError."""
+    left = [t for t in dump(state, dump_id).tasks if not t.over and t.table in tables]
+    stopped = {t.table for t in left}
     # First for workers, who read this for every chunk; then for all who ask how the tasks have ended.
     _change(state, dump_id, lambda record: {**record, "stopped": sorted({*record.get("stopped", ()), *stopped})})
     for each in left:
-        if each.table in stopped:
-            fail(state, dump_id, each.number, why)
+        fail(state, dump_id, each.number, tables[each.table])
 
 
 def retune(state: StateStore, dump_id: str, **changes: Any) -> None:

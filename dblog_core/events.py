@@ -142,17 +142,22 @@ class Rewritten:
     any_case: bool = False
 
 
+THEN_DUMPED = "then start the capture again, which dumps the table"
+"""How a table goes on that is unreadable by a value of its own: no `SchemaSeen` tells that such values are gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """From here on the log does not tell which rows the changes of a table hit: they are left out of the changes, all
-    of them, up to the table's next `SchemaSeen`. `why`: in words; `fix`: the way on, where it is not to give the table
-    its key again; `refused`: whether the source refuses the table for that too (`Source.refused`)."""
+    """From here on the changes of a table cannot be staged as they are: the log does not tell which rows they hit, or
+    holds a value or a shape that has no exact form. They are passed over, all of them, up to the table's next
+    `SchemaSeen`. `why` and `fix`: in words; `refused`: whether the source refuses the table for that too
+    (`Source.refused`)."""
 
     sequence: int
     transaction: int
     table: TableName
     why: str
-    fix: str = ""
+    fix: str
     refused: bool = False
 
 

@@ -54,16 +54,17 @@ class Form:
 def printed(schema: TableSchema, columns: Mapping[str, ColumnRules]) -> TableSchema:
     """The shape as its source is to read it: what `as_printed` names is text from the beginning, as the server prints,
     since some of its values have no other form: zero dates, infinity, years before 1, PostgreSQL's NaN in decimals; or
-    these values are NULL (`or_null`)."""
+    these values are NULL (`or_null`). What is excluded is text too: none of its values is to be refused."""
     rules = columns.get(str(schema.table))
-    if rules is None or not rules.staged_as:
+    if rules is None or not (rules.staged_as or rules.exclude):
         return schema
-    shown = tuple(c if c.name in schema.key else _printed(c, rules.staged_as) for c in schema.columns)
+    shown = tuple(c if c.name in schema.key else _printed(c, rules) for c in schema.columns)
     return TableSchema(schema.table, shown, schema.key)
 
 
-def _printed(column: Column, staged_as: Mapping[str, str]) -> Column:
-    if as_printed(column, staged_as):
+def _printed(column: Column, rules: ColumnRules) -> Column:
+    staged_as = rules.staged_as
+    if as_printed(column, staged_as) or (column.name in rules.exclude and as_printed(column, {column.name: "text"})):
         return Column(column.name, column.source_type, pa.string())
     if staged_as.get(column.name) == "or_null" and not pa.types.is_string(column.type) and _is_moment(column):
         return replace(column, or_null=True)

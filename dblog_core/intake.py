@@ -122,7 +122,11 @@ def _give_up(parts: Parts, before: Json, now: Json) -> None:
 
 def give_up_stopped(state: StateStore, tables: Mapping[str, str]) -> None:
     """Ends dumps of tables that are stopped, for the same reason. `tables`: with what has stopped them."""
-    for status in control.unfinished(state):
-        for task in status.tasks:
-            if task.table in tables:
-                control.fail(state, status.id, task.number, f"{task.table} is stopped: {tables[task.table]}")
+    why = {table: f"{table} is stopped: {reason}" for table, reason in tables.items()}
+    for status in control.unfinished(state) if why else ():
+        if not any(task.table in why and not task.over for task in status.tasks):
+            continue
+        try:
+            control.give_up_tables(state, status.id, why)
+        except RequestError:
+            log.info("dump %s is over", status.id)  # since the look at it

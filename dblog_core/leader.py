@@ -16,6 +16,7 @@ from dblog_core.dumps import TaskProgress
 from dblog_core.errors import (
     LeaseLost,
     LogPositionLost,
+    RequestError,
     SegmentTaken,
     StateError,
     VersionConflict,
@@ -199,7 +200,7 @@ class Leader:
             start=self._source.horizon(),
         )
         if self._config.source.start == places.INITIAL:  # before the manifest: a crash between the two must not lose it
-            requests.submit(self._config, WHOLE, requested_by=control.SYSTEM, state=self._state)
+            self._dump_all()
         self._staging.publish(manifest)
         return manifest
 
@@ -223,10 +224,20 @@ class Leader:
             start=self._source.horizon(),
         )
         # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
-        requests.submit(self._config, WHOLE, requested_by=control.SYSTEM, state=self._state)
+        self._dump_all()
         self._staging.publish(manifest)
         log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
         return manifest
+
+    def _dump_all(self) -> None:
+        """Requests a dump of every table. What cannot be dumped is told, and keeps no other table's log waiting."""
+        try:
+            dump = requests.submit(self._config, WHOLE, requested_by=control.SYSTEM, state=self._state)
+        except RequestError as error:
+            log.warning("no table is dumped: %s", error)
+            return
+        for refusal in control.dump(self._state, dump).refused:
+            log.warning("%s is not dumped: %s\n  fix: %s", refusal["table"], refusal["reason"], refusal["fix"])
 
     def _without_attempts(self, tasks: Json) -> Json:
         """The progress of tasks, with every attempt broken: what its worker has written into the log before the place
@@ -336,7 +347,7 @@ class Leader:
         """Requests dumps of tables whose rows came or went without row events. Before the manifest that goes past the
         place: a crash between the two must not lose them, and two of them would do no harm."""
         for name, met in self._sequencer.take_unreadable().items():
-            log.warning("%s stops alone, its rows are passed over: %s", name, met.why)
+            log.warning("%s stops alone, its rows are passed over: %s\n  fix: %s", name, met.why, met.fix)
             stopped.add_by_log(self._state, name, met.why, met.fix, refused=met.refused)
             intake.give_up_stopped(self._state, {name: met.why})
         reshaped = sorted(map(str, self._sequencer.take_reshaped()))
@@ -365,11 +376,14 @@ class Leader:
             self._healed = []
 
     def _look_at_stopped(self) -> None:
-        """Passes over what the source's catalogue has refused meanwhile."""
-        entries = {name: e for name, e in stopped.read(self._state).items() if e["by"] == stopped.SOURCE}
+        """Passes over what the source's catalogue has refused meanwhile; ends dumps of what is passed over, also those
+        that were requested before anybody could know."""
+        known = stopped.read(self._state)
+        entries = {name: e for name, e in known.items() if e["by"] == stopped.SOURCE}
         for name in self._sequencer.stop(entries):
             log.warning("%s stops alone, its rows are passed over: %s", name, entries[name]["why"])
-            intake.give_up_stopped(self._state, {name: entries[name]["why"]})
+        passed_over = {name: e["why"] for name, e in known.items() if self._sequencer.passes_over(name)}
+        intake.give_up_stopped(self._state, passed_over)
 
     def _look_at_stamps(self) -> None:
         """Has tables dumped whose rows are others by now than the log says."""

@@ -14,7 +14,7 @@ from dblog_core import control, ranges, wiring
 from dblog_core.config import Config
 from dblog_core.dump_status import DumpStatus, rate
 from dblog_core.interfaces import ChunkReader, Json, StateStore
-from dblog_core.requests import KEYS_PER_TASK, DumpRequest, Refusal, Wanted, listed_keys, options_of, settled
+from dblog_core.requests import KEYS_PER_TASK, DumpRequest, Refusal, Wanted, listed_keys, of_each, options_of, settled
 
 ASSUMED_RATE = 20_000.0  # rows a second of one worker, where nothing is known
 KEYS_PER_CHUNK = 1_000  # of a task that lists its keys
@@ -76,7 +76,7 @@ class Plan:
     def seconds(self) -> float:
         """The workers share all tables; the largest may keep one of them longest."""
         shared = sum(t.work for t in self.tables) / int(self.options["workers"])
-        return max(shared, *(t.seconds for t in self.tables))
+        return max([shared, *(t.seconds for t in self.tables)])
 
     def to_json(self) -> Json:
         return {
@@ -99,12 +99,12 @@ def plan(config: Config, request: DumpRequest, *, state: StateStore | None = Non
     else:
         measured = _measured(control.dumps(state))
 
-    def look(wanted: list[Wanted]) -> list[TablePlan]:
+    def look(wanted: list[Wanted]) -> tuple[list[tuple[Wanted, TablePlan]], list[Refusal]]:
         with closing(wiring.open_source(config.source).open_reader()) as reader:
-            return [_table(reader, request, table, options, measured) for table in wanted]
+            return of_each(request, wanted, lambda table: _table(reader, request, table, options, measured))
 
-    _, refused, tables = settled(config, request, look)
-    return Plan(options, tuple(tables), tuple(refused))
+    _, refused, (tables, unreadable) = settled(config, request, look)
+    return Plan(options, tuple(table for _, table in tables), (*refused, *unreadable))
 
 
 def _table(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ import pyarrow as pa
 from dblog_core import control, filters, patterns, ranges, wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config import Config
-from dblog_core.errors import RequestError, SourceError
+from dblog_core.errors import RequestError, SourceError, ValueOutOfRange
 from dblog_core.filters import Filter
 from dblog_core.interfaces import ChunkReader, Clock, Json, Source, StateStore
 from dblog_core.ranges import MOST_RANGES, Range
@@ -155,12 +155,16 @@ def draft(
 ) -> Draft:
     """The dump that `submit` files. Raises RequestError."""
     options = options_of(config, request)
-    wanted, refused, tasks = settled(
-        config, request, lambda found: [t for table in _cut(config, request, found, options, on_table) for t in table]
+    _, refused, (cut, unreadable) = settled(
+        config, request, lambda found: _cut(config, request, found, options, on_table)
     )
+    refused = [*refused, *unreadable]
+    if not cut:
+        told = "; ".join(f"{refusal.reason} (fix: {refusal.fix})" for refusal in unreadable)
+        raise RequestError(f"no table that is asked for can be dumped: {told}", fix="as said there")
     now = dt.datetime.fromtimestamp((clock or SystemClock()).time(), dt.UTC)
     record = {
-        "tables": [str(w.schema.table) for w in wanted],
+        "tables": [str(table.schema.table) for table, _ in cut],
         "options": options,
         "state": "requested",
         "error": None,
@@ -168,7 +172,7 @@ def draft(
         "requested_by": requested_by,
         "refused": [r.to_json() for r in refused],
     }
-    return Draft(f"{now:%Y%m%dT%H%M%S}-{new_id()}", record, tuple(tasks))
+    return Draft(f"{now:%Y%m%dT%H%M%S}-{new_id()}", record, tuple(task for _, tasks in cut for task in tasks))
 
 
 def _file(state: StateStore, found: Draft) -> None:
@@ -226,6 +230,26 @@ def settled(
                 raise
             found = now
     return *found, look(found[0])
+
+
+def of_each(
+    request: DumpRequest, wanted: Sequence[Wanted], look: Callable[[Wanted], T]
+) -> tuple[list[tuple[Wanted, T]], list[Refusal]]:
+    """What `look` finds out about each table. One whose key holds a value without an exact form is refused alone.
+
+    Raises RequestError where that one is asked for by its name, and what `look` raises.
+    """
+    found: list[tuple[Wanted, T]] = []
+    refused: list[Refusal] = []
+    for table in wanted:
+        name = str(table.schema.table)
+        try:
+            found.append((table, look(table)))
+        except ValueOutOfRange as error:
+            if request.tables is not None and name in request.tables:
+                raise RequestError(error.message, where=error.where, fix=error.fix) from error
+            refused.append(Refusal(name, error.reason, error.fix))
+    return found, refused
 
 
 def _check_shape(request: DumpRequest) -> None:
@@ -413,11 +437,12 @@ def _cut(
     wanted: Sequence[Wanted],
     options: Json,
     on_table: Callable[[str], None],
-) -> Iterator[list[Json]]:
-    """The tasks of each table. The order of its key is that of the time before it is cut: whatever changes it while it
-    is cut, or later, its workers notice."""
+) -> tuple[list[tuple[Wanted, list[Json]]], list[Refusal]]:
+    """The tasks of each table, and the tables that cannot be cut. The order of a key is that of the time before its
+    table is cut: whatever changes it while it is cut, or later, its workers notice."""
     with closing(wiring.open_source(config.source).open_reader()) as reader:
-        for table in wanted:
+
+        def cut(table: Wanted) -> list[Json]:
             order = reader.key_order(table.schema)
             if request.shapes:
                 tasks = [_task(table.schema, Range(estimated=0), parts=1, keys=[])]
@@ -426,7 +451,9 @@ def _cut(
             else:
                 on_table(str(table.schema.table))
                 tasks = _ranged(reader, request, table, options)
-            yield [{**task, "order": order} for task in tasks]
+            return [{**task, "order": order} for task in tasks]
+
+        return of_each(request, wanted, cut)
 
 
 def _listed(request: DumpRequest, schema: TableSchema) -> list[Json]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dblog_core import rule_faults
 from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.errors import ConfigError, ValueOutOfRange
-from dblog_core.events import TableChanges, Transaction, changes_schema, image_type
+from dblog_core.events import THEN_DUMPED, TableChanges, Transaction, Unreadable, changes_schema, image_type
 from dblog_core.forms import FORMS, FormFault, form_of
 from dblog_core.interfaces import Problem
 from dblog_core.schema import Column, TableName, TableSchema
@@ -114,20 +114,27 @@ class Rules:
             raise fault.told(str(schema.table)) from fault
         return pa.RecordBatch.from_arrays(arrays, schema=staged.arrow)
 
-    def changes(self, changes: TableChanges, transactions: Sequence[Transaction] = ()) -> TableChanges:
-        """Row changes as they are staged. Raises ValueOutOfRange where a form does not hold a value."""
+    def changes(
+        self, changes: TableChanges, transactions: Sequence[Transaction]
+    ) -> tuple[TableChanges, Unreadable | None]:
+        """Row changes as they are staged, up to the first whose value a form does not hold, and what tells of that."""
+        unreadable = None
+        while True:
+            try:
+                return self._changes(changes), unreadable
+            except _Unformed as fault:  # a later row may have been met first: each column is converted as a whole
+                unreadable = _unreadable(changes, transactions, fault)
+                changes = TableChanges(changes.schema, changes.batch.slice(0, fault.row))
+
+    def _changes(self, changes: TableChanges) -> TableChanges:
+        """All of the row changes as they are staged. Raises _Unformed."""
         rules = self._rules.get(str(changes.schema.table))
         if rules is None:
             return changes
         staged = self.schema(changes.schema)
         columns = {name: changes.batch.column(name) for name in changes.batch.schema.names}
-        try:
-            columns["before"] = self._images(changes.schema, columns["before"])
-            columns["after"] = self._images(changes.schema, columns["after"])
-        except _Unformed as fault:
-            number = columns["transaction"][fault.row].as_py()
-            at = "".join(f" at {t.position} (transaction {t.id})" for t in transactions[number : number + 1])
-            raise fault.told(f"{changes.schema.table}{at}") from fault
+        columns["before"] = self._images(changes.schema, columns["before"])
+        columns["after"] = self._images(changes.schema, columns["after"])
         if rules.exclude:
             columns["unchanged"] = _drop_names(columns["unchanged"], frozenset(rules.exclude))
         return TableChanges(staged, pa.RecordBatch.from_arrays(list(columns.values()), schema=changes_schema(staged)))
@@ -169,6 +176,15 @@ class _Unformed(Exception):
             where=where,
             fix="correct the value in the source, or take the column out of staged_as in [source.columns]",
         )
+
+
+def _unreadable(changes: TableChanges, transactions: Sequence[Transaction], fault: _Unformed) -> Unreadable:
+    row = changes.batch.slice(fault.row, 1)
+    number = row.column("transaction")[0].as_py()
+    transaction, table = transactions[number], changes.schema.table
+    error = fault.told(f"{table} at {transaction.position} (transaction {transaction.id})")
+    fix = f"{error.fix}; {THEN_DUMPED}"
+    return Unreadable(row.column("sequence")[0].as_py(), number, table, error.reason, fix)
 
 
 def _shape(column: Column, rules: ColumnRules) -> Column:

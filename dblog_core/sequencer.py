@@ -184,6 +184,10 @@ class Sequencer:
         self._stopped |= new
         return new
 
+    def passes_over(self, table: str) -> bool:
+        """Whether rows of the table are left out now."""
+        return table in self._stopped or table in self._unreadable
+
     def take_unreadable(self) -> dict[str, Unreadable]:
         """Tables whose rows are passed over since the last call, and why, as the log has told."""
         taken, self._met = self._met, {}
@@ -201,12 +205,10 @@ class Sequencer:
             self._mark("s", table, since, schema=known, dump=dump)
 
     def process(self, batch: LogBatch) -> None:
-        """Takes a stretch of the log. Raises UnknownLogEvent, ValueOutOfRange, CorruptSegment or StagingUnavailable."""
-        # Rows of a shape that the rules do not fit are passed over from the shape's signal on.
-        fitting = [c for c in batch.changes if self._rules.misfit(c.schema) is None]
-        changes = [split_key_changes(self._rules.changes(c, batch.transactions)) for c in fitting]
-        *before, rest = stretches(changes, [2 * signal.sequence for signal in batch.signals])
-        for signal, rows in zip(batch.signals, before, strict=True):
+        """Takes a stretch of the log. Raises UnknownLogEvent, CorruptSegment or StagingUnavailable."""
+        changes, signals = self._staged(batch)
+        *before, rest = stretches(changes, [2 * signal.sequence for signal in signals])
+        for signal, rows in zip(signals, before, strict=True):
             self._rows(rows, batch.transactions)
             self._signal(signal, batch.transactions[signal.transaction])
         self._rows(rest, batch.transactions)
@@ -214,6 +216,18 @@ class Sequencer:
         if batch.transactions:
             self._log_position = batch.transactions[-1].position
             self._commit_time = batch.transactions[-1].commit_time
+
+    def _staged(self, batch: LogBatch) -> tuple[list[OrderedChanges], list[Signal]]:
+        """The batch's changes as they are staged, and its signals with those of values that no form holds."""
+        changes, signals = [], list(batch.signals)
+        for given in batch.changes:
+            if self._rules.misfit(given.schema) is not None:
+                continue  # passed over from the shape's signal on
+            staged, unreadable = self._rules.changes(given, batch.transactions)
+            changes.append(split_key_changes(staged))
+            if unreadable is not None:
+                signals.append(unreadable)
+        return changes, sorted(signals, key=lambda signal: signal.sequence)
 
     def seal(self, now: int) -> Manifest:
         """Writes the segment's files and returns its manifest, to be published. May be called again after a fault."""
@@ -279,8 +293,7 @@ class Sequencer:
     # Signals --------------------------------------------------------------------------------------------------------
 
     def _passes_over(self, table: TableName) -> bool:
-        name = str(table)
-        return name in self._stopped or name in self._unreadable
+        return self.passes_over(str(table))
 
     def _signal(self, signal: Signal, transaction: Transaction) -> None:
         if isinstance(signal, SchemaSeen) and (misfit := self._rules.misfit(signal.schema)) is not None:
@@ -289,7 +302,7 @@ class Sequencer:
         if isinstance(signal, SchemaSeen) and str(signal.schema.table) in self._unreadable:
             self._go_on(signal.schema.table, transaction)
         match signal:
-            case Unreadable():
+            case Unreadable() if not self._passes_over(signal.table):  # once: each batch may hold such a value
                 self._dumps.altered(signal.table)
                 self._unreadable.add(str(signal.table))
                 self._met[str(signal.table)] = signal
@@ -429,6 +442,8 @@ class Sequencer:
         if isinstance(mark, Probe):
             self._probe(mark, here, at)
             return True
+        if self._passes_over(TableName.parse(mark.mark.table)):  # no chunk is right whose window's rows nobody reads
+            return False
         try:
             if isinstance(mark, Low):
                 self._dumps.low(mark, offset=self.last_offset, segment=self.segment, at=at)

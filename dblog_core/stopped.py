@@ -1,6 +1,7 @@
 """Tables that stop alone: captured ones that the source refuses by now, or of which rows were passed over.
 
-    a table loses its key  -> the log says so before its next row (`Unreadable`), or `Newcomers` finds it out
+    a table loses its key, or holds a value or takes a shape without an exact form
+                           -> the log says so before its next row (`Unreadable`), or `Newcomers` finds it out
     a rule's column goes   -> the log's next shape of the table says so, or `Newcomers` finds it out
     while it is stopped    -> its rows, shapes and TRUNCATE are passed over; the others never notice
     it is mended           -> the next `SchemaSeen` of the log, or a new term, has it dumped; only then it is forgotten
@@ -50,10 +51,9 @@ def by_source(problems: Iterable[Problem]) -> Entries:
     }
 
 
-def add_by_log(state: StateStore, table: str, why: str, fix: str = "", *, refused: bool = False) -> None:
-    """Remembers a table of which rows are passed over from here on. `fix`: by default that of a table without a key;
-    `refused`: the source refuses the table too, so that its catalogue tells when it is mended."""
-    fix = fix or f"give {table} its key again; on PostgreSQL ALTER TABLE {table} REPLICA IDENTITY FULL does as well"
+def add_by_log(state: StateStore, table: str, why: str, fix: str, *, refused: bool = False) -> None:
+    """Remembers a table of which rows are passed over from here on. `refused`: the source refuses the table too, so
+    that its catalogue tells when it is mended."""
     change(state, lambda known: {table: _entry(why, fix, EITHER if refused else LOG), **known})
 
 

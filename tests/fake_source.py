@@ -26,6 +26,7 @@ from dblog_core.events import (
     TableChanges,
     Transaction,
     Truncated,
+    Unreadable,
     WatermarkSeen,
     changes_schema,
 )
@@ -46,8 +47,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A step of a transaction: op c, u, d, t (truncate), p (partitions dropped: the keys in `gone` vanish) or w
-    (watermark, `after["payload"]`)."""
+    """A step of a transaction: op c, u, d, t (truncate), p (partitions dropped: the keys in `gone` vanish), x (its log
+    cannot be told from here on) or w (watermark, `after["payload"]`)."""
 
     op: str
     table: TableName
@@ -205,6 +206,8 @@ class FakeStream:
                 signals.append(WatermarkSeen(sequence, 0, (change.after or {})["payload"]))
             elif change.op == "t":
                 signals.append(Truncated(sequence, 0, change.table))
+            elif change.op == "x":
+                signals.append(Unreadable(sequence, 0, change.table, "a value is none", "correct the value"))
             elif change.op == "p":
                 signals.append(Rewritten(sequence, 0, change.table))
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import re
 from contextlib import closing
 from typing import Any
 
@@ -43,9 +44,18 @@ def staged(source: Source, position: str, rules: Rules) -> dict[Any, dict[str, A
     found = {}
     for batch in log(source, position):
         for changes in batch.changes:
-            for row in rules.changes(changes, batch.transactions).batch.to_pylist():
+            formed, unreadable = rules.changes(changes, batch.transactions)
+            assert unreadable is None, unreadable
+            for row in formed.batch.to_pylist():
                 found[row["after"]["id"]] = row["after"]
     return found
+
+
+def refused(source: Source, position: str, rules: Rules) -> str:
+    """Why the rows that the log has cannot be staged, as is told of the first."""
+    given = [(changes, batch.transactions) for batch in log(source, position) for changes in batch.changes]
+    told = [signal.why for each in given if (signal := rules.changes(*each)[1]) is not None]
+    return told[0]
 
 
 def test_log_chunk_and_hash_agree_on_values_of_any_seed_in_every_form(
@@ -115,8 +125,8 @@ def test_numbers_that_fit_are_staged_as_bigint_and_others_are_an_error_that_name
         run(database, "INSERT INTO a VALUES (4, 1)", f"UPDATE a SET b = {2**63} WHERE id = 2")
         with pytest.raises(ValueOutOfRange, match=f"a: column b: {2**63} is beyond 64 bits"):
             rules.rows(schema, reader.read(schema, **WHOLE).rows)
-    with pytest.raises(ValueOutOfRange, match=rf"a at \S+ \(transaction .+\): column b: {2**63} is beyond 64 bits"):
-        staged(source, position, rules)
+    why = refused(source, position, rules)
+    assert re.search(rf"a at \S+ \(transaction .+\): column b: {2**63} is beyond 64 bits", why)
 
 
 def test_check_refuses_a_form_that_does_not_fit_a_column(
@@ -149,8 +159,8 @@ def test_a_column_of_another_type_since_keeps_its_usual_form_where_it_has_no_oth
     run(database, f"{alter} varchar(20)", "INSERT INTO a VALUES (3, '3.5')")
     assert staged(source, position, rules) == {3: {"id": 3, "n": 3.5}}
     run(database, "INSERT INTO a VALUES (4, 'x')")
-    with pytest.raises(ValueOutOfRange, match=r"a at \S+ \(transaction .+\): column n: 'x' is no number"):
-        staged(source, position, rules)
+    why = refused(source, position, rules)
+    assert re.search(r"a at \S+ \(transaction .+\): column n: 'x' is no number", why)
 
 
 ODD = {

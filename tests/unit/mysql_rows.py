@@ -32,9 +32,9 @@ class Sample:
     make: Make
 
 
-def version(columns: Sequence[ColumnType]) -> TableVersion:
+def version(columns: Sequence[ColumnType], key: tuple[str, ...] = ("c0",)) -> TableVersion:
     shape = tuple(Column(f"c{i}", c.text, c.arrow) for i, c in enumerate(columns))
-    return TableVersion(TableSchema(TableName("shop", "t"), shape, ("c0",) if shape else ()), tuple(columns))
+    return TableVersion(TableSchema(TableName("shop", "t"), shape, key if shape else ()), tuple(columns))
 
 
 def image(columns: Sequence[ColumnType], values: Sequence[bytes | None]) -> bytes:

@@ -1,4 +1,4 @@
-"""Bytes that are a value of no server: each is an error that names table, column and position, and never a value."""
+"""Bytes that are a value of no server: each makes its table unreadable, is named with its place, and never a value."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from dblog_core.errors import ValueOutOfRange
-from dblog_core.events import CREATE, Transaction
+from dblog_core.events import CREATE, Transaction, Unreadable
 from dblog_core.sources.mysql import types
 from dblog_core.sources.mysql.batch import BatchBuilder
 from dblog_core.sources.mysql.types import ColumnType, Kind
@@ -88,7 +87,7 @@ BAD += [
 
 @pytest.mark.parametrize("zero_dates", ["error", "null"])
 @pytest.mark.parametrize(("column", "value"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
-def test_a_value_of_no_server_is_an_error_that_names_its_place(
+def test_a_value_of_no_server_makes_its_table_unreadable_and_its_place_is_named(
     column: ColumnType, value: bytes, zero_dates: str
 ) -> None:
     number = types.integer(4, False)
@@ -96,6 +95,8 @@ def test_a_value_of_no_server_is_an_error_that_names_its_place(
     builder, transaction = BatchBuilder(zero_dates), Transaction("uuid:7", "binlog.000003:4711", 1)
     builder.rows_event(version, CREATE, transaction, mysql_rows.image([number, column], [bytes(4), None]), 0, 0)
     builder.rows_event(version, CREATE, transaction, mysql_rows.image([number, column], [bytes(4), value]), 0, 0)
-    with pytest.raises(ValueOutOfRange, match=r"column c1: a value ") as raised:
-        builder.build("p", 0)
-    assert raised.value.where == "shop.t at binlog.000003:4711 (transaction uuid:7)" and raised.value.fix
+    batch = builder.build("p", 0)
+    (told,) = batch.signals
+    assert isinstance(told, Unreadable) and told.fix
+    assert told.why.startswith("shop.t at binlog.000003:4711 (transaction uuid:7): column c1: a value ")
+    assert [changes.batch.num_rows for changes in batch.changes] == [1]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
-from dblog_core.events import CREATE, DELETE, UPDATE, Transaction, Truncated
+from dblog_core.errors import UnknownLogEvent
+from dblog_core.events import CREATE, DELETE, UPDATE, LogBatch, Transaction, Truncated, Unreadable
 from dblog_core.schema import TableName
 from dblog_core.sources.mysql import decode, types
 from dblog_core.sources.mysql.batch import BatchBuilder
@@ -83,7 +83,7 @@ def plainly(version: TableVersion, events: Sequence[tuple[str, bytes]]) -> tuple
 def test_rows_of_any_types_are_those_of_the_plain_decoder(seed: int, width: int, nulls: float) -> None:
     r = random.Random(seed)
     samples = r.choices(mysql_rows.SAMPLES, k=width)
-    version = mysql_rows.version([sample.column for sample in samples])
+    version = mysql_rows.version([sample.column for sample in samples], key=())
     ops = r.choice(((CREATE,), (UPDATE,), (DELETE,), OPS))
     events = [(op, event(r, samples, op, r.randrange(4), nulls)) for op in r.choices(ops, k=r.randrange(1, 6))]
     found = taken(version, events)
@@ -95,7 +95,7 @@ def test_rows_of_any_types_are_those_of_the_plain_decoder(seed: int, width: int,
 )
 def test_each_type_alone(sample: mysql_rows.Sample) -> None:
     r = random.Random(sample.column.text)
-    version = mysql_rows.version([sample.column])
+    version = mysql_rows.version([sample.column], key=())
     events = [(CREATE, event(r, [sample], CREATE, 300, 0.1))]
     assert shown(taken(version, events).after("null")) == plainly(version, events)[1]
 
@@ -124,7 +124,7 @@ def wrong(seed: int) -> None:
     they are decoded at all, each value is the plain decoder's."""
     r = random.Random(seed)
     samples = r.choices(mysql_rows.SAMPLES, k=r.randrange(1, 7))
-    version = mysql_rows.version([sample.column for sample in samples])
+    version = mysql_rows.version([sample.column for sample in samples], key=())
     op = r.choice(OPS)
     data = broken(r, event(r, samples, op, r.randrange(1, 4), 0.1) or b"\0")
     images = mysql_reference.Images(version.columns)
@@ -250,19 +250,53 @@ def test_rows_that_do_not_end_with_their_event_are_told_with_their_transaction()
         BatchBuilder("error").rows_event(version, CREATE, Transaction("1", "b:4", 1), rows(1)[:-1], 0, 1)
 
 
-def test_a_value_out_of_range_is_told_with_its_transaction_and_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_before_a_value_out_of_range_stay_and_it_is_told_with_its_transaction_and_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(decode, "_CELLS", 4)  # so that rows are split in parts
     version = mysql_rows.version([INT, ColumnType(Kind.DATE, pa.date32(), "date", width=3)])
     good, zero = b"\0" + bytes(4) + struct.pack("<I", 2024 << 9 | 1 << 5 | 1)[:3], b"\0" + bytes(7)
     events = [("1", CREATE, good * 3), ("2", DELETE, good), ("3", CREATE, good * 2 + zero), ("4", CREATE, good)]
 
-    def built(zero_dates: str) -> list[object]:
+    def built(zero_dates: str) -> LogBatch:
         builder = BatchBuilder(zero_dates)
         for number, op, data in events:
             builder.rows_event(version, op, Transaction(number, f"b:{number}", 1), data, 0, 0)
-        return [row["after"] and row["after"]["c1"] for row in builder.build("p", 0).changes[0].batch.to_pylist()]
+        assert builder.kept(Transaction("4", "b:4", 1)) == 0
+        return builder.build("p", 0)
 
-    with pytest.raises(ValueOutOfRange, match="column c1: a value is a date that does not exist") as raised:
-        built("error")
-    assert "at b:3 (transaction 3)" in str(raised.value) and "zero_dates" in raised.value.fix
-    assert [value is None for value in built("null")] == [False] * 3 + [True] + [False] * 2 + [True] + [False]
+    def values(batch: LogBatch) -> list[object]:
+        return [row["after"] and row["after"]["c1"] for row in batch.changes[0].batch.to_pylist()]
+
+    batch = built("error")
+    (told,) = batch.signals
+    assert isinstance(told, Unreadable) and batch.transactions[told.transaction].id == "3"
+    assert told.why.startswith("shop.t at b:3 (transaction 3): column c1: a value is a date that does not exist")
+    assert "zero_dates" in told.fix
+    assert [value is None for value in values(batch)] == [False] * 3 + [True] + [False] * 2
+    assert batch.changes[0].batch.column("sequence").to_pylist()[-1] == told.sequence - 1
+    assert [value is None for value in values(built("null"))] == [False] * 3 + [True] + [False] * 2 + [True] + [False]
+
+
+def test_of_several_columns_with_a_value_out_of_range_the_first_row_counts() -> None:
+    day = ColumnType(Kind.DATE, pa.date32(), "date", width=3)
+    version = mysql_rows.version([INT, day, day])
+    good = struct.pack("<I", 2024 << 9 | 1 << 5 | 1)[:3]
+    row = [b"\0" + bytes(4) + first + second for first, second in [(good, good), (good, bytes(3)), (bytes(3), good)]]
+    builder = BatchBuilder("error")
+    builder.rows_event(version, CREATE, Transaction("1", "b:1", 1), b"".join(row), 0, 0)
+    batch = builder.build("p", 0)
+    (told,) = batch.signals
+    assert isinstance(told, Unreadable) and "column c2" in told.why and told.sequence == 1
+    assert [changes.batch.num_rows for changes in batch.changes] == [1]
+
+
+def test_a_zero_date_in_a_key_is_never_null() -> None:
+    """Rows whose keys differ in it alone would be one row."""
+    day = ColumnType(Kind.DATE, pa.date32(), "date", width=3)
+    version, builder = mysql_rows.version([INT, day], key=("c0", "c1")), BatchBuilder("null")
+    builder.rows_event(version, CREATE, Transaction("1", "b:1", 1), b"\0" + bytes(7), 0, 0)
+    batch = builder.build("p", 0)
+    (told,) = batch.signals
+    assert isinstance(told, Unreadable) and "a key cannot be NULL" in told.fix and "zero_dates" not in told.fix
+    assert [changes.batch.num_rows for changes in batch.changes] == [0]

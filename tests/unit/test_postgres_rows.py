@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent, ValueOutOfRange
-from dblog_core.events import LogBatch, SchemaSeen, Truncated
+from dblog_core.events import LogBatch, SchemaSeen, Truncated, Unreadable
 from dblog_core.sources.postgres import types
 from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly
 from dblog_core.sources.postgres.messages import Messages
@@ -110,6 +110,10 @@ def told(batches: list[LogBatch]) -> list[tuple[Any, ...]]:
     return [line[2:] for line in sorted(lines, key=lambda line: line[:2])]
 
 
+def unreadable(batches: list[LogBatch]) -> list[Unreadable]:
+    return [signal for batch in batches for signal in batch.signals if isinstance(signal, Unreadable)]
+
+
 def cut(messages: list[bytes], cuts: list[int]) -> list[list[bytes]]:
     places = sorted({0, len(messages), *(c % (len(messages) + 1) for c in cuts)})
     return [messages[a:b] for a, b in pairwise(places)]
@@ -202,30 +206,34 @@ def test_a_damaged_row_is_refused_or_read_as_a_plain_reading_does(
     place = 5 + place % (len(message) - 5)
     damaged = message[:place] if shorter else message[:place] + bytes([byte]) + message[place + 1 :]
     try:
-        found = told(list(fed(decoder(), [begin(), T, T2, damaged, commit()])))
-    except (UnknownLogEvent, ValueOutOfRange) as error:
-        place = error.where
+        batches = list(fed(decoder(), [begin(), T, T2, damaged, commit()]))
+    except UnknownLogEvent as error:
+        where = error.where
     else:
-        expected = read_change(damaged, COLUMNS)
+        where = "".join(signal.why for signal in unreadable(batches))
+    if not where:
+        found, expected = told(batches), read_change(damaged, COLUMNS)
         assert [line[0][1:] for line in found] == [
             (expected.op, expected.key_only, expected.unchanged, expected.old, expected.new)
         ]
         return
-    assert "LSN" in place
+    assert "LSN" in where
     with pytest.raises((Wrong, ValueOutOfRange)):
         read_change(damaged, COLUMNS)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 64])
-def test_a_value_that_is_refused_is_told_with_its_column_and_its_place(rows: int) -> None:
+def test_rows_before_a_value_that_is_refused_stay_and_its_column_and_place_are_told(rows: int) -> None:
     """The first of the log, where several columns hold one: they are decoded column by column."""
     good = change(b"I", (b"N", row("1", "1.50", "v", "2024-01-01 00:00:00", "t", r"\x00")))
     late = change(b"I", (b"N", row("1", "NaN", "v", "2024-01-01 00:00:00", "t", r"\x00")))
     bad = change(b"I", (b"N", row("1", "1.50", "v", "infinity", "t", r"\x00")))
     log = [begin(16, 7), T, *[good] * rows, commit(20), begin(32, 8), *[good] * (rows - 1), bad, late, commit(40)]
-    with pytest.raises(ValueOutOfRange, match="'infinity'") as raised:
-        list(fed(decoder(), [*log, begin(48, 9), good, commit(50)]))
-    assert raised.value.where == "public.t.at at LSN 0/20 (transaction 8)" and raised.value.fix
+    batches = list(fed(decoder(), [*log, begin(48, 9), good, commit(50)]))
+    (signal,) = unreadable(batches)
+    assert signal.why.startswith("public.t.at at LSN 0/20 (transaction 8): 'infinity'") and "staged_as" in signal.fix
+    before = [line for line in told(batches) if line[1].id == "8"]
+    assert len(told(batches)) == 2 * rows - 1 and len(before) == rows - 1
 
 
 @given(
@@ -249,7 +257,7 @@ def test_any_message_cut_short_or_changed_ends_in_an_error_of_ours_or_in_rows(
     messages[which] = data.draw(st.just(original[:place]) | changed)
     reader = decoder()
     try:
-        with suppress(UnknownLogEvent, ValueOutOfRange):
+        with suppress(UnknownLogEvent):
             list(fed(reader, list(messages.values())))
     finally:
         reader.close()

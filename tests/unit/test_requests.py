@@ -10,8 +10,9 @@ import pytest
 
 from dblog_core import control, requests
 from dblog_core.control import DumpStatus
-from dblog_core.errors import DblogError, RequestError, SourceError
+from dblog_core.errors import DblogError, RequestError, SourceError, ValueOutOfRange
 from dblog_core.interfaces import ReadPlan
+from dblog_core.plans import plan
 from dblog_core.requests import DumpRequest, Typed
 from dblog_core.schema import TableSchema
 from tests.unit import requests_world
@@ -337,6 +338,31 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
     monkeypatch.setattr(requests_world.Reader, "explain", altered)
     assert filed(world, DumpRequest(("shop.orders",))).tables == ("shop.orders",)
     assert len(said) == 2
+
+
+def test_a_table_whose_key_holds_a_value_without_an_exact_form_is_left_out_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explain = requests_world.Reader.explain
+
+    def read(self: requests_world.Reader, schema: TableSchema, **given: Any) -> ReadPlan:
+        if schema == ORDERS:
+            raise ValueOutOfRange("column paid: a value is no date", where="shop.orders", fix="correct the value")
+        return explain(self, schema, **given)
+
+    monkeypatch.setattr(requests_world.Reader, "explain", read)
+    status = filed(world, DumpRequest(None))
+    assert status.tables == ("shop.customers", "shop.customs", "shop.lines")
+    told = {r["table"]: (r["reason"], r["fix"]) for r in status.refused}
+    assert told["shop.orders"] == ("shop.orders: column paid: a value is no date", "correct the value")
+    assert {task.table for task in status.tasks} == set(status.tables)
+    found = plan(world.config, DumpRequest(None))
+    assert [t.table for t in found.tables] == list(status.tables) and "shop.orders" in {r.table for r in found.refused}
+    with pytest.raises(RequestError, match="column paid") as refused:
+        filed(world, DumpRequest(("shop.orders",)))
+    assert refused.value.fix == "correct the value"
+    with pytest.raises(RequestError, match="column paid: a value is no date"):
+        filed(world, DumpRequest(("shop.order*",)))
 
 
 def test_a_server_that_refuses_the_same_table_twice_is_believed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, intake, reload, requests, stopped, wiring
+from dblog_core import control, intake, reload, requests, stopped, watermark, wiring
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem
 from dblog_core.requests import DumpRequest
 from dblog_core.status import status
-from tests.fake_source import FakeSource
+from dblog_core.watermark import High, Low, Mark
+from tests.fake_source import Change, FakeSource
 from tests.unit.test_reload import A, B, Crash, World
 from tests.waiting import wait_until
 
@@ -142,6 +143,35 @@ def test_a_dump_of_a_table_that_stops_ends_and_says_why(world: World) -> None:
     world.capture()
     tasks = {task.table: task.error for task in control.dump(world.state, dump_id).tasks}
     assert "shop.a has lost its key" in str(tasks["shop.a"]) and tasks["shop.b"] is None
+
+
+def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the_next_term(world: World) -> None:
+    begun(world)
+    with world.capturing():
+        world.put(A, 2, v="again")  # this term's log has shown the shape: nothing says before its end that it is well
+        world.database.commit(Change("x", A.table, None, None))
+        world.put(A, 3)
+        wait_until(lambda: bool(shown(world.config)), "the stopped table is shown")
+        assert "a value is none\n  fix: correct the value" in shown(world.config)["shop.a"]
+        dump_id = requests.submit(world.config, DumpRequest(("shop.?",)))
+        asked = control.dump(world.state, dump_id)
+        (number,) = [task.number for task in asked.tasks if task.table == "shop.a"]
+        mark = Mark("shop", f"{dump_id}/{number}", 1, 0, "w1", "shop.a", 1, None)
+        high = High(
+            mark, file=None, rows=0, bytes=0, checksum="", schema=A.fingerprint, last_key=None, final=True,
+            snapshot=None, absent=(1,),
+        )  # fmt: skip
+        for payload in (Low(mark), high):  # of a worker that has begun before it could know
+            world.database.commit(Change("w", A.table, None, {"payload": watermark.encode(payload)}))
+        world.put(B, 2)
+        wait_until(lambda: (2,) in world.replayed(B), "row 2 of b is staged")
+        wait_until(lambda: control.task(world.state, dump_id, number).error is not None, "its task has ended")
+        tasks = {task.table: task.error for task in control.dump(world.state, dump_id).tasks}
+        assert tasks == {"shop.a": "shop.a is stopped: a value is none", "shop.b": None}
+    assert [line["key"]["id"] for line in world.lines(A) if line["op"] != "s"] == [1, 2, 2]
+    with world.capturing():
+        wait_until(lambda: world.replayed(A) == world.held(A), "a is the source")
+    assert shown(world.config) == {} and ("shop.a",) in dumps(world)
 
 
 def test_a_running_capture_stops_and_mends_without_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

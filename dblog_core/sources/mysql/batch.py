@@ -16,8 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
-from dblog_core.events import LogBatch, Signal, TableChanges, Transaction, changes_schema
+from dblog_core.errors import UnknownLogEvent
+from dblog_core.events import (
+    THEN_DUMPED,
+    LogBatch,
+    Signal,
+    TableChanges,
+    Transaction,
+    Unreadable,
+    changes_schema,
+)
 from dblog_core.sources.mysql import events
 from dblog_core.sources.mysql.decode import Buffer, ColumnFault, EventFault, RowEvents
 from dblog_core.sources.mysql.tablemap import TableVersion
@@ -49,6 +57,7 @@ class BatchBuilder:
         self._zero_dates = zero_dates
         self._tables: dict[TableVersion, _Table] = {}
         self._changes: list[TableChanges] | None = None
+        self._unreadable: list[Unreadable] = []
         self._signals: list[Signal] = []
         self._transactions: list[Transaction] = []
         self._sequence = self._bytes = self._events = self._counted = 0
@@ -124,17 +133,18 @@ class BatchBuilder:
         return rows
 
     def decode(self) -> None:
-        """Makes columns of all rows. Raises UnknownLogEvent or ValueOutOfRange."""
+        """Makes columns of all rows up to the first of a table that has no exact form. Raises UnknownLogEvent."""
         if self._changes is None:
             for table in self._tables.values():
                 self._count(table)
-            self._changes = [TableChanges(t.version.schema, self._columns(t)) for t in self._tables.values()]
+            self._changes = [TableChanges(t.version.schema, self._readable(t)) for t in self._tables.values()]
 
     def build(self, position: str, partial: int) -> LogBatch:
-        """The batch. Raises UnknownLogEvent or ValueOutOfRange."""
+        """The batch. Raises UnknownLogEvent."""
         self.decode()
         assert self._changes is not None
-        return LogBatch(tuple(self._changes), tuple(self._signals), tuple(self._transactions), position, partial)
+        signals = sorted([*self._signals, *self._unreadable], key=lambda signal: signal.sequence)
+        return LogBatch(tuple(self._changes), tuple(signals), tuple(self._transactions), position, partial)
 
     def _count(self, table: _Table) -> None:
         before = table.events.rows
@@ -148,38 +158,52 @@ class BatchBuilder:
             ) from fault
         self._counted += table.events.rows - before
 
-    def _columns(self, table: _Table) -> pa.RecordBatch:
-        found, runs = table.events, _runs(table)
-        counts, total = found.counts, found.rows
-        starts = np.cumsum(counts) - counts
-        sequence = np.repeat(runs[:, 1] - starts, counts) + np.arange(total)
-        try:
-            before, after = found.before(self._zero_dates), found.after(self._zero_dates)
-        except ColumnFault as fault:
-            raise self._out_of_range(table, counts, fault) from fault
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(sequence),
-                pa.array(np.repeat(runs[:, 2].astype(np.int32), counts)),
-                _ops(runs[:, 0], counts, total),
-                pa.repeat(False, total),
-                pa.nulls(total, pa.list_(pa.string())),
-                before,
-                after,
-            ],
-            schema=_schema(table.version),
-        )
+    def _readable(self, table: _Table) -> pa.RecordBatch:
+        """The rows before the first one with a value that has no exact form. From that one on the table is unreadable:
+        columns are decoded as wholes, so the fault that is met first may be that of a later row."""
+        end, fault = table.events.rows, None
+        while True:
+            try:
+                before, after = (images(self._zero_dates, end) for images in (table.events.before, table.events.after))
+                break
+            except ColumnFault as met:
+                end, fault = met.fault.row, met
+        if fault is not None:
+            self._unreadable.append(self._unreadable_from(table, fault))
+        return _changes(table, end, before, after)
 
-    def _out_of_range(self, table: _Table, counts: npt.NDArray[np.int64], fault: ColumnFault) -> ValueOutOfRange:
-        event = int(np.searchsorted(np.cumsum(counts), fault.fault.row, side="right"))
+    def _unreadable_from(self, table: _Table, fault: ColumnFault) -> Unreadable:
+        counts, runs = table.events.counts, _runs(table)
+        row = fault.fault.row
+        event = int(np.searchsorted(np.cumsum(counts), row, side="right"))
+        sequence = int(runs[event, 1] + row - counts[:event].sum())
         column = table.version.schema.columns[fault.column].name
-        return ValueOutOfRange(
-            f"column {column}: a value {fault.fault.why}", where=self._where(table, event), fix=fault.fault.fix
-        )
+        why = f"{self._where(table, event)}: column {column}: a value {fault.fault.why}"
+        fix = f"{fault.fault.fix}; {THEN_DUMPED}"
+        return Unreadable(sequence, int(runs[event, 2]), table.version.schema.table, why, fix)
 
     def _where(self, table: _Table, event: int) -> str:
         transaction = self._transactions[table.runs[3 * event + 2]]
         return f"{table.version.schema.table} at {transaction.position} (transaction {transaction.id})"
+
+
+def _changes(table: _Table, end: int, before: pa.StructArray, after: pa.StructArray) -> pa.RecordBatch:
+    """The change batch of the table's first `end` rows, whose images these are."""
+    runs, counts, total = _runs(table), table.events.counts, table.events.rows
+    starts = np.cumsum(counts) - counts
+    sequence = np.repeat(runs[:, 1] - starts, counts) + np.arange(total)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(sequence[:end]),
+            pa.array(np.repeat(runs[:, 2].astype(np.int32), counts)[:end]),
+            _ops(runs[:, 0], counts, total).slice(0, end),
+            pa.repeat(False, end),
+            pa.nulls(end, pa.list_(pa.string())),
+            before,
+            after,
+        ],
+        schema=_schema(table.version),
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -55,14 +55,18 @@ ZERO_DATE_FIX = (
     'correct the value in the source, set source.zero_dates = "null", or stage the column as "text" or "or_null" '
     "(staged_as)"
 )
+KEY_DATE_FIX = "correct the value in the source: a key cannot be NULL"
 
 
-def to_arrow(column: ColumnType, values: Values, *, zero_dates: str) -> pa.Array:
-    """The column's Arrow array. Raises ValueFault."""
+def to_arrow(column: ColumnType, values: Values, *, zero_dates: str, in_key: bool = False) -> pa.Array:
+    """The column's Arrow array. `in_key`: a zero date must not become NULL, since rows that differ in it alone would
+    have one key. Raises ValueFault."""
     if column.kind in _TEMPORAL:
         if pa.types.is_string(column.arrow):
             return _moments(column, values)
-        return _temporal(column, values, zero_dates)
+        if in_key:
+            return _temporal(column, values, "error", KEY_DATE_FIX)
+        return _temporal(column, values, "null" if column.or_null else zero_dates, ZERO_DATE_FIX)
     return _CONVERSIONS[column.kind](column, values)
 
 
@@ -295,7 +299,7 @@ def _labels(texts: Sequence[str], numbers: pa.Array) -> pa.Array:
     return pa.array(texts, pa.string()).take(numbers)
 
 
-def _temporal(column: ColumnType, values: Values, zero_dates: str) -> pa.Array:
+def _temporal(column: ColumnType, values: Values, zero_dates: str, fix: str) -> pa.Array:
     numbers, missing = np.empty(len(values), dtype=np.int64), np.empty(len(values), dtype=np.bool_)
     if column.kind is Kind.DATE:
         bad = fixed_values.dates(values.raw, values.starts, numbers, missing)
@@ -306,8 +310,8 @@ def _temporal(column: ColumnType, values: Values, zero_dates: str) -> pa.Array:
         raise _undecodable(bad, "it is no date or time of a server")
     present = values.present
     if missing.any():
-        if zero_dates != "null" and not column.or_null:
-            raise ValueFault(int(missing.argmax()), "is a date that does not exist (a zero date)", ZERO_DATE_FIX)
+        if zero_dates != "null":
+            raise ValueFault(int(missing.argmax()), "is a date that does not exist (a zero date)", fix)
         present = ~missing if present is None else present & ~missing
     return columnar.fixed(numbers.astype(np.int32) if column.kind is Kind.DATE else numbers, present, column.arrow)
 

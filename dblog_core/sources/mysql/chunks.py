@@ -19,7 +19,7 @@ from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
 from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.mysql import catalogue, conditions, hashes, key_order, plans, text_values
-from dblog_core.sources.mysql.binary_values import ValueFault
+from dblog_core.sources.mysql.binary_values import KEY_DATE_FIX, ValueFault
 from dblog_core.sources.mysql.conditions import Condition
 from dblog_core.sources.mysql.connection import connect, rows, translated, where
 from dblog_core.sources.mysql.definitions import Definitions
@@ -287,7 +287,7 @@ class MysqlChunks:
             raise ValueOutOfRange(
                 f"column {column.name}: a value {fault.why}",
                 where=str(schema.table),
-                fix="correct the value: a key cannot be NULL" if in_key else fault.fix,
+                fix=KEY_DATE_FIX if in_key else fault.fix,
             ) from fault
 
 

@@ -93,6 +93,8 @@ class RowEvents:
 
     def __init__(self, version: TableVersion) -> None:
         self._version, self._layout = version, layout(version)
+        schema = version.schema
+        self._in_key = frozenset(i for i, column in enumerate(schema.columns) if column.name in schema.key)
         self._raw = bytearray()
         self._events = array("q")  # pairs: the images of its rows, where it ends
         self._counts: list[Int64s] = []
@@ -147,13 +149,13 @@ class RowEvents:
         before, after = int(_joined(self._before)[row]), int(_joined(self._after)[row])
         return before if before >= 0 else after
 
-    def before(self, zero_dates: str) -> pa.StructArray:
-        """The images before the change by row, null where there is none. Raises ColumnFault."""
-        return self._images(_joined(self._before), zero_dates)
+    def before(self, zero_dates: str, end: int | None = None) -> pa.StructArray:
+        """The images before the change of the rows before `end`, null where there is none. Raises ColumnFault."""
+        return self._images(_joined(self._before)[:end], zero_dates)
 
-    def after(self, zero_dates: str) -> pa.StructArray:
-        """The images after the change by row, null where there is none. Raises ColumnFault."""
-        return self._images(_joined(self._after), zero_dates)
+    def after(self, zero_dates: str, end: int | None = None) -> pa.StructArray:
+        """The images after the change of the rows before `end`, null where there is none. Raises ColumnFault."""
+        return self._images(_joined(self._after)[:end], zero_dates)
 
     def _images(self, images: Int64s, zero_dates: str) -> pa.StructArray:
         if not (images >= 0).any():
@@ -174,7 +176,7 @@ class RowEvents:
             present = starts[i] >= 0 if nulls[i] else None
             values = Values(raw, starts[i], lengths[plan.slots[i]], present)
             try:
-                arrays.append(binary_values.to_arrow(column, values, zero_dates=zero_dates))
+                arrays.append(binary_values.to_arrow(column, values, zero_dates=zero_dates, in_key=i in self._in_key))
             except ValueFault as fault:
                 raise ColumnFault(i, ValueFault(fault.row + first, fault.why, fault.fix)) from fault
         absent = None if found == rows else pa.array(images < 0)

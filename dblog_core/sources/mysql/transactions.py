@@ -137,7 +137,7 @@ class LogState:
         return not self._batch.empty or self.position != self._flushed
 
     def flush(self) -> LogBatch:
-        """The batch so far. Raises ValueOutOfRange."""
+        """The batch so far. Raises UnknownLogEvent."""
         partial, position = 0, self.position
         if self._group and self._group.changed:
             self._group.rows += self._batch.kept(self._group.transaction)

@@ -26,6 +26,11 @@ MAX_ROWS = 10_000
 """Row changes in one batch."""
 
 
+def no_key_fix(table: TableName) -> str:
+    """What makes old rows of a table be told by its key again."""
+    return f"give {table} its key again; ALTER TABLE {table} REPLICA IDENTITY FULL does as well"
+
+
 class Assembly:
     """The batch in the making.
 
@@ -110,10 +115,14 @@ class Assembly:
         sequence = self._next()
         self._signals.append(SchemaSeen(sequence, self.transaction, schema, layout))
 
-    def unreadable(self, table: TableName, why: str) -> None:
+    def unreadable(self, table: TableName, why: str, fix: str) -> None:
         """From here on the table's rows are passed over."""
         sequence = self._next()
-        self._signals.append(Unreadable(sequence, self.transaction, table, why))
+        self._signals.append(Unreadable(sequence, self.transaction, table, why, fix))
+
+    def unreadable_since(self, signal: Unreadable) -> None:
+        """A row that was taken has proven to be one that nobody can read."""
+        self._signals.append(signal)
 
     def pass_over(self) -> None:
         """A row change of a table that cannot be read: counted, since after a restart it may be one that can."""
@@ -123,7 +132,7 @@ class Assembly:
         """The batch so far, whose rows the decoder gives; the next one begins."""
         batch = LogBatch(
             changes=tuple(changes),
-            signals=tuple(self._signals),
+            signals=tuple(sorted(self._signals, key=lambda signal: signal.sequence)),
             transactions=tuple(self.transactions),
             position=str(Point(self.position, self.timeline)),
             partial=self.in_open if self.open is not None else 0,

@@ -23,7 +23,7 @@ from dblog_core.forms import printed
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.postgres import binary_values, types
 from dblog_core.sources.postgres import rowmessages as found
-from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly
+from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly, no_key_fix
 from dblog_core.sources.postgres.catalogue import signal_table, wanted, watermark_table
 from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
@@ -351,7 +351,7 @@ class PgoutputDecoder:
         key = self._key(relation)
         if why := _unreadable(relation, key):
             if self._relations.unreadable(relation.oid, relation.table):
-                self._assembly.unreadable(relation.table, why)
+                self._assembly.unreadable(relation.table, why, no_key_fix(relation.table))
             return
         version = self._version(relation, key)
         self._check_forms(version)
@@ -443,8 +443,10 @@ class PgoutputDecoder:
         for part in np.split(order, cuts):
             schema = self._relations.versions[int(versions[part[0]])]
             ours = rows if len(part) == count else rows[:, part]
-            batch = decode_placed(schema, self._raw, np.ascontiguousarray(ours), self._place)
+            batch, unreadable = decode_placed(schema, self._raw, np.ascontiguousarray(ours), self._place)
             changes.append(TableChanges(schema, batch))
+            if unreadable is not None:
+                self._assembly.unreadable_since(unreadable)
         return changes
 
     def _place(self, number: int) -> str:

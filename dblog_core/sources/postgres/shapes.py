@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,15 @@ def _values(columns: Any) -> Json:
 def _toastable(kind: pa.DataType) -> bool:
     """Whether a value may lie outside its row, so that an update can leave it out."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class RowFault:
+    """A row with a value that has no exact form: its place in the batch, and why."""
+
+    sequence: int
+    transaction: int
+    error: ValueOutOfRange
 
 
 class Version:
@@ -99,20 +109,45 @@ class Version:
         new.update({name: old[name] for name in missing & old.keys()})
         return [c.name for c in self.schema.columns if c.name not in new] or None
 
-    def take(self) -> TableChanges | None:
-        if not self._sequences:
-            return None
-        columns = [
-            pa.array(self._sequences, pa.int64()),
-            pa.array(self._transactions, pa.int32()),
-            pa.array(self._ops, pa.string()),
-            pa.array(self._key_only, pa.bool_()),
-            pa.array(self._unchanged, pa.list_(pa.string())),
-            self._struct(self._old, complete=False),
-            self._struct(self._new, complete=True),
-        ]
+    def take(self) -> tuple[TableChanges, RowFault | None]:
+        """The rows before the first one with a value that has no exact form, and where that one stands."""
+        end, fault = len(self._sequences), None
+        try:
+            found = self._changes(0, end)
+        except ValueOutOfRange as error:
+            end, error = self._first_refused(error)
+            fault = RowFault(self._sequences[end], self._transactions[end], error)
+            found = self._changes(0, end)
         self._clear()
-        return TableChanges(self.schema, pa.RecordBatch.from_arrays(columns, schema=changes_schema(self.schema)))
+        return TableChanges(self.schema, found), fault
+
+    def _first_refused(self, error: ValueOutOfRange) -> tuple[int, ValueOutOfRange]:
+        """The first row that is refused, and why. Columns are converted as wholes, so it is looked for by halves."""
+        low, high = 0, len(self._sequences)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._refusal(low, middle) else (middle, high)
+        return low, self._refusal(low, high) or error
+
+    def _refusal(self, start: int, end: int) -> ValueOutOfRange | None:
+        try:
+            self._changes(start, end)
+        except ValueOutOfRange as error:
+            return error
+        return None
+
+    def _changes(self, start: int, end: int) -> pa.RecordBatch:
+        """The change batch of these rows. Raises ValueOutOfRange."""
+        columns = [
+            pa.array(self._sequences[start:end], pa.int64()),
+            pa.array(self._transactions[start:end], pa.int32()),
+            pa.array(self._ops[start:end], pa.string()),
+            pa.array(self._key_only[start:end], pa.bool_()),
+            pa.array(self._unchanged[start:end], pa.list_(pa.string())),
+            self._struct(self._old[start:end], complete=False),
+            self._struct(self._new[start:end], complete=True),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=changes_schema(self.schema))
 
     def _clear(self) -> None:
         self._sequences: list[int] = []
@@ -155,8 +190,9 @@ class Version:
         ):
             raise ValueOutOfRange(
                 "wal2json sent null for a value that cannot be null: it was NaN or an infinity",
-                where=f"{self.schema.table}.{name}", fix=f'set plugin = "pgoutput"; then {FRESH_START}',
-            )  # fmt: skip
+                where=f"{self.schema.table}.{name}",
+                fix=f'correct the value in the source; or set plugin = "pgoutput": {FRESH_START}',
+            )
         if pa.types.is_boolean(column.type):
             values = ["t" if v is True else "f" if v is False else v for v in values]
         texts = pa.array(values, pa.string())

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dblog_core.columnar import fixed, gather, text, validity
 from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
-from dblog_core.events import changes_schema, image_type
+from dblog_core.events import THEN_DUMPED, Unreadable, changes_schema, image_type
 from dblog_core.schema import Column, TableSchema
 from dblog_core.sources.postgres import binary_values
 from dblog_core.sources.postgres import rowmessages as found
@@ -69,13 +69,16 @@ def decode(schema: TableSchema, raw: Bytes, rows: Places) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=changes_schema(schema))
 
 
-def decode_placed(schema: TableSchema, raw: Bytes, rows: Places, where: Callable[[int], str]) -> pa.RecordBatch:
-    """`decode`, whose errors tell the place of the first row that is refused: `where` of its transaction's number.
+def decode_placed(
+    schema: TableSchema, raw: Bytes, rows: Places, where: Callable[[int], str]
+) -> tuple[pa.RecordBatch, Unreadable | None]:
+    """`decode` of the rows before the first one with a value that has no exact form, and what tells of that one.
 
-    Columns are decoded as wholes, which know of no rows; so the row is looked for by halves, once something is wrong.
+    `where`: the place of a transaction, by its number, for messages. Columns are decoded as wholes, which know of no
+    rows; so the row is looked for by halves, once something is wrong. Raises UnknownLogEvent.
     """
     try:
-        return decode(schema, raw, rows)
+        return decode(schema, raw, rows), None
     except _REFUSALS as error:
         low, high = 0, rows.shape[1]
         while high - low > 1:
@@ -85,7 +88,9 @@ def decode_placed(schema: TableSchema, raw: Bytes, rows: Places, where: Callable
         # Alone it may be read, where rows do not fit each other.
         refused = _refusal(schema, raw, rows[:, low:high]) or error
         refused.where = f"{refused.where} at {where(int(rows[found.TRANSACTION, low]))}"
-        raise refused from refused.__cause__
+        if isinstance(refused, UnknownLogEvent):
+            raise refused from refused.__cause__
+        return decode(schema, raw, rows[:, :low]), _unreadable(schema, rows[:, low], refused)
 
 
 _REFUSALS = (UnknownLogEvent, ValueOutOfRange)
@@ -97,6 +102,11 @@ def _refusal(schema: TableSchema, raw: Bytes, rows: Places) -> UnknownLogEvent |
     except _REFUSALS as error:
         return error
     return None
+
+
+def _unreadable(schema: TableSchema, row: Places, refused: ValueOutOfRange) -> Unreadable:
+    fix = f"{refused.fix}; {THEN_DUMPED}"
+    return Unreadable(int(row[found.SEQUENCE]), int(row[found.TRANSACTION]), schema.table, refused.reason, fix)
 
 
 def _room(columns: int, count: int) -> _Image:

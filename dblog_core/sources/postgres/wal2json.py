@@ -14,14 +14,14 @@ from collections.abc import Callable
 import orjson
 
 from dblog_core.config import SourceConfig
-from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
-from dblog_core.events import LogBatch, Transaction
+from dblog_core.errors import UnknownLogEvent
+from dblog_core.events import THEN_DUMPED, LogBatch, Transaction, Unreadable
 from dblog_core.schema import TableName
-from dblog_core.sources.postgres.batch import Assembly
+from dblog_core.sources.postgres.batch import Assembly, no_key_fix
 from dblog_core.sources.postgres.catalogue import signal_table, wanted, watermark_table
 from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
-from dblog_core.sources.postgres.shapes import Json, Shapes, Version
+from dblog_core.sources.postgres.shapes import Json, RowFault, Shapes, Version
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -86,14 +86,20 @@ class Wal2jsonDecoder:
 
     def take(self) -> LogBatch:
         """The batch so far; the next one begins."""
-        try:
-            changes = [found for version in self._filled if (found := version.take()) is not None]
-        except (UnknownLogEvent, ValueOutOfRange) as error:
-            places = [transaction.position for transaction in self._assembly.transactions]
-            error.where += f" in the transactions from LSN {places[0]} to {places[-1]}"
-            raise
+        changes = []
+        for version in self._filled:
+            found, fault = version.take()
+            changes.append(found)
+            if fault is not None:
+                self._assembly.unreadable_since(self._unreadable_since(version, fault))
         self._filled = []
         return self._assembly.take(changes)
+
+    def _unreadable_since(self, version: Version, fault: RowFault) -> Unreadable:
+        transaction = self._assembly.transactions[fault.transaction]
+        why = f"{fault.error.where} at LSN {transaction.position} (transaction {transaction.id}): {fault.error.message}"
+        fix = f"{fault.error.fix}; {THEN_DUMPED}"
+        return Unreadable(fault.sequence, fault.transaction, version.schema.table, why, fix)
 
     def close(self) -> None:
         """Nothing is held but memory."""
@@ -147,7 +153,7 @@ class Wal2jsonDecoder:
         self._versions.pop(name, None)
         if name not in self._unreadable:
             self._unreadable.add(name)
-            self._assembly.unreadable(name, why)
+            self._assembly.unreadable(name, why, no_key_fix(name))
         self._assembly.pass_over()
 
     def _version(self, name: TableName, record: Json) -> Version:
