@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines as log_lines
 from dblog_core.window import LogOrder
 from tests.fix_servers import Database
+from tests.waiting import wait_until
 
 ALL_TYPES = {
     "id": ("bigint PRIMARY KEY", ["1", "2", "3"]),
@@ -564,6 +566,38 @@ def test_an_identity_that_is_not_the_key_is_told_and_its_rows_are_passed_over(
     assert told.table.name == "t" and "by (other), and the key is (id)" in told.why
     # wal2json says nothing of an INSERT's identity.
     assert [line["op"] for line in lines(batches)] == ([] if plugin == "pgoutput" else ["c"])
+
+
+def test_rows_of_a_type_that_was_dropped_since_are_text(lab: Database, source: PostgresSource) -> None:
+    lab.execute(
+        "CREATE TYPE mood AS ENUM ('fine', 'odd')",
+        "CREATE TYPE pair AS (a int, b text)",
+        "CREATE DOMAIN few AS int CHECK (VALUE < 9)",
+        "CREATE TABLE t (id int PRIMARY KEY, m mood, p pair, l mood[], n few)",
+    )
+    position = begin(source)
+    lab.execute(
+        "INSERT INTO t VALUES (1, 'odd', (7, 'x'), ARRAY['fine', 'odd']::mood[], 5)",
+        "ALTER TABLE t ALTER m TYPE text, ALTER p TYPE text, ALTER l TYPE text, ALTER n TYPE text",
+        "DROP TYPE mood", "DROP TYPE pair", "DROP DOMAIN few",
+        "INSERT INTO t VALUES (2, 'later', NULL, NULL, '6')",
+    )  # fmt: skip
+    found: list[dict[str, Any]] = []
+
+    def read() -> bool:
+        try:
+            with closing(source.open_log(position)) as log:
+                found[:] = [line["after"] for line in lines(read_to(source, log, source.current_position()))]
+        except SourceUnavailable:  # pgoutput is asked for text from now on, once the server has let the slot go
+            return False
+        return True
+
+    wait_until(read, "the log is read as text")
+    found[0]["n"] = str(found[0]["n"])
+    assert found == [  # a domain is its base type in wal2json
+        {"id": 1, "m": "odd", "p": "(7,x)", "l": "{fine,odd}", "n": "5"},
+        {"id": 2, "m": "later", "p": None, "l": None, "n": "6"},
+    ]
 
 
 def test_generated_columns_are_left_out_of_log_and_chunk(

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from dblog_core.config import SourceConfig
-from dblog_core.errors import RequestError, UnknownLogEvent
+from dblog_core.errors import RequestError
 from dblog_core.forms import printed
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.sources.postgres import types
@@ -181,11 +181,10 @@ def partitions(connection: Connection, roots: Sequence[int]) -> list[Partition]:
 
 
 def type_name(connection: Connection, oid: int, typmod: int) -> str:
-    """The base type's text of a type oid of the log. Raises UnknownLogEvent for a type that was dropped since."""
+    """The base type's text of a type oid of the log. Of one that was dropped since, a name that no type has: its values
+    are the text that the server prints, as it knew the type where it logged them."""
     name = type_names(connection, {(oid, typmod)})[oid, typmod]
-    if name == "???":
-        raise UnknownLogEvent(f"the log holds a column of type oid {oid}, and the type is dropped", fix=FRESH_START)
-    return name
+    return f"dropped type {oid}" if name == "???" else name
 
 
 def type_names(connection: Connection, kinds: Set[Kind]) -> dict[Kind, str]:
