@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, dump, dumps, requests, watermark, wiring
+from dblog_core import arrivals, control, dump, requests, watermark, wiring
 from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
@@ -297,7 +297,7 @@ def test_a_dump_during_which_more_rows_arrive_than_are_remembered_is_followed_by
         return chunk
 
     monkeypatch.setattr(FakeReader, "read", read)
-    monkeypatch.setattr(dumps, "ARRIVED", 0)
+    monkeypatch.setattr(arrivals, "ARRIVED", 0)
     dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=2))
     dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
     deadline, pause = time.monotonic() + 30, threading.Event()
