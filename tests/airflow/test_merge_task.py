@@ -34,6 +34,7 @@ def lease(tmp_path: Path) -> Iterator[Lease]:
 @pytest.fixture
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> merge.MergeOperator:
     monkeypatch.setattr(merge, "configuration", lambda _: config(tmp_path))
+    monkeypatch.setattr(merge, "refuse_shown_environment", lambda *_: None)  # it reads the file
     monkeypatch.setattr(merge.MergeOperator, "_take", lambda *_: None)
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     return merge.MergeOperator(task_id="merge", config_file="shop.toml")
