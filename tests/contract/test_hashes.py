@@ -83,7 +83,8 @@ def test_columns_under_a_rule_are_hashed_as_they_are_staged(
     rules = {str(schema.table): ColumnRules.model_validate({rule: names})}
     ruled = open_source(source_config.source.model_copy(update={"columns": rules}))
     with closing(ruled.open_reader()) as its_reader:
-        assert agree(its_reader, schema, Rules(rules)) != agree(reader, schema)
+        its_own = shape(database, its_reader)  # what is left out may be read in another form
+        assert agree(its_reader, its_own, Rules(rules)) != agree(reader, schema)
 
 
 def test_keyed_hashes_are_left_out_and_no_server_is_told_the_key(
