@@ -154,6 +154,13 @@ def test_a_rule_that_fits_nothing_does_not_come_into_force_while_a_capture_runs(
     assert [line["after"]["v"] for line in capture.lines(A) if line["op"] == "c"] == [MASK]
 
 
+def rename_the_ruled_column(capture: Capture) -> None:
+    """Once a row with it is staged; a row under the new name follows."""
+    wait_until(lambda: capture.lines(A), "the first row is staged")
+    rename(capture, RENAMED, "v", "w")
+    put(capture, RENAMED, {"id": 2, "w": SECRET})
+
+
 def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_again(
     capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,9 +168,7 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
     capture.capture()
     capture.put(A, 1, v=SECRET)
     with capture.capturing():
-        wait_until(lambda: capture.lines(A), "the first row is staged")
-        rename(capture, RENAMED, "v", "w")
-        put(capture, RENAMED, {"id": 2, "w": SECRET})
+        rename_the_ruled_column(capture)
         capture.put(B, 1)
         wait_until(lambda: any(line["op"] == "c" for line in capture.lines(B)), "the other table goes on")
         entry = wait_until(lambda: stopped.read(capture.state).get("shop.a"), "the table is stopped")
@@ -186,9 +191,7 @@ def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
     capture.capture()
     capture.put(A, 1, v=SECRET)
     with capture.capturing():
-        wait_until(lambda: capture.lines(A), "the first row is staged")
-        rename(capture, RENAMED, "v", "w")
-        put(capture, RENAMED, {"id": 2, "w": SECRET})
+        rename_the_ruled_column(capture)
         wait_until(lambda: "shop.a" in stopped.read(capture.state), "the table is stopped")
         rename(capture, A, "w", "v")
         capture.put(A, 3, v=SECRET)
