@@ -3,7 +3,7 @@
     dumps/ID/request             what was asked, the options in force, and the state that somebody set
     dumps/ID/told/NAME           what the channel NAME of `[[notify]]` was told of it (`notices`)
     dumps/ID/tasks/N/task        one range of a table, or some keys of it: what one worker reads at a time
-    dumps/ID/tasks/N/progress    the mirror of `dumps.TaskProgress`, written by the capture alone
+    dumps/ID/tasks/N/progress    the mirror of `dumps.TaskProgress`, and its manifest; by the capture alone
     dumps/ID/tasks/N/pace        what slows its worker down: {"held": TEXT or null, "factor": FLOAT}
     dumps/ID/tasks/N/error       why no worker can go on with it, ever
     capture/status               what the leader tells about itself, about once a second
@@ -25,7 +25,7 @@ from dblog_core.dump_status import TaskStatus as TaskStatus
 from dblog_core.dump_status import errors_of, state_of
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError, VersionConflict
-from dblog_core.interfaces import Json, StateStore
+from dblog_core.interfaces import Entry, Json, StateStore
 
 CAPTURE = "capture"
 """The lease of who leads."""
@@ -39,6 +39,9 @@ _RANGES = {
     "max_retained": (0, 2**63 - 1),
 }
 _LARGEST = 500_000  # bytes of ended tasks in a dump's node: ZooKeeper takes a million
+_OF = "of"  # the key of a mirror's manifest beside the progress
+Place = tuple[int, int]
+"""Epoch and number of a segment: neither falls from one manifest of a staging directory to the next."""
 _BEFORE: Json = {"after": None, "filters": [], "parts": 1, "heals": None, "estimated": None, "order": None}
 """What a task says that was filed before there were ranges, filters and a remembered order of the key."""
 
@@ -110,7 +113,7 @@ def task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
 def progress(state: StateStore, dump_id: str, number: int, table: str) -> TaskProgress:
     """How far a task is, as the capture has published it."""
     entry = state.get(_node(dump_id, number, "progress"))
-    return TaskProgress(table) if entry is None else TaskProgress.from_json(orjson.loads(entry.data))
+    return TaskProgress(table) if entry is None else _mirrored(entry)[1]
 
 
 def _record(state: StateStore, dump_id: str) -> Json | None:
@@ -291,24 +294,31 @@ def put_pace(state: StateStore, dump_id: str, number: int, *, held: str | None, 
     _put(state, _node(dump_id, number, "pace"), {"held": held, "factor": factor})
 
 
-def put_progress(state: StateStore, task: str, value: TaskProgress) -> None:
-    """The capture's mirror of a task's progress (`task`: ID/NUMBER). It never goes back, and what is gone stays so.
+def put_progress(state: StateStore, task: str, value: TaskProgress, *, of: Place = (0, 0)) -> bool:
+    """The capture's mirror of a task's progress (`task`: ID/NUMBER), as manifest `of` holds it; what is gone stays so.
 
-    A leader that was paused may mirror an old manifest after its successor has mirrored a newer one: nobody would tell
-    the workers again of what they wait for.
+    False: the mirror is of a later manifest, and stays. A leader that was paused may mirror an old manifest after its
+    successor has mirrored a newer one: nobody would tell the workers again of what they wait for. A staging directory
+    that was replaced, or put back from a copy, goes on under a higher epoch: what it holds counts, also where that is
+    less than the directory before it held.
     """
     dump_id, _, number = task.partition("/")
-    path, data = f"dumps/{dump_id}/tasks/{number}/progress", orjson.dumps(value.to_json())
+    path, data = f"dumps/{dump_id}/tasks/{number}/progress", orjson.dumps({**value.to_json(), _OF: of})
     while state.get(_request(dump_id)) is not None:
         entry = state.get(path)
         try:
             if entry is None:
                 state.create(path, data)
-            elif value.follows(TaskProgress.from_json(orjson.loads(entry.data))):
+                return True
+            mirrored_of, mirrored = _mirrored(entry)
+            if of < mirrored_of:
+                return False
+            if of > mirrored_of or value.follows(mirrored):
                 state.update(path, data, entry.version)
-            return
+            return True
         except VersionConflict:
             continue  # another leader's mirror: whichever is newer stays
+    return True
 
 
 def put_status(state: StateStore, status: Json) -> None:
@@ -319,6 +329,13 @@ def put_status(state: StateStore, status: Json) -> None:
 def read_status(state: StateStore) -> Json | None:
     entry = state.get("capture/status")
     return None if entry is None else orjson.loads(entry.data)
+
+
+def _mirrored(entry: Entry) -> tuple[Place, TaskProgress]:
+    """The manifest that a mirror is of, and the progress; a mirror of an earlier version names none: it comes first."""
+    data = orjson.loads(entry.data)
+    epoch, segment = data.pop(_OF, (0, 0))
+    return (epoch, segment), TaskProgress.from_json(data)
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------------

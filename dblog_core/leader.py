@@ -111,6 +111,7 @@ class Leader:
         self._quit = threading.Event()
         self._healed: list[str] = []
         self._signal_at = 0
+        self._unmirrored: dict[str, TaskProgress] = {}
         self._openings = Openings(self._state, self._source, self._clock) if parts.config.source.read_only else None
 
     def run(self) -> None:
@@ -312,6 +313,8 @@ class Leader:
             return True
         if self._sequencer.partial:
             return False
+        if self._unmirrored:
+            return True
         if self._dirty_since is not None:
             return now - self._dirty_since >= self._age()
         moved = self._sequencer.position != self._published.position
@@ -420,9 +423,24 @@ class Leader:
         self._finish(stream)
 
     def _mirror(self) -> None:
-        """Progress of dump tasks, as manifests have it, to the state store."""
-        for task, progress in self._sequencer.take_progress().items():
-            control.put_progress(self._state, task, progress)
+        """Progress of dump tasks, as manifests have it, to the state store.
+
+        The newest manifest may be an earlier one than the mirror's: this term's first publication shows which counts.
+        """
+        head = self._published
+        place = (head.epoch, head.segment)
+        progress = {**self._unmirrored, **self._sequencer.take_progress()}
+        self._unmirrored = {
+            task: value
+            for task, value in progress.items()
+            if not control.put_progress(self._state, task, value, of=place)
+        }
+        if self._unmirrored and head.epoch == self._lease.epoch:
+            raise LeaseLost(
+                f"dump tasks are told of a segment after {head.segment}, which we have published",
+                where=self._config.state.url,
+                fix="none: either another capture leads, or staging was put back from a copy: the next term goes on",
+            )
 
     def _look(self, now: float) -> None:
         """What does not belong to single batches: horizon, abandoned windows, dumps that are over, status."""

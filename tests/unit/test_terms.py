@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import control, dump, wiring
 from dblog_core.capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config import Config
@@ -20,13 +20,15 @@ from dblog_core.leader import CaptureOutcome, CaptureStatus, Leader, Parts
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state.memory import MemoryLease, MemoryState
-from tests.fake_source import FakeDatabase, FakeSource, FakeStream
+from tests.fake_source import ORDERS, FakeDatabase, FakeSource, FakeStream
 from tests.unit.staged import manifest
+from tests.waiting import wait_until
 
 DUMP = "d1"
 RECORD = {
-    "tables": ["shop.orders"], "options": {"workers": 2, "chunk_size": 10}, "state": "requested", "error": None,
-    "requested_at": "", "requested_by": "user",
+    "tables": ["shop.orders"],
+    "options": {"workers": 2, "chunk_size": 10, "delay": 0, "rate": 0, "in_flight": 4},
+    "state": "requested", "error": None, "requested_at": "", "requested_by": "user",
 }  # fmt: skip
 TASK = {"table": "shop.orders", "keys": None, "key_from": None, "key_to": None, "attempt": 3}
 
@@ -175,3 +177,65 @@ def test_the_mirror_of_progress_never_goes_back(term: Term) -> None:
     control.put_progress(term.state, f"{DUMP}/0", done)
     control.put_progress(term.state, f"{DUMP}/0", newest)
     assert control.progress(term.state, DUMP, 0, "shop.orders") == done
+
+
+def _told(term: Term, ordinal: int) -> TaskProgress:
+    """A worker's attempt of which the state store tells so many chunks, in a directory that is not there any more."""
+    _file(term.state)
+    term.state.raise_epoch("capture", 3)
+    told = TaskProgress("shop.orders", attempt=3, ordinal=ordinal, key=10 * ordinal)
+    assert control.put_progress(term.state, f"{DUMP}/0", told, of=(3, 50))
+    return told
+
+
+@pytest.mark.parametrize("placed", [None, 2])
+def test_a_dump_ends_whose_staging_directory_was_replaced_or_put_back(term: Term, placed: int | None) -> None:
+    """`placed`: chunks that a copy of the directory holds; None: there is none, and another directory begins."""
+    _told(term, ordinal=5)
+    if placed is not None:
+        copied = TaskProgress("shop.orders", attempt=1, ordinal=placed, key=10 * placed)
+        term.staging.publish(replace(empty(1), tasks={f"{DUMP}/0": copied.to_json()}))
+    keys = range(1, 61)
+    term.database.rows[ORDERS.table] = {(k,): {"id": k, "name": "n", "big": "b"} for k in keys}
+    stop = threading.Event()
+    capture = spawn_thread("capture", lambda: run_capture(term.config, stop=stop))
+    worker = spawn_thread("worker", lambda: dump.work(term.config, stop=stop, dump_id=DUMP))
+    try:
+        wait_until(lambda: control.dump(term.state, DUMP).state == "done", "the dump ends")
+    finally:
+        stop.set()
+        worker.join()
+        capture.join()
+    staged = [chunk for m in term.staging.manifests() for chunk in m.chunks]
+    assert sum(chunk.rows for chunk in staged) == len(keys) - 10 * (placed or 0)
+
+
+def test_the_mirror_is_replaced_by_a_manifest_of_a_later_epoch_alone(term: Term) -> None:
+    told = _told(term, ordinal=5)
+    less = replace(told, ordinal=2)
+    for earlier in ((3, 49), (2, 90)):
+        assert not control.put_progress(term.state, f"{DUMP}/0", less, of=earlier)
+        assert control.progress(term.state, DUMP, 0, "shop.orders") == told
+    assert control.put_progress(term.state, f"{DUMP}/0", less, of=(4, 31))
+    assert control.progress(term.state, DUMP, 0, "shop.orders") == less
+
+
+def test_a_mirror_of_an_earlier_version_is_replaced_by_any_manifest(term: Term) -> None:
+    _file(term.state)
+    told = TaskProgress("shop.orders", attempt=3, ordinal=5)
+    term.state.create(f"dumps/{DUMP}/tasks/0/progress", orjson.dumps(told.to_json()))
+    assert control.progress(term.state, DUMP, 0, "shop.orders") == told
+    assert control.put_progress(term.state, f"{DUMP}/0", replace(told, ordinal=2), of=(1, 1))
+    assert control.progress(term.state, DUMP, 0, "shop.orders").ordinal == 2
+
+
+def test_a_leader_whose_dumps_are_told_of_a_later_segment_gives_its_lease_up(term: Term) -> None:
+    """A directory that is put back under a leader: only another epoch can tell that what it holds counts again."""
+    _told(term, ordinal=5)
+    lease = term.lease()
+    copied = TaskProgress("shop.orders", attempt=1, ordinal=2)
+    term.staging.publish(replace(empty(1), epoch=lease.epoch, tasks={f"{DUMP}/0": copied.to_json()}))
+    told = TaskProgress("shop.orders", attempt=3, ordinal=6)
+    assert control.put_progress(term.state, f"{DUMP}/0", told, of=(lease.epoch, 50))
+    with pytest.raises(LeaseLost, match="told of a segment after 1"):
+        term.leader(lease).run()
