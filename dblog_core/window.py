@@ -49,9 +49,10 @@ Offsets order everything here; there is no clock and no I/O.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Protocol
@@ -299,6 +300,22 @@ class Windows:
             for entry in memory:
                 entry.lost, entry.touches = entry.lost or entry.touches is not None, None
             self._counts[table] = 0
+            if not self._visibility.records_always():
+                self._memory[table] = self._joined(table, memory)
+
+    def _joined(self, table: TableName, memory: deque[_Entry]) -> deque[_Entry]:
+        """The memory with one entry for neighbours that are lost, where visibility follows the log's order: otherwise a
+        window that stays open long collects one for each transaction. No low watermark lies between two that are
+        joined, so each window, open or to come, has seen both or neither."""
+        lows = sorted(w.low for w in self._windows.values() if w.table == table)
+        joined: deque[_Entry] = deque()
+        for entry in memory:
+            before = joined[-1] if joined else None
+            if before is None or not (before.lost and entry.lost) or _divided(lows, before.offset, entry.offset):
+                joined.append(entry)
+            else:
+                joined[-1] = replace(before, offset=entry.offset)
+        return joined
 
     def close(self, window: str, snapshot: str | None) -> Overlap:
         """The high watermark: what the log holds that the chunk's SELECT may not have seen.
@@ -364,6 +381,11 @@ class Windows:
             self._counts[table] = sum(len(e.touches) for e in kept if e.touches is not None)
         else:
             del self._memory[table], self._counts[table]
+
+
+def _divided(lows: Sequence[int], first: int, second: int) -> bool:
+    """Whether one of the low watermarks, by growing offset, stands behind offset `first` and before `second`."""
+    return bisect_left(lows, first) < bisect_left(lows, second)
 
 
 def follow(stretches: Iterable[Touches | None], *, certain: bool) -> Overlap:

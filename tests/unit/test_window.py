@@ -213,3 +213,30 @@ def test_more_keys_than_are_remembered_refuse_the_chunks_that_did_not_see_them()
     w.record(T, (6, 6), 103, [touch(6)])
     assert set(w.close("new", "102:104:103").rows) == {(6,)}, "what this one did not see is remembered"
     assert w.earliest_unseen(9) == 0, "what is not remembered is not forgotten"
+
+
+def test_a_window_that_stays_open_does_not_remember_each_transaction_that_is_lost() -> None:
+    w = Windows(LogOrder(), limit=3)
+    w.open("old", T, 0)
+    for offset in range(1, 1_001):
+        w.record(T, (offset, offset), None, [touch(offset)])
+    assert len(w._memory[T]) <= 5, "those that are lost are one, beside those that are not"
+    with pytest.raises(TooManyKeys):
+        w.close("old", None)
+
+
+def test_transactions_that_are_lost_on_both_sides_of_a_low_watermark_are_told_apart() -> None:
+    w = Windows(LogOrder(), limit=3)
+    w.open("old", T, 0)
+    for offset in range(1, 9):
+        if offset == 5:
+            w.open("new", T, 4)
+            w.open("probe", T, 4)
+        w.record(T, (offset, offset), None, [touch(offset)])
+    with pytest.raises(TooManyKeys):
+        w.close("new", None)
+    w.open("later", T, 8)
+    w.record(T, (9, 9), None, [touch(9)])
+    assert w.since("probe", None) == 4
+    assert set(w.close("later", None).rows) == {(9,)}, "it has seen all that is lost"
+    assert w.since("old", None) == 0
