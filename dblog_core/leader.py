@@ -223,6 +223,7 @@ class Leader:
             tasks=self._without_attempts(head.tasks),
             unseen_after=head.last_offset,
             start=self._source.horizon(),
+            altered=dict.fromkeys(head.altered),  # more of them may stand in the log that is given up
         )
         # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
         self._dump_all()
