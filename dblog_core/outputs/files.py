@@ -9,12 +9,11 @@ file tells the place (its own last line), and of two relays that stand at one pl
 from __future__ import annotations
 
 import contextlib
-import os
+import mmap
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import orjson
@@ -113,9 +112,8 @@ class _Spool:
     """A file of ours that grows on this machine until it goes to its place: a transaction may be larger than memory."""
 
     def __init__(self, form: str) -> None:
-        descriptor, name = tempfile.mkstemp(prefix="dblog-output-")
-        self._path = Path(name)
-        self._file: IO[bytes] = os.fdopen(descriptor, "wb")
+        # Without a name: a relay that is killed leaves nothing behind.
+        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - until `close`
         self._parquet = pq.ParquetWriter(self._file, _SCHEMA, compression="zstd") if form == "parquet" else None
 
     def add(self, lines: Sequence[Json]) -> None:
@@ -128,18 +126,18 @@ class _Spool:
     def whole(self) -> Iterator[pa.Buffer]:
         """All that was added, in the file's form."""
         self._finish()
-        with pa.memory_map(str(self._path)) as mapped:
-            yield mapped.read_buffer()
+        yield pa.py_buffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def close(self) -> None:
         with contextlib.suppress(OSError, pa.ArrowException):  # its rest cannot be written, and nobody wants it
             self._finish()
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def _finish(self) -> None:
         if self._parquet is not None:
             self._parquet.close()
-        self._file.close()
+        self._file.flush()
 
 
 def _row(line: Json) -> Json:
