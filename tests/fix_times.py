@@ -90,6 +90,8 @@ class Run:
         self._file.parent.mkdir(exist_ok=True)
         self._file.write_text(json.dumps(_machine()) + "\n")
         if self._minutes:
+            if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts so what goes on in its background
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             threading.Thread(target=self._watch, name="run-limit", daemon=True).start()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:

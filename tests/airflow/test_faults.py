@@ -42,7 +42,7 @@ DUMP, MERGE = "dblog_faulty_dump", "dblog_faulty_merge"
 BEAT_SECONDS = 30  # without a heartbeat, after which Airflow takes a task for dead; of ours elsewhere, 60
 DUMP_SECONDS = 480.0  # where its plan was interrupted, a dump begins again
 AWAY_SECONDS = 45.0  # many attempts of a task whose attempts follow each other at once
-A_DAY = 2  # faults: some of them wait for a heartbeat's limit
+A_DAY = 1  # faults: some of them wait for a heartbeat's limit, and the soak has all
 SETTINGS = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(BEAT_SECONDS),
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",

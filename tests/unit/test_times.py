@@ -13,6 +13,11 @@ from tests.fix_times import FILE
 from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
+_IGNORING_SIGINT = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 _TESTS = """
 import threading, time
 import pytest
@@ -37,12 +42,12 @@ def test_after_that():
 
 
 def start(directory: Path, *options: str) -> subprocess.Popen[str]:
-    """pytest on the tests above, with nothing of this project but the plugin."""
+    """pytest on the tests above, with nothing of this project but the plugin, as a shell's background starts it."""
     directory.mkdir()
     (directory / "test_made.py").write_text(_TESTS)
     (directory / "pytest.ini").write_text("[pytest]\naddopts = -p no:randomly -p tests.fix_times\n")
     return subprocess.Popen(
-        (sys.executable, "-m", "pytest", *options),
+        (sys.executable, "-c", _IGNORING_SIGINT, sys.executable, "-m", "pytest", *options),
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT), "DBLOG_TESTS_BEGAN": ""},
         stdout=subprocess.PIPE,
