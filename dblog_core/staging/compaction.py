@@ -25,7 +25,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dblog_core.errors import DblogError
+from dblog_core.errors import CorruptSegment, DblogError
 from dblog_core.interfaces import Clock
 from dblog_core.staging import blocks
 from dblog_core.staging.blocks import Block
@@ -118,7 +118,12 @@ class Compactor:
         if (parts := self._parts(block)) is None:
             return False
         self._staging.storage.settle(block.parts[-1].path)  # its capture may not have come to that yet
-        files = self._undecided.get(block) or self._rewritten(block, parts)
+        try:
+            files = self._undecided.get(block) or self._rewritten(block, parts)
+        except CorruptSegment:
+            if block.first >= self._staging.beginning().segment:
+                raise
+            return False  # retention has begun to remove the block's parts: files go first
         manifest = replace(joined(parts, files), joined_at=int(self._clock.time() * 1e6))
         # Until an answer is certain the files stay: the block that names them may come to be there later.
         self._undecided[block] = files

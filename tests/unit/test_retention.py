@@ -218,6 +218,31 @@ def test_a_death_at_any_step_and_a_loss_of_power_leave_it_readable_and_the_next_
     assert step > (6 if joined else 50)
 
 
+def test_a_compactor_passes_over_manifests_of_removed_files_that_a_loss_of_power_has_brought_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocks, "FAN", 2)
+    disk, died, step = Undecided(), True, 0.5
+    before = list(lines(_filled(disk, joined=False)))
+    while died:
+        now, dice = copy.deepcopy(disk), random.Random(step)
+        steps = Compactor(Staging("/simulated", source="shop", storage=MemoryStorage(now)), Clock(), grace=10).steps()
+        next(steps)  # it has joined the first block, and comes to the second
+        storage = Counted(now)
+        storage.left, died = step, False
+        try:
+            _retain(Staging("/simulated", source="shop", storage=storage))
+        except Killed:
+            died = True
+        now.power_cut(lambda dice=dice: dice.random() < 0.5)
+        list(steps)
+        fresh = Staging("/simulated", source="shop", storage=MemoryStorage(now))
+        begins = fresh.beginning().offset
+        assert list(lines(fresh)) == [line for line in before if line["offset"] >= begins]
+        step += 2.5
+    assert step > 50
+
+
 def _counting(disk: Disk) -> set[str]:
     return {path for path in disk.files if path != "beginning.json"}
 
