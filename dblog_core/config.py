@@ -24,6 +24,7 @@ from dblog_core.config_kafka import KafkaConfig
 from dblog_core.config_output import OutputConfig
 from dblog_core.config_section import Duration, Flag, FromEnvironment, Number, Section, Size, Unset, Whole
 from dblog_core.errors import ConfigError
+from dblog_core.hosts import all_near, host_of, hosts_of
 from dblog_core.places import Place as LogPlace
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ JsonAs = Literal["text", "variant"]
 NORMAL_AGE, LOW_AGE = 0.1, 0.005
 """Seconds after which a segment is sealed at the earliest."""
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _ENV = re.compile(r"\$\{(\w*)([^}]*)(\}?)")
 _PATHS = {
     "source": ("tls_ca", "tls_cert", "tls_key"),
@@ -69,13 +69,6 @@ def _as_text(value: Any) -> Any:
     if isinstance(value, dt.date) and getattr(value, "tzinfo", None) is None:
         raise ValueError(places.WITHOUT_ZONE)
     return value.isoformat() if isinstance(value, dt.datetime) else value
-
-
-def _host_of(place: Any) -> str:
-    """The host of HOST or HOST:PORT; one of IPv6 stands in brackets."""
-    if not isinstance(place, str):
-        return ""
-    return place[1:].partition("]")[0] if place.startswith("[") else place.partition(":")[0]
 
 
 class ColumnRules(Section):
@@ -177,8 +170,8 @@ class SourceConfig(Section):
         schema = "public" if kind == "postgres" else data.get("database") or "dblog"
         data.setdefault("watermark_table", f"{schema}.dblog_watermark")
         if data.get("tls") is None and not data.get("airflow_connection"):
-            hosts = [data.get("host", "127.0.0.1"), _host_of(data.get("read_replica")) or "127.0.0.1"]
-            data["tls"] = "off" if all(host in LOOPBACK for host in hosts) else "verify-full"
+            hosts = (data.get("host", "127.0.0.1"), host_of(data.get("read_replica")) or "127.0.0.1")
+            data["tls"] = "off" if all_near(*hosts) else "verify-full"
         return data
 
     @property
@@ -186,7 +179,7 @@ class SourceConfig(Section):
         """The same source on the server that chunks are read from, where that is another one."""
         if self.read_replica is None:
             return None
-        host = _host_of(self.read_replica)
+        host = host_of(self.read_replica)
         port = self.read_replica.removeprefix("[").removeprefix(host).removeprefix("]").removeprefix(":")
         return self.model_copy(update={"host": host, "port": int(port or self.port), "read_replica": None})
 
@@ -270,14 +263,22 @@ class StateConfig(Section):
         default="digest",
         description="ZooKeeper: how user logs in: digest, or sasl (DIGEST-MD5)",
     )
-    tls: Literal["verify-full", "verify-ca", "require", "off"] = Field(
-        default="off", description="ZooKeeper: verify-full, verify-ca, require or off"
+    tls: Literal["verify-full", "verify-ca", "require", "off"] | None = Field(
+        default=None, description="ZooKeeper: default: verify-full, off on loopback"
     )
     tls_ca: Path | None = Field(
         default=None, description="PEM file of the authority that signed the servers' certificates"
     )
     tls_cert: Path | None = Field(default=None, description="PEM file of our own certificate, with tls_key")
     tls_key: Path | None = Field(default=None, description="PEM file of our own key, with tls_cert")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("tls") is None:
+            near = str(data.get("url", "")).startswith("sqlite:") or all_near(*hosts_of(data.get("url")))
+            data = {**data, "tls": "off" if near else "verify-full"}
+        return data
 
 
 class LakeTableConfig(Section):

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from dblog_core import durations, places
+from dblog_core.hosts import all_near, host_of, hosts_of
 
 Place = tuple[str | int, ...]
 
@@ -266,7 +267,8 @@ def _state(text: Text, *, files: bool) -> Iterator[Fault]:
             if key in given:
                 yield Fault(("state", key), "has no meaning for sqlite", "remove it")
     else:
-        yield from _tls(text, "state", usual="off", files=files)
+        usual = "off" if all_near(*hosts_of(given.get("url"))) else None
+        yield from _tls(text, "state", usual=usual, files=files)
 
 
 def _columns(text: Text) -> Iterator[Fault]:
@@ -392,13 +394,12 @@ def _signals(text: Text, *, files: bool) -> Iterator[Fault]:
         yield Fault(("signals", "http", "token"), "is empty", "give a long random text")
     yield from _certificate(http, files=files)
     listen = http.get("listen")
-    if isinstance(listen, str) and not listen.startswith(_LOOPBACK) and not http.get("tls_cert"):
+    if isinstance(listen, str) and not all_near(host_of(listen)) and not http.get("tls_cert"):
         what = "would have the token sent in clear text over the network"
         yield Fault(("signals", "http", "listen"), what, "give tls_cert and tls_key, or listen at 127.0.0.1")
 
 
 _RECEIVER = ("url", "secret", "tls_ca")
-_LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
 def _certificate(http: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:

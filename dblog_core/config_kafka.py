@@ -8,8 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, SecretStr, model_validator
 
 from dblog_core.config_section import Number, Section
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+from dblog_core.hosts import all_near, hosts_of
 
 
 class KafkaConfig(Section):
@@ -36,6 +35,5 @@ class KafkaConfig(Section):
     @classmethod
     def _defaults(cls, data: Any) -> Any:
         if isinstance(data, dict) and data.get("tls") is None:
-            hosts = [one.rpartition(":")[0] for one in str(data.get("servers", "")).split(",")]
-            data = {**data, "tls": "off" if all(host in LOOPBACK for host in hosts) else "verify-full"}
+            data = {**data, "tls": "off" if all_near(*hosts_of(data.get("servers"))) else "verify-full"}
         return data

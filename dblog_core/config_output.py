@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema, model_validator
 
 from dblog_core.config_section import Duration, Flag, Number, Section, Size, Whole
+from dblog_core.hosts import LOOPBACK, all_near, hosts_of
 
 _PORTS = {"postgres": 5432, "mysql": 3306}
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Pattern = Annotated[str, Field(pattern=r"^[^.]+\..+$", description="SCHEMA.TABLE")]
 
@@ -138,5 +138,4 @@ class OutputConfig(Section):
 def _near(data: dict[str, Any]) -> bool:
     """Whether nothing leaves this machine."""
     servers = data.get("servers")
-    hosts = [one.rpartition(":")[0] for one in servers.split(",")] if isinstance(servers, str) and servers else []
-    return all(host in _LOOPBACK for host in hosts or [data.get("host", _LOOPBACK[0])])
+    return all_near(*(hosts_of(servers) if servers else [data.get("host", LOOPBACK[0])]))

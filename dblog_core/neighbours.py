@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core.config import LOOPBACK, Config, load
+from dblog_core.config import Config, load
 from dblog_core.errors import ConfigError
+from dblog_core.hosts import LOOPBACK
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dblog_core.config_faults import Fault, Text, connection_faults
+from dblog_core.hosts import in_the_clear
 
 _TLS = ("tls_ca", "tls_cert", "tls_key")
 _TABLES = ("host", "port", "user", "password", "database", "table", "tls", *_TLS)
@@ -56,6 +57,7 @@ def _one(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]
     if kind in _FORMS and given.get("form", _FORMS[kind][0]) not in _FORMS[kind]:
         yield Fault(("output", name, "form"), f"is no form of {kind}", f"use {' or '.join(_FORMS[kind])}")
     yield from _registry(name, given, files=files)
+    yield from _shown(name, given)
     yield from _poison(name, given)
     yield from connection_faults(("output", name), given, _PAIRS.get(kind, (_CERTIFICATE,)), files=files)
 
@@ -73,6 +75,14 @@ def _registry(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[F
         yield Fault(("output", name, "registry_ca"), "is never used without TLS", "remove it, or use https://")
     elif isinstance(authority, str) and files and not Path(authority).is_file():
         yield Fault(("output", name, "registry_ca"), "names a file that does not exist", "give the path of a PEM file")
+
+
+def _shown(name: str, given: Mapping[str, Any]) -> Iterator[Fault]:
+    """What lets somebody in, and would be sent over a network for everybody on the way to read."""
+    for secret, url in (("token", "url"), ("registry_password", "registry")):
+        if given.get(secret) and in_the_clear(given.get(url)):
+            what = f"would be sent in clear text to an {url} of another machine"
+            yield Fault(("output", name, secret), what, f"give {url} as https://…, or leave {secret} out")
 
 
 def _poison(name: str, given: Mapping[str, Any]) -> Iterator[Fault]:

@@ -15,12 +15,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from dblog_core import neighbours, output_places, places, wiring
-from dblog_core.config import LOOPBACK, ColumnRules, Config, named_secrets
+from dblog_core.config import ColumnRules, Config, named_secrets
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.forms import FORMS, forms_for
+from dblog_core.in_clear import in_clear_text
 from dblog_core.interfaces import Problem, Source
 from dblog_core.leader import LEASE
 from dblog_core.schema import TableSchema
@@ -84,6 +84,7 @@ def _told(look: Callable[[], Iterator[Problem]]) -> Iterator[Problem]:
 def _configuration(file: Path | None, config: Config) -> Iterator[Problem]:
     if file is not None:
         yield from _file(file, config)
+    yield from in_clear_text(config)
     hashed = sorted(table for table, rules in config.source.columns.items() if rules.hash)
     if hashed and not config.source.hash_key.get_secret_value():
         what = f"[source] hash_key is missing: hashed values of {', '.join(hashed)} can be found by trying likely ones"
@@ -153,10 +154,6 @@ def _bucket(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Pr
         storage.remove(probe)
     except StagingError as error:
         yield Problem(f"{path}: {what} cannot be written there: {error.message}", error.fix, fatal)
-    endpoint = urlsplit(config.s3.endpoint)
-    if endpoint.scheme == "http" and endpoint.hostname not in LOOPBACK:
-        what = f"{config.s3.endpoint}: rows travel unencrypted"
-        yield Problem(what, "use an https:// endpoint", fatal=False)
 
 
 def _directory(path: Path, what: str, *, fatal: bool) -> Iterator[Problem]:

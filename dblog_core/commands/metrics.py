@@ -9,8 +9,9 @@ import typer
 
 from dblog_core.commands.options import address
 from dblog_core.commands.session import Session, note, session_of, stopping
-from dblog_core.config import LOOPBACK, Config, load
+from dblog_core.config import Config, load
 from dblog_core.errors import ConfigError
+from dblog_core.hosts import LOOPBACK
 
 
 def metrics(

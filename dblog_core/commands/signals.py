@@ -11,8 +11,8 @@ import typer
 from dblog_core.commands.options import address
 from dblog_core.commands.session import JsonFlag, note, session_of, stopping
 from dblog_core.commands.tables import aligned
-from dblog_core.config import LOOPBACK
 from dblog_core.errors import ConfigError
+from dblog_core.hosts import LOOPBACK
 
 if TYPE_CHECKING:
     from dblog_core.config import HttpConfig

@@ -59,7 +59,9 @@ class Access:
     def fix(self) -> str:
         """What to look at when no server answers: kazoo tells of no refused handshake."""
         fix = "start ZooKeeper, or correct [state] url"
-        tls = "; see that its port speaks TLS, and that tls_ca has signed its certificate for that name"
+        tls = (
+            "; see that its port speaks TLS (or set tls off), and that tls_ca has signed its certificate for that name"
+        )
         return fix if self.tls == "off" else fix + tls
 
     def options(self) -> dict[str, Any]:

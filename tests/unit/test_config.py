@@ -59,6 +59,19 @@ def test_defaults_follow_the_kind_and_the_host(file: Path) -> None:
     assert (source.port, source.tls, source.watermark_table) == (5432, "verify-full", "public.dblog_watermark")
 
 
+@pytest.mark.parametrize(
+    ("url", "tls"),
+    [
+        ("zookeeper://zk1:2181,127.0.0.1:2181/dblog", "verify-full"),
+        ("zookeeper://127.0.0.1:2181,[::1]:2181,localhost/dblog", "off"),
+        ("sqlite:///zk/state.db", "off"),
+    ],
+)
+def test_a_state_store_of_another_machine_is_reached_by_tls(file: Path, url: str, tls: str) -> None:
+    file.write_text(SOURCE + REST.replace(_SQLITE, f'url = "{url}"'))
+    assert load(file).state.tls == tls
+
+
 def test_relative_paths_are_meant_from_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(SOURCE + REST)
     monkeypatch.chdir("/")
@@ -130,7 +143,7 @@ _ZOOKEEPER = 'url = "zookeeper://zk:2181/dblog"'
         (("sqlite:///var", "sqlite://var"), ["[state] url: does not have the right form"]),
         ((_SQLITE, f'{_SQLITE}\nuser = "u"\ntls = "off"'), [f"[state] {k}: has no meaning" for k in ("user", "tls")]),
         (
-            (_SQLITE, f'{_ZOOKEEPER}\nuser = "a:b"\ntls_ca = "no.pem"\ntls_key = "no.pem"'),
+            (_SQLITE, f'{_ZOOKEEPER}\nuser = "a:b"\ntls = "off"\ntls_ca = "no.pem"\ntls_key = "no.pem"'),
             [
                 "[state] user: is given without password",
                 "[state] user: holds a colon",
@@ -139,7 +152,7 @@ _ZOOKEEPER = 'url = "zookeeper://zk:2181/dblog"'
             ],
         ),
         (
-            (_SQLITE, f'{_ZOOKEEPER}\ntls = "verify-ca"\ntls_ca = "no.pem"'),
+            (_SQLITE, f'{_ZOOKEEPER}\ntls_ca = "no.pem"'),
             ["[state] tls_ca: names a file that does not exist"],
         ),
         (

@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from dblog_core.cli import app
 from dblog_core.config import load
+from dblog_core.in_clear import in_clear_text
 from dblog_core.local import airflow_settings, kafka, kafka_jars, s3, spark_cluster, zookeeper
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
@@ -288,8 +289,10 @@ def test_the_configuration_of_kubernetes_is_one_of_ours(tmp_path: Path, monkeypa
     (data,) = [entry["data"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"]
     for name in re.findall(r"\$\{(\w+)\}", data["shop.toml"]):
         monkeypatch.setenv(name, "secret")
-    (tmp_path / "shop.toml").write_text(data["shop.toml"])
+    for name, text in data.items():
+        (tmp_path / name).write_text(text)
     config = load(tmp_path / "shop.toml")
+    assert list(in_clear_text(config)) == []
     relay = next(arguments for name, arguments in _ours() if name == "dblog-shop-relay")
     assert relay[1] in config.output and config.airflow.capture == "watch"
 
