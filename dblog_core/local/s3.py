@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from dblog_core.config import S3Config
@@ -20,15 +21,33 @@ _MODULE = f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}"
 ACCESS_KEY = "dblog"
 
 
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Files in PEM: of a server's certificate and key, and of the authority that has signed it."""
+
+    file: str
+    key: str
+    authority: str
+
+
 class S3Server:
-    """One server. With moto the objects end with it; `mock` chooses that one where Go is installed too."""
+    """One server. With moto the objects end with it; `mock` chooses that one where Go is installed too. With a
+    `certificate` it speaks TLS."""
 
     name = "s3"
 
-    def __init__(self, directory: Path, *, detached: bool = False, mock: bool | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        detached: bool = False,
+        mock: bool | None = None,
+        certificate: Certificate | None = None,
+    ) -> None:
         self.host = ports.HOST
         self._dir = directory.absolute()
         self._mock = _go() is None if mock is None else mock
+        self._certificate = certificate
         self._daemon = Daemon(self.name, self._dir, detached=detached)
 
     @property
@@ -40,7 +59,8 @@ class S3Server:
         """What a configuration says of it, as `[s3]`."""
         return S3Config.model_validate(
             {
-                "endpoint": f"http://{self.address()}",
+                "endpoint": f"{'https' if self._certificate else 'http'}://{self.address()}",
+                "tls_ca": self._certificate.authority if self._certificate else None,
                 "region": "us-east-1",
                 "access_key": ACCESS_KEY,
                 "secret_key": self._secret(),
@@ -70,6 +90,7 @@ class S3Server:
             region_name=settings.region,
             aws_access_key_id=settings.access_key,
             aws_secret_access_key=settings.secret_key.get_secret_value(),
+            verify=str(settings.tls_ca) if settings.tls_ca else None,
         )
         client.create_bucket(Bucket=name)
         client.close()
@@ -87,11 +108,14 @@ class S3Server:
         return remembered_password(self._dir / "secret")
 
     def _command(self) -> list[str | Path]:
+        given = self._certificate
         if self._mock:
             if importlib.util.find_spec("moto") is None:
                 raise LocalError("neither Go nor moto is installed", where=self.name, fix="make setup")
-            return [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(self.port)]
-        return [program(), "--port", self.address(), "--quiet", "posix", self._dir / "objects"]
+            tls = ["-c", given.file, "-k", given.key] if given else []
+            return [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(self.port), *tls]
+        tls = ["--cert", given.file, "--key", given.key] if given else []
+        return [program(), "--port", self.address(), "--quiet", *tls, "posix", self._dir / "objects"]
 
 
 def prepare() -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from dblog_core import tls
 from dblog_core.errors import CorruptSegment, StagingError, StagingUnavailable
 from dblog_core.storage import Bytes, Stored
 
@@ -49,8 +50,11 @@ class S3Storage:
 
     @property
     def delta_options(self) -> dict[str, str]:
-        """The same settings as delta-rs names them; what is left out it finds by itself."""
+        """The same settings as delta-rs names them; what is left out it finds by itself. It knows no setting for an
+        authority."""
         s = self._settings
+        if s.tls_ca:
+            tls.trust_by_default(s.tls_ca)
         found = {
             "aws_endpoint_url": s.endpoint,
             "aws_region": s.region or ("us-east-1" if s.endpoint else ""),  # compatible servers take any

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import orjson
 import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError
@@ -15,12 +19,13 @@ from dblog_core.clock import SystemClock
 from dblog_core.config import S3Config
 from dblog_core.errors import StagingError, StagingUnavailable
 from dblog_core.local import ports
-from dblog_core.local.s3 import S3Server
+from dblog_core.local.s3 import Certificate, S3Server
 from dblog_core.preflight import findings, readable_secret
 from dblog_core.staging import Staging, blocks, segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.reader import lines
 from dblog_core.storage.s3 import S3Storage
+from tests.certificates import authority
 from tests.fix_s3 import Bucket
 from tests.fix_servers import Database
 from tests.unit.staged import creates, publish, table
@@ -168,3 +173,41 @@ def test_a_key_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
     assert "secret_key" in problem.fix and not problem.fatal and "in the open" not in str(problem)
     file.chmod(0o600)
     assert list(readable_secret(file)) == []
+
+
+DELTA = """
+import sys
+
+import deltalake  # before anything is known of an authority
+import pyarrow as pa
+
+from dblog_core.config import S3Config
+from dblog_core.cuts import open_table, storage_options, table_uri
+from dblog_core.lake import lake_at
+
+path = lake_at("s3://lakehouse/lake", s3=S3Config.model_validate_json(sys.stdin.read())) / "shop" / "orders"
+path.create(b"by our own client")
+deltalake.write_deltalake(table_uri(path), pa.table({"id": [1]}), storage_options=storage_options(path))
+print(open_table(path).version())
+"""
+
+
+def test_an_authority_of_ones_own_is_trusted_by_our_client_and_by_that_of_delta(tmp_path: Path) -> None:
+    own = authority(tmp_path / "ca", "DBLog tests")
+    certificate = Certificate(*own.sign("s3", "127.0.0.1"), own.file)
+    server = S3Server(tmp_path / "s3", certificate=certificate)
+    server.start()
+    try:
+        server.make_bucket("lakehouse")
+        told = {**server.settings.model_dump(mode="json"), "secret_key": server.settings.secret_key.get_secret_value()}
+        done = subprocess.run(
+            [sys.executable, "-c", DELTA],
+            check=False,
+            input=orjson.dumps(told).decode(),
+            env={name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"},
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        server.kill()
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
