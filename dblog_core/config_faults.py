@@ -223,9 +223,18 @@ def _source(text: Text) -> Iterator[Fault]:
             if key in source:
                 yield Fault(("source", key), "is in airflow_connection too", "remove one of the two")
     yield from _start(text.text("source", "start"), str(kind))
+    if kind == "postgres":
+        yield from authority_of_postgres(("source",), source)
     for i, pattern in enumerate(tables := text.texts(source.get("tables"))):
         if pattern in tables[:i]:
             yield Fault(("source", "tables", i), "stands there twice", "remove one")
+
+
+def authority_of_postgres(place: Place, given: Mapping[str, Any]) -> Iterator[Fault]:
+    """libpq takes the system's authorities for verify-full alone."""
+    if given.get("tls") == "verify-ca" and not given.get("tls_ca"):
+        what = "is verify-ca, for which PostgreSQL's client library does not take the system's authorities"
+        yield Fault((*place, "tls"), what, "give tls_ca, or use verify-full")
 
 
 def _start(start: str | None, kind: str) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dblog_core.config_faults import Fault, Text, connection_faults
+from dblog_core.config_faults import Fault, Text, authority_of_postgres, connection_faults
 from dblog_core.hosts import in_the_clear
 
 _TLS = ("tls_ca", "tls_cert", "tls_key")
@@ -58,6 +58,8 @@ def _one(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[Fault]
         yield Fault(("output", name, "form"), f"is no form of {kind}", f"use {' or '.join(_FORMS[kind])}")
     yield from _registry(name, given, files=files)
     yield from _shown(name, given)
+    if kind == "postgres":
+        yield from authority_of_postgres(("output", name), given)
     yield from _poison(name, given)
     yield from connection_faults(("output", name), given, _PAIRS.get(kind, (_CERTIFICATE,)), files=files)
 

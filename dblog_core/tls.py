@@ -1,4 +1,4 @@
-"""TLS to servers, the same for all that connects."""
+"""TLS to servers, the same for sources, outputs, state and storage: how it is asked for, which of its errors last."""
 
 from __future__ import annotations
 
@@ -8,8 +8,86 @@ import ssl
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Protocol
 
 _AUTHORITIES = "SSL_CERT_FILE"
+_BROKEN = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+_LIBPQ_BROKEN = ("SSL SYSCALL error", "SSL connection has been closed", "unexpected eof")
+_LIBPQ = ("certificate", "private key", "SSL", "TLS")
+_LIBPQ_WITH_SYSTEM = 160000  # the first libpq that knows the machine's own authorities
+_CLEAR_PASSWORD = ("mysql_clear_password", "dialog")  # plugins that answer a server with the password itself
+
+
+class Asked(Protocol):
+    """How a server is reached: part of a configuration. `tls`: verify-full, verify-ca, require, off; files are PEM."""
+
+    @property
+    def tls(self) -> str | None: ...
+    @property
+    def tls_ca(self) -> Path | None: ...
+    @property
+    def tls_cert(self) -> Path | None: ...
+    @property
+    def tls_key(self) -> Path | None: ...
+
+
+def context(asked: Asked) -> ssl.SSLContext:
+    """Of a client. Raises OSError, ssl.SSLError too, where a file is no good."""
+    made = ssl.create_default_context(cafile=str(asked.tls_ca) if asked.tls_ca else None)
+    if asked.tls_cert:
+        made.load_cert_chain(str(asked.tls_cert), str(asked.tls_key) if asked.tls_key else None)
+    made.check_hostname = asked.tls == "verify-full"
+    made.verify_mode = ssl.CERT_NONE if asked.tls == "require" else ssl.CERT_REQUIRED
+    return made
+
+
+def of_libpq(asked: Asked) -> dict[str, Any]:
+    """The same as psycopg2 is told it."""
+    import psycopg2.extensions
+
+    mode = asked.tls or "verify-full"
+    files = {"sslrootcert": asked.tls_ca, "sslcert": asked.tls_cert, "sslkey": asked.tls_key}
+    found: dict[str, Any] = {name: str(path) for name, path in files.items() if path is not None}
+    if mode == "verify-full" and not asked.tls_ca and psycopg2.extensions.libpq_version() >= _LIBPQ_WITH_SYSTEM:
+        found["sslrootcert"] = "system"  # older ones look in ~/.postgresql, and so do all for verify-ca
+    return {**found, "sslmode": "disable" if mode == "off" else mode}
+
+
+def of_pymysql(asked: Asked) -> dict[str, Any]:
+    """The same as PyMySQL is told it. To a server that has not proven who it is, no password goes as it is, whatever
+    plugin it asks for. Raises OSError, ssl.SSLError too, where a file is no good."""
+    found: dict[str, Any] = {"ssl_disabled": True} if asked.tls == "off" else {"ssl": context(asked)}
+    if asked.tls not in ("verify-full", "verify-ca"):
+        found["auth_plugin_map"] = dict.fromkeys(_CLEAR_PASSWORD, _refusing())
+    return found
+
+
+def _refusing() -> type:
+    import pymysql
+    from pymysql.constants import CR
+
+    class Refusing:
+        """A plugin of PyMySQL that gives nothing away."""
+
+        def __init__(self, _connection: object) -> None:
+            """PyMySQL makes one for each login."""
+
+        def authenticate(self, _packet: object) -> None:
+            what = "the server asks for the password in clear text, and has not proven who it is"
+            raise pymysql.err.OperationalError(CR.CR_AUTH_PLUGIN_CANNOT_LOAD, what)
+
+    return Refusing
+
+
+def lasting(error: object) -> bool:
+    """Whether it is an error of Python's `ssl` that lasts until somebody changes something (certificates, versions),
+    and not a connection that broke while it was made."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, _BROKEN)
+
+
+def lasting_in_libpq(message: str) -> bool:
+    """The same by libpq's message, which is all that it tells."""
+    return any(word in message for word in _LIBPQ) and not any(words in message for words in _LIBPQ_BROKEN)
 
 
 def trust_by_default(authority: Path) -> None:

@@ -31,10 +31,15 @@ def open_state(config: Config) -> StateStore:
         from dblog_core.state.zookeeper import ZookeeperState
         from dblog_core.state.zookeeper_session import Access
 
-        files = {"ca": given.tls_ca, "certificate": given.tls_cert, "key": given.tls_key}
-        paths = {name: str(path) if path else None for name, path in files.items()}
-        secret = given.password.get_secret_value()
-        access = Access(user=given.user, password=secret, login=given.login, tls=given.tls, **paths)
+        access = Access(
+            user=given.user,
+            password=given.password.get_secret_value(),
+            login=given.login,
+            tls=given.tls or "verify-full",
+            tls_ca=given.tls_ca,
+            tls_cert=given.tls_cert,
+            tls_key=given.tls_key,
+        )
         return ZookeeperState(rest, prefix=config.source.name, access=access)
     from dblog_core.state.sqlite import SqliteState
 

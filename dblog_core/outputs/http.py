@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 import urllib3
 
-from dblog_core import tls_faults
+from dblog_core import tls
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.interfaces import Json
@@ -104,7 +104,7 @@ class HttpOutput:
     def _unreached(self, error: urllib3.exceptions.HTTPError) -> OutputError:
         said = " ".join(str(error).split())
         cause = error.args[0] if isinstance(error, urllib3.exceptions.SSLError) else None
-        if isinstance(error, urllib3.exceptions.LocationValueError) or tls_faults.lasting(cause):
+        if isinstance(error, urllib3.exceptions.LocationValueError) or tls.lasting(cause):
             return OutputRefused(said, where=self._where, fix="tls_ca must have signed a certificate of the host")
         return OutputUnavailable(said, where=self._where, fix="check that the receiver can be reached from here")
 

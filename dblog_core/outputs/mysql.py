@@ -10,15 +10,12 @@ from typing import Any
 
 import pymysql
 
-from dblog_core import tls_faults
+from dblog_core import passing, tls
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.outputs.tables import COLUMNS, TWICE
 
-_TRANSIENT = {
-    *(1040, 1041, 1042, 1043, 1053, 1077, 1129, 1158, 1159, 1160, 1161, 1180, 1203, 1205, 1206, 1213, 1226, 1290, 1317),
-    *(1836, 1927, 2002, 2003, 2006, 2013, 2055, 3024, 4031),
-}
+_TRANSIENT = passing.MYSQL | {1290, 1836}  # and a server that takes no writes: the next primary does
 _TWICE, _NO_TABLE = 1062, 1146
 _NO_TLS = 2026  # the driver's own, for a server that does not offer it
 _VALUES = {1048, 1118, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025}
@@ -110,20 +107,12 @@ class MysqlDialect:
             raise OutputRefused(str(error), where=self.where, fix="use TLS, or install that package") from error
 
     def _tls(self) -> dict[str, Any]:
-        given = self._settings
-        if given.tls == "off":
-            return {"ssl_disabled": True}
         try:
-            context = ssl.create_default_context(cafile=str(given.tls_ca) if given.tls_ca else None)
-            if given.tls_cert:
-                context.load_cert_chain(str(given.tls_cert), str(given.tls_key))
-        except (OSError, ssl.SSLError) as error:
+            return tls.of_pymysql(self._settings)
+        except OSError as error:
             raise OutputRefused(
                 f"the TLS files cannot be used: {error}", where=self.where, fix="correct tls_ca, tls_cert, tls_key"
             ) from error
-        context.check_hostname = given.tls == "verify-full"
-        context.verify_mode = ssl.CERT_NONE if given.tls == "require" else ssl.CERT_REQUIRED
-        return {"ssl": context}
 
     def _without_tls(self) -> OutputRefused:
         return OutputRefused("the server does not offer TLS", where=self.where, fix='enable it, or set tls = "off"')
@@ -133,7 +122,7 @@ class MysqlDialect:
         said = f"{error.args[1] if len(error.args) > 1 else error} ({code})"
         if code == _NO_TLS:
             return self._without_tls()
-        if tls_faults.lasting(getattr(error, "original_exception", None)):
+        if tls.lasting(getattr(error, "original_exception", None)):
             return OutputRefused(
                 said, where=self.where, fix="the certificate must be signed by tls_ca, and name the host"
             )
@@ -145,4 +134,4 @@ class MysqlDialect:
             return OutputUnavailable(
                 said, where=self.where, fix="check that the server runs and can be reached from here"
             )
-        return OutputRefused(said, where=self.where, fix="correct user, password, database and grants")
+        return OutputRefused(said, where=self.where, fix="correct user, password, database, grants and TLS")

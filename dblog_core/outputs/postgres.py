@@ -11,13 +11,12 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extras import execute_values
 
-from dblog_core import tls_faults
+from dblog_core import passing, tls
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.outputs.tables import COLUMNS, TWICE
 
-_TLS = {"verify-full": "verify-full", "verify-ca": "verify-ca", "require": "require", "off": "disable"}
-_TRANSIENT = ("08", "40", "53", "57", "55006", "55P03", "58030", "25P03", "25006")
+_TRANSIENT = (*passing.POSTGRES, "25006")  # and a server that takes no writes: the next primary does
 _TWICE = "23505"
 _VALUES = ("22", "23", "54")  # a value, a constraint, a row or index entry that is too large
 _GRANTS = "42501"
@@ -44,10 +43,6 @@ class PostgresDialect:
 
     def connect(self) -> psycopg2.extensions.connection:
         given = self._settings
-        files = {"sslrootcert": given.tls_ca, "sslcert": given.tls_cert, "sslkey": given.tls_key}
-        arguments: dict[str, Any] = {name: str(path) for name, path in files.items() if path is not None}
-        if given.tls == "verify-full" and given.tls_ca is None and psycopg2.extensions.libpq_version() >= 160000:
-            arguments["sslrootcert"] = "system"
         timeout = round(given.timeout * 1000)
         limits = {
             "lock_timeout": timeout,
@@ -56,13 +51,12 @@ class PostgresDialect:
         }
         with self.translated():
             connection: psycopg2.extensions.connection = psycopg2.connect(
-                **arguments,
+                **tls.of_libpq(given),
                 host=given.host,
                 port=given.port,
                 user=given.user,
                 password=given.password.get_secret_value(),
                 dbname=given.database,
-                sslmode=_TLS[given.tls or "verify-full"],
                 connect_timeout=max(2, round(given.timeout)),
                 application_name="dblog relay",
                 client_encoding="UTF8",
@@ -112,6 +106,6 @@ class PostgresDialect:
             fix = "grant what is missing" if code == _GRANTS else "see the server's message"
             return OutputRefused(said, where=self.where, fix=fix)
         refused = any(word in said for word in ("authentication", "no pg_hba", "does not exist"))
-        if refused or tls_faults.lasting_in_libpq(said):
+        if refused or tls.lasting_in_libpq(said):
             return OutputRefused(said, where=self.where, fix="correct user, password, database and TLS")
         return OutputUnavailable(said, where=self.where, fix="check that the server runs and can be reached from here")

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import orjson
 import urllib3
 
-from dblog_core import tls_faults
+from dblog_core import tls
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.interfaces import Json
@@ -70,7 +70,7 @@ class Registry:
             )
         except urllib3.exceptions.HTTPError as error:
             said = " ".join(str(error).split())
-            if isinstance(error, urllib3.exceptions.SSLError) and tls_faults.lasting(error.args[0]):
+            if isinstance(error, urllib3.exceptions.SSLError) and tls.lasting(error.args[0]):
                 fix = "registry_ca must have signed a certificate of the host"
                 raise OutputRefused(said, where=self._where, fix=fix) from error
             fix = "check that the registry runs and can be reached from here"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState
@@ -26,6 +26,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.security import make_acl, make_digest_acl
 
+from dblog_core import tls
 from dblog_core.errors import StateError, StateUnavailable
 
 ANSWER_SECONDS = 10.0
@@ -51,18 +52,17 @@ class Access:
     password: str = field(default="", repr=False)
     login: str = "digest"
     tls: str = "off"
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
     @property
     def fix(self) -> str:
         """What to look at when no server answers: kazoo tells of no refused handshake."""
         fix = "start ZooKeeper, or correct [state] url"
-        tls = (
-            "; see that its port speaks TLS (or set tls off), and that tls_ca has signed its certificate for that name"
-        )
-        return fix if self.tls == "off" else fix + tls
+        if self.tls == "off":
+            return fix
+        return f"{fix}; see that its port speaks TLS (or set tls off), and that tls_ca has signed its certificate"
 
     def options(self) -> dict[str, Any]:
         """What a KazooClient is made with."""
@@ -74,8 +74,7 @@ class Access:
             options["auth_data"] = [("digest", f"{self.user}:{self.password}")]
             options["default_acl"] = [make_digest_acl(self.user, self.password, all=True)]
         if self.tls != "off":
-            options.update(use_ssl=True, ca=self.ca, certfile=self.certificate, keyfile=self.key)
-            options.update(verify_certs=self.tls != "require", check_hostname=self.tls == "verify-full")
+            options["use_ssl"] = True  # all else about it is ours to do
         return options
 
 
@@ -84,17 +83,18 @@ OPEN = Access()
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo tells no types
-    """Connects by TLS as kazoo does, but closes a socket that is refused: kazoo leaves it to the garbage collector."""
+    """Connects by TLS as all that we connect to, and closes a socket that is refused: kazoo leaves it to the garbage
+    collector."""
+
+    def __init__(self, access: Access) -> None:
+        super().__init__()
+        self._access = access
 
     def create_connection(self, **asked: Any) -> socket.socket:
         if not asked["use_ssl"]:
             plain: socket.socket = super().create_connection(**asked)
             return plain
-        context = ssl.create_default_context(cafile=asked["ca"])
-        context.check_hostname = asked["check_hostname"]
-        context.verify_mode = ssl.CERT_REQUIRED if asked["verify_certs"] else ssl.CERT_NONE
-        if asked["certfile"]:
-            context.load_cert_chain(asked["certfile"], asked["keyfile"])
+        context = tls.context(self._access)
         plain = socket.create_connection(asked["address"], asked["timeout"])
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -125,7 +125,7 @@ class Session:
                 self._servers,
                 timeout=self._asked_seconds,
                 connection_retry=_RECONNECT,
-                handler=_Handler(),
+                handler=_Handler(self._access),
                 **self._access.options(),
             )
         except (KazooException, ValueError) as error:

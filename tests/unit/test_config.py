@@ -112,6 +112,7 @@ _ZOOKEEPER = 'url = "zookeeper://zk:2181/dblog"'
             ["[source] tls_ca: is never used with tls = off"],
         ),
         (("database =", 'tls_cert = "no.pem"\ndatabase ='), ["[source] tls_cert: is given without tls_key"]),
+        (('"mysql"', '"postgres"\ntls = "verify-ca"'), ["[source] tls: is verify-ca, for which PostgreSQL's client"]),
         (("database =", 'start = "newest"\ndatabase ='), ["[source] start: is no place in the log of mysql"]),
         (("database =", 'start = "0/16B3748"\ndatabase ='), ["[source] start: is no place in the log of mysql"]),
         (("database =", 'start = "2026-11-20T10:00"\ndatabase ='), ["[source] start: is a time without its zone"]),

@@ -83,6 +83,10 @@ def _faults(directory: Path, outputs: str) -> str:
             '[output.a]\nkind = "mysql"\ndatabase = "d"\ntls_cert = "no.pem"\ntls = "verify-ca"',
             "[output.a] tls_cert: is given without tls_key",
         ),
+        (
+            '[output.a]\nkind = "postgres"\ndatabase = "d"\ntls = "verify-ca"',
+            "[output.a] tls: is verify-ca, for which PostgreSQL's client",
+        ),
         ('[output.a]\nkind = "python"', "[output.a] class: is missing"),
         ('[output.a]\nkind = "kafka"', "[output.a] servers: is missing; give HOST:PORT"),
         ('[output.a]\nkind = "kafka"\nservers = "h"', "[output.a] servers: does not have the right form"),

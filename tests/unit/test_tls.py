@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import tempfile
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dblog_core import tls
-from dblog_core.config import S3Config
+from dblog_core.config import S3Config, SourceConfig
+from dblog_core.config_output import OutputConfig
+from dblog_core.errors import OutputRefused, SourceRefused
+from dblog_core.outputs.mysql import MysqlDialect
+from dblog_core.sources.mysql import connection
 from dblog_core.storage.s3 import S3Storage
+from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -55,3 +63,68 @@ def test_without_an_authority_nothing_is_set(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     assert S3Storage("bucket", "", settings=S3Config()).delta_options
     assert "SSL_CERT_FILE" not in os.environ
+
+
+def _packet(number: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "little") + bytes([number]) + payload
+
+
+def _greeting() -> bytes:
+    """Of a server of MySQL's protocol 4.1 that knows plugins."""
+    capabilities = (0x200 | 0x8000 | 0x80000 | 8).to_bytes(4, "little")
+    head = b"\x0a8.0.0\0" + b"\1\0\0\0" + b"saltsalt\0" + capabilities[:2] + b"\x2d\2\0"
+    return head + capabilities[2:] + b"\x15" + bytes(10) + b"saltsaltsalt\0" + b"mysql_native_password\0"
+
+
+@pytest.fixture
+def curious() -> Iterator[Callable[[bytes], tuple[int, list[bytes]]]]:
+    """A server that asks for the password by another plugin; what it is sent then."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    threads: list[threading.Thread] = []
+
+    def serve(switch: bytes, seen: list[bytes]) -> None:
+        client, _ = listening.accept()
+        with client:
+            client.sendall(_packet(0, _greeting()))
+            seen.append(client.recv(65_536))
+            client.sendall(_packet(2, b"\xfe" + switch))
+            seen.append(client.recv(65_536))
+
+    def ask(switch: bytes) -> tuple[int, list[bytes]]:
+        seen: list[bytes] = []
+        threads.append(threading.Thread(target=serve, args=(switch, seen)))
+        threads[-1].start()
+        return listening.getsockname()[1], seen
+
+    yield ask
+    for thread in threads:
+        thread.join(timeout=PATIENCE_SECONDS)
+    listening.close()
+
+
+def _to_source(port: int) -> None:
+    given = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"], "port": port}
+    connection.connect(SourceConfig.model_validate({**given, "password": "hunter2secret"}))
+
+
+def _to_output(port: int) -> None:
+    given = {"kind": "mysql", "database": "shop", "user": "dblog", "port": port, "password": "hunter2secret"}
+    MysqlDialect(OutputConfig.model_validate(given)).connect()
+
+
+@pytest.mark.parametrize("connect", [_to_source, _to_output])
+@pytest.mark.parametrize("switch", [b"mysql_clear_password\0", b"dialog\0\4Password: "])
+def test_no_password_goes_as_it_is_to_a_server_that_has_not_proven_who_it_is(
+    curious: Callable[[bytes], tuple[int, list[bytes]]], connect: Callable[[int], None], switch: bytes
+) -> None:
+    port, seen = curious(switch)
+    with pytest.raises((SourceRefused, OutputRefused), match="has not proven who it is") as refused:
+        connect(port)
+    assert "TLS" in refused.value.fix or "tls" in refused.value.fix
+    assert len(seen) and b"hunter2secret" not in b"".join(seen)
+
+
+@pytest.mark.parametrize(("mode", "refusing"), [("off", True), ("require", True), ("verify-ca", False)])
+def test_a_server_that_has_proven_who_it_is_may_ask_for_the_password(mode: str, refusing: bool) -> None:
+    asked = OutputConfig.model_validate({"kind": "mysql", "database": "d", "tls": mode})
+    assert ("auth_plugin_map" in tls.of_pymysql(asked)) == refusing

@@ -11,38 +11,14 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core import tls_faults
+from dblog_core import passing, tls
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError, SourceReadOnly, SourceRefused, SourceUnavailable
 
-# Lost or unreachable server, too many connections, shutdown, lock and statement timeouts, kills, a full disk: the same
-# step may succeed later.
-_TRANSIENT = {
-    1040,
-    1053,
-    1077,
-    1114,
-    1158,
-    1159,
-    1160,
-    1161,
-    1180,
-    1203,
-    1205,
-    1213,
-    1317,
-    1927,
-    1969,
-    2002,
-    2003,
-    2006,
-    2013,
-    2055,
-    3024,
-}
 _CREDENTIALS = {1045, 1698}
 _GRANTS = {1044, 1142, 1143, 1227, 1370, 3159}
 _READ_ONLY = {1290, 1792, 1836}
+_CLEAR_PASSWORD = 2059  # the driver's own, for a plugin that it has not
 _NO_TLS = 2026  # the driver's own, for a server that does not offer it
 
 
@@ -98,19 +74,12 @@ def _socket(connection: Any) -> Any:
 
 
 def _tls(config: SourceConfig) -> dict[str, Any]:
-    if config.tls == "off":
-        return {"ssl_disabled": True}
     try:
-        context = ssl.create_default_context(cafile=str(config.tls_ca) if config.tls_ca else None)
-        if config.tls_cert:
-            context.load_cert_chain(str(config.tls_cert), str(config.tls_key) if config.tls_key else None)
-    except (OSError, ssl.SSLError) as error:
+        return tls.of_pymysql(config)
+    except OSError as error:
         raise SourceRefused(
             f"the TLS files cannot be used: {error}", where=where(config), fix="correct tls_ca, tls_cert and tls_key"
         ) from error
-    context.check_hostname = config.tls == "verify-full"
-    context.verify_mode = ssl.CERT_NONE if config.tls == "require" else ssl.CERT_REQUIRED
-    return {"ssl": context}
 
 
 def where(config: SourceConfig) -> str:
@@ -148,11 +117,15 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
     message, place = f"{doing}: {text} ({code})", where(config)
     if code == _NO_TLS:
         return _without_tls(config)
-    if tls_faults.lasting(getattr(error, "original_exception", None)):
+    if tls.lasting(getattr(error, "original_exception", None)):
         return SourceRefused(
             message,
             where=place,
             fix="the certificate must be signed by tls_ca and name the host; or choose another tls mode",
+        )
+    if code == _CLEAR_PASSWORD:
+        return SourceRefused(
+            message, where=place, fix='use tls = "verify-full" with tls_ca, or give the account another plugin'
         )
     if code in _CREDENTIALS:
         return SourceRefused(
@@ -164,7 +137,7 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
         return SourceReadOnly(message, where=place, fix="the server must accept writes: connect to the primary")
     if code == 1049:
         return SourceRefused(message, where=place, fix="name an existing database in source.database")
-    if code in _TRANSIENT or code == 0:
+    if code in passing.MYSQL or code == 0:
         return SourceUnavailable(message, where=place, fix="check that the server runs and can be reached from here")
     return SourceError(message, where=place)
 

@@ -10,7 +10,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extras import LogicalReplicationConnection
 
-from dblog_core import tls_faults
+from dblog_core import passing, tls
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError, SourceReadOnly, SourceRefused, SourceUnavailable
 
@@ -30,7 +30,6 @@ SESSION = {
 }
 """Values have one text form only under fixed settings: log and chunk connections share these."""
 
-_TLS = {"verify-full": "verify-full", "verify-ca": "verify-ca", "require": "require", "off": "disable"}
 _COMING_BACK = (
     "starting up",
     "shutting down",
@@ -40,7 +39,6 @@ _COMING_BACK = (
     "terminating",
     "not yet accepting",
 )
-_TRANSIENT = ("08", "40", "53", "57", "55006", "55P03", "58030")
 
 
 def connect(config: SourceConfig, *, replication: bool = False, name: str = "") -> Connection:
@@ -93,19 +91,13 @@ def execute(connection: Connection, statement: Any, parameters: Any = None) -> N
 
 
 def _arguments(config: SourceConfig, name: str) -> dict[str, Any]:
-    tls = config.tls or "verify-full"
-    certificates = {"sslrootcert": config.tls_ca, "sslcert": config.tls_cert, "sslkey": config.tls_key}
-    arguments: dict[str, Any] = {name: str(path) for name, path in certificates.items() if path is not None}
-    if tls == "verify-full" and config.tls_ca is None and psycopg2.extensions.libpq_version() >= 160000:
-        arguments["sslrootcert"] = "system"  # the machine's own authorities; older libpq looks in ~/.postgresql
     return {
-        **arguments,
+        **tls.of_libpq(config),
         "host": config.host,
         "port": config.port,
         "user": config.user,
         "password": config.password.get_secret_value(),
         "dbname": config.database,
-        "sslmode": _TLS[tls],
         "connect_timeout": max(2, round(config.connect_timeout)),  # libpq takes whole seconds, at least two
         "application_name": " ".join(filter(None, ("dblog", name, config.name))),
         "client_encoding": "UTF8",
@@ -122,7 +114,7 @@ def _message(error: psycopg2.Error) -> str:
 
 def _connect_error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceError:
     message = _message(error)
-    if tls_faults.lasting_in_libpq(message):
+    if tls.lasting_in_libpq(message):
         return SourceRefused(
             message, where=where, fix="set tls, tls_ca, tls_cert and tls_key in [source] to what the server offers"
         )
@@ -143,7 +135,7 @@ def _error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceErr
     code, message = error.pgcode, _message(error)
     if code is None and isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError | psycopg2.DatabaseError):
         return SourceUnavailable(message, where=where, fix="the connection broke: it is made again by itself")
-    if code is not None and code.startswith(_TRANSIENT):
+    if code is not None and code.startswith(passing.POSTGRES):
         return SourceUnavailable(message, where=where, fix="it is tried again by itself")
     if code == "25006":
         return SourceReadOnly(
