@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 
 from dblog_core import output_faults, patterns, places
-from dblog_core.config_faults import Fault, Place, contradictions, in_words
+from dblog_core.config_faults import NO_FILE, Fault, Place, contradictions, in_words
 from dblog_core.config_kafka import KafkaConfig
 from dblog_core.config_output import OutputConfig
-from dblog_core.config_section import Duration, Flag, FromEnvironment, Number, Section, Size, Unset, Whole
+from dblog_core.config_secrets import Needs, is_needed
+from dblog_core.config_section import Duration, Flag, FromEnvironment, Number, Section, Size, Unset, Whole, Withheld
 from dblog_core.errors import ConfigError
 from dblog_core.hosts import all_near, host_of, hosts_of
 from dblog_core.places import Place as LogPlace
@@ -516,16 +516,17 @@ def uses_s3(config: Config) -> bool:
     return any(path.startswith("s3://") for path in (config.staging.path, config.lake.path))
 
 
-def load(path: Path | str, *, secrets: bool = True) -> Config:
+def load(path: Path | str, *, secrets: bool = True, needs: Needs = None) -> Config:
     """Reads and checks the file; paths in it that are not absolute are meant from its own directory.
 
-    `secrets=False`: for who needs no connection (Airflow's parsing of DAG files): a ${ENV} may be unset, and files that
-    are named need not exist. Raises ConfigError with every fault; no value of the file is in the message.
+    `needs`: the sections (`config_secrets`) that the caller has use for: in others a ${ENV} may be unset, and files
+    that are named need not exist. `secrets=False`: so in all, for who needs no connection (Airflow's parsing of DAG
+    files). Raises ConfigError with every fault; no value of the file is in the message.
     """
     file = Path(path)
     data = _read(file)
     faults: list[Fault] = []
-    expanded = _expand(data, (), faults, secrets=secrets)
+    expanded = _expand(data, (), faults, needs if secrets else NOTHING)
     _anchor(expanded, file.absolute().parent)
     config: Config | None = None
     try:
@@ -534,6 +535,7 @@ def load(path: Path | str, *, secrets: bool = True) -> Config:
         faults += [in_words(e, Config) for e in error.errors(include_input=False, include_url=False)]
     faults += contradictions(expanded, files=secrets)
     faults += output_faults.contradictions(expanded, files=secrets)
+    faults = [fault for fault in faults if fault.what != NO_FILE or is_needed(fault.place, needs)]
     if config is None or faults:
         order = list(Config.model_fields)
         faults.sort(key=lambda f: order.index(str(f.place[0])) if f.place[0] in order else len(order))
@@ -570,11 +572,15 @@ def _read(file: Path) -> dict[str, Any]:
         ) from error
 
 
-def _expand(value: Any, place: Place, faults: list[Fault], *, secrets: bool) -> Any:
+NOTHING = object()
+"""What a parser of DAG files needs."""
+
+
+def _expand(value: Any, place: Place, faults: list[Fault], needs: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _expand(v, (*place, k), faults, secrets=secrets) for k, v in value.items()}
+        return {k: _expand(v, (*place, k), faults, needs) for k, v in value.items()}
     if isinstance(value, list):
-        return [_expand(v, (*place, i), faults, secrets=secrets) for i, v in enumerate(value)]
+        return [_expand(v, (*place, i), faults, needs) for i, v in enumerate(value)]
     if not isinstance(value, str) or "${" not in value:
         return value
     for name, rest, end in _ENV.findall(value):
@@ -582,10 +588,12 @@ def _expand(value: Any, place: Place, faults: list[Fault], *, secrets: bool) -> 
             faults.append(
                 Fault(place, "holds a ${ that is not ${NAME}", "put the whole value into an environment variable")
             )
-        elif name not in os.environ and secrets:
-            faults.append(Fault(place, f"the environment variable {name} is not set", f"set it: export {name}=…"))
         elif name not in os.environ:
-            return Unset(value)
+            if needs is NOTHING:
+                return Unset(value)
+            if not is_needed(place, needs):
+                return Withheld(value)
+            faults.append(Fault(place, f"the environment variable {name} is not set", f"set it: export {name}=…"))
     if any(f.place == place for f in faults):
         return Unset(value)
     return FromEnvironment(_ENV.sub(lambda match: os.environ[match[1]], value))
@@ -613,36 +621,3 @@ def _anchor_all(settings: dict[str, Any], keys: tuple[str, ...], directory: Path
         path = settings.get(key)
         if isinstance(path, str) and path and "://" not in path and not isinstance(path, Unset):
             settings[key] = str(directory / Path(path).expanduser())
-
-
-def secrets_of(config: Config) -> tuple[str, ...]:
-    """Every secret of the configuration: what no message may show."""
-    given = [config.source.password, config.source.hash_key, config.state.password, config.s3.secret_key]
-    given += [config.signals.http.token] if config.signals.http else []
-    topics = (config.signals.kafka, *(one.kafka for one in config.notify))
-    given += [topic.password for topic in topics if topic is not None]
-    known = tuple(secret.get_secret_value() for secret in [*given, *(one.secret for one in config.notify)])
-    known += tuple(secret for output in config.output.values() for secret in output.secrets)
-    arguments = (config.spark.conf, *(output.options for output in config.output.values()))
-    arguments += tuple(one.arguments for one in config.airflow.notify)
-    paths = (urlsplit(one.url).path.strip("/") for one in config.notify)  # a webhook's may be what lets callers in
-    known += tuple(path for path in paths if len(path) >= _SECRET_PATH)
-    return known + tuple(value for one in arguments for _, value in named_secrets(one))
-
-
-_SECRET_PATH = 16  # characters of a webhook's path from which on it may be a secret
-SECRET_NAME = re.compile(r"password|passwd|secret|token|credential|hash_key", re.IGNORECASE)
-"""Names of settings whose values are secrets, of others' settings too."""
-
-
-def named_secrets(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and value, at any depth, of settings that are secrets by their names."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from named_secrets(value)
-        elif isinstance(value, list | tuple):
-            for one in value:
-                if isinstance(one, Mapping):
-                    yield from named_secrets(one)
-        elif isinstance(value, str) and SECRET_NAME.search(name):
-            yield name, str(value)

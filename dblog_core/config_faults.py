@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from dblog_core import durations, places
+from dblog_core.config_section import Unset
 from dblog_core.hosts import all_near, host_of, hosts_of
 
 Place = tuple[str | int, ...]
@@ -46,6 +47,8 @@ _MYSQL_ONLY = ("server_id", "zero_dates")
 _S3_PATH = re.compile(r"^s3://[a-z0-9][a-z0-9.-]+(/|$)")
 _KAFKA_PAIRS = (("user", "password"), ("tls_cert", "tls_key"))
 _IN_CONNECTION = ("host", "port", "user", "password")
+NO_FILE = "names a file that does not exist"
+"""Of a file that those alone need who have use for the section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +258,7 @@ def _tls(text: Text, section: str, *, files: bool, usual: str | None = None) -> 
         if tls == "off" or (tls == "require" and key == "tls_ca"):
             yield Fault((section, key), f"is never used with tls = {tls}", 'remove it, or use tls = "verify-full"')
         elif files and not Path(path).is_file():
-            yield Fault((section, key), "names a file that does not exist", "give the path of a PEM file")
+            yield Fault((section, key), NO_FILE, "give the path of a PEM file")
     for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
         if text.text(section, one) and not text.text(section, other):
             yield Fault((section, one), f"is given without {other}", "give both, or none")
@@ -338,7 +341,7 @@ _KEY_CHARACTERS = 16
 
 def _hash_key(text: Text) -> Iterator[Fault]:
     key = text.text("source", "hash_key")
-    if key is not None and len(key) < _KEY_CHARACTERS:
+    if key is not None and not isinstance(key, Unset) and len(key) < _KEY_CHARACTERS:
         what = f"is shorter than {_KEY_CHARACTERS} characters: whoever sees hashes could guess it"
         yield Fault(("source", "hash_key"), what, "give a long random text, such as `openssl rand -hex 32` prints")
 
@@ -384,7 +387,7 @@ def _s3(text: Text, *, files: bool) -> Iterator[Fault]:
     if endpoint and endpoint.startswith("http://"):
         yield Fault(("s3", "tls_ca"), "is never used with an http:// endpoint", "remove it, or use https://")
     elif files and not Path(path).is_file():
-        yield Fault(("s3", "tls_ca"), "names a file that does not exist", "give the path of a PEM file")
+        yield Fault(("s3", "tls_ca"), NO_FILE, "give the path of a PEM file")
 
 
 def _signals(text: Text, *, files: bool) -> Iterator[Fault]:
@@ -417,7 +420,7 @@ def _certificate(http: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
         if path and not http.get(other):
             yield Fault(("signals", "http", one), f"is given without {other}", "give both, or none")
         elif files and isinstance(path, str) and not Path(path).is_file():
-            yield Fault(("signals", "http", one), "names a file that does not exist", "give the path of a PEM file")
+            yield Fault(("signals", "http", one), NO_FILE, "give the path of a PEM file")
 
 
 def connection_faults(
@@ -435,7 +438,7 @@ def connection_faults(
         if plain:
             yield Fault((*place, key), "is never used without TLS", "remove it, or use TLS")
         elif files and not Path(path).is_file():
-            yield Fault((*place, key), "names a file that does not exist", "give the path of a PEM file")
+            yield Fault((*place, key), NO_FILE, "give the path of a PEM file")
 
 
 def _notify(text: Text, *, files: bool) -> Iterator[Fault]:
@@ -462,4 +465,4 @@ def _notify(text: Text, *, files: bool) -> Iterator[Fault]:
         if path and str(one.get("url", "")).startswith("http://"):
             yield Fault(("notify", i, "tls_ca"), "is never used with http://", "remove it, or use https://")
         elif files and isinstance(path, str) and not Path(path).is_file():
-            yield Fault(("notify", i, "tls_ca"), "names a file that does not exist", "give the path of a PEM file")
+            yield Fault(("notify", i, "tls_ca"), NO_FILE, "give the path of a PEM file")

@@ -129,11 +129,6 @@ class OutputConfig(Section):
             data["form"] = {"files": "jsonl", "kafka": "json"}.get(str(kind))
         return data
 
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """What must never be printed."""
-        return tuple(s.get_secret_value() for s in (self.password, self.secret, self.token, self.registry_password))
-
 
 def _near(data: dict[str, Any]) -> bool:
     """Whether nothing leaves this machine."""

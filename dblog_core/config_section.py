@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import (
@@ -16,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from dblog_core import durations, sizes
+from dblog_core import config_secrets, durations, sizes
 
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True)]
@@ -46,10 +47,18 @@ class Unset(FromEnvironment):
     """Text whose ${ENV} is not set, where that is allowed: fits everywhere."""
 
 
+class Withheld(Unset):
+    """The same in a section that this process has no need of."""
+
+
 class Section(BaseModel):
-    """What all sections share: nothing unknown is taken, and ${ENV} may stand for any value."""
+    """What all sections share: nothing unknown is taken, ${ENV} may stand for any value, and no secret is shown."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, config_secrets.shown(value, name or "")
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -60,6 +69,8 @@ class Section(BaseModel):
         convert: Any = _FROM_TEXT.get(field.annotation, str) if isinstance(field.annotation, type) else str
         if _SIZE in field.metadata:
             convert = sizes.parse
+        if isinstance(value, Withheld) and field.annotation is SecretStr:
+            return config_secrets.Absent(value)
         if isinstance(value, Unset):
             if convert is not str or field.annotation is SecretStr:
                 return field.get_default()

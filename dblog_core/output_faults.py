@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dblog_core.config_faults import Fault, Text, authority_of_postgres, connection_faults
+from dblog_core.config_faults import NO_FILE, Fault, Text, authority_of_postgres, connection_faults
 from dblog_core.hosts import in_the_clear
 
 _TLS = ("tls_ca", "tls_cert", "tls_key")
@@ -76,7 +76,7 @@ def _registry(name: str, given: Mapping[str, Any], *, files: bool) -> Iterator[F
     elif isinstance(authority, str) and url.startswith("http://"):
         yield Fault(("output", name, "registry_ca"), "is never used without TLS", "remove it, or use https://")
     elif isinstance(authority, str) and files and not Path(authority).is_file():
-        yield Fault(("output", name, "registry_ca"), "names a file that does not exist", "give the path of a PEM file")
+        yield Fault(("output", name, "registry_ca"), NO_FILE, "give the path of a PEM file")
 
 
 def _shown(name: str, given: Mapping[str, Any]) -> Iterator[Fault]:

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from dblog_core import neighbours, output_places, places, wiring
-from dblog_core.config import ColumnRules, Config, named_secrets
+from dblog_core.config import ColumnRules, Config
+from dblog_core.config_secrets import named_secrets
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.forms import FORMS, forms_for
 from dblog_core.in_clear import in_clear_text

@@ -12,8 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -22,6 +24,7 @@ import orjson
 from pydantic import SecretStr
 
 from dblog_core.config import Config, uses_s3
+from dblog_core.config_secrets import READER, SECRET_NAME, SOURCE, given_to, secrets_of
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.installing import with_extra
 from dblog_core.interfaces import Problem
@@ -45,11 +48,16 @@ SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
 }
 CONFIG_VARIABLE = "DBLOG_JOB_CONFIG"
-"""Environment variable with the whole configuration as JSON, read by a job when it is given no file."""
+"""Environment variable with the configuration as JSON, as much of it as the job needs; read where no file is given."""
 
 PARENT_VARIABLE = "DBLOG_JOB_PARENT"
 """Environment variable with the id of the process that a job serves: one that goes on until stopped ends with it."""
 
+NEEDS = {"dump": SOURCE}
+"""Of which sections a job needs the secrets; of those of staging, lake and state alone where nothing is said."""
+
+_PART = 8  # characters of a variable from which on it counts as part of a secret
+_PROPERTIES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", **{char: f"\\{char}" for char in " \t\f=:#!"}}
 _GRACE = 600.0  # seconds for what a job does when it is told to stop
 _LOGGING = Path(__file__).parent / "spark_conf"
 
@@ -119,15 +127,22 @@ def _given(config: Config, *names: str) -> list[Path]:
 
 
 def job_command(
-    job: str, config: Config, *, config_path: Path | str | None = None, arguments: Sequence[str] = ()
+    job: str,
+    config: Config,
+    *,
+    config_path: Path | str | None = None,
+    arguments: Sequence[str] = (),
+    secrets: Path | None = None,
 ) -> SparkCommand:
     """The spark-submit of spark_jobs/JOB.py. Without `config_path` the caller puts the configuration into
-    CONFIG_VARIABLE."""
+    CONFIG_VARIABLE. `secrets`: the file of `secret_settings`."""
     given = ["--config", str(Path(config_path).absolute())] if config_path is not None else []
     arguments = [*given, *arguments]
-    conf, jars, application = spark_conf(config), tuple(str(j) for j in _shipped(config)), _application(job)
+    conf = {name: value for name, value in spark_conf(config).items() if not SECRET_NAME.search(name)}
+    jars, application = tuple(str(j) for j in _shipped(config)), _application(job)
     argv = [_spark_submit(), "--master", config.spark.master, "--driver-memory", config.spark.driver_memory]
     argv += ["--name", f"dblog {job} {config.source.name}", "--jars", ",".join(jars)]
+    argv += ["--properties-file", str(secrets)] if secrets else []
     for key, value in conf.items():
         argv += ["--conf", f"{key}={value}"]
     return SparkCommand(
@@ -140,6 +155,25 @@ def job_command(
         driver_memory=config.spark.driver_memory,
         master=config.spark.master,
     )
+
+
+@contextmanager
+def secret_settings(config: Config) -> Iterator[Path | None]:
+    """A file of the settings of `[spark] conf` that are secrets by their names, for as long as the block lasts:
+    everybody on the machine can read arguments. None where there are none."""
+    found = {name: value for name, value in config.spark.conf.items() if SECRET_NAME.search(name)}
+    if not found:
+        yield None
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="dblog-spark-", suffix=".conf", encoding="utf-8") as file:
+        file.writelines(f"{_escaped(name)} {_escaped(value)}\n" for name, value in found.items())
+        file.flush()
+        yield Path(file.name)
+
+
+def _escaped(text: str) -> str:
+    """For a file of Java's properties."""
+    return "".join(_PROPERTIES.get(char, char) for char in text)
 
 
 def _shipped(config: Config) -> list[Path]:
@@ -184,9 +218,22 @@ def run_job(
 
     `on_line` gets its progress, `on_result` (if given; the job is then asked for --json) one JSON text per result.
     """
-    command = job_command(job, config, arguments=[*arguments, *(["--json"] if on_result else [])])
-    own = {CONFIG_VARIABLE: whole(config), PARENT_VARIABLE: str(os.getpid())}
-    env = {**os.environ, **command.env, **own}
+    with secret_settings(config) as secrets:
+        command = job_command(job, config, arguments=[*arguments, *(["--json"] if on_result else [])], secrets=secrets)
+        return _run(command, job, config, stop, on_line, on_result)
+
+
+def _run(
+    command: SparkCommand,
+    job: str,
+    config: Config,
+    stop: threading.Event,
+    on_line: Callable[[str], None],
+    on_result: Callable[[str], None] | None,
+) -> int:
+    given = given_to(config, NEEDS.get(job, READER))
+    own = {CONFIG_VARIABLE: whole(given), PARENT_VARIABLE: str(os.getpid())}
+    env = {**_without(secrets_of(config), secrets_of(given)), **command.env, **own}
     # The JVM would end at once on a signal; it must outlive the round, so it ignores them and the Python job does not.
     argv = ["/bin/sh", "-c", 'trap "" INT TERM; exec "$@"', "sh", *command.argv]
     process = subprocess.Popen(
@@ -210,20 +257,21 @@ def run_job(
         reader.join(timeout=5)
 
 
+def _without(secrets: Collection[str], given: Collection[str]) -> dict[str, str]:
+    """Our environment without the variables that secrets which are not given came from."""
+    kept = set(secrets) - set(given)
+
+    def is_of_one(value: str) -> bool:
+        return value in kept or (len(value) >= _PART and any(value in secret for secret in kept))
+
+    return {name: value for name, value in os.environ.items() if not is_of_one(value)}
+
+
 def whole(config: Config) -> str:
     """The configuration as JSON with its secrets, for CONFIG_VARIABLE: its connection is resolved, for a job has no
     Airflow to ask."""
     data = config.model_dump()
     return orjson.dumps({**data, "source": {**data["source"], "airflow_connection": None}}, default=_open).decode()
-
-
-def for_staging(config: Config) -> Config:
-    """The same without the secrets, and the sections, that nobody needs who reads staging alone."""
-    unset, gone = SecretStr(""), ("spark", "airflow", "signals", "notify", "output")
-    source = config.source.model_copy(update={"password": unset, "hash_key": unset})
-    defaults = {name: Config.model_fields[name].get_default(call_default_factory=True) for name in gone}
-    state = config.state.model_copy(update={"password": unset})
-    return config.model_copy(update={"source": source, "state": state, **defaults})
 
 
 def _open(value: object) -> str:

@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.clock import SystemClock
+from dblog_core.config_secrets import SOURCE, given_to
 from dblog_core.control import DumpStatus
 from dblog_core.dump_status import line
 from dblog_core.errors import LakeError
@@ -47,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    config, stop = entry.configured(given), entry.stopping()
+    config, stop = entry.configured(given, SOURCE), entry.stopping()
     with closing(open_state(config)) as state, entry.session(f"dblog dump {config.source.name}", stop) as spark:
         crew = SparkCrew(spark, state, given.dump, stop)
-        told = crew.run(whole(config))
+        told = crew.run(whole(given_to(config, SOURCE)))
         ended = crew.ended()
     for text in told:
         entry.say(f"dump: {text}")
@@ -67,7 +68,8 @@ class SparkCrew:
         self._seen: set[str] = set() if dump_id is None else {dump_id}
 
     def run(self, config: str) -> list[str]:
-        """What workers could not do. `config`: whole, as JSON; Spark sends it with the tasks, and shows it nowhere."""
+        """What workers could not do. `config`: with the secrets that a worker needs, as JSON; Spark sends it with the
+        tasks, and shows it nowhere."""
         found = self._look()
         workers = min(sum(dump.options["workers"] for dump in found), MOST)
         if not workers:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from dblog_core import config as configuration
 from dblog_core import recent_errors
 from dblog_core.config import Config, S3Config
+from dblog_core.config_secrets import READER
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import StateStore
 from dblog_core.lake import own_directory
@@ -65,10 +66,10 @@ def run(job: Callable[[], int], name: str) -> int:
         return 1
 
 
-def configured(given: argparse.Namespace) -> Config:
-    """The configuration of the file, or of the environment."""
+def configured(given: argparse.Namespace, needs: Collection[str] = READER) -> Config:
+    """The configuration of the file, or of the environment. `needs`: of which sections the job needs the secrets."""
     if given.config is not None:
-        return configuration.load(given.config)
+        return configuration.load(given.config, needs=needs)
     return Config.model_validate_json(os.environ[CONFIG_VARIABLE])
 
 

@@ -33,8 +33,9 @@ from pyspark.sql.types import StructType
 
 from dblog_core import config as configuration
 from dblog_core.config import Config
+from dblog_core.config_secrets import STORAGE, given_to
 from dblog_core.errors import RequestError
-from dblog_core.spark import for_staging, whole
+from dblog_core.spark import whole
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import Follower, Line
@@ -96,7 +97,7 @@ class DblogSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What is to be read. It goes to executors: `config` is JSON, with storage's secrets alone (`for_staging`)."""
+    """What is to be read. It goes to executors: `config` is JSON, with storage's secrets alone."""
 
     config: str = field(repr=False)
     columns: tuple[str, ...]
@@ -118,10 +119,10 @@ class _Asked:
             raise RequestError(
                 f"no column {', '.join(missing)}", where="schema", fix=f"choose from {', '.join(COLUMNS)}"
             )
-        loaded = configuration.load(Path(options["config"]))
+        loaded = configuration.load(Path(options["config"]), needs=STORAGE)
         tables = frozenset(name.strip() for name in options.get("tables", "").split(",")) - {""}
         return cls(
-            whole(for_staging(loaded)),
+            whole(given_to(loaded, STORAGE)),
             tuple(schema.names),
             tables or None,
             _number(options, "from", 0),

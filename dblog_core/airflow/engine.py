@@ -26,6 +26,7 @@ from dblog_core.errors import DblogError
 
 if TYPE_CHECKING:
     from dblog_core.config import Config
+    from dblog_core.config_secrets import Needs
 
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
@@ -109,17 +110,20 @@ def remember(config: Config, part: str, error: DblogError) -> None:
         log.warning("only this log tells of the error: %s", fault)
 
 
-def configuration(file: str) -> Config:
+def configuration(file: str, needs: Needs = None) -> Config:
     """The source's configuration with its secrets and its Airflow connection, if it names one. From here on Airflow
-    masks the secrets in task logs. Raises ConfigError."""
+    masks the secrets in task logs. `needs`: of which sections (`config_secrets`). Raises ConfigError."""
     from airflow.sdk.log import mask_secret
 
     from dblog_core.airflow.connections import resolved
-    from dblog_core.config import load, secrets_of
+    from dblog_core.config import load
+    from dblog_core.config_secrets import is_needed, secrets_of
 
     quiet_libraries()
-    config = resolved(load(file))
-    for secret in filter(None, secrets_of(config)):
+    config = load(file, needs=needs)
+    if is_needed(("source", "password"), needs):
+        config = resolved(config)
+    for secret in secrets_of(config):
         mask_secret(secret)
     return config
 

@@ -16,9 +16,11 @@ from dblog_core.airflow import stats
 from dblog_core.airflow.engine import configuration
 from dblog_core.airflow.links import SourcePage
 from dblog_core.airflow.spark import CONNECTION
-from dblog_core.errors import ConfigError
+from dblog_core.config_secrets import LAKE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dblog_core.airflow.lineage import Lineage
     from dblog_core.config import Config
     from dblog_core.lake import LakeStatus
@@ -48,16 +50,18 @@ class MergeOperator(SparkSubmitOperator):
 
     def execute(self, context: Any) -> None:
         """Raises AirflowException when the merge fails; its log says why."""
-        connection = Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
-        refuse_shown_environment(self.config_file, str(connection.host))
-        config = configuration(self.config_file)
+        Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
+        from dblog_core.spark import secret_settings
+
+        config = configuration(self.config_file, LAKE)
         if not self._has_to_merge(config):
             log.info("the lake of %s has all that is sealed", config.source.name)
             return
-        self._take(config)
         before = _status(config).merge
-        self._submitted = True
-        super().execute(context)
+        with secret_settings(config) as secrets:
+            self._take(config, secrets)
+            self._submitted = True
+            super().execute(context)
         after = _status(config)
         self._merged = (config, after, before)
         stats.gauges(config.source.name, {"merged_offset": after.offset})
@@ -93,33 +97,15 @@ class MergeOperator(SparkSubmitOperator):
 
         return lineage.of_merge(*self._merged) if self._merged else None
 
-    def _take(self, config: Config) -> None:
-        from dblog_core.config import load
-        from dblog_core.spark import CONFIG_VARIABLE, job_command, whole
+    def _take(self, config: Config, secrets: Path | None) -> None:
+        from dblog_core.spark import job_command
 
-        # The job has no Airflow to ask for a connection: then it gets the whole configuration, in its environment.
-        asked = load(self.config_file).source.airflow_connection is not None
-        path, wait = None if asked else self.config_file, ["--wait", str(STAND_BY)]
-        command = job_command("merge", config, config_path=path, arguments=wait)
+        wait = ["--wait", str(STAND_BY)]
+        command = job_command("merge", config, config_path=self.config_file, arguments=wait, secrets=secrets)
         self.application, self.application_args = command.application, list(command.application_args)
         self.jars, self.conf = ",".join(command.jars), dict(command.conf)
         self.name, self._driver_memory = f"dblog merge {config.source.name}", command.driver_memory
-        self.env_vars = {**command.env, **({CONFIG_VARIABLE: whole(config)} if asked else {})}
-
-
-def refuse_shown_environment(config_file: str, master: str) -> None:
-    """Raises ConfigError where the job would get the configuration, secrets included, among the arguments of
-    spark-submit: for these masters the hook makes arguments of its environment."""
-    from dblog_core.config import load
-
-    asked = load(config_file).source.airflow_connection is not None
-    if asked and any(name in master for name in ("yarn", "k8s")):
-        raise ConfigError(
-            f"with the master {master} a job's environment stands among the arguments of spark-submit and in the "
-            "task's log, and with airflow_connection it holds every secret",
-            where="[source] airflow_connection",
-            fix='give host, user and password = "${ENV}" in the file instead, or use a local or spark:// master',
-        )
+        self.env_vars, self.properties_file = dict(command.env), str(secrets) if secrets else None
 
 
 def _status(config: Config) -> LakeStatus:

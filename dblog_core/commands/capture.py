@@ -9,6 +9,7 @@ import typer
 from dblog_core import places
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, note, session_of, stopping
+from dblog_core.config_secrets import CAPTURE
 from dblog_core.places import Form, Place
 
 if TYPE_CHECKING:
@@ -53,10 +54,10 @@ def capture(
     from dblog_core.reload import ConfigFile
 
     session = session_of(context, json)
-    config = session.config()
+    config = session.config(CAPTURE)
     place = _place(until, config.source.kind, until_current)
     assert session.file is not None  # the configuration was read from it
-    file = ConfigFile(session.file, lambda _: session.config())
+    file = ConfigFile(session.file, lambda _: session.config(CAPTURE))
     last: list[CaptureStatus] = []
     with stopping() as stop, progress() as display:
 

@@ -8,6 +8,7 @@ import typer
 
 from dblog_core.commands.session import JsonFlag, session_of
 from dblog_core.commands.tables import moment
+from dblog_core.config_secrets import READER
 
 if TYPE_CHECKING:
     from dblog_core.cuts import At, Found
@@ -38,7 +39,7 @@ def cut(
 
     session = session_of(context, json)
     wanted = None if at is None else cuts.parse_at(at)
-    lake = open_lake(session.config())
+    lake = open_lake(session.config(READER))
     found = cuts.find(lake, wanted)
     time_travel.check(lake, found.cut)
     session.result(as_json(found), text(found, wanted))

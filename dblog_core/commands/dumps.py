@@ -14,6 +14,7 @@ from dblog_core.commands.options import on_off, size
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
+from dblog_core.config_secrets import LAKE, SOURCE, STATE
 from dblog_core.dump_status import line
 from dblog_core.durations import in_words
 from dblog_core.errors import DblogError, RequestError
@@ -57,7 +58,7 @@ def work(
     if spark:
         _work_on_spark(session, once)
         return
-    config = session.config()
+    config = session.config(SOURCE)
     seen: dict[str, DumpStatus] = {}
     try:
         with stopping() as stop, progress() as display:
@@ -81,7 +82,7 @@ def _work_on_spark(session: Session, once: bool) -> None:
     if session.json:
         raise typer.BadParameter("--json has nothing to say beside --spark: `dblog dumps --json` has")
     with stopping() as stop:
-        code = on_spark.work(session.config(), stop=stop, dump_id=None, on_line=note)
+        code = on_spark.work(session.config(SOURCE | LAKE), stop=stop, dump_id=None, on_line=note)
     if code:
         raise typer.Exit(FAILED)
 
@@ -192,4 +193,4 @@ def _control(session: Session, dump_id: str, change: Callable[[StateStore, str],
 def _state(session: Session) -> StateStore:
     from dblog_core.wiring import open_state
 
-    return open_state(session.config())
+    return open_state(session.config(STATE))

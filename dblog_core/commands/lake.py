@@ -9,6 +9,7 @@ import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
+from dblog_core.config_secrets import LAKE
 from dblog_core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def replay(
 
     session = session_of(context, json)
     low, high = interval(start, end, dt.datetime.now(dt.UTC))
-    config = session.config()
+    config = session.config(LAKE)
     tables = [_known(config, name) for name in table or ()]
     result = _carry_out(session, config, "replay", {"from": end_json(low), "to": end_json(high), "tables": tables})
     failed = [t for t in result["tables"] if t["error"] is not None]
@@ -72,7 +73,7 @@ def rebuild(context: typer.Context, table: _Table, json: JsonFlag = False) -> No
     enough, nothing is changed, and `dblog reset` is the way.
     """
     session = session_of(context, json)
-    config = session.config()
+    config = session.config(LAKE)
     result = _carry_out(session, config, "rebuild", {"table": _known(config, table)})
     withheld = f"; {result['withheld']} rows wait for a dump" if result["withheld"] else ""
     session.result(result, f"{table}: {result['rows']} rows, made anew from {result['from']}{withheld}")
@@ -85,7 +86,7 @@ def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None
     shows it as incomplete until the dump is merged. Cuts from before stay readable.
     """
     session = session_of(context, json)
-    config = session.config()
+    config = session.config(LAKE)
     result = _carry_out(session, config, "reset", {"table": _known(config, table)})
     session.result(result, f"{table}: emptied; dump {result['dump']} brings its rows")
 

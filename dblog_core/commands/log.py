@@ -11,6 +11,7 @@ import orjson
 import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, session_of, stopping
+from dblog_core.config_secrets import STORAGE
 from dblog_core.schema import TableName
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def log(
 
     session = session_of(context, json)
     tables = {_table(name) for name in table} if table else None
-    staging = open_staging(session.config())
+    staging = open_staging(session.config(STORAGE))
     with stopping() as stop:
         for line in _lines(staging, start, tables, stop if follow else None):
             sys.stdout.write(orjson.dumps(line).decode() + "\n")

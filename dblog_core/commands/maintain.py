@@ -8,6 +8,7 @@ import typer
 
 from dblog_core.commands.session import JsonFlag, note, session_of, stopping
 from dblog_core.commands.tables import aligned
+from dblog_core.config_secrets import LAKE
 from dblog_core.sizes import text
 
 
@@ -33,7 +34,7 @@ def maintain(
     from dblog_core import lake_tasks, maintenance
 
     session = session_of(context, json)
-    config = session.config()
+    config = session.config(LAKE)
     with stopping() as stop:
         result = lake_tasks.carry_out(
             config,

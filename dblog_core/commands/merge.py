@@ -12,6 +12,7 @@ import typer
 from dblog_core import sizes
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
+from dblog_core.config_secrets import LAKE, READER
 
 
 def merge(
@@ -46,14 +47,14 @@ def merge(
 def _show_plan(session: Session) -> None:
     from dblog_core.dry_run import merge_plan
 
-    found = merge_plan(session.config())
+    found = merge_plan(session.config(READER))
     session.result(found, text(found))
 
 
 def _run(session: Session, *, continuous: bool) -> None:
     from dblog_core import spark
 
-    config = session.config()
+    config = session.config(LAKE)
     merges: list[Any] = []
 
     def take(text: str) -> None:

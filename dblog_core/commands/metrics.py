@@ -10,6 +10,7 @@ import typer
 from dblog_core.commands.options import address
 from dblog_core.commands.session import Session, note, session_of, stopping
 from dblog_core.config import Config, load
+from dblog_core.config_secrets import READER
 from dblog_core.errors import ConfigError
 from dblog_core.hosts import LOOPBACK
 
@@ -75,8 +76,8 @@ def metrics(
 def _configs(session: Session, directory: Path | None) -> list[Config]:
     """Raises ConfigError where one of them is wrong: a source that is left out in silence would look well."""
     if directory is None:
-        return [session.config()]
+        return [session.config(READER)]
     files = sorted(directory.glob("*.toml"))
     if not files:
         raise ConfigError("there is no TOML file", where=str(directory), fix="name the directory of the sources' files")
-    return [load(file) for file in files]
+    return [load(file, needs=READER) for file in files]

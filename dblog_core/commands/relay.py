@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, note, session_of, stopping
+from dblog_core.config_secrets import READER
 
 if TYPE_CHECKING:
     from dblog_core.relay import RelayStatus
@@ -36,7 +37,7 @@ def relay(
     from dblog_core.relay import run_relay
 
     session = session_of(context, json)
-    config = session.config()
+    config = session.config(READER | {f"output.{name}"})
 
     def tell(status: RelayStatus) -> None:
         said = _said(status)

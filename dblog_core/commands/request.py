@@ -16,6 +16,7 @@ from dblog_core.commands.options import OnOff, Size, on_off, size
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stderr, stopping
 from dblog_core.commands.tables import aligned
+from dblog_core.config_secrets import LAKE, SOURCE
 from dblog_core.dump_status import line
 from dblog_core.durations import in_words
 from dblog_core.errors import DblogError, RequestError
@@ -163,7 +164,7 @@ def _key(text: str, option: str) -> Any:
 def _show_plan(session: Session, request: DumpRequest) -> None:
     from dblog_core.plans import plan
 
-    found = plan(session.config(), request)
+    found = plan(session.config(SOURCE), request)
     session.result(found.to_json(), plan_text(found))
 
 
@@ -214,7 +215,7 @@ def _file(session: Session, request: DumpRequest) -> str:
     """Files the dump and returns its id; on a terminal it says which table's boundaries are read meanwhile."""
     from dblog_core import requests
 
-    config = session.config()
+    config = session.config(SOURCE)
     with _interruptible():
         if not stderr.is_terminal:
             return requests.submit(config, request)
@@ -238,7 +239,7 @@ def _work(session: Session, dump_id: str, *, wait: bool, spark: bool) -> DumpSta
     from dblog_core.commands import on_spark
     from dblog_core.wiring import open_state
 
-    config = session.config()
+    config = session.config(SOURCE | LAKE if spark else SOURCE)
     with closing(open_state(config)) as state:
         if state.leader("capture") is None:
             note("no capture is running; the dump waits until `dblog capture` places its chunks")

@@ -11,6 +11,7 @@ import typer
 
 from dblog_core.commands.session import JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import moment
+from dblog_core.config_secrets import LAKE, READER
 from dblog_core.errors import RequestError
 from dblog_core.schema import TableName
 from dblog_core.variants import json_columns, name_of
@@ -67,7 +68,7 @@ def _show(session: Session, name: str) -> None:
     from dblog_core.lake import read_status
     from dblog_core.wiring import open_lake, open_staging
 
-    config = session.config()
+    config = session.config(READER)
     table = TableName.parse(name)
     policy, json_as = config.lake.schema_changes_of(table), config.lake.json_as_of(table)
     found = [
@@ -107,7 +108,7 @@ def _accept(session: Session, name: str, *, yes: bool) -> None:
     from dblog_core.lake import read_status
     from dblog_core.wiring import open_lake, open_staging
 
-    config = session.config()
+    config = session.config(LAKE)
     status = read_status(open_lake(config))
     known = None if status is None else status.tables.get(name)
     policy = config.lake.schema_changes_of(TableName.parse(name))

@@ -16,7 +16,8 @@ import orjson
 import typer
 from rich.console import Console
 
-from dblog_core.config import Config, load, secrets_of
+from dblog_core.config import Config, load
+from dblog_core.config_secrets import Needs, is_needed, secrets_of
 from dblog_core.errors import ConfigError
 from dblog_core.installing import with_extra
 
@@ -38,12 +39,12 @@ class Session:
     debug: bool = False
     secrets: tuple[str, ...] = ()
 
-    def config(self) -> Config:
-        """Raises ConfigError."""
+    def config(self, needs: Needs = None) -> Config:
+        """`needs`: of which sections the command needs the secrets (`config_secrets`). Raises ConfigError."""
         if self.file is None:
             raise ConfigError("no configuration is given", fix="dblog --config FILE …, or set DBLOG_CONFIG")
-        config = load(self.file)
-        if config.source.airflow_connection is not None:
+        config = load(self.file, needs=needs)
+        if config.source.airflow_connection is not None and is_needed(("source", "password"), needs):
             config = _with_airflow(config)
         self.secrets = secrets_of(config)
         return config

@@ -11,6 +11,7 @@ import typer
 from dblog_core.commands.options import address
 from dblog_core.commands.session import JsonFlag, note, session_of, stopping
 from dblog_core.commands.tables import aligned
+from dblog_core.config_secrets import STATE
 from dblog_core.errors import ConfigError
 from dblog_core.hosts import LOOPBACK
 
@@ -39,7 +40,7 @@ def serve(
     from dblog_core.signals.endpoint import Signals
     from dblog_core.wiring import open_state
 
-    config = session_of(context).config()
+    config = session_of(context).config(STATE | {"signals.http"})
     if (http := config.signals.http) is None:
         raise ConfigError("there is no token", where="[signals.http]", fix='add [signals.http] with token = "${ENV}"')
     host, port = address(listen or http.listen)
@@ -76,7 +77,7 @@ def signals(context: typer.Context, json: JsonFlag = False) -> None:
     from dblog_core.wiring import open_state
 
     session = session_of(context, json)
-    with closing(open_state(session.config())) as state:
+    with closing(open_state(session.config(STATE))) as state:
         found = inbox.every(state)
     header = ("AT", "ID", "TYPE", "CHANNEL", "STATE", "WHAT")
     lines = [aligned(header, [*map(_row, found)]) if found else "no signal has come yet"]

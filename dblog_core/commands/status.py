@@ -10,6 +10,7 @@ import typer
 from dblog_core import sizes
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import JsonFlag, session_of, stderr, stopping
+from dblog_core.config_secrets import READER
 from dblog_core.durations import in_words
 
 EVERY = 1.0  # seconds
@@ -33,7 +34,7 @@ def status(
     from dblog_core.status import status as read
 
     session = session_of(context, json)
-    config = session.config()
+    config = session.config(READER)
     meter = Meter(config)
     if not watch:
         found = read(config, meter)

@@ -10,6 +10,7 @@ import typer
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
+from dblog_core.config_secrets import LAKE, SOURCE
 from dblog_core.durations import in_words
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _wish(sample: str | None, confidence: float) -> Wish:
 def _compare(session: Session, request: VerifyRequest) -> None:
     from dblog_core.verify.run import Interrupted, verify
 
-    config = session.config()
+    config = session.config(SOURCE | LAKE)
     try:
         with stopping() as stop, progress() as display:
             report = verify(config, request, stop=stop, say=display.show)
@@ -127,7 +128,7 @@ def _compare(session: Session, request: VerifyRequest) -> None:
 def _check(session: Session, file: Path) -> None:
     from dblog_core.verify.run import Interrupted, check
 
-    config = session.config()
+    config = session.config(LAKE)
     try:
         with stopping() as stop:
             found = check(config, file, stop=stop)

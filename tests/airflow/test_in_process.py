@@ -21,9 +21,7 @@ import pytest
 
 from dblog_core import control, recent_errors, requests, wiring
 from dblog_core.airflow import engine
-from dblog_core.airflow.merge import refuse_shown_environment
 from dblog_core.config import load
-from dblog_core.errors import ConfigError
 from dblog_core.leader import LEASE
 from dblog_core.requests import DumpRequest
 from tests.airflow.test_factory import write
@@ -216,18 +214,6 @@ def wait_until_told(seen: Callable[[], Notes], expected: Notes, process: subproc
         assert process.poll() is None, f"the task has ended with {process.returncode}; it has told {notes}"
         assert time.monotonic() < deadline, f"told {notes}, not {expected}"
         pause.wait(0.1)
-
-
-@pytest.mark.parametrize("master", ["yarn", "k8s://https://cluster:6443"])
-def test_a_merge_does_not_begin_where_secrets_would_be_arguments(tmp_path: Path, master: str) -> None:
-    file = tmp_path / "shop.toml"
-    asked = FIELDS.format(*SECRETS).replace(f'password = "{SECRETS[0]}"', 'airflow_connection = "shop_db"')
-    file.write_text(asked)
-    with pytest.raises(ConfigError, match=f"with the master {master}"):
-        refuse_shown_environment(str(file), master)
-    refuse_shown_environment(str(file), "spark://cluster")
-    file.write_text(FIELDS.format(*SECRETS))
-    refuse_shown_environment(str(file), master)
 
 
 def test_airflow_masks_every_secret_that_a_task_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

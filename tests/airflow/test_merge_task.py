@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -13,9 +14,13 @@ from airflow.sdk.exceptions import AirflowException
 
 from dblog_core import lake_tasks, wiring
 from dblog_core.airflow import merge
+from dblog_core.airflow.engine import configuration
+from dblog_core.config_secrets import LAKE
 from dblog_core.interfaces import Lease
 from dblog_core.lake import lake_at
+from dblog_core.spark import secret_settings
 from tests.airflow.test_lake_tasks import config
+from tests.unit.test_secrets import FIELDS, SECRETS
 
 State = dict[str, bool]
 
@@ -33,8 +38,7 @@ def lease(tmp_path: Path) -> Iterator[Lease]:
 
 @pytest.fixture
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> merge.MergeOperator:
-    monkeypatch.setattr(merge, "configuration", lambda _: config(tmp_path))
-    monkeypatch.setattr(merge, "refuse_shown_environment", lambda *_: None)  # it reads the file
+    monkeypatch.setattr(merge, "configuration", lambda *_: config(tmp_path))
     monkeypatch.setattr(merge.MergeOperator, "_take", lambda *_: None)
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     return merge.MergeOperator(task_id="merge", config_file="shop.toml")
@@ -92,3 +96,29 @@ def test_a_merge_that_waits_ends_when_it_is_told_to(
     with pytest.raises(AirflowException, match="told to stop while it waited for the lake"):
         task.execute({})
     assert not merged["spark"] and lease.valid()
+
+
+@pytest.mark.parametrize("master", ["local[2]", "yarn"])
+@pytest.mark.parametrize("connection", [False, True])
+def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_submit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, connection: bool
+) -> None:
+    """For some masters Airflow makes arguments of the environment, and writes them into the task's log."""
+    for name in ("delta-spark_4", "delta-storage-4", "hadoop-aws-3", "analyticsaccelerator-s3-1", "bundle-2"):
+        (tmp_path / f"{name}.jar").touch()
+    text = FIELDS.format(*SECRETS).replace("[spark.conf]", f'[spark]\njars = "{tmp_path}"\n[spark.conf]')
+    if connection:
+        text = text.replace(f'password = "{SECRETS[0]}"', 'airflow_connection = "not_asked_for"')
+    (tmp_path / "shop.toml").write_text(text)
+    monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", json.dumps({"conn_type": "spark", "host": master}))
+    task = merge.MergeOperator(task_id="merge", config_file=str(tmp_path / "shop.toml"))
+    asked = configuration(task.config_file, LAKE)
+    with secret_settings(asked) as secrets:
+        task._take(asked, secrets)
+        hook = task._get_hook()
+        told = [*hook._build_spark_submit_command(task.application), json.dumps(task.env_vars), repr(task.conf)]
+        assert not [secret for secret in SECRETS if any(secret in part for part in told)]
+        assert secrets is not None and str(secrets) in told
+        assert secrets.stat().st_mode & 0o077 == 0
+        assert secrets.read_text() == f"spark.hadoop.javax.net.ssl.trustStorePassword {SECRETS[11]}\n"
+    assert not secrets.exists()

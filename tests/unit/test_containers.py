@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from dblog_core.cli import app
 from dblog_core.config import load
+from dblog_core.config_secrets import CAPTURE, LAKE, READER, secrets_of
 from dblog_core.in_clear import in_clear_text
 from dblog_core.local import airflow_settings, kafka, kafka_jars, s3, spark_cluster, zookeeper
 from dblog_core.local.mariadb import MariadbServer
@@ -295,6 +296,35 @@ def test_the_configuration_of_kubernetes_is_one_of_ours(tmp_path: Path, monkeypa
     assert list(in_clear_text(config)) == []
     relay = next(arguments for name, arguments in _ours() if name == "dblog-shop-relay")
     assert relay[1] in config.output and config.airflow.capture == "watch"
+
+
+_NEEDS = {
+    "capture": CAPTURE,
+    "merge": LAKE,
+    "metrics": READER,
+    "relay": READER | {"output.events"},
+}
+
+
+@pytest.mark.parametrize("component", _NEEDS)
+def test_a_pod_has_the_secrets_that_it_needs_and_no_other(
+    component: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    holds = dict(re.findall(r"^kubectl create secret generic (\S+) .*# (\w+)=…$", page, re.MULTILINE))
+    (data,) = [entry["data"] for entry in KUBERNETES if entry["kind"] == "ConfigMap"]
+    for name, text in data.items():
+        (tmp_path / name).write_text(text)
+    (pod,) = [
+        entry["spec"]["template"]["spec"]["containers"][0]
+        for entry in KUBERNETES
+        if entry["kind"] == "Deployment" and entry["metadata"]["name"] == f"dblog-shop-{component}"
+    ]
+    given = [holds[source["secretRef"]["name"]] for source in pod["envFrom"]]
+    for variable in given:
+        monkeypatch.setenv(variable, f"of {variable}")
+    config = load(tmp_path / "shop.toml", needs=_NEEDS[component])
+    assert sorted(secrets_of(config)) == sorted(f"of {variable}" for variable in given)
 
 
 def test_objects_of_kubernetes_select_each_other() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from pathlib import Path
 
 import pytest
 
 from dblog_core.commands import session as sessions
 from dblog_core.commands.session import Session, set_up_logging
-from dblog_core.config import Config, secrets_of
+from dblog_core.config import Config, load
+from dblog_core.config_secrets import CAPTURE, LAKE, READER, SOURCE, STATE, STORAGE, given_to, secrets_of
+from dblog_core.errors import ConfigError
 from dblog_core.preflight import readable_secret
-from dblog_core.spark import for_staging, whole
+from dblog_core.spark import _escaped, run_job, whole
 
 MARK = "qZx7-secret-{}-of-sixteen"
 FIELDS = """
@@ -109,7 +112,7 @@ def test_no_log_line_of_any_level_shows_a_secret(file: Path, monkeypatch: pytest
 
 
 def test_who_reads_staging_alone_gets_the_secrets_of_storage_alone(file: Path) -> None:
-    shipped = whole(for_staging(Session(file=file).config()))
+    shipped = whole(given_to(Session(file=file).config(), STORAGE))
     assert [secret for secret in SECRETS if secret in shipped] == [SECRETS[3]]
     assert Config.model_validate_json(shipped).staging.path == "s3://bucket/staging"
 
@@ -128,3 +131,106 @@ def test_a_faulty_file_shows_no_secret(file: Path) -> None:
     with pytest.raises(Exception, match="faults") as told:
         Session(file=file).config()
     assert "qZx7" not in str(told.value) and "qZx7" not in json.dumps(repr(told.value))
+
+
+OF_A_SECTION = {
+    "source": {0, 1},
+    "state": {2},
+    "s3": {3},
+    "signals.http": {4},
+    "signals.kafka": {5},
+    "notify": {6, 7, 8},
+    "output.db": {9},
+    "output.own": {10},
+    "spark": {11},
+    "airflow": {12},
+}
+"""Which of SECRETS a section has."""
+
+
+@pytest.mark.parametrize(
+    "needs", [STATE, STORAGE, READER, LAKE, SOURCE, CAPTURE, STATE | {"signals.http"}, READER | {"output.db"}]
+)
+def test_a_process_needs_and_gives_the_secrets_of_its_sections_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needs: frozenset[str]
+) -> None:
+    names = [f"DBLOG_TEST_SECRET_{number}" for number in range(len(SECRETS))]
+    file = tmp_path / "shop.toml"
+    file.write_text(FIELDS.format(*(f"${{{name}}}" for name in names)).replace("{{", "{").replace("}}", "}"))
+    needed = sorted(set().union(*(OF_A_SECTION[need] for need in needs)))
+    for number in needed:
+        monkeypatch.setenv(names[number], SECRETS[number])
+    config = load(file, needs=needs)
+    assert set(SECRETS) & set(secrets_of(config)) == {SECRETS[number] for number in needed}
+    for number in needed:
+        monkeypatch.delenv(names[number])
+        with pytest.raises(ConfigError, match=f"one fault\n.*{names[number]} is not set"):
+            load(file, needs=needs)
+        monkeypatch.setenv(names[number], SECRETS[number])
+    for name, secret in zip(names, SECRETS, strict=True):
+        monkeypatch.setenv(name, secret)
+    given = whole(given_to(load(file), needs))
+    assert [number for number, secret in enumerate(SECRETS) if secret in given] == needed
+
+
+def test_a_secret_that_is_needed_all_the_same_is_asked_for_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "shop.toml"
+    monkeypatch.delenv("NOT_SET_ANYWHERE", raising=False)
+    file.write_text(FIELDS.format("${NOT_SET_ANYWHERE}", *SECRETS[1:]))
+    config = load(file, needs=READER)
+    assert "NOT_SET" not in repr(config)
+    with pytest.raises(ConfigError, match="NOT_SET_ANYWHERE is not set"):
+        config.source.password.get_secret_value()
+    for what in ("name", "database"):
+        file.write_text(FIELDS.format(*SECRETS).replace(f'{what} = "shop"', f'{what} = "${{NOT_SET_ANYWHERE}}"'))
+        with pytest.raises(ConfigError, match="NOT_SET_ANYWHERE is not set"):
+            load(file, needs=READER)
+
+
+def test_files_of_sections_that_a_process_has_no_need_of_need_not_be_there(file: Path) -> None:
+    file.write_text(
+        file.read_text().replace('database = "shop"', 'database = "shop"\ntls_ca = "no.pem"\ntls = "require"')
+    )
+    with pytest.raises(ConfigError, match="tls_ca"):
+        load(file, needs=READER)  # a contradiction is one for everybody
+    file.write_text(file.read_text().replace('tls = "require"', 'tls = "verify-ca"'))
+    assert load(file, needs=READER).source.name == "shop"
+    with pytest.raises(ConfigError, match="does not exist"):
+        load(file, needs=SOURCE)
+
+
+def test_no_representation_of_a_configuration_shows_a_secret(file: Path) -> None:
+    config = Session(file=file).config()
+    shown = repr(config) + str(config) + repr([*config.output.values(), *config.notify, *config.airflow.notify])
+    assert "qZx7" not in shown and "https://example.org/" in shown
+
+
+@pytest.mark.parametrize(("job", "given"), [("merge", {2, 3}), ("verify", {2, 3}), ("dump", {0, 1, 2, 3})])
+def test_a_job_gets_the_secrets_that_it_needs_and_none_as_an_argument(
+    file: Path, monkeypatch: pytest.MonkeyPatch, job: str, given: set[int]
+) -> None:
+    for name in ("delta-spark_4", "delta-storage-4", "hadoop-aws-3", "analyticsaccelerator-s3-1", "bundle-2"):
+        (file.parent / f"{name}.jar").touch()
+    file.write_text(file.read_text().replace("[spark.conf]", f'[spark]\njars = "{file.parent}"\n[spark.conf]'))
+    for number, secret in enumerate(SECRETS):
+        monkeypatch.setenv(f"DBLOG_TEST_SECRET_{number}", secret)
+    begun: list[tuple[list[str], dict[str, str]]] = []
+
+    def begin(argv: list[str], *, env: dict[str, str], **_: object) -> object:
+        begun.append((argv, env))
+        assert Path(argv[argv.index("--properties-file") + 1]).read_text().endswith(f" {SECRETS[11]}\n")
+        raise OSError("not here")
+
+    monkeypatch.setattr("dblog_core.spark.subprocess.Popen", begin)
+    with pytest.raises(OSError, match="not here"):
+        run_job(job, Session(file=file).config(), stop=threading.Event(), on_line=print)
+    ((argv, env),) = begun
+    assert "qZx7" not in " ".join(argv)
+    assert {number for number, secret in enumerate(SECRETS) if secret in " ".join(env.values())} == given
+    assert "PATH" in env
+
+
+def test_java_reads_settings_as_they_are() -> None:
+    assert _escaped("a=b: c\\d\n#!ü") == "a\\=b\\:\\ c\\\\d\\n\\#\\!ü"
