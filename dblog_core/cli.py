@@ -132,7 +132,8 @@ app.add_typer(config.app, name="config")
 
 
 def main() -> None:
-    """The entry point."""
+    """The entry point. What we write has rows, keys or secrets: nobody else may read it."""
+    os.umask(0o077)
     do_without_pandas()
     app(prog_name="dblog")
 

@@ -82,7 +82,7 @@ def verify(
         if request.certificate is not None:
             parts = [table.certified for table in compared if table.certified is not None]
             now = dt.datetime.fromtimestamp(clock.time(), dt.UTC).isoformat(timespec="seconds")
-            request.certificate.write_bytes(certificate.certificate(config.source.name, now, parts))
+            certificate.write(request.certificate, certificate.certificate(config.source.name, now, parts))
         report = _mended(tools, cut, report, stop=stop, clock=clock) if request.mend else report
         for one in report.tables:
             if one.equal:

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dblog_core import capture as engine
-from dblog_core import control, recent_errors, requests, wiring
+from dblog_core import cli, control, recent_errors, requests, wiring
 from dblog_core.cli import app
 from dblog_core.config import load
 from dblog_core.dumps import TaskProgress
@@ -222,6 +222,17 @@ def test_an_unknown_error_is_one_line_with_a_hint(run: Callable[..., Any], monke
     assert result.exit_code == 1
     assert "ZeroDivisionError: with ***** in it" in result.stderr
     assert "--debug" in result.stderr
+
+
+def test_what_a_command_writes_is_for_its_user_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before, made = os.umask(0o022), tmp_path / "made"
+    monkeypatch.setattr(cli, "do_without_pandas", lambda: None)
+    monkeypatch.setattr(cli, "app", lambda **_: made.touch())
+    try:
+        cli.main()
+    finally:
+        os.umask(before)
+    assert made.stat().st_mode & 0o777 == 0o600
 
 
 def test_keys_reach_the_engine_with_all_their_digits(run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -142,6 +143,15 @@ def test_the_json_is_the_contracts() -> None:
         "extra": [[2, "b"]],
         "different": [{"key": 3, "columns": ["v"]}],
     }
+
+
+def test_nobody_else_may_read_a_certificate(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        certificate.write(tmp_path / "c.json", certificate.certificate("shop", "2026-01-01", []))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "c.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_is_no_certificate_of_the_source_is_refused(tmp_path: Path) -> None:
