@@ -57,7 +57,7 @@ _PATHS = {
     "spark": ("jars",),
     "s3": ("tls_ca",),
     "signals": ("file",),
-    "signals.http": ("tls_cert", "tls_key"),
+    "signals.http": ("tls_cert", "tls_key", "tls_client_ca"),
     "signals.kafka": ("tls_ca", "tls_cert", "tls_key"),
     "notify": ("tls_ca",),
 }
@@ -422,6 +422,9 @@ class HttpConfig(Section):
     )
     tls_cert: Path | None = Field(default=None, description="PEM file of the server's certificate, with tls_key")
     tls_key: Path | None = Field(default=None, description="PEM file of its key, with tls_cert")
+    tls_client_ca: Path | None = Field(
+        default=None, description="PEM file: only for callers with a certificate signed by this authority"
+    )
 
 
 class SignalsConfig(Section):

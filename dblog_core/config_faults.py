@@ -337,13 +337,14 @@ def key_rule(table: str, entry: int, rule: str) -> Fault:
 
 
 _KEY_CHARACTERS = 16
+_RANDOM = "give a long random text, such as `openssl rand -hex 32` prints"
 
 
 def _hash_key(text: Text) -> Iterator[Fault]:
     key = text.text("source", "hash_key")
     if key is not None and not isinstance(key, Unset) and len(key) < _KEY_CHARACTERS:
         what = f"is shorter than {_KEY_CHARACTERS} characters: whoever sees hashes could guess it"
-        yield Fault(("source", "hash_key"), what, "give a long random text, such as `openssl rand -hex 32` prints")
+        yield Fault(("source", "hash_key"), what, _RANDOM)
 
 
 def _pattern(place: Place, table: str) -> Iterator[Fault]:
@@ -402,8 +403,10 @@ def _signals(text: Text, *, files: bool) -> Iterator[Fault]:
         yield Fault(("signals", "table"), "is the watermark table", "name a table of its own")
     yield from connection_faults(("signals", "kafka"), text.section("signals", "kafka"), _KAFKA_PAIRS, files=files)
     http = text.section("signals", "http")
-    if http.get("token") == "":
-        yield Fault(("signals", "http", "token"), "is empty", "give a long random text")
+    token = http.get("token")
+    if isinstance(token, str) and not isinstance(token, Unset) and len(token) < _KEY_CHARACTERS:
+        what = f"is shorter than {_KEY_CHARACTERS} characters: who tries long enough would find it"
+        yield Fault(("signals", "http", "token"), what, _RANDOM)
     yield from _certificate(http, files=files)
     listen = http.get("listen")
     if isinstance(listen, str) and not all_near(host_of(listen)) and not http.get("tls_cert"):
@@ -415,7 +418,7 @@ _RECEIVER = ("url", "secret", "tls_ca")
 
 
 def _certificate(http: Mapping[str, Any], *, files: bool) -> Iterator[Fault]:
-    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("tls_client_ca", "tls_cert")):
         path = http.get(one)
         if path and not http.get(other):
             yield Fault(("signals", "http", one), f"is given without {other}", "give both, or none")

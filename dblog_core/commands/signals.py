@@ -58,9 +58,10 @@ def serve(
 def _opened(signals: Signals, host: str, port: int, http: HttpConfig) -> Endpoint:
     from dblog_core.signals.endpoint import Endpoint
 
-    certificate, key, token = str(http.tls_cert or ""), str(http.tls_key or ""), http.token.get_secret_value()
+    certificate, key, clients = (str(path or "") for path in (http.tls_cert, http.tls_key, http.tls_client_ca))
+    token = http.token.get_secret_value()
     try:
-        return Endpoint(signals, host, port, token=token, certificate=certificate, key=key)
+        return Endpoint(signals, host, port, token=token, certificate=certificate, key=key, clients=clients)
     except OSError as error:
         what = f"cannot listen at {host}:{port}: {error}"
         raise ConfigError(what, where="[signals.http]", fix="choose another address, or right files") from error

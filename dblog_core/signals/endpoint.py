@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import hmac
 import logging
-import socket
-import ssl
-import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,13 +25,12 @@ from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.signals import inbox, message
 from dblog_core.signals.file import message_of
 from dblog_core.signals.message import LARGEST
+from dblog_core.signals.serving import Certificate, Limits, Server
 
 log = logging.getLogger(__name__)
 
 CHANNEL = "http"
 _BODY = 2 * LARGEST  # bytes: data, and its quotes
-_PATIENCE = 10.0  # seconds for a caller to say what it wants, all of it, and to take the answer
-_CALLERS = 32  # at the same time; more wait, no longer than the patience with those before them
 _POLL = 0.1  # seconds within which it notices that it is to end
 _SHOWN = ("id", "type", "channel", "state", "dump", "what", "error", "fix")
 
@@ -98,9 +92,8 @@ def _with_id(body: bytes) -> bytes:
 class _Handler(BaseHTTPRequestHandler):
     """One connection: one request."""
 
-    server: _Server
+    server: _SignalServer
     server_version, sys_version = "dblog", ""
-    timeout = _PATIENCE
 
     def do_POST(self) -> None:
         self._answered(self._post)
@@ -135,7 +128,11 @@ class _Handler(BaseHTTPRequestHandler):
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
         right = hmac.compare_digest(given.strip().encode(), self.server.token)
         if scheme.lower() != "bearer" or not right:
+            if given:
+                self.server.hold_up()
             raise Answer(HTTPStatus.UNAUTHORIZED, "no token, or a wrong one", "send Authorization: Bearer TOKEN")
+        if not self.server.let_in():
+            raise Answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are being served", "try again")
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
@@ -160,64 +157,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it that
-        log.info("%s: %s", self.client_address[0], format % args)
+        text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in format % args)
+        log.info("%s: %s", self.client_address[0], text)
 
 
-class _Server(ThreadingHTTPServer):
-    """Threads in a limited number, each for `patience` seconds: a caller that drips bytes is cut off like a silent one.
-
-    A handshake is a caller's own affair, and holds nobody else up.
-    """
-
-    daemon_threads = True
-
+class _SignalServer(Server):
     def __init__(
-        self, address: tuple[str, int], signals: Signals, token: str, tls: ssl.SSLContext | None, patience: float
+        self, address: tuple[str, int], signals: Signals, token: str, tls: Certificate | None, limits: Limits
     ) -> None:
-        self.signals, self.token, self._tls, self._patience = signals, token.encode(), tls, patience
-        self._places = threading.BoundedSemaphore(_CALLERS)
-        self._lock, self._until = threading.Lock(), dict[threading.Thread, tuple[float, socket.socket]]()
-        if ":" in address[0]:
-            self.address_family = socket.AF_INET6
-        super().__init__(address, _Handler)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            request.settimeout(self._patience)
-            if self._tls is not None:
-                request = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
-            self._limit(request)
-            if self._tls is not None:
-                request.do_handshake()
-            super().process_request_thread(request, client_address)
-        except OSError as error:  # no handshake, or gone in the middle of it
-            log.info("%s: %s", client_address[0], error)
-            self.shutdown_request(request)
-        finally:
-            with self._lock:
-                self._until.pop(threading.current_thread(), None)
-            self._places.release()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        while not self._places.acquire(timeout=_POLL):
-            self.service_actions()
-        super().process_request(request, client_address)
-
-    def service_actions(self) -> None:
-        """Called every now and then: cuts off who is late. Its thread meets the end of what it reads."""
-        now = time.monotonic()
-        with self._lock:
-            for deadline, request in self._until.values():
-                if now >= deadline:
-                    with suppress(OSError):  # gone by itself
-                        socket.socket.shutdown(request, socket.SHUT_RDWR)  # TLS would take leave of the caller first
-
-    def _limit(self, request: socket.socket) -> None:
-        with self._lock:
-            self._until[threading.current_thread()] = (time.monotonic() + self._patience, request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.info("%s: the connection broke: %s", client_address[0], sys.exception())
+        self.signals, self.token = signals, token.encode()
+        super().__init__(address, _Handler, tls, limits)
 
 
 class Endpoint:
@@ -232,17 +181,15 @@ class Endpoint:
         token: str,
         certificate: str = "",
         key: str = "",
-        patience: float = _PATIENCE,
+        clients: str = "",
+        limits: Limits | None = None,
     ) -> None:
-        """`patience`: seconds that a caller has for its request.
+        """`clients`: the authority of certificates that callers must have.
 
         Raises OSError where the address, the certificate or the key is no good.
         """
-        tls = None
-        if certificate:
-            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            tls.load_cert_chain(certificate, key)
-        self._server = _Server((host, port), signals, token, tls, patience)
+        tls = Certificate(certificate, key, clients) if certificate else None
+        self._server = _SignalServer((host, port), signals, token, tls, limits or Limits())
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL,), name="signals-http", daemon=True

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import logging
+import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,11 @@ import pytest
 from dblog_core import control
 from dblog_core.clock import SystemClock
 from dblog_core.errors import StateUnavailable
-from dblog_core.signals import inbox
+from dblog_core.signals import inbox, serving
 from dblog_core.signals.desk import Desk
 from dblog_core.signals.endpoint import Endpoint, Signals
 from dblog_core.signals.message import Message
+from dblog_core.signals.serving import Limits
 from tests.certificates import authority
 from tests.unit.requests_world import World, make
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -36,7 +41,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture
 def server(world: World) -> Iterator[Endpoint]:
-    made = Endpoint(Signals(world.config, world.state, SystemClock()), "127.0.0.1", 0, token=TOKEN)
+    signals = Signals(world.config, world.state, SystemClock())
+    made = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, limits=Limits(penalty=0.0))
     yield made
     made.close()
 
@@ -150,7 +156,7 @@ def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, t
     ours = authority(tmp_path / "tls", "ours")
     files = dict(zip(("certificate", "key"), ours.sign("server", "127.0.0.1"), strict=True)) if tls else {}
     signals = Signals(world.config, world.state, SystemClock())
-    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, patience=1.0, **files)
+    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, limits=Limits(patience=1.0), **files)
     request = f"POST /signals HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100000\r\n\r\n".encode()
     begin = b"\x16\x03\x01\x40\x00" if tls else b""  # a handshake of 16 KB that goes on and on
     drippers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
@@ -219,4 +225,110 @@ def test_over_tls_the_certificate_is_checked_and_a_silent_handshake_holds_nobody
             asking(lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS))("GET", "/")
     finally:
         silent.close()
+        server.close()
+
+
+def test_silent_strangers_give_way_to_new_callers(world: World, server: Endpoint, ask: Ask) -> None:
+    """More of them than there are places, for as long as they like: nobody waits for the end of their patience."""
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3 * serving._CALLERS)]
+    begun = time.monotonic()
+    try:
+        for number in range(5):
+            assert ask("POST", "/signals", {"id": str(number), "type": "pause-snapshot"})[0] == 202
+            silent.append(socket.create_connection(("127.0.0.1", server.port)))
+        assert time.monotonic() - begun < serving._PATIENCE
+        wait_until(lambda: _living(silent) <= serving._OF_ONE, what="the places of one address")
+    finally:
+        for one in silent:
+            one.close()
+
+
+def _living(callers: list[socket.socket]) -> int:
+    """How many of them the server has not cut off."""
+    return len(callers) - len(select.select(callers, [], [], 0)[0])
+
+
+def test_strangers_of_one_address_leave_places_to_those_of_others() -> None:
+    server = object.__new__(serving.Server)
+    near, far = socket.socketpair()
+    with near, far:
+        server._callers = [serving._Caller("many", near, 0.0) for _ in range(serving._OF_ONE)]
+        server._callers += [serving._Caller(f"another {n // 7}", near, 0.0) for n in range(28)]
+        server._make_room("one more")
+        assert [n for n, caller in enumerate(server._callers) if caller.gone.is_set()] == [0], "the oldest of the most"
+        server._make_room("another 3")
+        assert sum(caller.gone.is_set() for caller in server._callers) == 2
+
+
+def test_a_wrong_token_is_answered_late_and_none_at_once(world: World) -> None:
+    signals = Signals(world.config, world.state, SystemClock())
+    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, limits=Limits(penalty=0.5))
+    ask = asking(lambda: http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_SECONDS))
+    try:
+        begun = time.monotonic()
+        assert ask("GET", "/", token="wrong")[0] == 401
+        assert time.monotonic() - begun >= 0.5
+        assert ask("GET", "/", token=None)[0] == 401
+    finally:
+        server.close()
+
+
+def test_what_a_caller_says_ends_no_line_of_the_log(server: Endpoint, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="dblog_core.signals"):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as caller:
+            caller.sendall(b"GET /\x1b[2J\x85 HTTP/1.1\r\n\r\n")
+            assert b" 401 " in caller.makefile("rb").readline()
+        wait_until(lambda: caplog.records, what="the line")
+    assert "GET /\\x1b[2J\\x85 HTTP/1.1" in caplog.records[0].getMessage()
+
+
+def test_a_new_certificate_is_taken_without_a_restart_and_a_bad_one_is_not(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "_CERTIFICATE_AGAIN", 0.0)
+    first, second = authority(tmp_path / "first", "first"), authority(tmp_path / "second", "second")
+    certificate, key = first.sign("server", "127.0.0.1")
+    signals = Signals(world.config, world.state, SystemClock())
+    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key)
+
+    def trusted(ca: str) -> bool:
+        context = ssl.create_default_context(cafile=ca)
+        try:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as plain:
+                context.wrap_socket(plain, server_hostname="127.0.0.1").close()
+        except ssl.SSLCertVerificationError:
+            return False
+        return True
+
+    try:
+        assert trusted(first.file)
+        Path(certificate).write_text("half of one")
+        assert trusted(first.file)
+        for new, old in zip(second.sign("server", "127.0.0.1"), (certificate, key), strict=True):
+            Path(old).write_bytes(Path(new).read_bytes())
+        wait_until(lambda: trusted(second.file), what="the new certificate")
+    finally:
+        server.close()
+
+
+def test_callers_may_have_to_show_a_certificate(world: World, tmp_path: Path) -> None:
+    ours = authority(tmp_path / "tls", "ours")
+    certificate, key = ours.sign("server", "127.0.0.1")
+    signals = Signals(world.config, world.state, SystemClock())
+    server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key, clients=ours.file)
+    nobody = ssl.create_default_context(cafile=ours.file)
+    known = ssl.create_default_context(cafile=ours.file)
+    known.load_cert_chain(*ours.sign("client"))
+    try:
+        for context in (known, nobody):
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", server.port, timeout=PATIENCE_SECONDS, context=context
+            )
+            ask = asking(lambda connection=connection: connection)  # type: ignore[misc]
+            if context is known:
+                assert ask("GET", "/signals/none")[0] == 404
+            else:
+                with closing(connection), pytest.raises((OSError, http.client.HTTPException)):
+                    ask("GET", "/signals/none")
+    finally:
         server.close()
