@@ -54,9 +54,10 @@ class Form:
 def printed(schema: TableSchema, columns: Mapping[str, ColumnRules]) -> TableSchema:
     """The shape as its source is to read it: what `as_printed` names is text from the beginning, as the server prints,
     since some of its values have no other form: zero dates, infinity, years before 1, PostgreSQL's NaN in decimals; or
-    these values are NULL (`or_null`). What is excluded is text too: none of its values is to be refused."""
+    these values are NULL (`or_null`). What is excluded is text too: none of its values is to be refused; what becomes
+    something else by a rule is `hidden`."""
     rules = columns.get(str(schema.table))
-    if rules is None or not (rules.staged_as or rules.exclude):
+    if rules is None or not (rules.staged_as or rules.exclude or rules.mask or rules.hash):
         return schema
     shown = tuple(c if c.name in schema.key else _printed(c, rules) for c in schema.columns)
     return TableSchema(schema.table, shown, schema.key)
@@ -68,7 +69,7 @@ def _printed(column: Column, rules: ColumnRules) -> Column:
         return Column(column.name, column.source_type, pa.string())
     if staged_as.get(column.name) == "or_null" and not pa.types.is_string(column.type) and _is_moment(column):
         return replace(column, or_null=True)
-    return column
+    return replace(column, hidden=True) if column.name in (*rules.mask, *rules.hash) else column
 
 
 def as_printed(column: Column, staged_as: Mapping[str, str]) -> bool:

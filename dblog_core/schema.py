@@ -45,13 +45,15 @@ def folded(name: str) -> str:
 class Column:
     """A column: its name, the source's own type text, and the Arrow type of its values everywhere after decoding.
 
-    `or_null`: dates and timestamps that the type does not hold are read as NULL; no part of the shape.
+    `or_null`: dates and timestamps that the type does not hold are read as NULL; `hidden`: no message shows a value.
+    Neither is part of the shape.
     """
 
     name: str
     source_type: str
     type: pa.DataType
     or_null: bool = field(default=False, compare=False)
+    hidden: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pymysql
 
-from dblog_core import passing, tls
+from dblog_core import passing, said, tls
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.outputs.tables import COLUMNS, TWICE
@@ -119,19 +119,20 @@ class MysqlDialect:
 
     def _error(self, error: pymysql.err.MySQLError) -> OutputError:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-        said = f"{error.args[1] if len(error.args) > 1 else error} ({code})"
+        text = str(error.args[1] if len(error.args) > 1 else error)
+        told = f"{said.by_mysql(code, text)} ({code})"
         if code == _NO_TLS:
             return self._without_tls()
         if tls.lasting(getattr(error, "original_exception", None)):
             return OutputRefused(
-                said, where=self.where, fix="the certificate must be signed by tls_ca, and name the host"
+                told, where=self.where, fix="the certificate must be signed by tls_ca, and name the host"
             )
         if code == _TWICE:
-            return OutputRefused(said, where=self.where, fix=TWICE)
+            return OutputRefused(told, where=self.where, fix=TWICE)
         if code in _VALUES or isinstance(error, pymysql.err.DataError):
-            return PoisonLine(said, where=self.where)
+            return PoisonLine(told, where=self.where)
         if code in _TRANSIENT or code == 0:
             return OutputUnavailable(
-                said, where=self.where, fix="check that the server runs and can be reached from here"
+                told, where=self.where, fix="check that the server runs and can be reached from here"
             )
-        return OutputRefused(said, where=self.where, fix="correct user, password, database, grants and TLS")
+        return OutputRefused(told, where=self.where, fix="correct user, password, database, grants and TLS")

@@ -11,7 +11,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extras import execute_values
 
-from dblog_core import passing, tls
+from dblog_core import passing, said, tls
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.outputs.tables import COLUMNS, TWICE
@@ -95,17 +95,17 @@ class PostgresDialect:
             raise self._error(error) from error
 
     def _error(self, error: psycopg2.Error) -> OutputError:
-        said, code = " ".join(str(error).split()) or type(error).__name__, error.pgcode or ""
+        told, code = said.by_postgres(error), error.pgcode or ""
         if code == _TWICE:
-            return OutputRefused(said, where=self.where, fix=TWICE)
+            return OutputRefused(told, where=self.where, fix=TWICE)
         if code.startswith(_VALUES) and code != "54001":  # that is the server's stack
-            return PoisonLine(said, where=self.where)
+            return PoisonLine(told, where=self.where)
         if code.startswith(_TRANSIENT):
-            return OutputUnavailable(said, where=self.where, fix="none: it is tried again")
+            return OutputUnavailable(told, where=self.where, fix="none: it is tried again")
         if code:
             fix = "grant what is missing" if code == _GRANTS else "see the server's message"
-            return OutputRefused(said, where=self.where, fix=fix)
-        refused = any(word in said for word in ("authentication", "no pg_hba", "does not exist"))
-        if refused or tls.lasting_in_libpq(said):
-            return OutputRefused(said, where=self.where, fix="correct user, password, database and TLS")
-        return OutputUnavailable(said, where=self.where, fix="check that the server runs and can be reached from here")
+            return OutputRefused(told, where=self.where, fix=fix)
+        refused = any(word in told for word in ("authentication", "no pg_hba", "does not exist"))
+        if refused or tls.lasting_in_libpq(told):
+            return OutputRefused(told, where=self.where, fix="correct user, password, database and TLS")
+        return OutputUnavailable(told, where=self.where, fix="check that the server runs and can be reached from here")

@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core import passing, tls
+from dblog_core import passing, said, tls
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError, SourceReadOnly, SourceRefused, SourceUnavailable
 
@@ -114,7 +114,7 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
     """The error of ours that means the same."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
-    message, place = f"{doing}: {text} ({code})", where(config)
+    message, place = f"{doing}: {said.by_mysql(code, text)} ({code})", where(config)
     if code == _NO_TLS:
         return _without_tls(config)
     if tls.lasting(getattr(error, "original_exception", None)):

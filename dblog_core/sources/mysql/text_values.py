@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +37,7 @@ def to_arrow(column: Column, raw: pa.BinaryArray, *, zero_dates: str) -> pa.Arra
     if pa.types.is_string(kind):
         return _plain_decimals(text) if column.source_type.startswith("decimal") else text
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return _dates(kind, text, "null" if column.or_null else zero_dates)
+        return _dates(column, text, "null" if column.or_null else zero_dates)
     if pa.types.is_float32(kind):
         return text.cast(pa.float64()).cast(pa.float32(), safe=False)  # selected as its exact double
     return text.cast(kind)
@@ -56,23 +57,26 @@ def _first_invalid(values: pa.BinaryArray) -> int:
     return 0
 
 
-def _dates(kind: pa.DataType, text: pa.Array, zero_dates: str) -> pa.Array:
+def _dates(column: Column, text: pa.Array, zero_dates: str) -> pa.Array:
+    kind = column.type
     zero = pc.match_substring_regex(text, _ZERO_PART)
     if pc.any(zero).as_py():
-        text = _without(text, zero, zero_dates)
+        text = _without(column, text, zero, zero_dates)
     plain = pa.date32() if pa.types.is_date(kind) else pa.timestamp("us")
-    try:
+    parsed = None
+    with suppress(pa.ArrowInvalid):  # whose message has the value, and would be told as an error's context
         parsed = text.cast(plain)
-    except pa.ArrowInvalid:
+    if parsed is None:
         impossible = pa.array([value is not None and not _exists(value) for value in text.to_pylist()])
-        parsed = _without(text, impossible, zero_dates).cast(plain)
+        parsed = _without(column, text, impossible, zero_dates).cast(plain)
     return parsed if kind == plain else parsed.cast(pa.int64()).cast(kind)
 
 
-def _without(text: pa.Array, bad: pa.Array, zero_dates: str) -> pa.Array:
+def _without(column: Column, text: pa.Array, bad: pa.Array, zero_dates: str) -> pa.Array:
     if zero_dates != "null":
         row = pc.index(bad, True).as_py()
-        raise ValueFault(row, f"is a date that does not exist: {text[row].as_py()}", ZERO_DATE_FIX)
+        shown = "" if column.hidden else f": {text[row].as_py()}"
+        raise ValueFault(row, f"is a date that does not exist{shown}", ZERO_DATE_FIX)
     return pc.if_else(pc.fill_null(bad, False), pa.scalar(None, pa.string()), text)
 
 

@@ -67,7 +67,8 @@ def to_arrow(raw: Bytes, starts: Int64s, lengths: Int64s, column: Column, table:
             raise _unknown(column, table) from None
         raise out_of_range(shown, column, table) from None
     except pa.ArrowInvalid as error:
-        raise out_of_range(_first_not_utf8(raw, starts, lengths), column, table) from error
+        cause = None if column.hidden else error
+        raise out_of_range(_first_not_utf8(raw, starts, lengths), column, table) from cause
     except ValueError as error:
         raise _unknown(column, table) from error
 

@@ -10,7 +10,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extras import LogicalReplicationConnection
 
-from dblog_core import passing, tls
+from dblog_core import passing, said, tls
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError, SourceReadOnly, SourceRefused, SourceUnavailable
 
@@ -108,12 +108,8 @@ def _arguments(config: SourceConfig, name: str) -> dict[str, Any]:
     }
 
 
-def _message(error: psycopg2.Error) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def _connect_error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceError:
-    message = _message(error)
+    message = said.by_postgres(error)
     if tls.lasting_in_libpq(message):
         return SourceRefused(
             message, where=where, fix="set tls, tls_ca, tls_cert and tls_key in [source] to what the server offers"
@@ -132,7 +128,7 @@ def _connect_error(error: psycopg2.Error, config: SourceConfig, where: str) -> S
 
 
 def _error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceError:
-    code, message = error.pgcode, _message(error)
+    code, message = error.pgcode, said.by_postgres(error)
     if code is None and isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError | psycopg2.DatabaseError):
         return SourceUnavailable(message, where=where, fix="the connection broke: it is made again by itself")
     if code is not None and code.startswith(passing.POSTGRES):

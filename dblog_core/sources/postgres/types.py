@@ -69,7 +69,7 @@ def from_text(values: pa.Array, target: Column, table: TableName) -> pa.Array:
     try:
         return _convert(values, target.type)
     except (pa.ArrowInvalid, ValueError) as error:
-        raise out_of_range(_first_bad(values, target.type), target, table) from error
+        raise out_of_range(_first_bad(values, target.type), target, table) from (None if target.hidden else error)
 
 
 def _convert(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -138,8 +138,9 @@ def out_of_range(text: str, target: Column, table: TableName) -> ValueOutOfRange
             f"change the value, or stage the column as text{_or_null(target)}: "
             f'[source.columns."{table}"] staged_as = {{ {target.name} = "text" }}, or exclude it there'
         )
+    shown = "a value" if target.hidden else repr(text[:60])
     return ValueOutOfRange(
-        f"{text[:60]!r} of type {target.source_type} has no exact form as {target.type}",
+        f"{shown} of type {target.source_type} has no exact form as {target.type}",
         where=f"{table}.{target.name}",
         fix=fix,
     )
