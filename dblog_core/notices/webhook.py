@@ -1,22 +1,23 @@
 """A webhook: each notice is one POST of its JSON, signed, and taken when the receiver answers with 2xx.
 
-Headers: `X-Dblog-Id`, the notice's id, by which a receiver drops repeats; `X-Dblog-Signature`, `sha256=` and the hex
-HMAC-SHA256 of the body under the secret, where there is one. Redirects are not followed: they would have the notice,
-and its signature, go where nobody has said.
+Headers: `X-Dblog-Id`, the notice's id, by which a receiver drops repeats; `Dblog-Signature` under the secret, where
+there is one (`signatures`). Redirects are not followed: they would have the notice, and its signature, go where nobody
+has said.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import http.client
 import ssl
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
+from dblog_core import signatures
 from dblog_core.config import ChannelConfig
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
@@ -28,10 +29,10 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Webhook:
-    """One receiver."""
+    """One receiver. `now`: seconds UTC."""
 
-    def __init__(self, config: ChannelConfig) -> None:
-        self._config = config
+    def __init__(self, config: ChannelConfig, *, now: Callable[[], float] = time.time) -> None:
+        self._config, self._now = config, now
         self._opener: urllib.request.OpenerDirector | None = None
 
     def tell(self, notice_id: str, notice: Json) -> None:
@@ -49,9 +50,9 @@ class Webhook:
             raise self._not_told(f"does not answer: {getattr(error, 'reason', error)}") from error
 
     def _headers(self, notice_id: str, body: bytes) -> dict[str, str]:
-        headers = {"Content-Type": "application/json", "User-Agent": "dblog", "X-Dblog-Id": notice_id}
+        headers = {"Content-Type": "application/json", "User-Agent": "dblog", signatures.NOTICE: notice_id}
         if secret := self._config.secret.get_secret_value():
-            headers["X-Dblog-Signature"] = f"sha256={hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}"
+            headers |= signatures.header(secret, self._now(), notice_id, body)
         return headers
 
     def _open(self) -> urllib.request.OpenerDirector:

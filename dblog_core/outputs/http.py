@@ -10,8 +10,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 import orjson
 import urllib3
 
-from dblog_core import tls
+from dblog_core import signatures, tls
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.interfaces import Json
@@ -80,13 +78,13 @@ class HttpOutput:
             self._pool = None
 
     def _headers(self, key: str, body: bytes) -> dict[str, str]:
-        seconds, secret = str(int(self._now())), self._settings.secret.get_secret_value()
+        secret = self._settings.secret.get_secret_value()
         token = self._settings.token.get_secret_value()
         return {
             "Content-Type": "application/x-ndjson",
             "User-Agent": "dblog",
-            "Idempotency-Key": key,
-            "Dblog-Signature": f"t={seconds},v1={signature(secret, seconds, key, body)}",
+            signatures.BATCH: key,
+            **signatures.header(secret, self._now(), key, body),
             **({"Authorization": f"Bearer {token}"} if token else {}),
         }
 
@@ -111,17 +109,3 @@ class HttpOutput:
     @property
     def _where(self) -> str:
         return self._settings.url.partition("?")[0]  # what follows may be a secret
-
-
-def signature(secret: str, seconds: str, key: str, body: bytes) -> str:
-    """What a receiver computes too, and compares in constant time."""
-    return hmac.new(secret.encode(), f"{seconds}.{key}.".encode() + body, hashlib.sha256).hexdigest()
-
-
-def verified(secret: str, headers: Any, body: bytes, *, now: float, tolerance: float = 300.0) -> bool:
-    """Whether a request is ours and not an old one: for receivers in Python. `headers`: a mapping of them."""
-    fields = dict(part.partition("=")[::2] for part in headers.get("Dblog-Signature", "").split(","))
-    seconds, key = fields.get("t", ""), headers.get("Idempotency-Key", "")
-    wanted = signature(secret, seconds, key, body)
-    fresh = seconds.isdigit() and abs(now - int(seconds)) <= tolerance
-    return fresh and hmac.compare_digest(wanted, fields.get("v1", ""))

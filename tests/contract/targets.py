@@ -23,12 +23,13 @@ from dblog_core.interfaces import Json, Output
 from dblog_core.local.kafka import KafkaServer
 from dblog_core.outputs import python
 from dblog_core.outputs.files import FilesOutput
-from dblog_core.outputs.http import HttpOutput, verified
+from dblog_core.outputs.http import HttpOutput
 from dblog_core.outputs.kafka import KafkaOutput
 from dblog_core.outputs.memory import MemoryOutput, MemoryTarget
 from dblog_core.outputs.mysql import MysqlDialect
 from dblog_core.outputs.postgres import PostgresDialect
 from dblog_core.outputs.tables import TableOutput
+from dblog_core.signatures import verified
 from dblog_core.storage.opening import open_storage
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dblog_core.errors import OutputRefused
-from dblog_core.outputs.http import signature, verified
+from dblog_core.signatures import signature, verified
 from tests.contract import changelog
 from tests.contract.relayed import Death, Faulty, World
 from tests.contract.targets import HttpOne

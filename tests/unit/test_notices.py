@@ -31,6 +31,7 @@ from dblog_core.notices.webhook import Webhook
 from dblog_core.requests import DumpRequest
 from dblog_core.signals import inbox
 from dblog_core.signals.message import Message
+from dblog_core.signatures import verified
 from tests.certificates import authority
 from tests.unit.requests_world import World, make
 
@@ -253,11 +254,14 @@ def webhook(port: int, **more: Any) -> ChannelConfig:
 
 
 def test_a_webhook_gets_the_notice_signed(hook: Hook) -> None:
-    Webhook(webhook(hook.port)).tell("d1/started//0", {"id": "d1/started//0"})
+    Webhook(webhook(hook.port), now=lambda: 1000.0).tell("d1/started//0", {"id": "d1/started//0"})
     ((headers, body),) = hook.got
     assert orjson.loads(body) == {"id": "d1/started//0"} and headers["X-Dblog-Id"] == "d1/started//0"
-    expected = hmac.new(b"shh", body, hashlib.sha256).hexdigest()
-    assert headers["X-Dblog-Signature"] == f"sha256={expected}"
+    expected = hmac.new(b"shh", b"1000.d1/started//0." + body, hashlib.sha256).hexdigest()
+    assert headers["Dblog-Signature"] == f"t=1000,v1={expected}"
+    assert verified("shh", headers, body, now=1200.0)
+    assert not verified("shh", headers, body, now=1400.0), "who keeps one cannot send it again later"
+    assert not verified("shh", {**headers, "X-Dblog-Id": "d2/started//0"}, body, now=1200.0)
 
 
 def test_over_tls_the_receiver_must_be_one_that_tls_ca_has_signed(tmp_path: Path) -> None:
