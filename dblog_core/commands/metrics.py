@@ -29,6 +29,9 @@ def metrics(
         Path | None,
         typer.Option("--tls-client-ca", metavar="FILE", help="Only for clients with a certificate signed by it."),
     ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Serve them without TLS to other machines: anyone may read them.")
+    ] = False,
 ) -> None:
     """Print or serve what `status` tells, for Prometheus.
 
@@ -49,8 +52,12 @@ def metrics(
     host, port = address(listen)
     if bool(certificate) != bool(key) or (authority and not certificate):
         raise ConfigError("TLS needs both --tls-cert and --tls-key", where="metrics", fix="give both files")
-    if host not in LOOPBACK and not certificate:
-        note(f"whoever reaches {listen} can read these metrics; --tls-cert, --tls-key, --tls-client-ca keep others out")
+    if host not in LOOPBACK and not certificate and not insecure:
+        what = f"whoever reaches {listen} could read names and sizes of tables, and everybody on the way"
+        fix = (
+            "give --tls-cert, --tls-key and --tls-client-ca, or --insecure where a proxy or a network keeps others out"
+        )
+        raise ConfigError(what, where="--listen", fix=fix)
     tls = {
         "certfile": str(certificate) if certificate else None,
         "keyfile": str(key) if key else None,

@@ -181,7 +181,8 @@ def test_tls_and_certificates_of_clients(served: Callable[..., Any], tmp_path: P
         (["--listen", "9178"], "'9178' is no HOST:PORT"),
         (["--listen", "127.0.0.1:99999"], "is no HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--tls-cert", "a.pem"], "TLS needs both --tls-cert and --tls-key"),
-        (["--listen", "192.0.2.1:9178"], "cannot listen at 192.0.2.1:9178"),
+        (["--listen", "192.0.2.1:9178"], "whoever reaches 192.0.2.1:9178 could read"),
+        (["--listen", "192.0.2.1:9178", "--insecure"], "cannot listen at 192.0.2.1:9178"),
     ],
 )
 def test_wrong_options_are_named(tmp_path: Path, arguments: list[str], told: str) -> None:
