@@ -27,7 +27,7 @@ class MariadbServer(MysqlServer):
     grants = (
         "GRANT REPLICATION SLAVE, BINLOG MONITOR, PROCESS ON *.* TO {account}",
         "GRANT SELECT ON `{database}`.* TO {account}",
-        "GRANT CREATE, INSERT, UPDATE, DELETE ON `{database}`.`dblog_watermark` TO {account}",
+        "GRANT CREATE, INSERT, UPDATE ON `{database}`.`dblog_watermark` TO {account}",
     )
 
     _create_user = "CREATE OR REPLACE USER"  # the set-up has made one without a password

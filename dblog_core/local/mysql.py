@@ -55,7 +55,7 @@ class MysqlServer:
     grants = (
         "GRANT REPLICATION SLAVE, REPLICATION CLIENT, XA_RECOVER_ADMIN ON *.* TO {account}",
         "GRANT SELECT ON `{database}`.* TO {account}",
-        "GRANT CREATE, INSERT, UPDATE, DELETE ON `{database}`.`dblog_watermark` TO {account}",
+        "GRANT CREATE, INSERT, UPDATE ON `{database}`.`dblog_watermark` TO {account}",
     )
     """For the capture's user: reading the log and its position; reading the tables; its own watermark table."""
     _create_user = "CREATE USER"
