@@ -480,6 +480,10 @@ class S3Config(Section):
     tls_ca: Path | None = Field(
         default=None, description="PEM file of the authority that signed the endpoint's certificate"
     )
+    encryption: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None = Field(
+        default=None, description="how the server encrypts new objects; default: as the bucket says"
+    )
+    kms_key: str = Field(default="", description="with aws:kms and aws:kms:dsse: the key's ARN; default: the bucket's")
 
     @model_validator(mode="before")
     @classmethod

@@ -382,6 +382,8 @@ def _s3(text: Text, *, files: bool) -> Iterator[Fault]:
     for one, other in (("access_key", "secret_key"), ("secret_key", "access_key")):
         if text.text("s3", one) and not text.text("s3", other):
             yield Fault(("s3", one), f"is given without {other}", "give both, or none: then the environment's count")
+    if text.text("s3", "kms_key") and text.text("s3", "encryption") not in ("aws:kms", "aws:kms:dsse"):
+        yield Fault(("s3", "kms_key"), "is never used without aws:kms", 'set encryption = "aws:kms", or remove it')
     path, endpoint = text.text("s3", "tls_ca"), text.text("s3", "endpoint")
     if path is None:
         return

@@ -10,6 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from dblog_core.config import S3Config
 from dblog_core.storage.location import Location
 
+_ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
+"""As Hadoop's S3A names what S3 does."""
+
 
 def open_session(conf: Mapping[str, str] | None = None, *, name: str = "dblog") -> SparkSession:
     """The session of this process. `conf` only where no spark-submit has given the settings."""
@@ -67,6 +70,10 @@ def s3a(settings: S3Config) -> dict[str, str]:
         found["endpoint.region"] = settings.region or "us-east-1"  # compatible servers take any
     elif settings.region:
         found["endpoint.region"] = settings.region
+    if settings.encryption:
+        found["encryption.algorithm"] = _ENCRYPTION[settings.encryption]
+    if settings.kms_key:
+        found["encryption.key"] = settings.kms_key
     if settings.access_key:
         found["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
         found["access.key"] = settings.access_key

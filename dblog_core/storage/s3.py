@@ -63,6 +63,8 @@ class S3Storage:
             "aws_virtual_hosted_style_request": str(not s.path_style).lower(),
             "aws_allow_http": str(s.endpoint.startswith("http://")).lower(),
             "aws_conditional_put": "etag",
+            "aws_server_side_encryption": s.encryption or "",
+            "aws_sse_kms_key_id": s.kms_key,
         }
         return {name: value for name, value in found.items() if value}
 
@@ -188,7 +190,9 @@ class S3Storage:
 
     def _put(self, key: str, data: Bytes, **options: Any) -> None:
         with self._translated(key):
-            self._client.put_object(Bucket=self.bucket, Key=key, Body=_plain(data), **options)
+            self._client.put_object(
+                Bucket=self.bucket, Key=key, Body=_plain(data), **_encryption(self._settings), **options
+            )
 
     def _delete(self, key: str) -> None:
         with contextlib.suppress(_Missing), self._translated(key):
@@ -286,6 +290,11 @@ def _translation(response: Mapping[str, Any], bucket: str, where: str) -> Stagin
         where=where,
         fix="give these credentials GetObject, PutObject and DeleteObject below the prefix, ListBucket on the bucket",
     )
+
+
+def _encryption(settings: S3Config) -> dict[str, str]:
+    found = {"ServerSideEncryption": settings.encryption or "", "SSEKMSKeyId": settings.kms_key}
+    return {name: value for name, value in found.items() if value}
 
 
 def _client(settings: S3Config) -> Any:

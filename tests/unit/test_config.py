@@ -142,6 +142,7 @@ _ZOOKEEPER = 'url = "zookeeper://zk:2181/dblog"'
             ('path = "lake"', 'path = "lake"\n[dump]\nmax_retained = "lots"\nadaptive = 1'),
             ["[dump] max_retained: is no size", "[dump] adaptive: has the wrong type; it must be true or false"],
         ),
+        (('path = "lake"', 'path = "lake"\n[s3]\nkms_key = "a"'), ["[s3] kms_key: is never used without aws:kms"]),
         (("sqlite:///var", "sqlite://var"), ["[state] url: does not have the right form"]),
         ((_SQLITE, f'{_SQLITE}\nuser = "u"\ntls = "off"'), [f"[state] {k}: has no meaning" for k in ("user", "tls")]),
         (

@@ -1,0 +1,52 @@
+"""What [s3] says reaches each of the three clients of the object store: ours, delta-rs', Hadoop's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from botocore.awsrequest import AWSResponse
+
+from dblog_core.config import S3Config
+from dblog_core.storage.s3 import S3Storage
+from spark_jobs.session import s3a
+
+KEY = "arn:aws:kms:eu-central-1:1:key/k"
+
+
+@pytest.mark.parametrize(
+    ("given", "sent", "hadoop"),
+    [
+        ({}, {}, {}),
+        ({"encryption": "AES256"}, {"x-amz-server-side-encryption": b"AES256"}, {"encryption.algorithm": "AES256"}),
+        (
+            {"encryption": "aws:kms", "kms_key": KEY},
+            {"x-amz-server-side-encryption": b"aws:kms", "x-amz-server-side-encryption-aws-kms-key-id": KEY.encode()},
+            {"encryption.algorithm": "SSE-KMS", "encryption.key": KEY},
+        ),
+    ],
+)
+def test_new_objects_are_encrypted_as_the_file_says(
+    given: dict[str, str], sent: dict[str, bytes], hadoop: dict[str, str]
+) -> None:
+    settings = S3Config.model_validate(
+        {"endpoint": "https://s3.example", "access_key": "id", "secret_key": "of the store", **given}
+    )
+    storage, puts = S3Storage("bucket", "p", settings=settings), list[Any]()
+
+    def answer(request: Any, **_: Any) -> AWSResponse:
+        puts.append(request)
+        return AWSResponse(request.url, 200, {}, SimpleNamespace(stream=lambda *_, **__: iter([]), read=lambda *_: b""))
+
+    storage._client.meta.events.register("before-send.s3.PutObject", answer)
+    storage.replace("a", b"replaced")
+    storage._create("p/b", b"created")
+    assert len(puts) == 2
+    for put in puts:
+        found = {name.lower(): value for name, value in put.headers.items() if "encryption" in name.lower()}
+        assert {name: value if isinstance(value, bytes) else value.encode() for name, value in found.items()} == sent
+    options = storage.delta_options
+    assert options.get("aws_server_side_encryption") == given.get("encryption")
+    assert options.get("aws_sse_kms_key_id") == given.get("kms_key")
+    assert {name: value for name, value in s3a(settings).items() if name.startswith("encryption")} == hadoop
