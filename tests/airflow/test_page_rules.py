@@ -1,0 +1,57 @@
+"""What our page's application tells, and whom; no Airflow runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi.testclient import TestClient
+
+from dblog_core.airflow import page
+from dblog_core.airflow.factory import Sources
+from dblog_core.errors import ConfigError
+
+
+class Manager:
+    """Lets a user see every DAG, or one source's."""
+
+    def __init__(self, *, every: bool) -> None:
+        self._every = every
+
+    def is_authorized_dag(self, *, method: str, user: Any, details: Any = None, access_entity: Any = None) -> bool:
+        return self._every or (details is not None and details.id == "dblog_mine_dump")
+
+
+def client(monkeypatch: pytest.MonkeyPatch, *, every: bool) -> TestClient:
+    monkeypatch.setattr(page, "requires_access_view", lambda _: lambda: None)
+    monkeypatch.setattr(page, "get_auth_manager", lambda: Manager(every=every))
+    fault = ConfigError("[source] hosst: is not known", where="/etc/dblog/theirs.toml", fix="did you mean host?")
+    monkeypatch.setattr(page, "read_sources", lambda: Sources({}, (fault,)))
+    made = page.app()
+    made.dependency_overrides[get_user] = lambda: "somebody"
+    return TestClient(made)
+
+
+def test_a_page_has_one_script_of_its_own_and_asks_its_own_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    nonces = set()
+    for _ in range(2):
+        answer = client(monkeypatch, every=True).get("/")
+        policy = dict(part.strip().split(" ", 1) for part in answer.headers["Content-Security-Policy"].split(";"))
+        (nonce,) = re.findall(r'<script nonce="([^"]+)">', answer.text)
+        assert "<script>" not in answer.text and answer.text.count("<script") == 1
+        assert policy["script-src"] == f"'nonce-{nonce}'" and policy["frame-ancestors"] == "'self'"
+        assert (policy["default-src"], policy["connect-src"]) == ("'none'", "'self'")
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        nonces.add(nonce)
+    assert len(nonces) == 2
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_a_fault_of_a_file_is_told_to_those_who_may_see_every_source(
+    monkeypatch: pytest.MonkeyPatch, every: bool
+) -> None:
+    answer = client(monkeypatch, every=every).get("/sources")
+    assert answer.status_code == 200
+    assert ("theirs.toml" in answer.text, "hosst" in answer.text) == (every, every)
