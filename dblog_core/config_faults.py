@@ -18,7 +18,8 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from dblog_core import durations, places
-from dblog_core.config_section import Unset
+from dblog_core.config_secrets import SECRET_NAME
+from dblog_core.config_section import FromEnvironment, Unset
 from dblog_core.hosts import all_near, host_of, hosts_of
 
 Place = tuple[str | int, ...]
@@ -189,8 +190,22 @@ def _late(text: Text) -> Iterator[Fault]:
     told = any(isinstance(one, dict) and one.get("when") == "late" for one in notify or () if isinstance(notify, list))
     if within != "never" and not told:
         yield Fault(("airflow", "merged_within"), "tells nobody", 'add [[airflow.notify]] with when = "late"')
+    for i, one in enumerate(notify if isinstance(notify, list) else ()):
+        if isinstance(one, dict) and one.get("when") == "late" and _has_secret(one.get("arguments")):
+            what = "would lie in Airflow's database, where everybody reads them who may read DAGs"
+            fix = "name an Airflow connection that holds the secret; a late run's arguments take nothing from ${ENV}"
+            yield Fault(("airflow", "notify", i, "arguments"), what, fix)
     if told and within == "never":
         yield Fault(("airflow", "notify"), "waits for a limit", 'give [airflow] merged_within, such as "10m"')
+
+
+def _has_secret(value: Any) -> bool:
+    """Whether anything in it comes from the environment, or is a secret by its name."""
+    if isinstance(value, Mapping):
+        return any(SECRET_NAME.search(str(name)) or _has_secret(one) for name, one in value.items())
+    if isinstance(value, list):
+        return any(map(_has_secret, value))
+    return isinstance(value, FromEnvironment)
 
 
 def _of_dumps(text: Text) -> Iterator[Fault]:

@@ -386,6 +386,22 @@ def test_airflows_notifiers_of_dumps_are_receivers_of_notices(file: Path, before
     assert what in faults(file, SOURCE + REST + SIGNALS + AIRFLOW.replace(before, after, 1))
 
 
+@pytest.mark.parametrize("given", ['{ url = "${A_SECRET}" }', '{ smtp = { password = "hunter2secret" } }'])
+def test_what_lies_in_airflows_database_has_no_secret(file: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """Arguments of who is told of late runs are serialized with the DAG."""
+    monkeypatch.setenv("A_SECRET", "hunter2secret")
+    late = (
+        f'[airflow]\nmerged_within = "10m"\n[[airflow.notify]]\nnotifier = "a.B"\nwhen = "late"\narguments = {given}\n'
+    )
+    assert "[airflow] notify, entry 1, arguments: would lie in Airflow's database" in faults(file, SOURCE + REST + late)
+    monkeypatch.delenv("A_SECRET")
+    file.write_text(SOURCE + REST + late)
+    with pytest.raises(ConfigError, match="would lie in Airflow's database"):
+        load(file, secrets=False)
+    file.write_text(SOURCE + REST + late.replace('"late"', '"failure"').replace('merged_within = "10m"\n', ""))
+    assert load(file, secrets=False).airflow.notify
+
+
 def test_the_brokers_authority_is_looked_for_beside_the_file(file: Path) -> None:
     (file.parent / "ca.pem").touch()
     signals = SIGNALS.replace('topic = "signals"', 'topic = "signals"\ntls_ca = "ca.pem"')
