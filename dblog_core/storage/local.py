@@ -18,6 +18,7 @@ from dblog_core.storage import Bytes, Stored
 _DIRECTORIES = ("log", "chunks")  # below these, a directory goes with its last file
 _TOGETHER = 64  # files that are written before the first of them is flushed: the disk takes them in one go
 _LEFTOVER_SECONDS = 3600.0  # a temporary file lives for milliseconds; one this old has lost its process
+_LEFTOVER_DIRECTORY_SECONDS = 86_400.0  # a verification's, which adds files to it for as long as it lives
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _AWAY = {
     errno.EIO, errno.EAGAIN, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.EROFS, errno.ENOMEM, errno.EMFILE,
@@ -172,7 +173,9 @@ class LocalStorage:
         self._swept = True
         for path in folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # another process sweeps too
-                if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+                if path.is_dir():
+                    _sweep_directory(path)
+                elif time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
                     path.unlink()
 
     def _make_directory(self, path: Path) -> None:
@@ -254,3 +257,10 @@ def _sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sweep_directory(directory: Path) -> None:
+    """Removes a directory that nobody has touched for long. It may go, or be added to, at the same time."""
+    touched = [path.stat().st_mtime for path in (directory, *directory.rglob("*"))]
+    if time.time() - max(touched) > _LEFTOVER_DIRECTORY_SECONDS:
+        shutil.rmtree(directory, ignore_errors=True)
