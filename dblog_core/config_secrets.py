@@ -103,7 +103,9 @@ def _in_address(url: str) -> Iterator[str]:
     """What of an address may be what lets callers in: a long path, as receivers of webhooks have it, and its query."""
     parts = urlsplit(url)
     if parts.scheme in ("http", "https"):
-        yield from (text for text in (parts.path.strip("/"), parts.query) if len(text) >= _SECRET_PATH)
+        path = parts.path.strip("/")
+        found = dict.fromkeys((path, *path.split("/"), parts.query))
+        yield from (text for text in found if len(text) >= _SECRET_PATH)
 
 
 def named_secrets(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -73,7 +73,8 @@ class Metrics:
 @dataclass(frozen=True, slots=True)
 class Live:
     """An Airflow in which both captures of the source `live` run. Its merge is paused: tests let it run (`merge`), so
-    that Spark starts no more often than they need it. `root`: where everything of it lies."""
+    that Spark starts no more often than they need it. `root`: where everything of it lies; `metadata`: the URL of its
+    database."""
 
     server: AirflowServer
     client: AirflowClient
@@ -81,6 +82,7 @@ class Live:
     config: Config = field(repr=False)
     root: Path
     metrics: Metrics
+    metadata: str = field(repr=False)
 
     @property
     def notified(self) -> Path:
@@ -241,6 +243,7 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
     environment = {
         **QUIET_SETTINGS,
         live_source.PASSWORD: database.account.password,
+        **{name: secrets.token_hex(16) for name in live_source.OTHERS},
         "PYTHONPATH": str(library),
         "AIRFLOW__METRICS__STATSD_ON": "True",
         "AIRFLOW__METRICS__STATSD_PORT": str(metrics.port),
@@ -257,7 +260,7 @@ def live(mysql: MysqlServer, postgres: PostgresServer, server_root: Path) -> Ite
             client.pause(MERGE)
             for dag in CAPTURES:
                 client.pause(dag, False)
-            yield Live(server, client, database, config, root, metrics)
+            yield Live(server, client, database, config, root, metrics, url)
         finally:
             metrics.close()
             server.kill()  # its data goes as well

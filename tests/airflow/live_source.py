@@ -7,6 +7,8 @@ from pathlib import Path
 from tests.fix_servers import Database
 
 PASSWORD = "DBLOG_TEST_PASSWORD"
+OTHERS = ("DBLOG_TEST_HASH_KEY", "DBLOG_TEST_SECRET_KEY", "DBLOG_TEST_COPY")
+"""Variables of secrets that the source has beside its password."""
 SLICES = 2
 _TOML = """
 [source]
@@ -18,6 +20,7 @@ user = "{user}"
 password = "${{{variable}}}"
 database = "{database}"
 tables = ["{database}.orders", "{database}.countries", "{database}.parcels"]
+hash_key = "${{DBLOG_TEST_HASH_KEY}}"
 [staging]
 path = "{root}/staging"
 [state]
@@ -25,6 +28,14 @@ url = "sqlite:///{root}/state.db"
 ttl = 4
 [lake]
 path = "{root}/lake"
+[s3]
+access_key = "an id"
+secret_key = "${{DBLOG_TEST_SECRET_KEY}}"
+[output.copy]
+kind = "postgres"
+database = "copy"
+user = "dblog"
+password = "${{DBLOG_TEST_COPY}}"
 [airflow]
 repair_slices = {slices}
 approve_rows = 1500

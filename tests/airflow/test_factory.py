@@ -12,9 +12,12 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from airflow.serialization.serialized_objects import DagSerialization
 
+from dblog_core.airflow.factory import dags
 from tests.airflow import parsing
 from tests.airflow.parsing import DAGS
+from tests.marked import marked
 
 GOOD = """
 [source]
@@ -187,3 +190,26 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     found = look(tmp_path / "missing")
     assert found["tasks"] == {}
     assert "DBLOG_CONFIG_DIR" in found["error"]
+
+
+def test_no_serialized_dag_has_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie in Airflow's database; whoever parses may have the variables set that the files name."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "notes.py").write_text(
+        "from airflow.sdk import BaseNotifier\n"
+        "class Note(BaseNotifier):\n"
+        "    def __init__(self, *, password):\n        super().__init__()\n        self.password = password\n"
+        "    def notify(self, context): ...\n"
+    )
+    notify = [{"notifier": "notes.Note", "when": when, "arguments": {"password": "{}"}} for when in ("failure", "dump")]
+    made = marked(tmp_path, airflow={"notify": notify})
+    (tmp_path / "sources").mkdir()
+    text = made.write(tmp_path / "shop.toml").read_text()
+    for number, secret in enumerate(made.secrets.values()):
+        monkeypatch.setenv(f"DBLOG_TEST_SECRET_{number}", secret)
+        text = text.replace(secret, f"${{DBLOG_TEST_SECRET_{number}}}")
+    (tmp_path / "sources" / "shop.toml").write_text(text)
+    found = dags(tmp_path / "sources")
+    assert len(found) == 8
+    for dag in found.values():
+        assert made.shown_in(json.dumps(DagSerialization.to_dict(dag), default=str)) == []

@@ -7,19 +7,22 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
+import psycopg2
 import pytest
+from psycopg2 import sql
 
 from dblog_core import wiring
 from dblog_core.lake import lake_at, table_location
 from dblog_core.local.errors import LocalError
 from dblog_core.schema import TableName
 from tests.airflow.approvals import large_dump
-from tests.airflow.live_source import PASSWORD
+from tests.airflow.live_source import OTHERS, PASSWORD
 from tests.fix_airflow import (
     CAPTURES,
     DUMP,
@@ -239,11 +242,27 @@ def test_the_health_check_of_the_containers_tells_of_each_component(live: Live) 
     assert check_component("oracle").returncode != 0, "one that there is not is not well"
 
 
-def test_no_log_and_no_file_of_airflow_holds_the_password(live: Live) -> None:
+def test_nothing_that_airflow_keeps_holds_a_secret(live: Live, dumped: Dumped) -> None:
+    """Its logs and files; and its database, with serialized DAGs, XCom, and what runs were asked for."""
     live.capturing()
-    home = live.server.environment()["AIRFLOW_HOME"]
-    secret = live.server.environment()[PASSWORD].encode()
-    assert [path for path in Path(home).rglob("*") if secret in _content(path)] == []
+    environment = live.server.environment()
+    secrets = [environment[name].encode() for name in (PASSWORD, *OTHERS)]
+    kept = ((path, _content(path)) for path in live.root.rglob("*"))  # with staging, lake and lineage
+    seen = set()
+    for place, content in (*kept, *_tables(live.metadata)):
+        assert [secret for secret in secrets if secret in content or secret.hex().encode() in content] == [], place
+        if DUMP.encode() in content:
+            seen.add(place)
+    assert {"serialized_dag", "xcom", "dag_run"} <= seen, "the search sees what it looks for"
+
+
+def _tables(url: str) -> Iterator[tuple[str, bytes]]:
+    """Every table of Airflow's database, as text."""
+    with closing(psycopg2.connect(url.replace("+psycopg2", ""))) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'")
+        for (name,) in cursor.fetchall():
+            cursor.execute(sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(name)))
+            yield name, "\n".join(row for (row,) in cursor.fetchall()).encode()
 
 
 def _content(path: Path) -> bytes:

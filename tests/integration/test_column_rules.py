@@ -6,10 +6,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import logging
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +25,23 @@ from pyspark.sql import SparkSession
 from dblog_core import reload
 from dblog_core.capture import run_capture
 from dblog_core.config import ColumnRules, Config
+from dblog_core.config_output import OutputConfig
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.lake import history_location, table_location
 from dblog_core.preflight import findings
+from dblog_core.relay import run_relay
 from dblog_core.requests import DumpRequest, submit
 from dblog_core.schema import TableName
 from dblog_core.staging import segment
 from dblog_core.staging.reader import lines
+from dblog_core.status import status
 from dblog_core.wiring import open_lake, open_staging
 from tests.fix_servers import Database
 from tests.integration.test_read_only import capturing, dumped
 from tests.integration.test_stopped_tables import stopped
 from tests.integration.test_swapped_tables import capturing as capturing_until
 from tests.integration.test_swapped_tables import copies
+from tests.plain_judge import PlainLake
 from tests.waiting import wait_until
 
 MARK, NUMBER = "qZx7marked", "77315577315577.25"
@@ -162,6 +169,79 @@ def search(ruled: Ruled) -> None:
         if OPEN.encode() in data:
             seen.update(place for place in places if place in name)
     assert seen == set(places)
+
+
+@dataclass
+class Receiver:
+    """A receiver of an HTTP output that refuses every line, and repeats what it was sent."""
+
+    bodies: list[bytes] = field(default_factory=list)
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        bodies = self.bodies
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+                self.send_response(400)
+                self.end_headers()
+                self.wfile.write(bodies[-1])
+
+            def log_message(self, *_: Any) -> None:
+                """Nobody reads it."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/lines"
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+@pytest.mark.in_turn
+def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rule(
+    ruled: Ruled, verify_plainly: Callable[[Config], tuple[Any, PlainLake]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Outputs, dead letters, certificates, logs at every level, the state store and `status`."""
+    ruled.create()
+    directory, receiver, certificate = ruled.directory, Receiver(), ruled.directory / "certificate.json"
+    verify, _ = verify_plainly(ruled.config)
+    with caplog.at_level(logging.DEBUG), receiver.serving() as url:
+        post = {"kind": "http", "url": url, "secret": "of the receiver", "poison": "dead_letter"}
+        outputs = {
+            "out": {"kind": "files", "path": str(directory / "out"), "every": 0.0},
+            "post": {**post, "dead_letter": str(directory / "letters"), "batch_rows": 50},
+        }
+        given = {name: OutputConfig.model_validate({"start": "earliest", **keys}) for name, keys in outputs.items()}
+        config = ruled.config.model_copy(update={"output": given})
+        with capturing(config):
+            ruled.change()
+            dumped(config, tables=tuple(map(str, ruled.tables)))
+            assert verify(config, certificate=certificate).equal
+        for name in given:
+            assert run_relay(config, name, stop=threading.Event(), once=True)
+        told = repr(status(config))
+    places = {
+        "log": caplog.text.encode(),
+        "status": told.encode(),
+        "bodies": b"\n".join(receiver.bodies),
+        "certificate": certificate.read_bytes(),
+        "letters": (directory / "letters").read_bytes(),
+        "out": b"\n".join(file.read_bytes() for file in (directory / "out").rglob("*") if file.is_file()),
+        "state": (directory / "state.db").read_bytes() + _beside(directory / "state.db"),
+    }
+    assert {name for name, data in places.items() if OPEN.encode() in data} == {"bodies", "letters", "out"}
+    for name, data in (*places.items(), *ruled.written()):
+        assert [needle for needle in NEEDLES if needle in data] == [], name
+
+
+def _beside(file: Path) -> bytes:
+    """What SQLite has written, and not yet taken into the file."""
+    return b"".join(other.read_bytes() for other in file.parent.glob(f"{file.name}-*"))
 
 
 def check_lines(lines: list[dict[str, Any]]) -> None:

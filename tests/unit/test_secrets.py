@@ -12,10 +12,11 @@ import pytest
 from dblog_core.commands import session as sessions
 from dblog_core.commands.session import Session, set_up_logging
 from dblog_core.config import Config, load
-from dblog_core.config_secrets import CAPTURE, LAKE, READER, SOURCE, STATE, STORAGE, given_to, secrets_of
+from dblog_core.config_secrets import CAPTURE, LAKE, READER, SOURCE, STATE, STORAGE, given_to, is_needed, secrets_of
 from dblog_core.errors import ConfigError
 from dblog_core.preflight import readable_secret
 from dblog_core.spark import _escaped, run_job, whole
+from tests import marked
 
 MARK = "qZx7-secret-{}-of-sixteen"
 FIELDS = """
@@ -234,3 +235,21 @@ def test_a_job_gets_the_secrets_that_it_needs_and_none_as_an_argument(
 
 def test_java_reads_settings_as_they_are() -> None:
     assert _escaped("a=b: c\\d\n#!ü") == "a\\=b\\:\\ c\\\\d\\n\\#\\!ü"
+
+
+def test_every_secret_of_the_model_can_be_planted_and_is_known_as_one(tmp_path: Path) -> None:
+    """What a setting has to be to be looked for by the tests of leaks."""
+    made = marked.marked(tmp_path)
+    planted = {
+        (model, str(place[-1])) for place, model in marked.secret_places(Config, made.data) if place in made.secrets
+    }
+    assert planted == marked.secret_fields(), "add a section to marked.BASE that may have the new setting"
+    config = load(made.write(tmp_path / "shop.toml"))
+    assert set(made.secrets.values()) <= set(secrets_of(config))
+    assert marked.MARK not in repr(config)
+    for needs in (STORAGE, READER, LAKE, SOURCE, CAPTURE):
+        sections = {place[0] for place in made.shown_in(whole(given_to(config, needs)))}
+        assert sections <= {need.partition(".")[0] for need in needs}
+    for place in made.secrets:
+        if place[0] != "airflow":
+            assert not is_needed(place, frozenset()), f"{place} would be asked for by every command"
