@@ -195,13 +195,16 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 def test_no_serialized_dag_has_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They lie in Airflow's database; whoever parses may have the variables set that the files name."""
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "notes.py").write_text(
+    (tmp_path / "notes_with_a_secret.py").write_text(
         "from airflow.sdk import BaseNotifier\n"
         "class Note(BaseNotifier):\n"
         "    def __init__(self, *, password):\n        super().__init__()\n        self.password = password\n"
         "    def notify(self, context): ...\n"
     )
-    notify = [{"notifier": "notes.Note", "when": when, "arguments": {"password": "{}"}} for when in ("failure", "dump")]
+    notify = [
+        {"notifier": "notes_with_a_secret.Note", "when": when, "arguments": {"password": "{}"}}
+        for when in ("failure", "dump")
+    ]
     made = marked(tmp_path, airflow={"notify": notify})
     (tmp_path / "sources").mkdir()
     text = made.write(tmp_path / "shop.toml").read_text()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 
@@ -358,3 +359,31 @@ def test_a_dropped_column_keeps_its_values_where_its_name_is_taken_within_the_sa
         ("c", 3, 30, None, 7), ("t", None, None, None, None), ("c", 4, 40, None, None),
     ]  # fmt: skip
     assert kept.rows(third) == [{"id": 4, "x": 40}]
+
+
+def test_a_row_is_erased_from_a_history_as_the_page_on_privacy_says(kept: TestLake) -> None:
+    """By somebody else's statements: merges go on, and no file that is left has the row."""
+    build, path = kept.build, history_location(kept.location, ITEMS.table)
+    for key in (1, 2):
+        build.create(ITEMS, item(key, f"secret of {key}"))
+    build.update(ITEMS, item(1, "another secret of 1"))
+    build.seal()
+    kept.merge_well()
+    build.delete(ITEMS, {"id": 1})
+    build.seal()
+    kept.merge_well()
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    text = page.partition("### Erasing from a history")[2].partition("```sql")[2].partition("```")[0]
+    statements = text.replace("LAKE/shop/orders__history", str(path)).replace("4711", "1").split(";")
+    session = kept.spark.newSession()
+    for statement in filter(None, map(str.strip, statements)):
+        session.sql(statement)
+    build.create(ITEMS, item(3))
+    build.seal()
+    kept.merge_well()
+    assert [(op, key) for _, op, key, *_ in told(kept, ITEMS)] == [("c", 2), ("c", 3)]
+    session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    session.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+    assert path.local is not None
+    left = b"".join(repr(pq.read_table(file).to_pylist()).encode() for file in path.local.glob("*.parquet"))
+    assert b"secret of 2" in left and b"secret of 1" not in left
