@@ -20,6 +20,7 @@ from dblog_core.renames import Renames
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
+from dblog_core.table_names import typed
 
 
 class Way(StrEnum):
@@ -121,7 +122,7 @@ def _another_key(older: TableSchema, newest: TableSchema) -> bool:
 def _nothing(table: str, known: TableStatus, *, changed: bool) -> LakeError:
     if known.state is State.STOPPED:
         what = f"the table has not stopped because of its shape: {known.error}"
-        return LakeError(what, where=table, fix=f"mend that, or run `dblog reset {table}`")
+        return LakeError(what, where=table, fix=f"mend that, or run `dblog reset {typed(table)}`")
     if changed:
         return LakeError("nothing stands in its way", where=table, fix="run `dblog merge`: it follows the change")
     return LakeError("the lake has its newest shape", where=table, fix="nothing is to do")

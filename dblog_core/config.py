@@ -15,9 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 
-from dblog_core import output_faults, patterns, places
+from dblog_core import output_faults, patterns, places, table_names
 from dblog_core.config_faults import NO_FILE, Fault, Place, contradictions, in_words
 from dblog_core.config_kafka import KafkaConfig
 from dblog_core.config_output import OutputConfig
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from dblog_core.schema import TableName
 
 OutputName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
-TableNameText = Annotated[str, Field(pattern=r"^[^.]+\..+$", description="SCHEMA.TABLE")]
+TableNameText = Annotated[
+    str, Field(pattern=table_names.FORM, description="SCHEMA.TABLE"), AfterValidator(table_names.checked)
+]
 SchemaChanges = Literal["evolve", "ignore", "fail"]
 """What the lake does when a table's shape changes: follow, keep its own columns, or stop that table."""
 

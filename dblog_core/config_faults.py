@@ -10,14 +10,13 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from dblog_core import durations, places
+from dblog_core import durations, patterns, places, table_names
 from dblog_core.config_secrets import SECRET_NAME
 from dblog_core.config_section import FromEnvironment, Unset
 from dblog_core.hosts import all_near, host_of, hosts_of
@@ -299,11 +298,11 @@ def _state(text: Text, *, files: bool) -> Iterator[Fault]:
 
 
 def _columns(text: Text) -> Iterator[Fault]:
-    patterns = text.texts(text.section("source").get("tables"))
+    captured = text.texts(text.section("source").get("tables"))
     for table, rules in text.section("source", "columns").items():
         place = ("source", "columns", table)
         yield from _pattern(place, table)
-        yield from _unwanted(place, table, patterns)
+        yield from _unwanted(place, table, captured)
         if not isinstance(rules, Mapping):
             continue
         seen: dict[str, str] = {}
@@ -318,11 +317,11 @@ def _columns(text: Text) -> Iterator[Fault]:
 
 
 def _keys(text: Text) -> Iterator[Fault]:
-    patterns = text.texts(text.section("source").get("tables"))
+    captured = text.texts(text.section("source").get("tables"))
     for table, key in text.section("source", "keys").items():
         place = ("source", "keys", table)
         yield from _pattern(place, table)
-        yield from _unwanted(place, table, patterns)
+        yield from _unwanted(place, table, captured)
         if key == []:
             yield Fault(place, "names no column", "name the table's unique, never-null columns")
         rules = text.section("source", "columns", table)
@@ -368,9 +367,9 @@ def _pattern(place: Place, table: str) -> Iterator[Fault]:
         yield Fault(place, "is a pattern, and an entry is for one table", "write an entry for each table by its name")
 
 
-def _unwanted(place: Place, table: str, patterns: Iterable[str]) -> Iterator[Fault]:
+def _unwanted(place: Place, table: str, captured: Iterable[str]) -> Iterator[Fault]:
     """A rule that nothing captured meets is a slip of the pen, and would leave what it hides in the open."""
-    if "." in table and patterns and not any(fnmatchcase(table, p) for p in patterns):
+    if re.match(table_names.FORM, table) and captured and not patterns.match_text(table, captured):
         yield Fault(place, "is no table of this capture", "no pattern of [source] tables matches it")
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema, model_validator
 
+from dblog_core import table_names
 from dblog_core.config_section import Duration, Flag, Number, Section, Size, Whole
 from dblog_core.hosts import LOOPBACK, all_near, hosts_of
 
 _PORTS = {"postgres": 5432, "mysql": 3306}
 
-Pattern = Annotated[str, Field(pattern=r"^[^.]+\..+$", description="SCHEMA.TABLE")]
+Pattern = Annotated[
+    str, Field(pattern=table_names.FORM, description="SCHEMA.TABLE"), AfterValidator(table_names.checked)
+]
 
 
 def _start(value: Any) -> Any:
@@ -76,7 +79,7 @@ class OutputConfig(Section):
     topic_prefix: str = Field(
         default="", pattern=r"^[A-Za-z0-9._-]{0,100}$", description="kafka: stands before SCHEMA.TABLE in topics"
     )
-    topics: dict[str, Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]] = Field(
+    topics: dict[Pattern, Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]] = Field(
         default={}, description="kafka: topics of single tables, by SCHEMA.TABLE"
     )
     partitions: Whole = Field(default=1, ge=1, le=1000, description="kafka: of topics that are made")

@@ -3,6 +3,7 @@
     DblogError                       what happened, where, and what to do about it
     ├── ConfigError                  the configuration file is wrong (all its faults in one)
     ├── RequestError                 a command or a dump request that cannot be carried out as asked
+    │   └── TableGone                its table is not in the source, or not any more
     ├── SourceError                  the source database
     │   ├── SourceUnavailable        transient: it cannot be reached, or went away
     │   ├── SourceRefused            wrong password, missing grant, wrong server setting
@@ -62,6 +63,10 @@ class ConfigError(DblogError):
 
 class RequestError(DblogError):
     """A command or a dump request that cannot be carried out as asked."""
+
+
+class TableGone(RequestError):
+    """The source has no such table, or not any more."""
 
 
 class SourceError(DblogError):

@@ -109,7 +109,7 @@ class ChunkReader(Protocol):
     """A connection that reads chunks; keys are compared by the database alone and values are bound."""
 
     def schema(self, table: TableName) -> TableSchema:
-        """The catalogue's shape of the table now. Raises RequestError if it does not exist."""
+        """The catalogue's shape of the table now. Raises TableGone if it does not exist."""
 
     def key_order(self, schema: TableSchema) -> str:
         """How the database orders and compares the key now, as a short text: equal as long as that cannot have changed.

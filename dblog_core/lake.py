@@ -12,8 +12,11 @@ LAKE/_dblog/
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -96,7 +99,7 @@ def own_directory(lake: Location) -> Location:
 
 
 def table_location(lake: Location, table: TableName) -> Location:
-    """LAKE/SCHEMA/TABLE; what a file name cannot hold is percent-encoded. Raises LakeError for the name of ours."""
+    """LAKE/SCHEMA/TABLE, each as `_file_name` writes it. Raises LakeError for the name of ours."""
     if table.schema == OWN:
         raise LakeError(
             f"a schema named {OWN} has no place in the lake", where=str(table), fix="leave it out of `tables`"
@@ -106,13 +109,43 @@ def table_location(lake: Location, table: TableName) -> Location:
 
 def history_location(lake: Location, table: TableName) -> Location:
     """LAKE/SCHEMA/TABLE__history."""
-    return table_location(lake, TableName(table.schema, f"{table.name}__history"))
+    return table_location(lake, history_name(table))
+
+
+def history_name(table: TableName) -> TableName:
+    return TableName(table.schema, f"{table.name}__history")
+
+
+_SPECIAL = re.compile(r"[/\\`\x00-\x1f\x7f]|\$(?=\{)|%(?=[0-9A-Fa-f]{2})|~(?=[0-9A-F]{2})")
 
 
 def _file_name(name: str) -> str:
+    """The name of a directory: `~` and two hex digits for what a file name cannot hold, for a backtick and for `${`,
+    which Delta's own statements on Spark do not escape, and for what delta-rs would read as another name: it decodes
+    what looks percent-encoded in a path, however it is given."""
     if name in (".", ".."):
-        return name.replace(".", "%2E")
-    return "".join(quote(c, safe="") if c in "/%\0" else c for c in name)
+        return name.replace(".", "~2E")
+    return _SPECIAL.sub(lambda found: f"~{ord(found[0]):02X}", name)
+
+
+def settle(lake: Location, table: TableName) -> None:
+    """On a file system, where the table's directory is not called as it is percent-encoded: lets that name lead there
+    too. What an earlier version has put under it moves; an object store has no links, and there it is found missing."""
+    if (root := lake.local) is not None:
+        _link(root, table.schema)
+        _link(root / _file_name(table.schema), table.name)
+
+
+def _link(directory: Path, name: str) -> None:
+    encoded = name.replace(".", "%2E") if name in (".", "..") else re.sub("[/%]", lambda c: quote(c[0], safe=""), name)
+    place, link = directory / _file_name(name), directory / encoded
+    if link == place or link.is_symlink():
+        return
+    if link.is_dir() and not place.exists():
+        link.rename(place)
+    directory.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(place.name)
 
 
 def outcome_of(directory: Location, merge: int) -> Location:

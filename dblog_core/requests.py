@@ -11,13 +11,13 @@ import json
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import orjson
 import pyarrow as pa
 
-from dblog_core import control, filters, patterns, ranges, wiring
+from dblog_core import control, filters, patterns, ranges, table_names, wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SourceError, ValueOutOfRange
@@ -26,6 +26,7 @@ from dblog_core.interfaces import ChunkReader, Clock, Json, Source, StateStore
 from dblog_core.ranges import MOST_RANGES, Range
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.stopped import by_source
+from dblog_core.table_names import keys_entry
 from dblog_core.values import key_from_json, key_to_json
 
 KEYS_PER_TASK = 5_000
@@ -203,6 +204,7 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[Wanted], list[Re
     Raises RequestError for a request that is empty, unknown or contradicts itself.
     """
     _check_shape(request)
+    request = _named(request)
     source = wiring.open_source(config.source)
     known = {str(s.table): s for s in source.tables()}
     shapes, refused = _tables(known, _stopped(source, request.tables), request.tables)
@@ -212,6 +214,12 @@ def resolve(config: Config, request: DumpRequest) -> tuple[list[Wanted], list[Re
         key_from_json(key, shapes[0])
     _check_chunk_key(request, shapes)
     return [Wanted(s, _filters(_filters_of(request, shapes, s), s)) for s in shapes], refused
+
+
+def _named(request: DumpRequest) -> DumpRequest:
+    """The request with the one text of each table."""
+    tables = None if request.tables is None else tuple(map(table_names.canonical, request.tables))
+    return replace(request, tables=tables)
 
 
 def settled(
@@ -246,7 +254,7 @@ def of_each(
         try:
             found.append((table, look(table)))
         except ValueOutOfRange as error:
-            if request.tables is not None and name in request.tables:
+            if request.tables is not None and name in map(table_names.canonical, request.tables):
                 raise RequestError(error.message, where=error.where, fix=error.fix) from error
             refused.append(Refusal(name, error.reason, error.fix))
     return found, refused
@@ -349,7 +357,9 @@ def _matching(known: dict[str, TableSchema], pattern: str) -> dict[str, TableSch
 
 def _no_key(name: str) -> Refusal:
     return Refusal(
-        name, f"{name} has no primary key", f'name its unique, never-null columns under [source.keys] "{name}"'
+        name,
+        f"{name} has no primary key",
+        f"name its unique, never-null columns under {keys_entry(name)}",
     )
 
 

@@ -11,24 +11,23 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from dblog_core import table_names
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
-    """A table of the source: `schema` is the database on MySQL and MariaDB."""
+    """A table of the source: `schema` is the database on MySQL and MariaDB. Its text tells it from every other."""
 
     schema: str
     name: str
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return table_names.joined(self.schema, self.name)
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """`SCHEMA.TABLE`, split at the first dot. Raises ValueError on any other shape."""
-        schema, dot, name = text.partition(".")
-        if not (schema and dot and name):
-            raise ValueError(f"{text!r} is not of the form SCHEMA.TABLE")
-        return cls(schema, name)
+        """`SCHEMA.TABLE` as `str` writes it (see `dblog_core.table_names`). Raises ValueError on any other shape."""
+        return cls(*table_names.split(text))
 
     @property
     def folded(self) -> TableName:

@@ -12,6 +12,7 @@ from dblog_core.renames import Renames
 from dblog_core.schema import Column, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
+from dblog_core.table_names import typed
 
 ADDED, DROPPED, WIDENED, RETYPED, REKEYED, RENAMED = "added", "dropped", "widened", "retyped", "key", "renamed"
 
@@ -90,7 +91,7 @@ def _changes(before: TableSchema, after: TableSchema, mark: LogMark | None, *, d
         yield _changed(DROPPED, name, old[name], None, lake if keyed else "kept in the history")
     for name in found.widened:
         yield _changed(WIDENED, name, old[name], new[name], "widened in place")
-    stops = f"the table stops: run `dblog reset {after.table}`"
+    stops = f"the table stops: run `dblog reset {typed(after.table)}`"
     for was, now in found.retyped:
         yield _changed(RETYPED, was.name, was, now, stops)
     if found.rekeyed:

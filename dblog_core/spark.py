@@ -39,6 +39,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.databricks.delta.snapshotPartitions": "2",  # 50 small tasks for every snapshot otherwise
     "spark.databricks.delta.merge.materializeSource": "none",  # the source is cached, and its files never change
     "spark.sql.shuffle.partitions": "4",
+    "spark.sql.variable.substitute": "false",  # a ${env:…} in the name of a column is no variable
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # listing staged files needs no job
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # staged dates are of the proleptic calendar

@@ -14,11 +14,12 @@ from pyspark.sql.types import StructType
 from dblog_core.config import JsonAs, SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
-from dblog_core.lake import TableStatus, history_location, table_location
+from dblog_core.lake import TableStatus, history_location, history_name, settle, table_location
 from dblog_core.renames import Renames, is_stale
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
+from dblog_core.table_names import typed
 from dblog_core.values import Key
 from dblog_core.variants import check_variants
 from spark_jobs import alters, changes, fold, ghosts, moves, policy, shapes, small, variants
@@ -95,6 +96,7 @@ class Lake:
     ) -> LakeTable:
         """`gone`: what is known of columns that the source has no more; `renames`: those that led to the shape."""
         location = table_location(self.location, schema.table)
+        settle(self.location, schema.table)
         app = f"{self.app}:{schema.table}"
         gone = gone or Gone(drop=self.drop_columns)
         return LakeTable(
@@ -160,6 +162,7 @@ class Lake:
     def told_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
         """The history of a table, whether or not it is to go on."""
         location = history_location(self.location, schema.table)
+        settle(self.location, history_name(schema.table))
         app = f"{self.app}:{schema.table}:history"
         return History(spark, location, schema, app=app, check=self.check, renames=renames)
 
@@ -425,7 +428,7 @@ def _check_never_keyed(schema: TableSchema, known: TableStatus | None) -> None:
             "the table has lost its key, so that its rows cannot be told apart",
             where=str(schema.table),
             fix="give it its key again, or name unique, never-null columns in [source.keys]; then run "
-            f"`dblog schema accept {schema.table}`: a dump brings what was missed",
+            f"`dblog schema accept {typed(schema.table)}`: a dump brings what was missed",
         )
 
 

@@ -23,6 +23,7 @@ from dblog_core.events import DELETE
 from dblog_core.renames import Renames
 from dblog_core.schema import TableSchema
 from dblog_core.storage.location import Location
+from dblog_core.table_names import typed
 from dblog_core.variants import check_variants, json_columns
 from spark_jobs import alters, delta_log, ranges, small, variants
 from spark_jobs.alters import KEY, Gone
@@ -220,7 +221,7 @@ class LakeTable:
             raise LakeError(
                 f"somebody has changed the column {', '.join(lost)}, which tells what has been merged",
                 where=str(self.path),
-                fix=f"undo it, or run `dblog reset {self._schema.table}`: the table is built anew",
+                fix=f"undo it, or run `dblog reset {typed(self._schema.table)}`: the table is built anew",
             )
 
     def answer_others(self, *, after: int, merged: int) -> int:
@@ -235,7 +236,7 @@ class LakeTable:
             raise LakeError(
                 f"the lake table {found}; a merge left version {after}",
                 where=str(self.path),
-                fix=f"restore it, or run `dblog reset {self._schema.table}`: the table is built anew",
+                fix=f"restore it, or run `dblog reset {typed(self._schema.table)}`: the table is built anew",
             )
         while delta_log.others_wrote(self.path, after, newest):
             self.prepare()

@@ -18,6 +18,7 @@ from dblog_core import accepting, evolution
 from dblog_core.errors import LakeError
 from dblog_core.schema import Column as TableColumn
 from dblog_core.schema import TableName, TableSchema
+from dblog_core.table_names import typed
 from spark_jobs import variants
 from spark_jobs.plan import Work
 from spark_jobs.shapes import arrow_type, not_followed, spark_type
@@ -95,7 +96,7 @@ def exactly(
 
 
 def _way_on(table: TableName) -> str:
-    return f"run `dblog schema accept {table}`: the lake takes the new shape"
+    return f"run `dblog schema accept {typed(table)}`: the lake takes the new shape"
 
 
 # fail -------------------------------------------------------------------------------------------------------------
@@ -121,6 +122,7 @@ def _not_accepted(before: TableSchema, after: TableSchema, offset: int) -> LakeE
     return LakeError(
         f"the table's shape changed at offset {offset}: {'; '.join(accepting.words(before, after))}",
         where=str(after.table),
-        fix=f'`[lake] schema_changes` is "fail" for it: run `dblog schema accept {after.table}` and merge again, or '
-        f"`dblog reset {after.table}`, which dumps it anew",
+        fix='`[lake] schema_changes` is "fail" for it: run '
+        f"`dblog schema accept {typed(after.table)}` and merge again, or `dblog reset {typed(after.table)}`, "
+        "which dumps it anew",
     )

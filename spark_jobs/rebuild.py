@@ -18,6 +18,7 @@ from dblog_core.interfaces import Json
 from dblog_core.lake import State, TableStatus
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
+from dblog_core.table_names import typed
 from spark_jobs import past, refold
 from spark_jobs.fold import PUT
 from spark_jobs.past import Past
@@ -44,7 +45,8 @@ def plan(tools: Tools, arguments: Json) -> Json:
             f"staging holds neither a full dump of it that has finished nor its whole life: it begins with segment "
             f"{first}; and its history does not help: {why.message}",
             where=name,
-            fix=f"run `dblog reset {name}`, which dumps it anew; or `dblog dump --table {name} --wait`, and rebuild it",
+            fix=f"run `dblog reset {typed(name)}`, which dumps it anew; or `dblog dump --table {typed(name)} --wait`, "
+            "and rebuild it",
         ) from why
 
 

@@ -20,6 +20,7 @@ from dblog_core.events import CREATE, DELETE
 from dblog_core.lake import State, TableStatus
 from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
+from dblog_core.table_names import typed
 from spark_jobs import changes, fold, ghosts, moves, past, plan
 from spark_jobs.past import Past
 from spark_jobs.plan import Work
@@ -101,7 +102,9 @@ def table_of(tools: Tools, table: str) -> TableStatus:
         raise LakeError("the lake has no such table", where=table, fix="`dblog status` names those that it has")
     if known.state is State.STOPPED:
         raise LakeError(
-            f"the table is stopped: {known.error}", where=table, fix=f"mend that first, or run `dblog reset {table}`"
+            f"the table is stopped: {known.error}",
+            where=table,
+            fix=f"mend that first, or run `dblog reset {typed(table)}`",
         )
     return known
 

@@ -10,6 +10,7 @@ from pyspark.sql import types as t
 from dblog_core import evolution
 from dblog_core.errors import LakeError
 from dblog_core.schema import TableSchema
+from dblog_core.table_names import typed
 
 OFFSET, POSITION, COMMIT_TIME, ORIGIN = "_dblog_offset", "_dblog_position", "_dblog_commit_time", "_dblog_origin"
 PROVENANCE = (
@@ -137,7 +138,7 @@ def check_follows(older: TableSchema, newest: TableSchema) -> None:
 
 def not_followed(schema: TableSchema, faults: list[str]) -> LakeError:
     """The error of a table whose shape the lake cannot take as it stands."""
-    accept, reset = f"`dblog schema accept {schema.table}`", f"`dblog reset {schema.table}`"
+    accept, reset = f"`dblog schema accept {typed(schema.table)}`", f"`dblog reset {typed(schema.table)}`"
     return LakeError(
         f"the table's shape changed in a way that the lake does not follow: {'; '.join(faults)}",
         where=str(schema.table),

@@ -6,8 +6,10 @@ The driver reads manifests and plans; executors read the segments. A stream's of
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +34,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from dblog_core import config as configuration
+from dblog_core import table_names
 from dblog_core.config import Config
 from dblog_core.config_secrets import STORAGE, given_to
 from dblog_core.errors import RequestError
@@ -78,7 +81,8 @@ class DblogSource(DataSource):
     """Registered once a session by `spark.dataSource.register(DblogSource)`.
 
     Options: `config`, the TOML file of the source; `from` and `to`, offsets, both included (a stream has no `to`);
-    `tables`, SCHEMA.TABLE separated by commas; `rowsPerTrigger`, about so many lines a batch of a stream.
+    `tables`, SCHEMA.TABLE separated by commas, or a JSON array of them; `rowsPerTrigger`, about so many lines
+    in a batch of a stream.
     """
 
     @classmethod
@@ -120,7 +124,7 @@ class _Asked:
                 f"no column {', '.join(missing)}", where="schema", fix=f"choose from {', '.join(COLUMNS)}"
             )
         loaded = configuration.load(Path(options["config"]), needs=STORAGE)
-        tables = frozenset(name.strip() for name in options.get("tables", "").split(",")) - {""}
+        tables = frozenset(map(table_names.canonical, _names(options.get("tables", ""))))
         return cls(
             whole(given_to(loaded, STORAGE)),
             tuple(schema.names),
@@ -144,6 +148,14 @@ class _Asked:
         lines = itertools.takewhile(lambda line: line["offset"] <= partition.last, follower.lines())
         while rows := list(itertools.islice(lines, _BATCH)):
             yield _batch(rows, self.columns)
+
+
+def _names(text: str) -> list[str]:
+    """Names, separated by commas; as a JSON array they may hold commas, and spaces at their ends."""
+    if text.lstrip().startswith("["):
+        with contextlib.suppress(ValueError):
+            return [str(name) for name in json.loads(text)]
+    return [name for one in text.split(",") if (name := one.strip())]
 
 
 def _number(options: Any, name: str, default: int) -> int:

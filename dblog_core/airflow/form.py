@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
@@ -61,7 +61,7 @@ def verify_form(config: Config) -> dict[str, Param]:
     mend = "Dump the keys that differ, merge them, and compare them again."
     return {
         "tables": _tables(config, "verify"),
-        "repair": Param(config.airflow.verify_repair, type="boolean", title="Repair", description_md=mend),
+        "repair": Param(config.airflow.verify_repair, type=["null", "boolean"], title="Repair", description_md=mend),
         "sample_rows": Param(None, title="Sample", description_md=sample, section=PACE, **whole),
         "rows_per_second": Param(None, title="Rows a second", description_md=rate, section=PACE, **whole),
     }
@@ -87,7 +87,7 @@ def _tables(config: Config, what: str, *, of: str = "captured tables that have a
         f"Tables to {what}, one per line: SCHEMA.TABLE, or patterns with {_as_is('*')} and ?. {_as_is(ALL)} alone: all "
         f"{of}. Captured: {_as_is(', '.join(patterns[:_NAMED]))}{more}."
     )
-    items = {"type": "string", "pattern": r"^\s*([^.]+\..+)?$"}
+    items = {"type": "string", "pattern": r"^\s*([^.]+\.[\s\S]+)?$"}
     return Param([ALL], type="array", items=items, minItems=1, title="Tables", description_md=text)
 
 
@@ -160,7 +160,7 @@ def _pace(config: Config) -> dict[str, Param]:
 
 def _dry_run() -> Param:
     text = "Only say what would be read: tables, estimated rows, chunks. Nothing is requested."
-    return Param(False, type="boolean", title="Dry run", description_md=text)
+    return Param(False, type=["null", "boolean"], title="Dry run", description_md=text)
 
 
 def request(params: Mapping[str, Any]) -> DumpRequest:
@@ -186,7 +186,7 @@ def request(params: Mapping[str, Any]) -> DumpRequest:
 def named(params: Mapping[str, Any]) -> tuple[str, ...] | None:
     """The tables that `tables` names; None: all of them. Raises RequestError where it names none, or some beside all:
     what is left of a slip is never taken for everything."""
-    tables = lines("tables", params.get("tables", [ALL]))
+    tables = lines("tables", params.get("tables", [ALL]), of=_table)
     if tables is None:
         raise RequestError("no table is named", where="tables", fix=f"name tables, or give {ALL} for all of them")
     if ALL not in tables:
@@ -197,11 +197,26 @@ def named(params: Mapping[str, Any]) -> tuple[str, ...] | None:
     return None
 
 
-def lines(name: str, items: list[Any] | None) -> tuple[Any, ...] | None:
-    """What is in the list, without the empty lines that the form hands on. Raises RequestError if that is nothing."""
+def _table(line: str) -> str:
+    """The name in a line. One that a line cannot hold as it is (spaces at its ends, a line break) is a JSON string."""
+    from dblog_core import table_names
+
+    text = line.strip()
+    if text.startswith('"') and not table_names.is_quoted(text):
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return text
+        return str(found)
+    return text
+
+
+def lines(name: str, items: list[Any] | None, *, of: Callable[[str], str] = str.strip) -> tuple[Any, ...] | None:
+    """What is in the list, without the empty lines that the form hands on; `of`: what a line of text says. Raises
+    RequestError if that is nothing."""
     if items is None:
         return None
-    texts = (item.strip() if isinstance(item, str) else item for item in items)
+    texts = (of(item) if isinstance(item, str) else item for item in items)
     found = tuple(item for item in texts if item != "")
     if not found:  # not the same as leaving it out, which means everything
         raise RequestError("the list is empty", where=name, fix="leave it out, or name something")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dblog_core import table_names
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
 from dblog_core.config_secrets import LAKE
@@ -34,7 +35,9 @@ def replay(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Apply the last change of every key that changed in an interval again.
+    """Apply the last changes of an interval to the lake again.
+
+    Of every key that changed in it, the last change.
 
     What somebody has damaged in the lake since then comes back as the source has it. Older rows never return, and
     deleted ones stay deleted: of each key that the interval's lines name, the last change up to what the lake has
@@ -66,7 +69,9 @@ def replay(
 
 
 def rebuild(context: typer.Context, table: _Table, json: JsonFlag = False) -> None:
-    """Make a table's lake copy anew from staging and history alone, in one commit.
+    """Make a table's lake copy anew, from staging and history alone.
+
+    In one commit.
 
     It begins with the newest full dump of the table that staging holds, or with the first segment if none was removed,
     or else with the table's history. The source is not read. Cuts from before stay readable. Where neither holds
@@ -80,7 +85,9 @@ def rebuild(context: typer.Context, table: _Table, json: JsonFlag = False) -> No
 
 
 def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None:
-    """Empty a table's lake copy, in its newest shape, and have it dumped anew; no other table is touched.
+    """Empty a table's lake copy, and have it dumped anew.
+
+    It gets the table's newest shape; no other table is touched.
 
     This also mends a table that has stopped because its shape changed. Its log flows on meanwhile, and `dblog status`
     shows it as incomplete until the dump is merged. Cuts from before stay readable.
@@ -97,7 +104,7 @@ def _known(config: Config, name: str) -> str:
     from dblog_core.wiring import open_lake
 
     status = read_status(open_lake(config))
-    tables = status.tables if status else {}
+    tables, name = status.tables if status else {}, table_names.canonical(name)
     if name not in tables:
         known = f"it has {', '.join(sorted(tables))}" if tables else "it has none yet: run `dblog merge`"
         raise RequestError(f"the lake has no table {name}", fix=known)

@@ -14,6 +14,7 @@ from dblog_core.commands.tables import moment
 from dblog_core.config_secrets import LAKE, READER
 from dblog_core.errors import RequestError
 from dblog_core.schema import TableName
+from dblog_core.table_names import typed
 from dblog_core.variants import json_columns, name_of
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def schema(
     yes: Annotated[bool, typer.Option("--yes", help="With accept: do it without asking.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Show the shapes that a table has had, since when, what changed, and what the lake makes of it; or accept the
-    newest one.
+    """Show the shapes of a table; or accept the newest one.
+
+    Since when it has had each, what changed, and what the lake makes of it.
 
     It is told from staging and the lake's status alone: neither the source nor a capture is asked.
 
@@ -91,7 +93,7 @@ def _by_policy(version: Version, policy: SchemaChanges) -> Version:
 
     def told(change: Changed) -> Changed:
         if policy == "fail":
-            return replace(change, lake=f"the table stops: run `dblog schema accept {version.schema.table}`")
+            return replace(change, lake=f"the table stops: run `dblog schema accept {typed(version.schema.table)}`")
         return replace(change, lake=_IGNORED.get(change.what, change.lake))
 
     keyless = not version.schema.key  # there is a history alone

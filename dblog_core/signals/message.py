@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from dblog_core import table_names
 from dblog_core.errors import RequestError
 from dblog_core.requests import DumpRequest, TableFilters
 from dblog_core.signals import conditions
@@ -142,7 +143,12 @@ def _patterns(given: Any) -> tuple[str, ...]:
 
 
 def _pattern(given: str) -> str:
-    """SCHEMA.TABLE with `*` and `?`, of a name, of a pattern of ours, or of a regular expression that says no more."""
+    """SCHEMA.TABLE with `*` and `?`, of a name, of a pattern of ours, or of a regular expression that says no more.
+
+    Whose schema stands in double quotes is a name or a pattern of ours, as it is: it may hold what is special there.
+    """
+    if table_names.is_quoted(given):
+        return table_names.canonical(given)
     pattern = given.strip()
     whole = pattern == ".*"
     pattern = pattern.replace("\\.", "\0")  # a dot that is no wildcard
@@ -154,7 +160,9 @@ def _pattern(given: str) -> str:
     pattern = "*.*" if whole else pattern.replace("\0", ".")
     if set("()[]{}|+^\\") & set(pattern) or not all(pattern.partition(".")):
         raise RequestError(
-            f"{given!r} is no pattern of tables", fix="give SCHEMA.TABLE with the wildcards * and ?, such as shop.cust*"
+            f"{given!r} is no pattern of tables",
+            fix="give SCHEMA.TABLE with the wildcards * and ?, such as shop.cust*; a name that holds one of "
+            '()[]{}|+^\\ has its schema in double quotes, such as "shop".a+b',
         )
     return pattern
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core import rule_faults
+from dblog_core import patterns, rule_faults
 from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.forms import printed
 from dblog_core.interfaces import Problem
@@ -27,16 +26,12 @@ class TableFilter:
         self.patterns, self.columns = config.tables, config.columns
         self.watermarks = TableName.parse(config.watermark_table)
         self.signals = TableName.parse(config.signal_table) if config.signal_table else None
-        self._expressions = [expression(pattern) for pattern in config.tables]
-        self._any_case = [re.compile(e.pattern, e.flags | re.IGNORECASE) for e in self._expressions]
-        self._schemas = [expression(pattern.partition(".")[0]) for pattern in config.tables]
-        self._any_schema = [re.compile(e.pattern, e.flags | re.IGNORECASE) for e in self._schemas]
         self._known: dict[TableName, bool] = {}
 
     def wants(self, table: TableName) -> bool:
         known = self._known.get(table)
         if known is None:
-            known = not self.ours(table) and any(e.fullmatch(str(table)) for e in self._expressions)
+            known = not self.ours(table) and patterns.matches(table, self.patterns)
             self._known[table] = known
         return known
 
@@ -46,15 +41,10 @@ class TableFilter:
 
     def may_want(self, table: TableName) -> bool:
         """Whether a statement that names this table may be about a wanted one: some servers do not mind the case."""
-        return any(e.fullmatch(str(table)) for e in self._any_case)
+        return patterns.matches(table, self.patterns, any_case=True)
 
     def wants_schema(self, schema: str, *, any_case: bool = False) -> bool:
-        return any(e.fullmatch(schema) for e in (self._any_schema if any_case else self._schemas))
-
-
-def expression(pattern: str) -> re.Pattern[str]:
-    parts = {"*": ".*", "?": "."}
-    return re.compile("".join(parts.get(c, re.escape(c)) for c in pattern), re.DOTALL)
+        return patterns.matches_schema(schema, self.patterns, any_case=any_case)
 
 
 @dataclass(frozen=True, slots=True)

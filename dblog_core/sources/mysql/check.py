@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core import rule_faults
+from dblog_core import patterns, rule_faults
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
@@ -22,6 +22,7 @@ from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, row
 from dblog_core.sources.mysql.places import GTIDS_FIX
 from dblog_core.sources.mysql.server import LOG_BIN_FIX, log_status
 from dblog_core.sources.mysql.watermarks import create_statement, qualified
+from dblog_core.table_names import keys_entry
 
 _WANTED = {
     "binlog_format": ("ROW", "changes would be logged as statements"),
@@ -163,9 +164,8 @@ def _missing(connection: Connection[Any], what: str, grant: str, on: str) -> Pro
 def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
     names = catalogue.wanted(connection, tables)
     for pattern in tables.patterns:
-        expression = catalogue.expression(pattern)
-        if not any(expression.fullmatch(str(name)) for name in names):
-            schema, _, name = pattern.partition(".")
+        if not any(patterns.matches(name, [pattern]) for name in names):
+            schema, name = patterns.parts(pattern)
             on = f"{quoted(schema)}.*" if "*" in pattern or "?" in pattern else qualified(TableName(schema, name))
             yield Problem(
                 f"source.tables: {pattern} matches no table that {config.user} can see",
@@ -194,7 +194,7 @@ def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:
     if described.schema and not described.schema.key:
         yield Problem(
             f"{name} has no primary key: it goes to the super-changelog and to history, not to the lake or to dumps",
-            f'give it a primary key, or name unique never-null columns: [source.keys] "{name}" = ["…"]',
+            f'give it a primary key, or name unique never-null columns: {keys_entry(name)} = ["…"]',
             fatal=False,
         )
 
@@ -228,7 +228,7 @@ def table_problems(described: Described) -> Iterator[Problem]:
 def _key_fix(name: TableName, candidates: Sequence[Sequence[str]]) -> str:
     """Its unique, never-null columns as the entry is to name them, or how to have some."""
     if candidates:
-        return " or ".join(f'[source.keys] "{name}" = {json.dumps(list(columns))}' for columns in candidates)
+        return " or ".join(f"{keys_entry(name)} = {json.dumps(list(columns))}" for columns in candidates)
     return f"ALTER TABLE {qualified(name).replace('%%', '%')} ADD UNIQUE (its key's columns), all of them NOT NULL"
 
 

@@ -13,7 +13,7 @@ from pymysql.connections import Connection, MySQLResult
 from dblog_core import hashes as canonical
 from dblog_core.columnar import LARGEST, Bytes, Int64s
 from dblog_core.config import ColumnRules, SourceConfig
-from dblog_core.errors import RequestError, ServerNotSafe, ValueOutOfRange
+from dblog_core.errors import RequestError, ServerNotSafe, TableGone, ValueOutOfRange
 from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
 from dblog_core.key_order import order_text
@@ -146,8 +146,8 @@ class MysqlChunks:
     def close(self) -> None:
         self._connection.close()
 
-    def _missing(self, table: TableName) -> RequestError:
-        return RequestError(
+    def _missing(self, table: TableName) -> TableGone:
+        return TableGone(
             f"table {table} does not exist", where=where(self._config), fix="name an existing SCHEMA.TABLE"
         )
 

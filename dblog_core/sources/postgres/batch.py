@@ -19,6 +19,7 @@ from dblog_core.events import (
     WatermarkSeen,
 )
 from dblog_core.schema import TableName, TableSchema
+from dblog_core.sources.postgres import shown
 from dblog_core.sources.postgres.catalogue import FRESH_START
 from dblog_core.sources.postgres.position import Lsn, Point
 
@@ -28,7 +29,7 @@ MAX_ROWS = 10_000
 
 def no_key_fix(table: TableName) -> str:
     """What makes old rows of a table be told by its key again."""
-    return f"give {table} its key again; ALTER TABLE {table} REPLICA IDENTITY FULL does as well"
+    return f"give {table} its key again; ALTER TABLE {shown.table(table)} REPLICA IDENTITY FULL does as well"
 
 
 class Assembly:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
+from dblog_core import patterns
 from dblog_core.config import SourceConfig
-from dblog_core.errors import RequestError
+from dblog_core.errors import TableGone
 from dblog_core.forms import printed
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.sources.postgres import types
@@ -104,19 +103,7 @@ def signal_table(config: SourceConfig) -> TableName | None:
 def wanted(name: TableName, config: SourceConfig) -> bool:
     """Whether a pattern of the configuration matches the table. The tables of our own are none of them."""
     ours = (watermark_table(config), signal_table(config))
-    return name not in ours and any(matches(name, pattern) for pattern in config.tables)
-
-
-def matches(name: TableName, pattern: str) -> bool:
-    return all(p.fullmatch(part) for p, part in zip(_expressions(pattern), (name.schema, name.name), strict=True))
-
-
-@lru_cache(maxsize=256)
-def _expressions(pattern: str) -> tuple[re.Pattern[str], ...]:
-    schema, _, table = pattern.partition(".")
-    return tuple(
-        re.compile(re.escape(part).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL) for part in (schema, table)
-    )
+    return name not in ours and patterns.matches(name, config.tables)
 
 
 def wanted_tables(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:
@@ -134,15 +121,15 @@ def find_table(connection: Connection, name: TableName) -> CatalogueTable | None
 
 
 def table(connection: Connection, name: TableName) -> CatalogueTable:
-    """One table by its exact name. Raises RequestError if it does not exist."""
+    """One table by its exact name. Raises TableGone if it does not exist."""
     found = find_table(connection, name)
     if found is None:
         raise missing(name)
     return found
 
 
-def missing(name: TableName) -> RequestError:
-    return RequestError(f"the source has no table {name}", fix="`dblog check` lists the tables of the configuration")
+def missing(name: TableName) -> TableGone:
+    return TableGone(f"the source has no table {name}", fix="`dblog check` lists the tables of the configuration")
 
 
 def leaves(connection: Connection, root: CatalogueTable) -> list[CatalogueTable]:

@@ -9,6 +9,7 @@ import psycopg2
 import psycopg2.errors
 from psycopg2 import sql
 
+from dblog_core import patterns
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
@@ -17,6 +18,7 @@ from dblog_core.sources.postgres.catalogue import CatalogueTable
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, session, value
 from dblog_core.sources.postgres.identity import missing, refusals, usable
 from dblog_core.sources.postgres.watermarks import creation, identifier
+from dblog_core.table_names import keys_entry
 
 OLDEST = 150000
 _SETTINGS = """
@@ -64,7 +66,7 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     yield from _server(connection, config)
     tables = catalogue.wanted_tables(connection, config)
     for pattern in config.tables:
-        if not any(catalogue.matches(table.name, pattern) for table in tables):
+        if not any(patterns.matches(table.name, [pattern]) for table in tables):
             yield Problem(
                 f"no table matches {pattern}",
                 "correct tables in [source]: SCHEMA.TABLE with * and ?, upper and lower case count",
@@ -184,7 +186,9 @@ def _table(
     if not table.key(config):
         what = f"{table.name} has no key: its changes are logged, and it cannot have a lake table or be dumped"
         yield Problem(
-            what, f'a primary key, or [source.keys] "{table.name}" = [its unique, never-null columns]', fatal=False
+            what,
+            f"a primary key, or {keys_entry(table.name)} = [its unique, never-null columns]",
+            fatal=False,
         )
     if generated := [c.name for c in table.columns if c.generated]:
         what = f"{table.name}: generated columns ({', '.join(generated)}) are not in the log and are left out"

@@ -9,8 +9,10 @@ from dataclasses import replace
 from dblog_core import rule_faults
 from dblog_core.config import SourceConfig
 from dblog_core.interfaces import Problem
+from dblog_core.sources.postgres import shown
 from dblog_core.sources.postgres.catalogue import CatalogueTable, leaves, wanted_tables
 from dblog_core.sources.postgres.connection import Connection
+from dblog_core.table_names import keys_entry
 
 
 def refusals(connection: Connection, table: CatalogueTable, config: SourceConfig) -> list[Problem]:
@@ -45,7 +47,7 @@ def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfi
     found = _key_problems(table, config)
     for part in [table, *(leaves(connection, table) if table.partitioned else [])]:
         if not part.logged:
-            fix = f"ALTER TABLE {part.name} SET LOGGED, or a pattern in tables that does not match it"
+            fix = f"ALTER TABLE {shown.table(part.name)} SET LOGGED, or a pattern in tables that does not match it"
             found.append(Problem(f"{part.name} is unlogged: its changes are in no log", fix))
         if not part.full and not found:
             found += _identity_problems(part, table, config)
@@ -55,7 +57,7 @@ def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfi
 def _key_problems(table: CatalogueTable, config: SourceConfig) -> list[Problem]:
     """What is wrong with the columns that the key names."""
     columns, found = {c.name: c for c in table.columns}, []
-    key, place = table.key(config), f"[source.keys] {table.name}"
+    key, place = table.key(config), keys_entry(table.name)
     for name in key:
         if name not in columns:
             found.append(Problem(f"{place}: the table has no column {name}", "name existing columns"))
@@ -69,7 +71,8 @@ def _key_problems(table: CatalogueTable, config: SourceConfig) -> list[Problem]:
         elif not columns[name].not_null:
             found.append(
                 Problem(
-                    f"{place}: column {name} may be null", f"ALTER TABLE {table.name} ALTER COLUMN {name} SET NOT NULL"
+                    f"{place}: column {name} may be null",
+                    f"ALTER TABLE {shown.table(table.name)} ALTER COLUMN {shown.column(name)} SET NOT NULL",
                 )
             )
     if str(table.name) in config.keys and frozenset(key) not in table.unique:
@@ -81,10 +84,10 @@ def _key_fix(table: CatalogueTable) -> str:
     """What could stand in [source.keys], or how to have it. A partial or a deferrable index vouches for no row."""
     nullable = {c.name for c in table.columns if not c.not_null}
     if found := [sorted(columns) for columns in table.unique if not nullable & columns]:
-        return " or ".join(f'[source.keys] "{table.name}" = {json.dumps(columns)}' for columns in found)
+        return " or ".join(f"{keys_entry(table.name)} = {json.dumps(columns)}" for columns in found)
     return (
         f"name the columns of a unique index that is neither partial nor deferrable nor over an expression: ALTER "
-        f"TABLE {table.name} ADD UNIQUE (its key's columns), all of them NOT NULL"
+        f"TABLE {shown.table(table.name)} ADD UNIQUE (its key's columns), all of them NOT NULL"
     )
 
 
@@ -95,9 +98,9 @@ def _identity_problems(part: CatalogueTable, table: CatalogueTable, config: Sour
     identity = f"({', '.join(sorted(part.identity))})" if part.identity else "nothing"
     what = f"the log identifies old rows of {part.name} by {identity}, and its key is ({', '.join(key) or 'none'})"
     default = (
-        f"ALTER TABLE {part.name} REPLICA IDENTITY DEFAULT, or FULL"
+        f"ALTER TABLE {shown.table(part.name)} REPLICA IDENTITY DEFAULT, or FULL"
         if part.primary_key and key == table.primary_key
         else ""
     )
-    full = f"ALTER TABLE {part.name} REPLICA IDENTITY FULL"
+    full = f"ALTER TABLE {shown.table(part.name)} REPLICA IDENTITY FULL"
     return [Problem(what, default or (full if key else f"{full}, give it a primary key, or leave it out of `tables`"))]

@@ -14,6 +14,7 @@ from dblog_core.schema import TableName
 from dblog_core.sources.postgres import standby
 from dblog_core.sources.postgres.catalogue import CatalogueTable, find_table, signal_table, watermark_table
 from dblog_core.sources.postgres.connection import Connection, execute, rows
+from dblog_core.sources.postgres.identity import usable
 from dblog_core.sources.postgres.watermarks import identifier
 
 _PUBLICATION = """
@@ -96,6 +97,8 @@ def ensure_publication(connection: Connection, config: SourceConfig, tables: Seq
             execute(connection, needed)
         except psycopg2.errors.DuplicateObject:
             continue  # a standby was faster: look again
+        except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName):
+            tables = usable(connection, config)  # one was dropped since we looked
         except psycopg2.errors.InsufficientPrivilege as error:
             raise _not_ours(connection, config, needed) from error
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import orjson
 
+from dblog_core import patterns
 from dblog_core.config import SourceConfig
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.events import THEN_DUMPED, LogBatch, Transaction, Unreadable
@@ -68,7 +69,7 @@ class Wal2jsonDecoder:
             "include-domain-data-type": "true",
             "include-pk": "true",
         }
-        ours = [_exact(name) for name in (self._watermarks, self._signals) if name is not None]
+        ours = [str(name) for name in (self._watermarks, self._signals) if name is not None]
         filters = [_filter(pattern) for pattern in (*self._config.tables, *ours)]
         if None not in filters:
             options["add-tables"] = ",".join(dict.fromkeys(str(text) for text in filters))
@@ -198,13 +199,9 @@ def _nothing(record: Json) -> None:
     """A message that changes no row."""
 
 
-def _exact(name: TableName) -> str:
-    return f"{name.schema}.{name.name}"
-
-
 def _filter(pattern: str) -> str | None:
     """The pattern for `add-tables`; None where only no filter at all would let every match through."""
-    schema, _, table = pattern.partition(".")
+    schema, table = patterns.parts(pattern)
     if set("*?") & set(schema):
         return None
     return f"{schema.translate(_SPECIAL)}.{'*' if set('*?') & set(table) else table.translate(_SPECIAL)}"

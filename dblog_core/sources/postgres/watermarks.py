@@ -26,6 +26,11 @@ def identifier(table: TableName) -> sql.Identifier:
     return sql.Identifier(table.schema, table.name)
 
 
+def _with_values(table: TableName) -> sql.Identifier:
+    """The table in a statement that has values: there the driver reads a percent sign as the beginning of one."""
+    return sql.Identifier(table.schema.replace("%", "%%"), table.name.replace("%", "%%"))
+
+
 def creation(table: TableName) -> sql.Composed:
     """The statement that makes the table where it is missing."""
     return sql.SQL("CREATE TABLE IF NOT EXISTS {} (worker text PRIMARY KEY, payload text NOT NULL)").format(
@@ -54,7 +59,7 @@ class PostgresWatermarks:
         self._config = config
         self._worker = worker
         self._statement, self._question = (
-            text.format(identifier(TableName.parse(config.watermark_table))) for text in (_WRITE, _SHOWN)
+            text.format(_with_values(TableName.parse(config.watermark_table))) for text in (_WRITE, _SHOWN)
         )
         self._connection: Connection | None = None
 
