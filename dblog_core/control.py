@@ -5,7 +5,7 @@
     dumps/ID/tasks/N/task        one range of a table, or some keys of it: what one worker reads at a time
     dumps/ID/tasks/N/progress    the mirror of `dumps.TaskProgress`, and its manifest; by the capture alone
     dumps/ID/tasks/N/pace        what slows its worker down: {"held": TEXT or null, "factor": FLOAT}
-    dumps/ID/tasks/N/error       why no worker can go on with it, ever
+    dumps/ID/tasks/N/error       why no worker can go on with it, ever; {"gone": WHY}: its table is dropped
     capture/status               what the leader tells about itself, about once a second
 
 `requests.py` files dumps; `dump_status.py` says what the nodes mean.
@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -39,11 +40,17 @@ _RANGES = {
     "max_retained": (0, 2**63 - 1),
 }
 _LARGEST = 500_000  # bytes of ended tasks in a dump's node: ZooKeeper takes a million
+_GONE = "gone"
 _OF = "of"  # the key of a mirror's manifest beside the progress
 Place = tuple[int, int]
 """Epoch and number of a segment: neither falls from one manifest of a staging directory to the next."""
 _BEFORE: Json = {"after": None, "filters": [], "parts": 1, "heals": None, "estimated": None, "order": None}
 """What a task says that was filed before there were ranges, filters and a remembered order of the key."""
+
+
+def minds(requested_by: str) -> bool:
+    """Whether a dump fails where one of its tables is dropped meanwhile: nobody has asked for those of the system."""
+    return requested_by != SYSTEM
 
 
 # Watching -------------------------------------------------------------------------------------------------------------
@@ -129,10 +136,10 @@ def _status(state: StateStore, dump_id: str, record: Json) -> DumpStatus:
         tasks = tuple(_task(state, dump_id, number) for number in numbers)
     return DumpStatus(
         id=dump_id,
-        state=state_of(record["state"], tasks),
+        state=state_of(record["state"], tasks, minds_gone=minds(record["requested_by"])),
         tables=tuple(record["tables"]),
         options=record["options"],
-        error=errors_of(tasks) or record["error"],
+        error=errors_of(tasks, minds_gone=minds(record["requested_by"])) or record["error"],
         requested_at=record["requested_at"],
         requested_by=record["requested_by"],
         tasks=tasks,
@@ -164,8 +171,9 @@ def _task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
         order=data["order"],
         attempt=data["attempt"],
         progress=now,
-        error=error,
+        error=error[_GONE] if isinstance(error, dict) else error,
         held=pace["held"] if pace else None,
+        gone=isinstance(error, dict),
     )
 
 
@@ -281,12 +289,22 @@ def show(state: StateStore, dump_id: str, record: Json) -> None:
 
 def fail(state: StateStore, dump_id: str, number: int, error: str) -> None:
     """The task cannot go on, and says why; the dump's other tasks do. What is said first stays."""
-    if state.get(_request(dump_id)) is None:
-        return
-    try:
-        state.create(_node(dump_id, number, "error"), orjson.dumps(error))
-    except VersionConflict:
-        return
+    if state.get(_request(dump_id)) is not None:
+        _end_task(state, dump_id, number, error)
+
+
+def table_gone(state: StateStore, dump_id: str, number: int, error: str) -> bool:
+    """The task's table is not in the source any more. Whether the dump fails by it: one that the system has requested
+    counts the table, and goes on."""
+    if (record := _record(state, dump_id)) is None:
+        return False
+    _end_task(state, dump_id, number, {_GONE: error})
+    return minds(record["requested_by"])
+
+
+def _end_task(state: StateStore, dump_id: str, number: int, why: str | Json) -> None:
+    with contextlib.suppress(VersionConflict):
+        state.create(_node(dump_id, number, "error"), orjson.dumps(why))
 
 
 def put_pace(state: StateStore, dump_id: str, number: int, *, held: str | None, factor: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dblog_core import table_names
 from dblog_core.dumps import TaskProgress
 from dblog_core.durations import in_words
 from dblog_core.interfaces import Json
@@ -26,7 +27,8 @@ class TaskStatus:
     {"key_from", "key_to"} in which their common end tells of ghosts (None: nowhere). `estimated`: rows, None if
     unknown. `error`: why it cannot go on, ever; `held`: why it is slowed or stands now. `listed`: how many keys it
     lists; of a task that is `restored` nothing else is known of them. `order`: the key's, as `ChunkReader.key_order`
-    told it at the request; None if nobody asked then, and of a task that is `restored`.
+    told it at the request; None if nobody asked then, and of a task that is `restored`. `gone`: its table is not in
+    the source any more, as `error` says.
     """
 
     number: int
@@ -45,6 +47,7 @@ class TaskStatus:
     held: str | None = None
     listed: int | None = None
     order: str | None = None
+    gone: bool = False
 
     @property
     def over(self) -> bool:
@@ -119,6 +122,11 @@ class DumpStatus:
         return sum(t.progress.done for t in self.tasks)
 
     @property
+    def tables_gone(self) -> list[str]:
+        """Tables that were dropped before they were read."""
+        return list(dict.fromkeys(t.table for t in self.tasks if t.gone))
+
+    @property
     def estimated_rows(self) -> int | None:
         """Rows in all, by the server's estimates when it was requested; what is done counts as it was."""
         return _sum(t.progress.rows if t.progress.done else t.estimated for t in self.tasks)
@@ -156,6 +164,7 @@ class DumpStatus:
             "rows_per_second": None if speed is None else round(speed, 1),
             "seconds_left": self.seconds_left,
             "tasks_done": self.tasks_done,
+            "tables_gone": len(self.tables_gone),
             "held": self.held,
             "options": self.options,
             "error": self.error,
@@ -178,24 +187,32 @@ def line(status: DumpStatus) -> str:
     parts += [f"{status.evicted:,} evicted", f"{status.tasks_done} of {len(status.tasks)} task(s) done"]
     if status.seconds_left:
         parts.append(f"{in_words(status.seconds_left)} left")
+    if gone := status.tables_gone:
+        parts.append(f"{len(gone)} table(s) dropped meanwhile")
     held = f"; held: {status.held}" if status.held else ""
     return f"dump {status.id}: {status.state}; {', '.join(parts)}{held}"
 
 
-def state_of(recorded: str, tasks: Sequence[TaskStatus]) -> str:
-    """A dump's state, from what somebody set and what its tasks say."""
+def state_of(recorded: str, tasks: Sequence[TaskStatus], *, minds_gone: bool = True) -> str:
+    """A dump's state, from what somebody set and what its tasks say. `minds_gone`: dropped tables are a failure."""
     if recorded in OVER:
         return recorded
     if all(t.over for t in tasks):
-        return "failed" if any(t.error for t in tasks) else "done"
+        return "failed" if any(t.error and (minds_gone or not t.gone) for t in tasks) else "done"
     if recorded == "paused":
         return recorded
     return "running" if any(t.progress.attempt for t in tasks) else "requested"
 
 
-def errors_of(tasks: Sequence[TaskStatus]) -> str | None:
-    """What went wrong, by table: ranges of one table often fail alike."""
-    return "; ".join(dict.fromkeys(f"{t.table}: {t.error}" for t in tasks if t.error)) or None
+def errors_of(tasks: Sequence[TaskStatus], *, minds_gone: bool = True) -> str | None:
+    """What went wrong, by table: ranges of one table often fail alike, and of many dropped ones a line is enough."""
+    told = dict.fromkeys(f"{t.table}: {t.error}" for t in tasks if t.error and not t.gone)
+    gone = dict.fromkeys(t.table for t in tasks if t.gone and minds_gone)
+    if len(gone) == 1:
+        told |= dict.fromkeys(f"{t.table}: {t.error}" for t in tasks if t.gone)
+    elif gone:
+        told[f"{len(gone):,} tables are not in the source any more: {table_names.some(list(gone))}"] = None
+    return "; ".join(told) or None
 
 
 def rate(tasks: Iterable[TaskStatus]) -> float | None:

@@ -10,8 +10,7 @@ from dblog_core.config import Config
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import StateStore
 from dblog_core.requests import DumpRequest
-
-_SHOWN = 10  # names in a line of the log
+from dblog_core.table_names import some
 
 
 @dataclass(slots=True)
@@ -33,14 +32,8 @@ class Asked:
     def told(self) -> str:
         """Why, in one line."""
         groups = [("not there any more", self.gone), ("without a key", self.keyless)]
-        parts = [f"{len(names)} {what} ({shown(names)})" for what, names in groups if names]
+        parts = [f"{len(names)} {what} ({some(names)})" for what, names in groups if names]
         return "; ".join([*parts, *(f"{table}: {why}" for table, why in self.refused.items())])
-
-
-def shown(names: Sequence[str]) -> str:
-    """The first of many names."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def request(config: Config, wanted: DumpRequest, tables: Sequence[str], *, state: StateStore) -> Asked:
@@ -60,14 +53,19 @@ def request(config: Config, wanted: DumpRequest, tables: Sequence[str], *, state
 
 
 def _submit(config: Config, wanted: DumpRequest, tables: list[str], asked: Asked, state: StateStore) -> None:
-    """Where the source has lost or refuses one of the tables, each has a dump of its own."""
+    """Where the source has lost some of the tables since, one dump of the others; where it refuses one, each has a dump
+    of its own."""
     if not tables:
         return
     try:
         wanted = replace(wanted, tables=tuple(tables))
         dump = requests.submit(config, wanted, requested_by=control.SYSTEM, state=state)
     except RequestError as error:
-        if len(tables) == 1:
+        there = {str(schema.table) for schema in wiring.open_source(config.source).tables()}
+        if lost := [table for table in tables if table not in there]:
+            asked.gone += lost
+            _submit(config, wanted, [table for table in tables if table in there], asked, state)
+        elif len(tables) == 1:
             asked.refused[tables[0]] = " ".join(str(error).split())
         else:
             for table in tables:

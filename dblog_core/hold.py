@@ -22,7 +22,7 @@ from dblog_core.clock import spawn_thread
 from dblog_core.config import Config
 from dblog_core.control import TaskStatus
 from dblog_core.dumps import TaskProgress
-from dblog_core.errors import DblogError, LeaseLost, StateError
+from dblog_core.errors import DblogError, LeaseLost, StateError, TableGone
 from dblog_core.gauge import Gauge
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.staging import Staging
@@ -66,6 +66,7 @@ class Hold:
         self._lease, self._permit = lease, permit
         self._told = (task.held, 1.0)
         self.placed = self.attempt = 0
+        self.gone = False
 
     def __str__(self) -> str:
         return f"dump {self.dump_id}, task {self.task.number} ({self.task.table})"
@@ -108,11 +109,17 @@ class Hold:
         stale = progress.done or progress.broken >= self.attempt or progress.attempt > self.attempt
         return not stale and self.settings()[0] not in control.OVER
 
-    def fail(self, error: DblogError) -> None:
-        """The task can never be done, and says why. Raises LeaseLost."""
+    def fail(self, error: DblogError) -> bool:
+        """The task can never be done, and says why; False where the dump does not fail by it, since the table was
+        dropped and nobody has asked for it (`gone`). Raises LeaseLost."""
         self.check()
+        told = (self.place.state, self.dump_id, self.task.number)
+        if isinstance(error, TableGone) and not control.table_gone(*told, str(error)):
+            self.gone = True
+            return False
         log.error("%s cannot go on: %s", self, error)
-        control.fail(self.place.state, self.dump_id, self.task.number, str(error))
+        control.fail(*told, str(error))
+        return True
 
     def tell(self, held: str | None, factor: float) -> None:
         """Shows in the state store, when it changes, why the worker is slow. Raises LeaseLost."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dblog_core import control, identities, reload, requests, stopped
+from dblog_core import control, healing, identities, recent_errors, reload, stopped, table_names
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
 from dblog_core.events import SCHEMA
 from dblog_core.interfaces import Json, Lease, StateStore
@@ -64,8 +64,13 @@ def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set
     dumps: dict[str, str] = {}
     dumped = tuple(str(table.table) for table in tables if table.key)
     if dumped:
-        log.warning("captured from here on, and dumped: %s", ", ".join(dumped))
-        dumps = _request(parts, dumped)
+        asked = healing.request(parts.config, WHOLE, dumped, state=parts.state)
+        dumps = asked.dumps
+        if dumps:
+            log.warning("captured from here on, and dumped: %s", table_names.some(sorted(dumps)))
+        if asked.left_out:
+            log.warning("captured from here on, and not dumped: %s", asked.told)
+    _tell_of_keyless(parts, [str(table.table) for table in tables if not table.key])
     owed, marks, now = set(dumped) - dumps.keys(), _healing(head, dumps), parts.source.horizon()
     if not tables or (now is None and not marks):
         return head, owed
@@ -98,18 +103,17 @@ def _healing(head: Manifest, dumps: Mapping[str, str]) -> tuple[LogMark, ...]:
     )
 
 
-def _request(parts: Parts, tables: tuple[str, ...]) -> dict[str, str]:
-    """Requests a dump; where the source has lost one of the tables meanwhile, of each of the others. Returns the id of
-    each table's dump."""
-    try:
-        wanted = replace(WHOLE, tables=tables)
-        dump = requests.submit(parts.config, wanted, requested_by=control.SYSTEM, state=parts.state)
-    except RequestError as error:
-        if len(tables) == 1:
-            log.warning("%s cannot be dumped: %s", tables[0], error)
-            return {}
-        return {name: dump for table in tables for name, dump in _request(parts, (table,)).items()}
-    return dict.fromkeys(tables, dump)
+def _tell_of_keyless(parts: Parts, tables: list[str]) -> None:
+    """Rows that tables without a key had before their log was read are nowhere, and no dump can bring them."""
+    if not tables:
+        return
+    error = RequestError(
+        f"captured from here on, without the rows that they have by now: {table_names.some(tables)}",
+        fix="none for these rows: a table without a key cannot be dumped. Give it a primary key, or name its unique, "
+        "never-null columns under [source.keys]: then it is dumped by itself",
+    )
+    log.warning("%s", error)
+    recent_errors.record(parts.state, "capture", error, parts.clock.time())
 
 
 def _give_up(parts: Parts, before: Json, now: Json) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 
-from dblog_core import reload
+from dblog_core import reload, table_names
 from dblog_core.attempt import Attempt, WorkerPace
 from dblog_core.errors import ConfigError, DblogError, LeaseLost, ServerNotSafe, SourceReadOnly
 from dblog_core.finder import Finder
@@ -26,6 +26,7 @@ def work_until_none_is_free(finder: Finder, place: Workplace) -> list[DblogError
     from working at all (it cannot connect), and a fault that may pass after PATIENCE attempts on one task.
     """
     faults: list[DblogError] = []
+    gone: list[str] = []
     pace, holder = WorkerPace(), place.new_id()[:12]
     while not place.stop.is_set() and (hold := finder.take(place, holder)) is not None:
         try:
@@ -34,6 +35,10 @@ def work_until_none_is_free(finder: Finder, place: Workplace) -> list[DblogError
                 faults.append(fault)
         finally:
             hold.release()
+        if hold.gone:
+            gone.append(hold.task.table)
+    if gone:
+        log.info("%d table(s) were dropped before they were read: %s", len(gone), table_names.some(gone))
     return faults
 
 
@@ -75,13 +80,13 @@ def _carry_out(hold: Hold, pace: WorkerPace) -> DblogError | None:
 
 
 def _failed(hold: Hold, error: DblogError) -> DblogError | None:
-    """Records the fault with the task; the next worker will meet it again if the task is no longer ours."""
+    """Records the fault with the task, and returns it if the dump fails by it; the next worker will meet it again if
+    the task is no longer ours."""
     try:
-        hold.fail(error)
+        return error if hold.fail(error) else None
     except LeaseLost as lost:
         log.warning("%s: left to others: %s", hold, lost)
         return None
-    return error
 
 
 def _await_same_rules(hold: Hold) -> None:

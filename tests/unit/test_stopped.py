@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, intake, reload, requests, stopped, watermark, wiring
+from dblog_core import control, healing, reload, requests, stopped, watermark, wiring
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem
@@ -129,7 +129,7 @@ def test_a_mended_table_that_cannot_be_dumped_yet_is_not_forgotten(
     world.capture()
     problems(world).clear()
     with monkeypatch.context() as patch:
-        patch.setattr(intake, "_request", lambda *_: {})
+        patch.setattr(healing, "request", lambda *_, **__: healing.Asked())
         world.capture()
     assert dumps(world) == [] and set(shown(world.config)) == {"shop.a"}
     world.capture()

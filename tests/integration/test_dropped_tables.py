@@ -1,0 +1,98 @@
+"""Tables that go while they are to be captured or dumped, and tables whose first rows are nowhere."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dblog_core import control, dump, recent_errors, reload, requests, wiring
+from dblog_core.capture import run_capture
+from dblog_core.local.postgres import PostgresServer
+from dblog_core.requests import WHOLE, DumpRequest
+from dblog_core.sources.postgres import identity, publication
+from dblog_core.sources.postgres.connection import session
+from tests.fix_servers import Database
+from tests.integration.test_read_only import capturing
+from tests.integration.test_reload import Watched
+from tests.waiting import wait_until
+
+MANY = 40
+
+
+@pytest.mark.in_turn
+def test_a_dump_of_the_system_counts_tables_that_are_dropped_and_is_done_without_them(
+    database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"t{number}" for number in range(MANY)]
+    database.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in names), "INSERT INTO t0 VALUES (1)")
+    config = database.config(tmp_path)
+    run_capture(config, stop=threading.Event(), until_current=True)
+    with closing(wiring.open_state(config)) as state:
+        mine, own = requests.submit(config, DumpRequest(None)), None
+        control.pause(state, mine)
+        own = requests.submit(config, WHOLE, requested_by=control.SYSTEM, state=state)
+        database.execute(*(f"DROP TABLE {name}" for name in names[1:]))
+        with caplog.at_level(logging.INFO), capturing(config):
+            wait_until(lambda: control.dump(state, own).state == "done", "the system's dump is done")
+            found = control.dump(state, own)
+            assert (found.rows, len(found.tables_gone), found.error) == (1, MANY - 1, None)
+            control.resume(state, mine)
+            with pytest.raises(requests.RequestError):
+                dump.work(config, stop=threading.Event(), dump_id=mine)
+            wait_until(lambda: control.dump(state, mine).state == "failed", "the other one fails")
+            found = control.dump(state, mine)
+        assert found.error is not None and found.error.startswith(f"{MANY - 1} tables are not in the source any more: ")
+        assert f"and {MANY - 11} more" in found.error and len(found.error) < 300
+        assert recent_errors.read(state) == []
+    lines = [record.getMessage() for record in caplog.records if "were dropped before they were read" in record.msg]
+    assert 1 <= len(lines) <= 4 and sum(int(line.split()[0]) for line in lines[:2]) >= MANY // 4
+
+
+def test_a_table_that_goes_before_it_is_published_keeps_no_other_from_it(
+    postgres: PostgresServer, new_database: Callable[[PostgresServer], Database], tmp_path: Path
+) -> None:
+    database = new_database(postgres)
+    database.execute(*(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("a", "b", "gone")))
+    database.execute(f"DROP PUBLICATION dblog_{database.name}")
+    admin = {"user": postgres.admin.user, "password": postgres.admin.password}
+    usual = database.config(tmp_path).source.model_dump(exclude_unset=True)
+    config = database.config(tmp_path, source={**usual, **admin}).source
+    with session(config) as connection:
+        tables = identity.usable(connection, config)
+        found = publication.find_publication(connection, config, tables)
+        database.execute(
+            "DROP TABLE gone", "CREATE TABLE public.dblog_watermark (worker text PRIMARY KEY, payload text)"
+        )
+        publication.ensure_publication(connection, config, tables)
+        assert [str(name) for name in found.missing if name.name == "gone"] == ["public.gone"]
+        assert publication.find_publication(connection, config, identity.usable(connection, config)).missing == ()
+
+
+def test_rows_that_a_new_table_without_a_key_has_had_before_are_told_of(
+    postgres: PostgresServer,
+    new_database: Callable[[PostgresServer], Database],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PostgreSQL's log tells of a table once its publication does; what was in it by then, a dump would bring."""
+    monkeypatch.setattr(reload, "NEWCOMERS", 0.5)
+    database = new_database(postgres)
+    database.execute("CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))")
+    watched = Watched(database, tmp_path)
+    watched.write("*")
+    with watched.capturing(), closing(wiring.open_state(watched.base)) as state:
+        wait_until(lambda: watched.in_force("*"), "the capture uses the pattern")
+        database.execute(
+            "CREATE TABLE log (v VARCHAR(50)); ALTER TABLE log REPLICA IDENTITY FULL; INSERT INTO log VALUES ('unseen')"
+        )
+        (told,) = wait_until(lambda: recent_errors.read(state), "somebody is told")
+        assert told["part"] == "capture" and "public.log" in told["error"] and "[source.keys]" in told["fix"]
+        wait_until(
+            lambda: database.execute("INSERT INTO log VALUES ('live')") or watched.lines("log"), "its log is read"
+        )
+        assert {line["after"]["v"] for line in watched.lines("log") if line["op"] == "c"} == {"live"}
