@@ -22,7 +22,7 @@ def cut(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show the Delta version of every table for one consistent view of the lake.
+    """Show the tables' Delta versions for one consistent view.
 
     A cut is what one merge has left: every table with all changes up to the cut's offset, and none after it. --at takes
     an offset of the super-changelog, or a commit time (ISO 8601; UTC where it has no zone), and finds the newest cut

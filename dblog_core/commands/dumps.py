@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dblog_core import table_names
 from dblog_core.commands import on_spark
 from dblog_core.commands.on_spark import SparkFlag
 from dblog_core.commands.options import on_off, size
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from dblog_core.interfaces import StateStore
 
 DumpId = Annotated[str, typer.Argument(metavar="ID", help="The dump's id, as `dblog dumps` shows it.")]
+_HEADER = ("ID", "STATE", "ROWS", "OF", "CHUNKS", "LEFT", "TASKS")
+_TABLES = 3  # names of a dump's tables in a list
 _SETTINGS: dict[str, Callable[[str], Any]] = {
     "chunk_size": int,
     "delay": float,
@@ -99,28 +102,38 @@ def dumps(context: typer.Context, json: JsonFlag = False) -> None:
     session = session_of(context, json)
     with closing(_state(session)) as state:
         found = control.dumps(state)
-    header = ("ID", "STATE", "ROWS", "OF", "CHUNKS", "EVICTED", "ROWS/S", "LEFT", "TASKS", "TABLES")
-    lines = [aligned(header, [*map(_row, found)]) if found else "no dump was requested yet"]
-    for status in found:
-        lines += [
-            f"{status.id}: {word}: {text}" for word, text in (("held", status.held), ("error", status.error)) if text
-        ]
-    session.result([d.to_json() for d in found], "\n".join(lines))
+    session.result([d.to_json() for d in found], _listed(found) if found else "no dump was requested yet")
+
+
+def _listed(found: Sequence[DumpStatus]) -> str:
+    """A line for each that fits a terminal of 80 columns, and below it what may be longer."""
+    header, *rows = aligned(_HEADER, [*map(_row, found)]).splitlines()
+    lines = [header]
+    for row, status in zip(rows, found, strict=True):
+        lines += [row, f"  {_details(status)}"]
+        lines += [f"  {word}: {text}" for word, text in (("held", status.held), ("error", status.error)) if text]
+    return "\n".join(lines)
+
+
+def _details(status: DumpStatus) -> str:
+    """Which tables, and what else is known of it."""
+    speed, gone = status.rows_per_second, status.tables_gone
+    parts = [f"{status.evicted:,} evicted"] if status.evicted else []
+    parts += [f"{speed:,.0f} rows/s"] if speed is not None else []
+    parts += [f"{len(gone):,} table(s) dropped meanwhile"] if gone else []
+    return "; ".join([table_names.some(status.tables, _TABLES), *parts])
 
 
 def _row(status: DumpStatus) -> tuple[str, ...]:
-    speed, left, rows = status.rows_per_second, status.seconds_left, status.estimated_rows
+    left, rows = status.seconds_left, status.estimated_rows
     return (
         status.id,
         status.state,
         f"{status.rows:,}",
         "?" if rows is None else f"{rows:,}",
         f"{status.chunks:,}",
-        f"{status.evicted:,}",
-        "?" if speed is None else f"{speed:,.0f}",
         "?" if left is None and status.state == "running" else "" if not left else in_words(left),
         f"{status.tasks_done}/{len(status.tasks)}",
-        ", ".join(status.tables),
     )
 
 

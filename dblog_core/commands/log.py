@@ -12,6 +12,7 @@ import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, session_of, stopping
 from dblog_core.config_secrets import STORAGE
+from dblog_core.errors import StagingError
 from dblog_core.schema import TableName
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def log(
     session = session_of(context, json)
     tables = {_table(name) for name in table} if table else None
     staging = open_staging(session.config(STORAGE))
+    _check_start(staging, start)
     with stopping() as stop:
         for line in _lines(staging, start, tables, stop if follow else None):
             sys.stdout.write(orjson.dumps(line).decode() + "\n")
@@ -52,6 +54,19 @@ def log(
         sys.stdout.flush()
         if stop.is_set() and not follow:
             raise typer.Exit(FAILED)
+
+
+def _check_start(staging: Staging, start: int) -> None:
+    """Nothing comes from an offset that nobody has given yet: a reader's place in another directory, or a slip."""
+    head = staging.head()
+    last = head.last_offset if head is not None else 0
+    if start > last + 1:
+        told = f"the newest offset is {last}" if last else "the super-changelog has no line yet"
+        raise StagingError(
+            f"offset {start} is beyond the end: {told}",
+            where=staging.storage.url(""),
+            fix=f"begin with at most --from {last + 1}, which prints what comes next",
+        )
 
 
 def _lines(

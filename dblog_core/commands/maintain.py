@@ -20,7 +20,9 @@ def maintain(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Join the lake's small files, and remove what is older than it is kept, in lake and staging.
+    """Join the lake's small files, and remove what is too old.
+
+    Older than it is kept, in lake and staging.
 
     No row changes. Of each table, files that are small or mixed are written anew, and those that only cuts older than
     `[lake] keep` need are removed; then segments of staging that are older than `[staging] keep` and that nobody needs.

@@ -16,6 +16,7 @@ from dblog_core.commands.options import OnOff, Size, on_off, size
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stderr, stopping
 from dblog_core.commands.tables import aligned
+from dblog_core.config import DumpConfig
 from dblog_core.config_secrets import LAKE, SOURCE
 from dblog_core.dump_status import line
 from dblog_core.durations import in_words
@@ -41,6 +42,13 @@ def _condition(words: Any) -> Condition:
     if operator not in OPERATORS:
         raise typer.BadParameter(f"{operator!r} is none of {' '.join(OPERATORS)}")
     return Condition(column, operator, value)
+
+
+def _default(option: str) -> str:
+    """What an option is unless it is given, here or in the file."""
+    value = DumpConfig.model_fields[option].default
+    told = ("off", "on")[value] if isinstance(value, bool) else f"{value:g}"
+    return f"[default: [dump] {option}, or {told}]"
 
 
 class DumpCommand(typer.core.TyperCommand):
@@ -77,21 +85,33 @@ def dump(
     ranges: Annotated[
         int | None, typer.Option(min=1, max=64, metavar="N", help="Ranges to cut a table into; 1: do not.")
     ] = None,
-    chunk_size: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows of one SELECT.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Tasks at the same time.")] = None,
+    chunk_size: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help=f"Rows of one SELECT. {_default('chunk_size')}")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help=f"Tasks at the same time. {_default('workers')}")
+    ] = None,
     delay: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Seconds between two chunks of a worker.")
+        float | None,
+        typer.Option(min=0, metavar="S", help=f"Seconds between two chunks of a worker. {_default('delay')}"),
     ] = None,
     rate: Annotated[
-        int | None, typer.Option(min=0, metavar="ROWS", help="Rows a second of one worker; 0: no limit.")
+        int | None,
+        typer.Option(min=0, metavar="ROWS", help=f"Rows a second of one worker; 0: no limit. {_default('rate')}"),
     ] = None,
     adaptive: Annotated[
         OnOff | None,
-        typer.Option(metavar="on|off", parser=on_off, help="Slow down while the source suffers."),
+        typer.Option(
+            metavar="on|off", parser=on_off, help=f"Slow down while the source suffers. {_default('adaptive')}"
+        ),
     ] = None,
     max_retained: Annotated[
         Size | None,
-        typer.Option(metavar="BYTES", parser=size, help="Stand while the source retains more log; 10G; 0: no limit."),
+        typer.Option(
+            metavar="BYTES",
+            parser=size,
+            help=f"Stand while the source retains more log; 10G; 0: no limit. {_default('max_retained')}",
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Until every chunk is in the super-changelog.")] = False,

@@ -11,6 +11,7 @@ from dblog_core import sizes
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import JsonFlag, session_of, stderr, stopping
 from dblog_core.config_secrets import READER
+from dblog_core.dump_status import OVER
 from dblog_core.durations import in_words
 
 EVERY = 1.0  # seconds
@@ -59,15 +60,28 @@ def text(found: dict[str, Any]) -> str:
         f"offset    {_known(found['offset'])}",
         f"position  {_known(found['position'])}",
         f"lag       {_seconds(found['lag_seconds'])}",
-        f"lake      offset {_known(merge['offset'])}, {_seconds(merge['lag_seconds'])} behind",
+        f"lake      {_lake(merge)}",
     ]
     lines += [f"table     {t['table']}: {t['state']}{_uncaptured(t)}{_because(t)}" for t in found["tables"]]
     lines += [f"window    {w['table']}, dump {w['dump']}, open for {w['age_seconds']:.1f} s" for w in found["windows"]]
-    lines += [_dump(d) for d in found["dumps"]]
+    lines += _dumps(found["dumps"])
     lines += [_output(o) for o in found["outputs"]]
     lines += _storage(found["storage"])
     lines += [_error(e) for e in found["errors"] if _ago(e) < ERRORS]
     return "\n".join(lines)
+
+
+def _lake(merge: dict[str, Any]) -> str:
+    if merge["offset"] is None:
+        return "nothing is merged yet"
+    return f"offset {_known(merge['offset'])}, {_seconds(merge['lag_seconds'])} behind"
+
+
+def _dumps(dumps: list[dict[str, Any]]) -> list[str]:
+    """Those that are not over, and the newest of the others."""
+    live, over = ([d for d in dumps if (d["state"] in OVER) == ended] for ended in (False, True))
+    more = [f"dump      {len(over) - 1:,} more that are over: `dblog dumps`"] if len(over) > 1 else []
+    return [*map(_dump, [*over[-1:], *live]), *more]
 
 
 def _storage(storage: dict[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from dblog_core.local import jars, place, shop
+from dblog_core.local import airflow_settings, jars, place, shop
 from dblog_core.local.airflow import AirflowServer
 from dblog_core.local.cache import say
 from dblog_core.local.errors import LocalError
@@ -39,13 +40,18 @@ class Stack:
         self.databases = [make(root / kind, detached=True) for kind, make in _DATABASES.items()]
         self.zookeeper = ZookeeperServer(root / "zookeeper", detached=True)
         self.airflow = AirflowServer(
-            root / "airflow", dags=place.CHECKOUT / "dags", configs=self.configs, detached=True
+            self.airflow_home, dags=place.CHECKOUT / "dags", configs=self.configs, detached=True
         )
 
     @property
     def configs(self) -> Path:
         """One configuration for each database."""
         return self._root / "config"
+
+    @property
+    def airflow_home(self) -> Path:
+        """With its settings, and the passwords of its users."""
+        return self._root / "airflow"
 
     @property
     def servers(self) -> list[Server]:
@@ -141,8 +147,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _show(stack: Stack) -> None:
     print("\nThe local stack runs; `make down` stops it.\n")
+    shops = {database.name: _database(database.kind) for database in stack.databases}
     for server in stack.servers:
-        print(f"  {server.name:10} {server.address()}")
+        print(f"  {server.name:10} {server.address()}{shops.get(server.name, '')}")
+    print(f"\nAirflow's password for {airflow_settings.USER}:\n\n  {_password(stack)}")
     files = sorted(stack.configs.glob("*.toml"))
     print("\nTry:\n")
     for file in files:
@@ -151,6 +159,19 @@ def _show(stack: Stack) -> None:
     for file in files:
         name = f"dblog_{file.stem}"
         print(f"  unpause {name}_capture and {name}_capture_standby, then trigger {name}_dump")
+
+
+def _database(kind: str) -> str:
+    """The name of the shop's database; on PostgreSQL its tables lie in a schema."""
+    schema = shop.dialect(kind).schema
+    return f", database {shop.DATABASE}" + ("" if schema == shop.DATABASE else f", schema {schema}")
+
+
+def _password(stack: Stack) -> str:
+    """A command that prints it: it is not for the terminal's history of whoever only starts the stack."""
+    file = stack.airflow_home / airflow_settings.PASSWORDS
+    code = f"import json; print(json.load(open({str(file)!r}))[{airflow_settings.USER!r}])"
+    return f".venv/bin/python -c {shlex.quote(code)}"
 
 
 def _section(title: str, values: dict[str, object]) -> str:

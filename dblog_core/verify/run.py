@@ -246,7 +246,7 @@ def _mended(tools: Tools, cut: _Cut, report: Report, *, stop: threading.Event, c
         except DblogError as error:  # it keeps this table from being mended, not the others
             report = report.with_table(replace(table, error=str(error)))
     if dumps:
-        tools.say("the dumps are merged")
+        tools.say("merging the dumps")
         repair.merge(tools.config, tools.lake, tools.staging, stop=stop, clock=clock, on_line=tools.say)
     for table in (t for t in report.tables if t.table in dumps):
         check = TableCheck(tools, TableName.parse(table.table), cut.ranges(TableName.parse(table.table)) or ())
