@@ -39,6 +39,10 @@ def sealed_segments(config: Config, file: Path) -> Asset:
     return Asset(
         name=f"dblog_{name}_segments",
         uri=f"x-dblog://{name}/segments",
+        group="dblog",
+        extra={
+            "is": f"the super-changelog of {name} on storage; an event says that rows were sealed, and starts the merge"
+        },
         watchers=[AssetWatcher(name=f"dblog_{name}_manifests", trigger=trigger)],
     )
 

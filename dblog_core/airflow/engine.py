@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow.sdk import BaseOperatorLink, ExceptionRetryPolicy, RetryAction, RetryRule
 
 from dblog_core.airflow.links import SourcePage
-from dblog_core.errors import DblogError
+from dblog_core.errors import DblogError, RequestError
 
 if TYPE_CHECKING:
     from dblog_core.config import Config
@@ -54,6 +54,15 @@ ONLY_TRANSIENT = ExceptionRetryPolicy(
     ]
 )
 """For what somebody asked for and watches: an error that another attempt cannot mend fails the task at once."""
+
+
+class Refused(RequestError, SystemExit):
+    """What somebody has asked for and cannot have. Airflow writes 20 lines of traces for whatever a task raises, but
+    for an exit: of a slip in a form, what the log has said before is enough."""
+
+    def __init__(self, error: RequestError) -> None:
+        super().__init__(error.message, where=error.where, fix=error.fix)
+        self.code = 1
 
 
 class InProcess:
@@ -95,6 +104,8 @@ class InProcess:
             log.error("%s", error)  # the reason in plain words, before Airflow's traceback
             if self.part is not None:
                 remember(config, self.part, error)
+            if isinstance(error, RequestError):
+                raise Refused(error) from None
             raise
 
 

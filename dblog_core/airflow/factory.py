@@ -31,7 +31,8 @@ from dblog_core.neighbours import clashes
 DIRECTORY = "DBLOG_CONFIG_DIR"
 _BEGINNING = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)  # without a start date a continuous DAG never gets a second run
 _SECOND = dt.timedelta(seconds=1)
-_SLICE, _STANDBY_SLICE = 1800.0, 1370.0  # seconds; unequal, so that the two seldom end together
+SLICES = {"capture": 1800.0, "capture_standby": 1370.0}
+"""Seconds of a capture's run; unequal, so that the two seldom end together."""
 # No attempt can begin while Airflow's API server is away, and each that tries is one of the task's: the delays grow, so
 # that they last some eight minutes where attempts cost nothing, and two where each is a Spark job.
 _PATIENTLY: dict[str, Any] = {
@@ -99,7 +100,7 @@ def source_dags(file: Path, config: Config) -> tuple[DAG, ...]:
     captures = (
         (_watch(file, config),)
         if config.airflow.capture == "watch"
-        else (_capture(file, config, "capture", _SLICE), _capture(file, config, "capture_standby", _STANDBY_SLICE))
+        else (_capture(file, config, "capture"), _capture(file, config, "capture_standby"))
     )
     return (
         *captures,
@@ -112,7 +113,7 @@ def source_dags(file: Path, config: Config) -> tuple[DAG, ...]:
     )
 
 
-def _capture(file: Path, config: Config, kind: Literal["capture", "capture_standby"], seconds: float) -> DAG:
+def _capture(file: Path, config: Config, kind: Literal["capture", "capture_standby"]) -> DAG:
     text = (
         f"Captures `{config.source.name}` into the super-changelog. `capture` and `capture_standby` are equals: the "
         "one that holds the lease leads, the other waits and takes over within seconds. Pause both and mark their runs "
@@ -122,7 +123,7 @@ def _capture(file: Path, config: Config, kind: Literal["capture", "capture_stand
         CaptureSensor(
             task_id="capture",
             config_file=str(file),
-            slice_seconds=seconds,
+            slice_seconds=SLICES[kind],
             outlets=[sealed_segments(config, file)],
             retries=100,
             retry_delay=_SECOND,
@@ -138,7 +139,9 @@ def _watch(file: Path, config: Config) -> DAG:
     )
     with _dag(file, config, "capture", text, schedule="@continuous", max_active_runs=1) as dag:
         sealed = [sealed_segments(config, file)]
-        CaptureWatch(task_id="capture", config_file=str(file), slice_seconds=_SLICE, outlets=sealed, retries=0)
+        CaptureWatch(
+            task_id="capture", config_file=str(file), slice_seconds=SLICES["capture"], outlets=sealed, retries=0
+        )
     return dag
 
 
@@ -236,7 +239,7 @@ def _dag(file: Path, config: Config, kind: Dag, text: str, **options: Any) -> DA
         f"dblog_{source.name}_{kind}",
         start_date=_BEGINNING,
         catchup=False,
-        tags=["dblog", source.name],
+        tags=["dblog", source.name, kind.removesuffix("_standby")],
         doc_md=about,
         description=text.split(". ")[0].replace("`", ""),
         on_failure_callback=notifiers(config, kind, "failure"),

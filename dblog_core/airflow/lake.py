@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from dblog_core import table_names
+from dblog_core.airflow import notes
 from dblog_core.airflow.engine import InProcess
 from dblog_core.airflow.form import named
 from dblog_core.airflow.spark import on_connection
@@ -33,6 +35,9 @@ _EMPTY_SLICE = (
     "no key of any table is in this slice. Small tables are whole in slice 1; all slices are the full state. To mend a "
     "table now, run the verify DAG with `repair`"
 )
+WRITTEN = ("inserted", "updated", "deleted", "withheld")
+"""What a replay counts of a table."""
+_NAMED = 5  # tables in a run's note
 SHOWN = 20
 """Keys of a table in a verification's XCom; the log of the task has as many."""
 
@@ -68,11 +73,26 @@ class ReplayInterval(_OnLake):
             return lake_tasks.carry_out(on_connection(config), "replay", arguments, stop=stop, on_line=_line)
 
         result = self.run_engine(replay)
-        for table in result["tables"]:
-            log.info("%s", table["error"] or ", ".join(f"{name}: {value}" for name, value in table.items() if value))
+        _tell_of_replay(context, result["tables"])
         if failed := [f"{t['table']}: {t['error']}" for t in result["tables"] if t["error"] is not None]:
             raise AirflowFailException("; ".join(failed))
         return result
+
+
+def _tell_of_replay(context: Any, tables: Sequence[Json]) -> None:
+    """In the log, a line for each table of which something was written, and in the run's note."""
+    written = [table for table in tables if any(table.get(kind) for kind in WRITTEN) or table["error"]]
+    for table in written:
+        counts = ", ".join(f"{kind} {table[kind]:,}" for kind in ("keys", *WRITTEN) if table.get(kind))
+        log.info("%s: %s", table["table"], table["error"] or counts)
+    keys = sum(table.get("keys", 0) for table in tables)
+    looked = f"looked at {counted(keys, 'key')} of {counted(len(tables), 'table')}"
+    if written:
+        done = "; ".join(f"{kind} {n:,}" for kind in WRITTEN if (n := sum(t.get(kind, 0) for t in written)))
+        notes.tell(context, f"{looked}: {done or 'see the log'}")
+    else:
+        notes.tell(context, f"{looked}: nothing to mend")
+        log.info("%s: the lake has what they last were", looked)
 
 
 class MaintainLake(_OnLake):
@@ -110,6 +130,16 @@ class VerifyTables(_OnLake):
         """What a run is to compare."""
         return verify_request(context["params"])
 
+    def note(self, request: VerifyRequest, report: Report) -> str:
+        """What a run has compared, and what was different."""
+        part = f"slice {request.slice.number} of {request.slice.of}: " if request.slice else ""
+        if not report.tables:
+            return f"{part}nothing was compared: {_EMPTY_SLICE}"
+        rows = (
+            f"compared {counted(sum(t.rows for t in report.tables), 'row')} of {counted(len(report.tables), 'table')}"
+        )
+        return f"{part}{rows}: {'; '.join(_verdicts(report))}"
+
     def execute(self, context: Any) -> Json:
         """Returns the counts of each table and some of its keys. Raises AirflowFailException where something differs
         in the end, or could not be compared; AirflowSkipException where nothing was there to compare."""
@@ -127,11 +157,12 @@ class VerifyTables(_OnLake):
         context["ti"].xcom_push("tables", [summary(table) for table in report.tables])
         for table in report.tables:
             log.info("%s", told(table))
+        notes.tell(context, self.note(request, report))
         if bad := [told(table) for table in report.tables if not table.equal]:
             raise AirflowFailException("; ".join(bad))
         if not report.tables:  # of a slice
             raise AirflowSkipException(f"nothing was compared: {_EMPTY_SLICE}")
-        log.info("compared %d rows of %d tables", sum(table.rows for table in report.tables), len(report.tables))
+        log.info("%s", self.note(request, report))
         return {"equal": True, "tables": len(report.tables), "rows": sum(table.rows for table in report.tables)}
 
 
@@ -162,18 +193,22 @@ def slice_of(context: Any, slices: int, period: float) -> int:
 
 def of_lake(config: Config, wanted: Sequence[str]) -> list[str]:
     """The lake's tables among names and patterns. Raises RequestError for one that matches none."""
-    from dblog_core import patterns
     from dblog_core.lake import read_status
-    from dblog_core.schema import TableName
     from dblog_core.wiring import open_lake
 
     status = read_status(open_lake(config))
     known = sorted(status.tables) if status is not None else []
-    found = {one: [n for n in known if n == one or patterns.matches(TableName.parse(n), [one])] for one in wanted}
+    found = {one: _fitting(table_names.canonical(one), known) for one in wanted}
     if nothing := [one for one, names in found.items() if not names]:
         has = f"it has {', '.join(known)}" if known else "it has none yet: nothing is merged"
         raise RequestError(f"the lake has no table {nothing[0]}", fix=has)
     return list(dict.fromkeys(name for names in found.values() for name in names))
+
+
+def _fitting(wanted: str, known: Sequence[str]) -> list[str]:
+    from dblog_core import patterns
+
+    return [wanted] if wanted in known else [name for name in known if patterns.match_text(name, [wanted])]
 
 
 def ends(context: Any) -> tuple[str | None, str | None]:
@@ -205,6 +240,22 @@ def summary(table: TableReport) -> Json:
     if table.repaired is not None:
         found["repaired"] = _shortened(table.repaired, ("missing", "extra", "different"))
     return found
+
+
+def _verdicts(report: Report) -> list[str]:
+    """In few words: what was mended, and which tables differ still."""
+    mended = [t for t in report.tables if t.repaired is not None and t.equal]
+    keys = sum(len(t.repaired[kind]) for t in mended if t.repaired for kind in ("missing", "extra", "different"))
+    found = (
+        [f"{counted(keys, 'key')} of {table_names.some([t.table for t in mended], _NAMED)} mended"] if mended else []
+    )
+    found += [f"{t.table}: {t.outcome}" for t in report.tables if not t.equal][:_NAMED]
+    return found or ["equal"]
+
+
+def counted(number: int, what: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _shortened(found: Json, names: Sequence[str]) -> Json:

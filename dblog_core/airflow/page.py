@@ -90,8 +90,9 @@ class _Source:
         except DblogError as error:
             return {**about, "fault": {"error": error.reason, "fix": error.fix}}
         live = [d for d in found["dumps"] if d["state"] not in control.OVER]
-        ended = [d for d in found["dumps"] if d["state"] in control.OVER][-_ENDED:]
-        return {**found, **about, "dumps": [*reversed(live), *reversed(ended)], "lag": points}
+        over = [d for d in found["dumps"] if d["state"] in control.OVER]
+        shown = [*reversed(live), *reversed(over[-_ENDED:])]
+        return {**found, **about, "dumps": shown, "more_dumps": len(found["dumps"]) - len(shown), "lag": points}
 
 
 class Sources:
@@ -150,8 +151,8 @@ def app() -> FastAPI:
     @made.get("/sources/{name}")
     def one(name: str, user: GetUserDep) -> Json:
         found = _permitted(sources, user, name, "GET").look()
-        failed = [run for run in found["failed_runs"] if _may_read(user, run["dag"])]
-        return {**found, "failed_runs": failed, "may_control": _may(user, name, "POST")}
+        mine = {kind: [r for r in found[kind] if _may_read(user, r["dag"])] for kind in ("failed_runs", "checks")}
+        return {**found, **mine, "may_control": _may(user, name, "POST")}
 
     @made.post("/sources/{name}/dumps/{dump}/{action}", dependencies=changing)
     def act(name: str, dump: str, action: Literal["pause", "resume", "cancel"], user: GetUserDep) -> Json:

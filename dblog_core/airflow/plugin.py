@@ -1,4 +1,4 @@
-"""What we add to Airflow's UI: a page for all sources, the same on the pages of our DAGs and runs, and links to it.
+"""What we add to Airflow: a page for all sources, the same on the pages of our DAGs and runs, links to it, and notes.
 
 Airflow loads plugins in every one of its processes, so the page's application is made by the first request for it.
 """
@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from dblog_core.airflow import notes
 from dblog_core.airflow.links import PREFIX, ROUTE, SourcePage
 
 
@@ -39,4 +40,5 @@ class DblogPlugin(AirflowPlugin):
         _view("dag", "?dag={DAG_ID}", url_route=f"{ROUTE}-dag"),
         _view("dag_run", "?dag={DAG_ID}", url_route=f"{ROUTE}-run"),
     ]
+    listeners = [notes]  # noqa: RUF012  (as above)
     operator_extra_links = [SourcePage()]  # noqa: RUF012  (as above)

@@ -1,4 +1,4 @@
-"""What Airflow's own database says of a source's DAGs: which are paused, and which of their runs have failed.
+"""What Airflow's own database says of a source's DAGs: which are paused, which runs have failed, what others say.
 
 For the page, in the API server's process. A run that was killed has told nobody why; here it is found all the same.
 """
@@ -11,16 +11,19 @@ from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.utils.session import create_session
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from dblog_core.airflow.factory import SLICES
 from dblog_core.config import Dag
 from dblog_core.interfaces import Json
 
 SHOWN = 10
 """Failed runs of a source, the newest."""
 
-_FAILED = "failed"
+_FAILED, _RUNNING = "failed", "running"
+_CHECKING = ("verify", "repair", "replay")
+"""DAGs whose runs have notes of what they have compared or mended."""
 
 
 def dag_ids(source: str) -> dict[str, str]:
@@ -29,14 +32,54 @@ def dag_ids(source: str) -> dict[str, str]:
 
 
 def of_source(source: str) -> Json:
-    """`captures`: [{"dag", "paused"}] of those that Airflow knows; `failed_runs`: [{"dag", "run", "part", "at": µs UTC,
-    "tasks": names of those that failed, "note"}], the newest first."""
+    """`captures`: [{"dag", "paused", "ends": µs UTC at which the run at work ends, or null}] of those that Airflow
+    knows; `failed_runs`: [{"dag", "run", "part", "at": µs UTC, "tasks": names of those that failed, "note"}], the
+    newest first; `checks`: [{"dag", "run", "part", "at", "of": begin of its interval or null, "state", "note"}], the
+    newest runs that have compared source and lake, or replayed."""
     ids = dag_ids(source)
     captures = [ids["capture"], ids["capture_standby"]]
     with create_session() as session:
         paused = select(DagModel.dag_id, DagModel.is_paused).where(DagModel.dag_id.in_(captures), ~DagModel.is_stale)
-        known = [{"dag": dag, "paused": is_paused} for dag, is_paused in session.execute(paused.order_by("dag_id"))]
-        return {"captures": known, "failed_runs": _failed(session, {dag: kind for kind, dag in ids.items()})}
+        ends = _ends(session, ids)
+        known = [
+            {"dag": dag, "paused": is_paused, "ends": ends.get(dag)}
+            for dag, is_paused in session.execute(paused.order_by("dag_id"))
+        ]
+        kinds = {dag: kind for kind, dag in ids.items()}
+        checks = _checks(session, {ids[kind]: kind for kind in _CHECKING})
+        return {"captures": known, "failed_runs": _failed(session, kinds), "checks": checks}
+
+
+def _ends(session: Session, ids: dict[str, str]) -> dict[str, int]:
+    """By capture DAG, when the slice that is at work ends: each attempt begins a slice of its own."""
+    slices = {ids[kind]: seconds for kind, seconds in SLICES.items()}
+    begun = select(TaskInstance.dag_id, func.max(TaskInstance.start_date)).where(
+        TaskInstance.dag_id.in_(slices), TaskInstance.state == _RUNNING
+    )
+    found = session.execute(begun.group_by(TaskInstance.dag_id))
+    return {dag: int((start.timestamp() + slices[dag]) * 1e6) for dag, start in found if start is not None}
+
+
+def _checks(session: Session, kinds: dict[str, str]) -> list[Json]:
+    newest = (
+        select(DagRun, DagRun.end_date)
+        .where(DagRun.dag_id.in_(kinds), DagRun.end_date.is_not(None))
+        .order_by(DagRun.end_date.desc())
+        .limit(SHOWN)
+    )
+    return [
+        {
+            "dag": run.dag_id,
+            "run": run.run_id,
+            "part": kinds[run.dag_id],
+            "at": int(ended.timestamp() * 1e6),
+            "of": None if run.data_interval_start is None else int(run.data_interval_start.timestamp() * 1e6),
+            "state": str(run.state),
+            "note": run.note,
+        }
+        for run, ended in session.execute(newest)
+        if ended is not None and run.note
+    ]
 
 
 def _failed(session: Session, kinds: dict[str, str]) -> list[Json]:

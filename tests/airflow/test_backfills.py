@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.airflow.live_source import SLICES
+from tests.airflow.own_page import own_page
 from tests.fix_airflow import REPAIR, REPLAY, SPARK_SECONDS, Live
 from tests.fix_airflow_lake import GONE, PARCELS, LakeTable, Merged, Row
 from tests.fix_browser import SignIn
@@ -49,6 +50,20 @@ def test_backfills_by_clicks_mend_the_rows_that_another_writer_has_damaged(
     assert _differences(intact, mended) <= {107, 109}, "a row that was right is not written"
     assert {key: row["note"] for key, row in mended.items()} == dict(live.database.query("SELECT * FROM parcels"))
     _check_all_slices(live, repairs)
+    _check_notes(live, replay, repairs)
+    page.goto("/plugin/dblog")
+    checks = own_page(page).locator("#checks")
+    expect(checks).to_contain_text(f"slice {SLICES} of {SLICES}: ")
+    picture(page, "page-checks")
+
+
+def _check_notes(live: Live, replay: str, repairs: list[str]) -> None:
+    """Each run says for itself what it has compared and mended."""
+    notes = {run["dag_run_id"]: run["note"] for dag in (REPLAY, REPAIR) for run in live.client.runs(dag)}
+    assert notes[replay].endswith(": inserted 1; updated 1; deleted 1"), notes[replay]
+    told = [notes[run] for run in repairs]
+    assert sorted(text.partition(":")[0] for text in told) == [f"slice {n} of {SLICES}" for n in range(1, SLICES + 1)]
+    assert any("mended" in text for text in told), told
 
 
 def _damage(table: LakeTable, intact: Rows, *, above: int, added: int) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowFailException
 
 from dblog_core import control, recent_errors, requests
@@ -111,8 +112,11 @@ def planned(world: World, **params: Any) -> None:
 
 
 def test_why_a_task_failed_is_among_the_recent_errors_of_its_source(world: World) -> None:
-    with pytest.raises(RequestError):
+    with pytest.raises(RequestError) as refused:
         planned(world, tables=["shop.ordrs"])
+    assert isinstance(refused.value, SystemExit), "of an exit Airflow writes no traces"
+    decision = engine.ONLY_TRANSIENT.evaluate(exception=refused.value, try_number=1, max_tries=9, context=None)
+    assert decision.action is RetryAction.FAIL
     (error,) = recent_errors.read(world.state)
     assert (error["part"], error["error"]) == ("dump", "'shop.ordrs' is not a captured table")
     assert "shop.orders" in error["fix"]

@@ -14,7 +14,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from dblog_core import lake_tasks, wiring
-from dblog_core.airflow import engine, lake
+from dblog_core.airflow import engine, lake, notes
 from dblog_core.airflow.spark import on_connection
 from dblog_core.config import Config
 from dblog_core.errors import RequestError
@@ -94,14 +94,29 @@ def test_a_run_that_has_compared_nothing_is_no_success(
     monkeypatch.setattr(engine, "configuration", lambda _: config(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     task = lake.RepairSlice(task_id="repair", config_file="shop.toml", slices=30, period=86_400.0)
-    context = {**run({"slice": 19}), "ti": SimpleNamespace(xcom_push=lambda *_: None)}
+    pushed: dict[str, Any] = {}
+    context = {**run({"slice": 19}), "ti": SimpleNamespace(xcom_push=pushed.__setitem__)}
     if rows is None:
         with pytest.raises(AirflowSkipException, match=r"nothing was compared: .* whole in slice 1"):
             task.execute(context)
+        assert pushed[notes.NOTE].startswith("slice 19 of 30: nothing was compared: ")
         return
     with caplog.at_level(logging.INFO, logger=lake.log.name):
         assert task.execute(context) == {"equal": True, "tables": 2, "rows": rows}
-    assert "slice 19 of 30" in caplog.text and f"compared {rows} rows of 2 tables" in caplog.text
+    assert (
+        pushed[notes.NOTE] == f"slice 19 of 30: compared {rows} rows of 2 tables: equal"
+        and pushed[notes.NOTE] in caplog.text
+    )
+
+
+def test_a_note_says_what_was_mended_and_what_differs_still(tmp_path: Path) -> None:
+    first = {"dump": "d1", "missing": [5], "extra": [6], "different": []}
+    mended, still = TableReport("shop.a", rows=1, repaired=first), TableReport("shop.b", missing=(1, 2), repaired=first)
+    task = lake.VerifyTables(task_id="verify", config_file="shop.toml")
+    told = task.note(lake.verify_request({}), Report((mended, still, TableReport("shop.c", error="no key"))))
+    assert (
+        told == "compared 1 row of 3 tables: 2 keys of shop.a mended; shop.b: 2 keys differ; shop.c: cannot be compared"
+    )
 
 
 def config(tmp_path: Path) -> Config:
@@ -143,7 +158,7 @@ def test_a_replay_is_of_the_tables_and_the_interval_of_its_run(
 
     def carry_out(config: Config, kind: str, arguments: Any, **_: Any) -> Any:
         asked.append((config.spark.master, kind, arguments))
-        return {"tables": [{"table": "shop.a", "error": None}]}
+        return {"tables": [{"table": "shop.a", "error": None, "keys": 2_000, **dict.fromkeys(lake.WRITTEN, 0)}]}
 
     monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
     monkeypatch.setattr(engine, "configuration", lambda _: config(tmp_path))
@@ -151,7 +166,10 @@ def test_a_replay_is_of_the_tables_and_the_interval_of_its_run(
     tables = {name: TableStatus(State.OK, None, 1, 9, 1) for name in ("shop.a", "shop.b")}
     Records(own_directory(lake_at(config(tmp_path).lake.path))).finish(LakeStatus(merge=1, tables=tables))
     task = lake.ReplayInterval(task_id="replay", config_file="shop.toml")
-    task.execute(run({"tables": ["shop.a*"], **params}, NOON, NOON + HOUR))
+    pushed: dict[str, Any] = {}
+    ti = SimpleNamespace(xcom_push=pushed.__setitem__)
+    task.execute({**run({"tables": ["shop.a*"], **params}, NOON, NOON + HOUR), "ti": ti})
+    assert pushed == {notes.NOTE: "looked at 2,000 keys of 1 table: nothing to mend"}
     ends = {"from": end_json(begin), "to": end_json(end)}
     assert asked == [("local[2]", "replay", {**ends, "tables": ["shop.a"]})]
 
