@@ -316,6 +316,33 @@ def test_dumps_are_listed_with_what_is_known_of_them(run: Callable[..., Any], sh
     assert told in run("status").stdout
 
 
+def test_dumps_that_are_over_leave_room_for_those_that_are_not(run: Callable[..., Any], shop: World) -> None:
+    for _ in range(3):
+        control.cancel(shop.state, requests.submit(shop.config, requests.DumpRequest(("shop.orders",))))
+    live = [line for line in run("status").stdout.splitlines() if line.startswith("dump ")]
+    assert [("requested" in line, "cancelled" in line) for line in live] == [
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
+    assert live[2] == "dump      2 more that are over: `dblog dumps`"
+    assert "lake      nothing is merged yet" in run("status").stdout
+
+
+def test_a_log_that_has_no_such_offset_says_so(run: Callable[..., Any]) -> None:
+    assert run("log", "--from", "1").exit_code == 0
+    beyond = run("log", "--from", "99")
+    assert (beyond.exit_code, beyond.stdout) == (1, "")
+    assert "offset 99 is beyond the end: the super-changelog has no line yet" in " ".join(beyond.stderr.split())
+    assert "--from 1" in beyond.stderr
+
+
+def test_the_list_of_commands_fits_a_narrow_terminal() -> None:
+    shown = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, ["-h"]).stdout
+    commands = shown.partition("Commands:")[2].splitlines()
+    assert len(commands) > 20 and not [line for line in commands if line.endswith(("...", "…")) or len(line) > 80]
+
+
 def test_control_is_told_in_one_line(run: Callable[..., Any], shop: World) -> None:
     dump_id = the_dump(shop)
     paused = run("pause", dump_id)
