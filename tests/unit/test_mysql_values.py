@@ -52,6 +52,13 @@ def test_decimal_text_keeps_every_digit(number: int, scale: int, shown: str) -> 
     assert decimals.text(number, scale) == shown
 
 
+def test_a_set_has_64_labels_at_most_whatever_its_definition_says() -> None:
+    labels = (*(f"l{n}" for n in range(1, 65)), "l1")
+    column = ColumnType(Kind.SET, pa.string(), "set", width=8, labels=labels)
+    assert values(column, b"\0" * 7 + b"\x80", b"\1" + bytes(7)) == ["l64", "l1"]
+    assert values(column, b"\xff" * 8) == [",".join(labels[:64])]
+
+
 DATE = ColumnType(Kind.DATE, pa.date32(), "date", width=3)
 
 
