@@ -102,11 +102,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A table that a request's pattern takes in, and that cannot be dumped."""
+    """A table that a request's pattern takes in, and that cannot be dumped. `keyless`: since it has no key."""
 
     table: str
     reason: str
     fix: str
+    keyless: bool = False
 
     def to_json(self) -> Json:
         return {"table": self.table, "reason": self.reason, "fix": self.fix}
@@ -360,6 +361,7 @@ def _no_key(name: str) -> Refusal:
         name,
         f"{name} has no primary key",
         f"name its unique, never-null columns under {keys_entry(name)}",
+        keyless=True,
     )
 
 

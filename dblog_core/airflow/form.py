@@ -62,6 +62,7 @@ def verify_form(config: Config) -> dict[str, Param]:
     return {
         "tables": _tables(config, "verify"),
         "repair": Param(config.airflow.verify_repair, type=["null", "boolean"], title="Repair", description_md=mend),
+        "pass_over_refused": _pass_over(),
         "sample_rows": Param(None, title="Sample", description_md=sample, section=PACE, **whole),
         "rows_per_second": Param(None, title="Rows a second", description_md=rate, section=PACE, **whole),
     }
@@ -74,9 +75,15 @@ def repair_form(config: Config) -> dict[str, Param]:
     rate = "Rows a second that the source hashes, at most. Empty: no limit."
     return {
         "tables": _tables(config, "repair"),
+        "pass_over_refused": _pass_over(),
         "slice": Param(None, title="Slice", description_md=text, maximum=config.airflow.repair_slices, **number),
         "rows_per_second": Param(None, title="Rows a second", description_md=rate, section=PACE, **number),
     }
+
+
+def _pass_over() -> Param:
+    text = "Tables that the source does not let us capture are named, and the run does not fail for them."
+    return Param(False, type="boolean", title="Pass over refused tables", description_md=text)
 
 
 def _tables(config: Config, what: str, *, of: str = "captured tables that have a key") -> Param:

@@ -158,7 +158,8 @@ class VerifyTables(_OnLake):
         for table in report.tables:
             log.info("%s", told(table))
         notes.tell(context, self.note(request, report))
-        if bad := [told(table) for table in report.tables if not table.equal]:
+        bad = [told(table) for table in report.tables if not table.equal]
+        if bad := [*bad, *(f"not compared: {left.reason} (fix: {left.fix})" for left in report.missed)]:
             raise AirflowFailException("; ".join(bad))
         if not report.tables:  # of a slice
             raise AirflowSkipException(f"nothing was compared: {_EMPTY_SLICE}")
@@ -230,7 +231,11 @@ def verify_request(params: Any) -> VerifyRequest:
     rows = params.get("sample_rows")
     wish = Wish() if rows is None else Wish(rows=int(rows))
     return VerifyRequest(
-        tables=named(params), mend=bool(params.get("repair")), wish=wish, rate=int(params.get("rows_per_second") or 0)
+        tables=named(params),
+        mend=bool(params.get("repair")),
+        wish=wish,
+        rate=int(params.get("rows_per_second") or 0),
+        pass_over_refused=bool(params.get("pass_over_refused")),
     )
 
 

@@ -48,13 +48,16 @@ def verify(
     ] = None,
     rate: Annotated[int, typer.Option(min=0, metavar="ROWS", help="Rows a second; 0: no limit.")] = 0,
     workers: Annotated[int | None, typer.Option(min=1, max=64, metavar="N", help="SELECTs at the same time.")] = None,
+    pass_over: Annotated[
+        bool, typer.Option("--pass-over-refused", help="Captured tables that cannot be compared are named, no more.")
+    ] = False,
     json: JsonFlag = False,
 ) -> None:
     """Compare source and lake, row by row, while both change.
 
     The source hashes its rows itself, between two watermarks; only keys and hashes are read. No lock is taken, and no
     merge has to keep pace: what is staged counts as merged. A capture must be running. Exits with 1 where anything
-    differs, or could not be decided.
+    differs, or could not be decided, or a table was left out that the source does not let us capture.
 
     \b
     Examples:
@@ -70,7 +73,7 @@ def verify(
 
     session = session_of(context, json)
     if check is not None:
-        if table or all_tables or repair or sample or certificate or part:
+        if table or all_tables or repair or sample or certificate or part or pass_over:
             raise typer.BadParameter("--check stands alone")
         _check(session, check)
         return
@@ -84,6 +87,7 @@ def verify(
         rate=rate,
         workers=workers,
         slice=None if part is None else Slice.parse(part),
+        pass_over_refused=pass_over,
     )
     _compare(session, request)
 
@@ -154,6 +158,7 @@ def text(report: Report) -> str:
     lines = [aligned(header, [*map(_row, report.tables)])]
     for table in report.tables:
         lines += [f"{table.table}: {line}" for line in _details(table)]
+    lines += [f"NOT COMPARED {left.reason}\n  fix: {left.fix}" for left in report.left_out]
     return "\n".join(lines)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dblog_core.interfaces import Json
 from dblog_core.verify.exchange import Pin
+
+if TYPE_CHECKING:
+    from dblog_core.requests import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +107,27 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All tables."""
+    """All tables. `left_out`: those that were asked for, by a pattern or as one of all, and cannot be compared;
+    `passed_over`: they do not count."""
 
     tables: tuple[TableReport, ...] = field(default_factory=tuple)
+    left_out: tuple[Refusal, ...] = ()
+    passed_over: bool = False
 
     @property
     def equal(self) -> bool:
-        return all(table.equal for table in self.tables)
+        """Whether it is certain that nothing differs, in any table that the lake should have."""
+        return not self.missed and all(table.equal for table in self.tables)
+
+    @property
+    def missed(self) -> tuple[Refusal, ...]:
+        """Tables that the lake should have, and that nobody has compared. One without a key is not in it either."""
+        return () if self.passed_over else tuple(left for left in self.left_out if not left.keyless)
 
     def with_table(self, table: TableReport) -> Report:
         """The report with one table's record replaced."""
         return replace(self, tables=tuple(table if t.table == table.table else t for t in self.tables))
 
     def to_json(self) -> Json:
-        return {"equal": self.equal, "tables": [table.to_json() for table in self.tables]}
+        left_out = [left.to_json() for left in self.left_out]
+        return {"equal": self.equal, "tables": [table.to_json() for table in self.tables], "left_out": left_out}

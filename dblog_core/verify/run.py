@@ -34,7 +34,8 @@ from dblog_core.verify.table import TableCheck, Tools, Wish
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
     """What a user asks for. `tables`: names or patterns (None: all); `slice`: that of each table alone; `rate`: rows a
-    second (0: no limit); `workers` None: the configuration's for dumps."""
+    second (0: no limit); `workers` None: the configuration's for dumps; `pass_over_refused`: tables that cannot be
+    compared do not count."""
 
     tables: tuple[str, ...] | None
     mend: bool = False
@@ -43,6 +44,7 @@ class VerifyRequest:
     rate: int = 0
     workers: int | None = None
     slice: Slice | None = None
+    pass_over_refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def verify(
     with _tools(config, request, stop, say, clock) as tools:
         cut = _Cut(tools, request.slice)
         compared = _compared(tools, cut, request, [w.schema.table for w in wanted])
-        report = Report(tuple(table.report for table in compared))
+        report = Report(tuple(table.report for table in compared), tuple(refused), request.pass_over_refused)
         if request.certificate is not None:
             parts = [table.certified for table in compared if table.certified is not None]
             now = dt.datetime.fromtimestamp(clock.time(), dt.UTC).isoformat(timespec="seconds")

@@ -20,8 +20,10 @@ from dblog_core.config import Config
 from dblog_core.errors import RequestError
 from dblog_core.intervals import end_json
 from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory
+from dblog_core.requests import Refusal
 from dblog_core.verify import run as verification
 from dblog_core.verify.report import Report, TableReport
+from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.slices import Slice
 from spark_jobs.record import Records
 from tests.airflow.test_factory import write
@@ -128,6 +130,24 @@ def config(tmp_path: Path) -> Config:
             "lake": {"path": str(tmp_path / "lake")},
         }
     )
+
+
+def test_a_run_that_had_to_leave_a_table_out_fails_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "configuration", lambda _: config(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
+    refused = (Refusal("shop.v", "shop.v: it is system-versioned", "leave it out"),)
+
+    def verified(_: Config, asked: VerifyRequest, **__: Any) -> Report:
+        return Report((TableReport("shop.a"),), refused, asked.pass_over_refused)
+
+    monkeypatch.setattr(verification, "verify", verified)
+    task = lake.VerifyTables(task_id="verify", config_file="shop.toml")
+    context = {**run({}), "ti": SimpleNamespace(xcom_push=lambda *_: None)}
+    with pytest.raises(AirflowFailException, match=r"not compared: shop\.v: .* \(fix: leave it out\)"):
+        task.execute(context)
+    assert task.execute({**context, "params": {"pass_over_refused": True}})["equal"]
 
 
 def test_tables_of_the_lake_are_named_or_matched(tmp_path: Path) -> None:

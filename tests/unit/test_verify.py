@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from dblog_core.commands.verify import text
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.hashes import HASH
 from dblog_core.interfaces import Hashes
 from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory
+from dblog_core.requests import Refusal
 from dblog_core.staging import Staging
 from dblog_core.storage.opening import open_storage
 from dblog_core.verify import certificate, reading
@@ -118,6 +120,18 @@ def test_sums_of_hashes_are_exact(hashes: list[int]) -> None:
 )
 def test_what_is_not_certain_to_be_equal_is_not(table: TableReport) -> None:
     assert not table.equal and not Report((TableReport("u"), table)).equal
+
+
+def test_a_table_that_was_left_out_is_named_and_counts_unless_it_is_passed_over() -> None:
+    refused = Refusal("shop.v", "shop.v: it is system-versioned", "leave it out")
+    keyless = Refusal("shop.k", "shop.k has no primary key", "give it one", keyless=True)
+    same = (TableReport("shop.t"),)
+    found = Report(same, (refused, keyless))
+    assert not found.equal and found.missed == (refused,) and not found.to_json()["equal"]
+    assert [left["table"] for left in found.to_json()["left_out"]] == ["shop.v", "shop.k"]
+    assert Report(same, (keyless,)).equal and Report(same, (refused,), passed_over=True).equal
+    assert not Report((TableReport("shop.t", missing=(1,)),), (refused,), passed_over=True).equal
+    assert "NOT COMPARED shop.v: it is system-versioned\n  fix: leave it out" in text(found)
 
 
 @pytest.mark.parametrize(
