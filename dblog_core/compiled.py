@@ -26,6 +26,7 @@ MODULES = (
     "dblog_core.sources.mysql.headers",
     "dblog_core.sources.mysql.fixed_values",
     "dblog_core.sources.mysql.json_values",
+    "dblog_core.sources.mysql.multibyte",
     "dblog_core.sources.mysql.printed_values",
     "dblog_core.sources.mysql.row_images",
     "dblog_core.sources.mysql.text_numbers",

@@ -54,7 +54,7 @@ def _quoted(declared: str | tuple[str, ...], *values: str, edges: str = "", on: 
 
 
 _NO_DATE = 'a date with a zero part or of no calendar: an error, NULL with `zero_dates = "null"`, or NULL or the server\'s text with `staged_as`'
-_CHARSETS = "`utf8mb4`, `utf8mb3`, `ascii`, `ucs2`, `utf16`, `utf16le`, `utf32` and all of one byte: as the server converts them (a byte that a set of one byte does not have is its `?`); in the others, bytes that stand for no character (half a pair of surrogates, say) are an error. All others are refused (below)"
+_CHARSETS = "every character set of the servers, as they convert it themselves: what each code of one that is not Unicode becomes is asked of the server, and a code that stands for nothing is its `?`. Bytes that are no code (half a pair of surrogates, say) are an error"
 _NINES = "9" * 35 + "." + "9" * 30
 _SHAPES = ("point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon")
 _ORIGIN = bytes(4) + bytes.fromhex("0101000000") + bytes(16)

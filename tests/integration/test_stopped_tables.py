@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,13 @@ from dblog_core.preflight import findings
 from dblog_core.requests import DumpRequest
 from dblog_core.status import status
 from tests.fix_servers import Database
+from tests.fix_verify import Verify
 from tests.integration.test_swapped_tables import Wait, capturing, copies, healing, held
+from tests.plain_judge import PlainLake
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("newcomers")]
+Plainly = Callable[[Config], tuple[Verify, PlainLake]]
 SHAPE = "(id int PRIMARY KEY, v varchar(20))"
 
 
@@ -161,6 +165,96 @@ def test_mysql_a_key_of_the_configuration_that_is_none_any_more_stops_its_table_
         others_go_on(database, config, wait, 3, before)
         database.execute("ALTER TABLE t ADD UNIQUE one (id)")
         wait(held(database, "t", "u"))
+
+
+BY_ID = "ALTER TABLE {} DROP PRIMARY KEY, ADD PRIMARY KEY (id)"
+ALIKE = {
+    "alike": (
+        "CREATE TABLE alike (id int, v varchar(20), s set('', 'a'), PRIMARY KEY (id, s))",
+        "empty label",
+        BY_ID.format("alike"),
+    ),
+    "doubled": (
+        "CREATE TABLE doubled (id int, v varchar(20), e enum('a', 'b', 'a'), PRIMARY KEY (id, e))",
+        "a label twice",
+        BY_ID.format("doubled"),
+    ),
+}
+UNREAD = {
+    "mysql": ALIKE,
+    "mariadb": {
+        **ALIKE,
+        "packed": (
+            "CREATE TABLE packed (id int PRIMARY KEY, v varchar(20) COMPRESSED)",
+            "COMPRESSED",
+            "ALTER TABLE packed MODIFY v varchar(20)",
+        ),
+        "kept": (f"CREATE TABLE kept {SHAPE} WITH SYSTEM VERSIONING", "system-versioned", ""),
+        "periods": (
+            "CREATE TABLE periods (id int PRIMARY KEY, v varchar(20), a timestamp(6) GENERATED ALWAYS AS ROW START,"
+            " b timestamp(6) GENERATED ALWAYS AS ROW END, PERIOD FOR SYSTEM_TIME (a, b)) WITH SYSTEM VERSIONING",
+            "system-versioned",
+            "",
+        ),
+    },
+}
+"""Tables that cannot be read: how each is made, what is said of it, and what mends it (empty: what is said)."""
+INSERT = "INSERT INTO {0} (id, v) VALUES ({1}, 'row {1}')"
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_mysql_tables_that_have_no_exact_form_stop_alone_from_their_first_row_on(
+    database: Database, tmp_path: Path, verify_plainly: Plainly
+) -> None:
+    """While a capture runs, when one begins, in requests and in a verification; mended, they are dumped."""
+    config, cases = database.config(tmp_path), UNREAD[database.kind]
+    database.execute(f"CREATE TABLE u {SHAPE}", INSERT.format("u", 1))
+    run_capture(config, stop=threading.Event(), until_current=True)
+    names = [f"{database.schema}.{name}" for name in cases]
+    loose = ["SET SESSION sql_mode = ''"]
+    with capturing(config) as wait:
+        database.execute(*loose, *(made for made, _, _ in cases.values()))
+        database.execute(*loose, *(INSERT.format(name, 1) for name in cases), INSERT.format("u", 2))
+        wait(held(database, "u"))
+        wait_until(lambda: set(stopped(config)) == set(cases), "all of them are stopped")
+        verify, _ = verify_plainly(config)
+        report = verify(config)
+        assert {left.table for left in report.left_out} == set(names) and not report.equal
+        assert [one.table for one in report.tables] == [f"{database.schema}.u"]
+        assert verify(config, pass_over_refused=True).equal
+    database.execute(*loose, *(INSERT.format(name, 2) for name in cases), INSERT.format("u", 3))
+    with capturing(config) as wait:  # a start is not refused
+        wait(held(database, "u"))
+        assert set(copies(config)) == {"u"}
+        problems = {str(f.problem.table): f.problem for f in findings(config) if f.problem.fatal}
+        assert set(problems) == set(names)
+        for name, (_, says, mends) in cases.items():
+            assert says in stopped(config)[name]
+            fix = problems[f"{database.schema}.{name}"].fix
+            database.execute(*loose, mends or fix[fix.index("ALTER") :])
+        wait_until(lambda: not stopped(config), "they are mended")
+        wait(held(database, "u", *cases))
+        database.execute(*loose, *(INSERT.format(name, 3) for name in cases))
+        wait(held(database, "u", *cases))
+
+
+@pytest.mark.in_turn
+@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
+def test_mysql_rows_that_a_session_logs_in_part_stop_their_table_alone_and_a_start_dumps_it(
+    database: Database, tmp_path: Path
+) -> None:
+    config = database.config(tmp_path)
+    database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
+    before = begun(database, config)
+    with capturing(config) as wait:
+        database.execute("SET SESSION binlog_row_image = MINIMAL", "UPDATE t SET v = 'in part' WHERE id = 1")
+        database.execute("UPDATE t SET v = 'whole' WHERE id = 2", "INSERT INTO u VALUES (2, 'goes on')")
+        wait({**before, **held(database, "u")})
+        assert set(stopped(config)) == {"t"} and "binlog_row_image = FULL" in stopped(config)["t"]
+    with capturing(config) as wait:
+        wait(held(database, "t", "u"))
+    assert stopped(config) == {}
 
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)

@@ -97,15 +97,23 @@ def _field(kind: int, data: bytes) -> bytes:
 
 
 def table_map(
-    table_id: int, name: str, *, schema: str = "shop", columns: tuple[str, ...] = ("id", "v"), **more: int
+    table_id: int,
+    name: str,
+    *,
+    schema: str = "shop",
+    columns: tuple[str, ...] = ("id", "v"),
+    code: int = 15,
+    named: bool = True,
+    **more: int,
 ) -> bytes:
-    """A table with an int key and varchar(20) columns after it, in utf8mb4, with all metadata."""
+    """A table with an int key and varchar(20) columns after it (or what `code` says), in utf8mb4, with all metadata, or
+    without the names of its columns."""
     count = len(columns)
     body = table_id.to_bytes(6, "little") + b"\1\0" + bytes([len(schema)]) + schema.encode() + b"\0"
-    body += bytes([len(name)]) + name.encode() + b"\0" + bytes([count]) + bytes([3] + [15] * (count - 1))
+    body += bytes([len(name)]) + name.encode() + b"\0" + bytes([count]) + bytes([3] + [code] * (count - 1))
     body += bytes([2 * (count - 1)]) + b"\x50\0" * (count - 1) + bytes((count + 7) // 8)
     names = b"".join(bytes([len(c)]) + c.encode() for c in columns)
-    body += _field(1, b"\0") + _field(2, b"\x2d") + _field(4, names) + _field(8, b"\0")
+    body += _field(1, b"\0") + _field(2, b"\x2d") + (_field(4, names) if named else b"") + _field(8, b"\0")
     return event(Type.TABLE_MAP, body, **more)
 
 

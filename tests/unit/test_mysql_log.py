@@ -227,7 +227,7 @@ def take(log: LogState, *found: bytes) -> None:
         log.take(events.parse(data, 0, False))
 
 
-@pytest.mark.parametrize("kind", [0, 6, 99, events.Type.INCIDENT, events.Type.PARTIAL_UPDATE_ROWS, 172])
+@pytest.mark.parametrize("kind", [0, 6, 99, events.Type.INCIDENT, 172])
 def test_an_unknown_event_is_named_with_its_place(kind: int) -> None:
     with pytest.raises(UnknownLogEvent, match="event") as raised:
         take(state(), event(kind, b"", end=500))

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from dblog_core import columnar
 from dblog_core.sources.mysql import charsets, decimals, fixed_values, json_values, jsontext, printed_values, temporal
 from dblog_core.sources.mysql.charsets import Decode
+from dblog_core.sources.mysql.multibyte import Multibyte
 from dblog_core.sources.mysql.types import ColumnType, Kind
 
 Int64s = npt.NDArray[np.int64]
@@ -166,6 +167,12 @@ def _each(values: Values, convert: Callable[[bytes], Any]) -> list[Any]:
 
 
 def _text(column: ColumnType, values: Values) -> pa.Array:
+    if isinstance(column.decode, Multibyte):
+        offsets, out, bad = column.decode.recode(values.raw, values.starts, values.lengths)
+        if bad >= 0:
+            raise _undecodable(bad, "it is no text of its character set")
+        _room(int(offsets[-1]))
+        return _string(offsets, out, values, pa.string())
     if column.decode:
         table = _table(column.decode)
         return pa.array(_each(values, column.decode), pa.string()) if table is None else _recoded(table, values)

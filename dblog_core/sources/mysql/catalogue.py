@@ -13,9 +13,9 @@ from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.forms import printed
 from dblog_core.interfaces import Problem
 from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.sources.mysql import types
+from dblog_core.sources.mysql import charsets, types
 from dblog_core.sources.mysql.conditions import labels
-from dblog_core.sources.mysql.connection import rows
+from dblog_core.sources.mysql.connection import is_mariadb, rows
 
 
 class TableFilter:
@@ -52,7 +52,7 @@ class Described:
     """A table of the catalogue: its shape, or why it has none that we can use.
 
     `key_faults`: what is wrong with its entry in [source.keys]; `candidates`: what could stand there instead.
-    `rule_problems`: of its column rules, those that do not fit it.
+    `rule_problems`: of its column rules, those that do not fit it. `versioned`: MariaDB keeps every version of a row.
     """
 
     table: TableName
@@ -61,20 +61,28 @@ class Described:
     key_faults: tuple[str, ...] = ()
     candidates: tuple[tuple[str, ...], ...] = ()
     rule_problems: tuple[Problem, ...] = ()
+    versioned: bool = False
 
     @property
     def faults(self) -> tuple[str, ...]:
-        return (*self.column_faults, *self.key_faults, *(problem.what for problem in self.rule_problems))
+        own = (types.VERSIONED,) if self.versioned else ()
+        return (*own, *self.column_faults, *self.key_faults, *(problem.what for problem in self.rule_problems))
 
 
 _TABLES = """SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
-WHERE TABLE_TYPE = %s AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema')
+WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
+  AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema')
 ORDER BY TABLE_SCHEMA, TABLE_NAME"""
+_VERSIONED = """SELECT TABLE_NAME FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s {} AND TABLE_TYPE = 'SYSTEM VERSIONED'"""
 _COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, NUMERIC_PRECISION, NUMERIC_SCALE,
   CHARACTER_SET_NAME, IS_NULLABLE
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {} ORDER BY TABLE_NAME, ORDINAL_POSITION"""
 _INDEXES = """SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = %s {} AND NON_UNIQUE = 0 ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX"""
+_SUSPECTS = """SELECT TABLE_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {}
+AND (DATA_TYPE IN ('enum', 'set') OR DATA_TYPE NOT IN %s OR CHARACTER_SET_NAME NOT IN %s
+  OR COLUMN_TYPE LIKE '%%/*%%' OR COLUMN_TYPE LIKE '%% COMPRESSED%%')"""
 _ONE = "AND TABLE_NAME = %s"
 _FEW = 10
 """Tables of a schema up to which each is asked for by itself: some servers open every table that they tell of."""
@@ -82,16 +90,7 @@ _FEW = 10
 
 def wanted(connection: Connection[Any], tables: TableFilter) -> list[TableName]:
     """The existing tables that the patterns match."""
-    return _of_type(connection, tables, "BASE TABLE")
-
-
-def versioned(connection: Connection[Any], tables: TableFilter) -> list[TableName]:
-    """The tables among those that the patterns match of which MariaDB keeps every version of a row."""
-    return _of_type(connection, tables, "SYSTEM VERSIONED")
-
-
-def _of_type(connection: Connection[Any], tables: TableFilter, kind: str) -> list[TableName]:
-    found = (TableName(str(schema), str(name)) for schema, name in rows(connection, _TABLES, (kind,)))
+    found = (TableName(str(schema), str(name)) for schema, name in rows(connection, _TABLES))
     return [table for table in found if tables.wants(table)]
 
 
@@ -114,21 +113,33 @@ def describe_all(
     keys: Mapping[str, Sequence[str]],
     rules: Mapping[str, ColumnRules],
 ) -> list[Described]:
-    """The tables that exist, as the catalogue has them now: two questions a schema, however many tables it has."""
+    """The tables that exist, as the catalogue has them now: two or three questions a schema, however many tables it
+    has."""
     columns, indexes = _told(connection, _COLUMNS, tables), _told(connection, _INDEXES, tables)
+    versioned = _told(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
     return [
-        _described(table, columns[table], _unique(indexes.get(table, [])), keys, rules)
+        Described(table, None, versioned=True)
+        if table in versioned
+        else _described(table, columns[table], _unique(indexes.get(table, [])), keys, rules)
         for table in tables
         if table in columns
     ]
 
 
-def _told(connection: Connection[Any], question: str, tables: Sequence[TableName]) -> dict[TableName, Rows]:
-    """The answer's rows by table; rows of other tables are left out."""
+def suspects(connection: Connection[Any], tables: Sequence[TableName]) -> set[TableName]:
+    """Those among the tables that `describe_all` may find to be such as cannot be captured, whatever the configuration
+    says of them: few, so that it need not be asked about all of them all the time."""
+    known = (tuple(types.known_names()), tuple(charsets.every()))
+    versioned = _told(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
+    return {*_told(connection, _SUSPECTS, tables, *known), *versioned}
+
+
+def _told(connection: Connection[Any], question: str, tables: Sequence[TableName], *more: Any) -> dict[TableName, Rows]:
+    """The answer's rows by table; rows of other tables are left out. `more`: what the question asks with besides."""
     found: dict[TableName, Rows] = {}
     for schema in sorted({table.schema for table in tables}):
         names = {table.name for table in tables if table.schema == schema}
-        asked = [("", (schema,))] if len(names) > _FEW else [(_ONE, (schema, name)) for name in names]
+        asked = [("", (schema, *more))] if len(names) > _FEW else [(_ONE, (schema, name, *more)) for name in names]
         for condition, values in asked:
             for name, *row in rows(connection, question.format(condition), values):
                 if name in names:
@@ -152,7 +163,7 @@ def _described(
             faults.append(f"column {name}: {error}")
     primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
     key = primary or tuple(keys.get(str(table), ()))
-    faults += [f"column {c.name}: {types.EMPTY_MEMBER}" for c in columns if c.name in key and _has_empty_member(c)]
+    faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := _alike(c))]
     nullable = {str(row[0]) for row in found if row[6] == "YES"}
     unique = [whole for parts in indexes.values() if (whole := _whole(parts))]
     wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in found}, nullable, unique)
@@ -162,8 +173,12 @@ def _described(
     return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled)
 
 
-def _has_empty_member(column: Column) -> bool:
-    return column.source_type.lower().startswith("set(") and "" in labels(column)
+def _alike(column: Column) -> str | None:
+    """Why a key cannot hold the column."""
+    kind = column.source_type.lower().partition("(")[0]
+    if kind not in ("enum", "set"):
+        return None
+    return types.alike(types.in_catalogue(labels(column)), of_set=kind == "set")
 
 
 Parts = list[tuple[str | None, int | None]]

@@ -1,20 +1,23 @@
 """Character sets: how the bytes of a text column in the log become the text that a SELECT gives.
 
 The server converts the text of a SELECT to utf8mb4; the log holds the column's own bytes. So that both agree byte for
-byte, the server itself is asked once what each byte of its single-byte character sets becomes. Those of several bytes
-that are not Unicode are refused: no codec here is known to agree with the server's tables.
+byte, the server itself is asked what each code of its character sets becomes: of the single-byte ones at once, of those
+of several bytes that are not Unicode (`multibyte`) when the log first has one.
 """
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from pymysql.connections import Connection
 
+from dblog_core.sources.mysql import multibyte
 from dblog_core.sources.mysql.connection import rows
+from dblog_core.sources.mysql.multibyte import Multibyte
 
 Decode = Callable[[bytes], str]
 
@@ -34,7 +37,17 @@ _SINGLE_BYTE = frozenset(
 
 
 def supported(charset: str) -> bool:
-    return charset in UTF8 or charset in _UNICODE or charset in _SINGLE_BYTE or charset == "ascii"
+    return charset in every()
+
+
+@lru_cache(maxsize=1)
+def every() -> frozenset[str]:
+    """The character sets of text that can be decoded, and `binary`."""
+    return frozenset({*UTF8, *_UNICODE, *_SINGLE_BYTE, *multibyte.FORMS, "ascii", BINARY})
+
+
+def _nobody(charset: str) -> Multibyte:
+    raise ValueError(f"nobody can be asked about character set {charset}")
 
 
 @dataclass(frozen=True)
@@ -42,16 +55,24 @@ class Charsets:
     """A server's collations and its single-byte character sets.
 
     `collations`: character set by collation id, for the log names collations by id alone; `tables`: the 256 characters
-    of each single-byte character set.
+    of each single-byte character set; `ask`: asks the server about one of several bytes, and raises ValueError where it
+    does not answer as expected.
     """
 
     collations: Mapping[int, str]
     tables: Mapping[str, str]
+    ask: Callable[[str], Multibyte] = _nobody
+    _asked: dict[str, Multibyte] = field(default_factory=dict, compare=False)
 
     def decoder(self, charset: str) -> Decode | None:
-        """Decodes one value of a supported character set; None where the bytes are UTF-8 already."""
+        """Decodes one value of a supported character set; None where the bytes are UTF-8 already. Raises what `ask`
+        raises."""
         if charset in UTF8 or charset == BINARY:
             return None
+        if charset in multibyte.FORMS:
+            if charset not in self._asked:
+                self._asked[charset] = self.ask(charset)
+            return self._asked[charset]
         if charset == "ucs2":
             return _ucs2
         if codec := _UNICODE.get(charset):
@@ -77,8 +98,8 @@ def by_byte(decode: Decode) -> list[bytes] | None:
         return None
 
 
-def load(connection: Connection[Any]) -> Charsets:
-    """Asks the server."""
+def load(connection: Connection[Any], ask: Callable[[str], Multibyte]) -> Charsets:
+    """Asks the server. `ask`: as that of `Charsets`."""
     names = {str(name).lower() for (name,) in rows(connection, _COLUMNS)}
     table = "COLLATION_CHARACTER_SET_APPLICABILITY" if "id" in names else "COLLATIONS"
     found = rows(connection, f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{table} WHERE ID IS NOT NULL")
@@ -87,7 +108,7 @@ def load(connection: Connection[Any]) -> Charsets:
     every = bytes(range(256)).hex()
     converted = [f"CONVERT(CONVERT(x'{every}' USING {charset}) USING utf8mb4)" for charset in single]
     (texts,) = rows(connection, "SELECT " + ", ".join(converted))
-    return Charsets(collations, {charset: str(text) for charset, text in zip(single, texts, strict=True)})
+    return Charsets(collations, {charset: str(text) for charset, text in zip(single, texts, strict=True)}, ask)
 
 
 # MariaDB 10.10 gives its newer collations an id per character set, and lists those only here.

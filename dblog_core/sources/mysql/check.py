@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -16,7 +17,7 @@ from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.schema import TableName
-from dblog_core.sources.mysql import cascades, catalogue, check_replica, log, xa_start
+from dblog_core.sources.mysql import cascades, catalogue, check_replica, log, types, xa_start
 from dblog_core.sources.mysql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, rows, variables
 from dblog_core.sources.mysql.places import GTIDS_FIX
@@ -128,7 +129,7 @@ def _log(connection: Connection[Any], config: SourceConfig, tables: TableFilter)
 
 def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
     """Asks for the log from its end, under an id of its own: the capture's would end a running capture's stream."""
-    from dblog_core.sources.mysql import charsets, server
+    from dblog_core.sources.mysql import charsets, multibyte, server
     from dblog_core.sources.mysql.transactions import LogState
 
     mariadb = config.kind == "mariadb"
@@ -136,7 +137,7 @@ def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
     state = LogState(
         tables=TableFilter(config),
         keys=config.keys,
-        charsets=charsets.load(connection),
+        charsets=charsets.load(connection, partial(multibyte.ask, connection)),
         zero_dates="null",
         any_case=server.any_case(connection),
         mariadb=mariadb,
@@ -177,19 +178,11 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
         yield from _table(config, described)
     for first in range(0, len(found), _AT_ONCE):
         yield from _readable(connection, [described.table for described in found[first : first + _AT_ONCE]])
-    for kept in catalogue.versioned(connection, tables):
-        drop = f"ALTER TABLE {qualified(kept).replace('%%', '%')} DROP SYSTEM VERSIONING"
-        yield Problem(
-            f"{kept} is system-versioned: its log holds every version of a row, a SELECT the present one alone",
-            f"leave it out of source.tables, or {drop}",
-        )
     yield from cascades.problems(connection, names)
 
 
 def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:
     name = described.table
-    for fault in described.column_faults:
-        yield Problem(f"{name}: {fault}", "change the column, or leave the table out of source.tables")
     yield from table_problems(described)
     if described.schema and not described.schema.key:
         yield Problem(
@@ -217,11 +210,15 @@ def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterat
 
 
 def table_problems(described: Described) -> Iterator[Problem]:
-    """What is wrong with the table's entry in [source.keys], so that nobody can tell its rows apart, and with that in
-    [source.columns]."""
-    fix = _key_fix(described.table, described.candidates)
+    """Why the table cannot be captured as it is, each problem with its `table`: what it is, its columns, and what is
+    wrong with its entries in [source.keys] and [source.columns]."""
+    name = str(described.table)
+    if described.versioned:
+        yield Problem(f"{name}: {types.VERSIONED}", types.unversioned_fix(described.table), table=name)
+    for fault in described.column_faults:
+        yield Problem(f"{name}: {fault}", types.CHANGE, table=name)
     for fault in described.key_faults:
-        yield Problem(f"{described.table}: {fault}", fix, table=str(described.table))
+        yield Problem(f"{name}: {fault}", _key_fix(described.table, described.candidates), table=name)
     yield from described.rule_problems
 
 

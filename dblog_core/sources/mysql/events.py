@@ -77,13 +77,11 @@ HARMLESS = {
 
 REFUSED = {
     Type.INCIDENT: "the server reports that events are missing from its log",
-    Type.PARTIAL_UPDATE_ROWS: "an update holds only parts of JSON documents",
     Type.BEGIN_LOAD_QUERY: "LOAD DATA in statement form",
     Type.EXECUTE_LOAD_QUERY: "LOAD DATA in statement form",
 }
 
 FIXES = {
-    Type.PARTIAL_UPDATE_ROWS: "SET PERSIST binlog_row_value_options = ''; then `dblog capture --fresh-start`",
     Type.BEGIN_LOAD_QUERY: "set binlog_format = ROW for every session; then `dblog capture --fresh-start`",
     Type.EXECUTE_LOAD_QUERY: "set binlog_format = ROW for every session; then `dblog capture --fresh-start`",
 }

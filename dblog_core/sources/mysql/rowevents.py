@@ -15,7 +15,6 @@ from dblog_core.sources.mysql.charsets import Charsets
 from dblog_core.sources.mysql.decode import Buffer, RowEvents
 from dblog_core.sources.mysql.events import Event, Type
 from dblog_core.sources.mysql.tablemap import TableVersion
-from dblog_core.sources.mysql.types import UnsupportedType
 
 KINDS = {
     Type.WRITE_ROWS_V1: (CREATE, False, False),
@@ -107,10 +106,3 @@ def inserted(version: TableVersion, op: str, body: Buffer, at: int) -> list[list
     found.add(op, memoryview(body)[at:])
     found.count()
     return [list(row.values()) for row in found.after("null").to_pylist()]
-
-
-def fix_of(error: UnsupportedType) -> str:
-    """What a user can do about a table that cannot be read."""
-    if "binlog_row_metadata" in str(error):
-        return f"SET PERSIST binlog_row_metadata = 'FULL'; then {events.FRESH_START}"
-    return f"leave the table out of source.tables, or change its columns; then {events.FRESH_START}"

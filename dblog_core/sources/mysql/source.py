@@ -8,7 +8,7 @@ from pymysql.connections import Connection
 
 from dblog_core import rule_faults
 from dblog_core.config import SourceConfig
-from dblog_core.errors import ConfigError, SourceRefused
+from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
 from dblog_core.places import Place
 from dblog_core.schema import TableSchema
@@ -19,6 +19,7 @@ from dblog_core.sources.mysql import (
     chunks,
     continuity,
     log,
+    multibyte,
     places,
     server,
     starts,
@@ -28,6 +29,7 @@ from dblog_core.sources.mysql import (
 from dblog_core.sources.mysql import strain as load
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, rows, translated, where
+from dblog_core.sources.mysql.multibyte import Multibyte
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.transactions import LogState
 
@@ -54,24 +56,20 @@ class MysqlSource:
             rows(connection, watermarks.create_statement(self._tables.watermarks))
 
     def tables(self) -> tuple[TableSchema, ...]:
-        """Raises ConfigError naming every wanted table that has no exact form here."""
         connection = self._connect()
         with translated(self._config, "reading the catalogue"), connection:
             names = catalogue.wanted(connection, self._tables)
             found = catalogue.describe_all(connection, names, self._config.keys, self._config.columns)
-        faults = [f"{d.table}: {fault}" for d in found for fault in d.column_faults]
-        if faults:
-            raise ConfigError(
-                "\n".join(["tables that cannot be captured", *(f"  - {f}" for f in faults)]), fix="see `dblog check`"
-            )
-        return tuple(d.schema for d in found if d.schema)
+        return tuple(described.schema for described in found if described.schema)
 
     def refused(self) -> tuple[Problem, ...]:
-        """Tables whose entry in [source.keys] or [source.columns] does not fit them, or not any longer."""
+        """Tables with a column that has no exact form here, system-versioned ones, and those whose entry in
+        [source.keys] or [source.columns] does not fit them, or not any longer."""
         connection, asked = self._connect(), {*self._config.keys, *self._config.columns}
         with translated(self._config, "reading the catalogue"), connection:
             wanted = catalogue.wanted(connection, self._tables)
-            names = [name for name in wanted if str(name) in asked]
+            suspects = catalogue.suspects(connection, wanted)
+            names = [name for name in wanted if name in suspects or str(name) in asked]
             found = catalogue.describe_all(connection, names, self._config.keys, self._config.columns)
         problems = [problem for described in found for problem in check.table_problems(described)]
         return (*problems, *rule_faults.of_missing(set(map(str, wanted)), self._config.columns))
@@ -128,7 +126,7 @@ class MysqlSource:
             identity = server.identity(connection, mariadb=self._mariadb)
             continuity.compare(connection, self._config, start, identity)
             self._read_from = places.server(connection, self._config)
-            sets, any_case = charsets.load(connection), server.any_case(connection)
+            sets, any_case = charsets.load(connection, self._charset), server.any_case(connection)
         state = LogState(
             tables=self._tables,
             keys=self._config.keys,
@@ -141,6 +139,11 @@ class MysqlSource:
             skip=skip,
         )
         return log.open_log(self._config, start, state, mariadb=self._mariadb, identity=self._config.replica_id)
+
+    def _charset(self, name: str) -> Multibyte:
+        connection = self._connect()
+        with translated(self._config, f"asking for character set {name}"), connection:
+            return multibyte.ask(connection, name)
 
     def open_reader(self) -> ChunkReader:
         return chunks.open_reader(self._config)

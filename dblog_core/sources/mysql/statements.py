@@ -49,6 +49,8 @@ class Statement:
     """Whether it may have given the rows that `tables` have other values."""
     shapes: bool = False
     """Whether it gives `tables` their columns, and they are there after it."""
+    versions: bool | None = None
+    """Whether MariaDB keeps every version of a row of `tables` from here on; None: as before."""
 
 
 _TOKEN = re.compile(
@@ -256,7 +258,15 @@ def _table_ddl(read: _Reader) -> Statement | None:
     if _moves_rows(words):
         return _swap(read, table)
     drops = {("DROP", "PARTITION"), ("TRUNCATE", "PARTITION")} & set(itertools.pairwise(words))
-    return Statement(Means.DROPS_PARTITIONS if drops else Means.HARMLESS, (table,), alters=True, shapes=True)
+    means = Means.DROPS_PARTITIONS if drops else Means.HARMLESS
+    return Statement(means, (table,), alters=True, shapes=True, versions=_versions(words))
+
+
+def _versions(words: list[str]) -> bool | None:
+    """What a definition, or a change of it, says of system versioning."""
+    threes = zip(words, words[1:], words[2:], strict=False)
+    said = [before for before, *of in threes if of == ["SYSTEM", "VERSIONING"] and before != "WITHOUT"]
+    return said[-1] != "DROP" if said else None  # WITHOUT: a single column is left out of it
 
 
 def _drop(read: _Reader) -> Statement | None:
@@ -278,13 +288,15 @@ def _create(read: _Reader) -> Statement | None:
         return Statement(Means.HARMLESS)
     if not read.take("TABLE"):
         return None
-    read.take("IF", "NOT", "EXISTS")
+    there = read.take("IF", "NOT", "EXISTS")
     table = read.table()
     if table is None:
         return Statement(Means.UNKNOWN)
     if "SELECT" in read.words():  # the row form of CREATE … SELECT has its rows in row events, and no SELECT
         return Statement(Means.REWRITES, (table,))
-    return Statement(Means.EMPTIES if replaces else Means.HARMLESS, (table,), shapes=True)
+    means = Means.EMPTIES if replaces else Means.HARMLESS
+    versions = _versions(read.words())
+    return Statement(means, (table,), shapes=True, versions=versions if there else bool(versions))
 
 
 def _rename(read: _Reader) -> Statement | None:

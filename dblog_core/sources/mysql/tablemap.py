@@ -48,6 +48,27 @@ class TableMapHead:
     rest: int
 
 
+class ColumnsNotNamed(UnsupportedType):
+    """The log does not describe columns: a setting of the server, and no fault of this table."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the log does not name the columns: binlog_row_metadata is not FULL",
+            "SET PERSIST binlog_row_metadata = 'FULL'",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A table whose rows cannot be read as the log describes it: why, and what to do about it. `catalogued`: whether
+    the catalogue says so too, and so tells when it is mended."""
+
+    table: TableName
+    why: str
+    fix: str
+    catalogued: bool = True
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TableVersion:
     """One shape of one table in the log: its schema and how each column's bytes are read. Equal to itself alone."""
@@ -78,7 +99,8 @@ def head(body: bytes) -> TableMapHead:
 def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool) -> TableVersion:
     """The table version of a TABLE_MAP body. `keys`: the configured key of a table without a primary key.
 
-    Raises UnsupportedType where a column, or the metadata itself, is not enough for exact values.
+    Raises UnsupportedType where a column is not enough for exact values, or the table is none that can be captured;
+    ColumnsNotNamed where the metadata itself is not.
     """
     start = head(body)
     count, at = lenenc(body, start.rest)
@@ -87,15 +109,17 @@ def parse(body: bytes, *, server: Charsets, keys: tuple[str, ...], mariadb: bool
     meta_length, at = lenenc(body, at)
     fields = dict(_fields(body, at + meta_length + (count + 7) // 8))
     if _NAMES not in fields and count:
-        raise UnsupportedType("the log does not name the columns: binlog_row_metadata is not FULL")
+        raise ColumnsNotNamed
     names = tuple(text.decode() for text in _strings(fields[_NAMES]))
     metas, codes = _metas(body, at, codes, names)
     columns = _columns(codes, metas, fields, server, mariadb, names)
     shape = tuple(Column(name, column.text, column.arrow) for name, column in zip(names, columns, strict=True))
     key = _key(fields, names) or _existing(keys, names)
     for name, column in zip(names, columns, strict=True):
-        if name in key and column.kind is Kind.SET and "" in column.labels:
-            raise UnsupportedType(f"column {name}: {types.EMPTY_MEMBER}")
+        of_set = column.kind is Kind.SET
+        if name in key and (why := types.alike(column.labels, of_set=of_set)) is not None:
+            told = types.alike(types.in_catalogue(column.labels), of_set=of_set) is not None
+            raise UnsupportedType(f"column {name}: {why}", catalogued=told)
     return TableVersion(TableSchema(start.table, shape, key), columns)
 
 
@@ -194,34 +218,38 @@ def _columns(
     for i, (code, meta) in enumerate(zip(codes, metas, strict=True)):
         try:
             if code in (ENUM, SET):
-                found.append(_labelled(code, meta, next(enums if code == ENUM else sets), _decoder(ids, i, server)))
+                labels, charset = next(enums if code == ENUM else sets), _charset(ids, i, server)
+                found.append(_labelled(code, meta, labels, _decoder(charset, server)))
             elif code in (STRING, VAR_STRING, VARCHAR, BLOB):
                 found.append(_textual(code, meta, _charset(ids, i, server), server))
             else:
                 found.append(_plain(code, meta, i in unsigned))
         except UnsupportedType as error:
-            raise UnsupportedType(f"column {names[i]}: {error}") from error
+            raise UnsupportedType(f"column {names[i]}: {error}", catalogued=error.catalogued) from error
     return tuple(found)
 
 
 def _charset(ids: dict[int, int], i: int, server: Charsets) -> str:
     charset = server.collations.get(ids.get(i, -1))
     if charset is None:
-        raise UnsupportedType(f"its collation ({ids.get(i, 'not given')}) is unknown")
+        raise UnsupportedType(f"its collation ({ids.get(i, 'not given')}) is unknown", catalogued=False)
     if charset != charsets.BINARY and not charsets.supported(charset):
         raise UnsupportedType(f"character set {charset} is not supported")
     return charset
 
 
-def _decoder(ids: dict[int, int], i: int, server: Charsets) -> Decode | None:
-    return server.decoder(_charset(ids, i, server))
+def _decoder(charset: str, server: Charsets) -> Decode | None:
+    try:
+        return server.decoder(charset)
+    except ValueError as error:
+        raise UnsupportedType(str(error), catalogued=False) from error
 
 
 def _labelled(code: int, meta: bytes, labels: list[bytes], decode: Decode | None) -> ColumnType:
     try:
         texts = tuple(decode(label) if decode else label.decode() for label in labels)
     except ValueError as error:
-        raise UnsupportedType(f"a label is no text of its character set: {error}") from error
+        raise UnsupportedType(f"a label is no text of its character set: {error}", catalogued=False) from error
     kind = Kind.ENUM if code == ENUM else Kind.SET
     return ColumnType(kind, pa.string(), kind.name.lower(), width=meta[1], labels=texts)
 
@@ -238,7 +266,7 @@ def _textual(code: int, meta: bytes, charset: str, server: Charsets) -> ColumnTy
         length = int.from_bytes(meta, "little")
         prefix, text = 2 if length > 255 else 1, "varbinary" if binary else "varchar"
     if not binary:
-        return ColumnType(Kind.TEXT, pa.string(), text, prefix=prefix, decode=server.decoder(charset))
+        return ColumnType(Kind.TEXT, pa.string(), text, prefix=prefix, decode=_decoder(charset, server))
     if code == STRING:
         return ColumnType(Kind.PADDED, pa.binary(), text, prefix=prefix, width=length)
     return ColumnType(Kind.BINARY, pa.binary(), text, prefix=prefix)
@@ -285,5 +313,6 @@ def _key(fields: dict[int, bytes], names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _existing(keys: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
     if missing := [key for key in keys if key not in names]:
-        raise UnsupportedType(f"[source.keys] names columns that the table does not have: {', '.join(missing)}")
+        why = f"[source.keys] names columns that the table does not have: {', '.join(missing)}"
+        raise UnsupportedType(why, "correct the table's entry in [source.keys]")
     return keys

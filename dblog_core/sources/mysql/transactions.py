@@ -36,6 +36,7 @@ from dblog_core.sources.mysql import (
     rowevents,
     statement_text,
     tablemap,
+    unread,
     xa,
 )
 from dblog_core.sources.mysql.batch import BatchBuilder
@@ -48,9 +49,10 @@ from dblog_core.sources.mysql.position import MariadbGtids, Position, Prepared
 from dblog_core.sources.mysql.progress import Progress
 from dblog_core.sources.mysql.rowevents import DUMMY_TABLES, KINDS
 from dblog_core.sources.mysql.statements import Means, Statement, classify
-from dblog_core.sources.mysql.tablemap import TableVersion
+from dblog_core.sources.mysql.tablemap import TableVersion, Unread
 from dblog_core.sources.mysql.tablenumbers import TableNumbers
 from dblog_core.sources.mysql.types import UnsupportedType
+from dblog_core.sources.mysql.unread import UnreadTables
 
 _OPS = (CREATE, UPDATE, DELETE)
 """By the codes of row events in `headers`."""
@@ -89,6 +91,7 @@ class LogState:
         self._unpacking: Iterator[Events] | None = None
         self._unpacked: Events | None = None
         self._shapes: dict[TableName, str] = {}
+        self._unread = UnreadTables()
         self._batch = BatchBuilder(zero_dates)
         self._handlers: dict[int, Callable[[Event], None]] = {
             Type.FORMAT_DESCRIPTION: lambda _: self._numbers.forget(),  # the server may have restarted
@@ -102,6 +105,7 @@ class LogState:
             Type.XA_PREPARE: self._xa_prepare,
             Type.TABLE_MAP: self._table_map,
             Type.TRANSACTION_PAYLOAD: self._payload,
+            Type.PARTIAL_UPDATE_ROWS: self._partial_rows,
             **dict.fromkeys(KINDS, self._rows),
         }
         self._handlers_again: dict[int, Callable[[Event], None]] = {
@@ -109,6 +113,7 @@ class LogState:
             Type.QUERY: lambda e: self._query_again(e.body),
             Type.QUERY_COMPRESSED: lambda e: self._query_again(events.uncompressed_query(e.body)),
             Type.XA_PREPARE: self._end_again,
+            Type.PARTIAL_UPDATE_ROWS: self._partial_rows,
             **{kind: self._handlers[kind] for kind in (Type.HEARTBEAT_V2, Type.TRANSACTION_PAYLOAD, Type.TABLE_MAP)},
             **dict.fromkeys(KINDS, self._rows),
         }
@@ -432,6 +437,7 @@ class LogState:
             case Means.COMMIT | Means.ROLLBACK:
                 self._end()
                 return
+        self._unread.follow(statement)
         self._lost_rows(statement, group)
         self._alters(statement, sql, events.sql_mode(body), group)
         if not group.begun:
@@ -447,7 +453,7 @@ class LogState:
         """DDL may have changed the columns of a table, also where its shape looks the same."""
         if statement.means is Means.EMPTIES and sql.lstrip()[:8].upper() == "TRUNCATE":
             return
-        step = columns_ddl.step(sql, mode)
+        step = None if statement.versions is not None else columns_ddl.step(sql, mode)
         if step == columns_ddl.NOTHING and not columns_ddl.may_retype(sql):
             return
         for table in filter(self._tables.may_want, statement.tables):
@@ -499,15 +505,17 @@ class LogState:
             wanted = self._numbers.take(event.body)
         except UnsupportedType as error:
             table = tablemap.head(event.body).table
-            raise self.unknown(f"TABLE_MAP of {table}: {error}", fix=rowevents.fix_of(error)) from error
+            fix = f"{error.fix}; then {events.FRESH_START}"
+            raise self.unknown(f"TABLE_MAP of {table}: {error}", fix=fix) from error
         if wanted and self._group and self._group.held:
             self._group.held.keep(event)
 
-    def _rows(self, event: Event) -> None:
-        op = KINDS[Type(event.type)][0]
+    def _described(self, event: Event) -> tuple[int, TableVersion | Unread | None]:
+        """The number of the table that a row event is about, and how the log describes it; None where nobody wants its
+        rows, or not yet."""
         table_id = int.from_bytes(event.body[:6], "little")
         if table_id in DUMMY_TABLES:
-            return
+            return table_id, None
         version = self._numbers.get(table_id)
         if version is None:
             raise self.unknown(
@@ -515,18 +523,29 @@ class LogState:
             )
         if isinstance(version, TableName):
             self._numbers.unwanted.add(table_id)
+            return table_id, None
+        if held := self._current(event).held:
+            held.keep(event)
+            return table_id, None
+        if isinstance(version, Unread) or self._tables.ours(table := version.schema.table):
+            return table_id, version
+        return table_id, self._unread.versioned(table, self._named(table)) or version
+
+    def _rows(self, event: Event) -> None:
+        op = KINDS[Type(event.type)][0]
+        table_id, version = self._described(event)
+        if version is None:
             return
         group = self._current(event)
-        if group.held:
-            group.held.keep(event)
+        if isinstance(version, Unread):
+            self._shapes.pop(version.table, None)  # its next one is news
+            self._unread.stop(version, group.transaction, self._batch)
             return
         try:
             body, at = rowevents.images(event, version)
-        except rowevents.ColumnsMissing as error:
-            raise self.unknown(
-                f"a row of {version.schema.table} without all its columns",
-                fix=f"set binlog_row_image = FULL for every session; {events.FRESH_START}",
-            ) from error
+        except rowevents.ColumnsMissing:
+            self._in_part(version, op, group, unread.WITHOUT_COLUMNS, unread.FULL_IMAGES)
+            return
         if version.schema.table == self._tables.watermarks:
             self._watermarks(version, group, op, body, at)
             return
@@ -536,6 +555,26 @@ class LogState:
         self._see_shape(version, group)
         self._numbers.usual[table_id] = version
         self._rows_at(version, group, op, body, at, len(body))
+
+    def _partial_rows(self, event: Event) -> None:
+        """Updates with parts of JSON documents (binlog_row_value_options = PARTIAL_JSON)."""
+        _, version = self._described(event)
+        if isinstance(version, TableVersion):
+            self._in_part(version, UPDATE, self._current(event), unread.IN_PARTS, unread.WHOLE_DOCUMENTS)
+        elif version is not None:
+            self._unread.stop(version, self._current(event).transaction, self._batch)
+
+    def _in_part(self, version: TableVersion, op: str, group: Group, what: str, fix: str) -> None:
+        """The log has a row in part. Of our own tables it is one of its kind that is passed over, with a warning."""
+        table = version.schema.table
+        number, index = self._batch.next_sequence, self._batch.transaction(group.transaction)
+        if table == self._tables.watermarks and op != DELETE:
+            self._batch.signal(WatermarkSeen(number, index, f"{what}: {fix}"))
+        elif table == self._tables.signals and op == CREATE:
+            self._batch.signal(SignalSeen(number, index, "", "", None))
+        elif not self._tables.ours(table):
+            self._see_shape(version, group)
+            self._unread.stop_in_part(table, what, fix, group.transaction, self._batch)
 
     def _rows_at(
         self, version: TableVersion, group: Group, op: str, body: bytes | headers.Bytes, at: int, end: int
@@ -551,6 +590,7 @@ class LogState:
         schema = version.schema
         if self._shapes.get(schema.table) != schema.fingerprint:
             self._shapes[schema.table] = schema.fingerprint
+            self._unread.shown(schema.table)
             self._numbers.usual.clear()
             index = self._batch.transaction(group.transaction)
             self._batch.signal(SchemaSeen(self._batch.next_sequence, index, schema))

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 import pyarrow as pa
 
+from dblog_core.schema import TableName
 from dblog_core.sources.mysql import charsets
 from dblog_core.sources.mysql.charsets import Decode
+from dblog_core.sources.mysql.connection import quoted
+
+CHANGE = "change the column, or leave the table out of source.tables"
 
 
 class UnsupportedType(ValueError):
-    """A column type that has no exact form here; the text says which and why."""
+    """A column type, or a kind of table, that has no exact form here; the text says which and why, `fix` the way on.
+    `catalogued`: whether the catalogue shows it too."""
+
+    def __init__(self, why: str, fix: str = CHANGE, *, catalogued: bool = True) -> None:
+        super().__init__(why)
+        self.fix, self.catalogued = fix, catalogued
 
 
 class Kind(Enum):
@@ -81,7 +91,30 @@ def decimal(precision: int, scale: int) -> ColumnType:
     return ColumnType(Kind.DECIMAL, pa.decimal128(precision, scale), text, precision=precision, scale=scale)
 
 
-EMPTY_MEMBER = "a SET with an empty label cannot be in a key: two of its values print alike"
+VERSIONED = "it is system-versioned: its log holds every version of a row, a SELECT the present one alone"
+
+
+def unversioned_fix(table: TableName) -> str:
+    name = f"{quoted(table.schema)}.{quoted(table.name)}".replace("%%", "%")
+    return f"leave it out of source.tables, or ALTER TABLE {name} DROP SYSTEM VERSIONING"
+
+
+def in_catalogue(labels: Sequence[str]) -> list[str]:
+    """Those of a column's labels that the catalogue certainly shows as they are: it has a question mark for each
+    character beyond 16 bits."""
+    return [label for label in labels if "?" not in label and all(ord(character) < 0x10000 for character in label)]
+
+
+def alike(labels: Sequence[str], *, of_set: bool) -> str | None:
+    """Why an ENUM or SET with these labels cannot be in a key: two of its values print alike. None: they do not."""
+    kind = "SET" if of_set else "ENUM"
+    if of_set and "" in labels:
+        return f"a {kind} with an empty label cannot be in a key: two of its values print alike"
+    if len(set(labels)) < len(labels):
+        return f"a {kind} with a label twice cannot be in a key: two of its values print alike"
+    return None
+
+
 NATIVE = {"inet4": 4, "inet6": 16, "uuid": 16}
 """MariaDB's types that its log calls `binary`: bytes of each. A SELECT prints them as text, unless it casts them."""
 
@@ -106,6 +139,11 @@ _BY_NAME: dict[str, pa.DataType] = {
     **dict.fromkeys(("geometrycollection", "geomcollection"), pa.binary()),
     **dict.fromkeys(NATIVE, pa.binary()),
 }
+
+
+def known_names() -> list[str]:
+    """The types that `from_catalogue` knows, by DATA_TYPE."""
+    return ["decimal", *_WIDTHS, *_BY_NAME]
 
 
 def from_catalogue(
