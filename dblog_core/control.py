@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from dblog_core import nodes
+from dblog_core import nodes, owed
 from dblog_core.dump_status import OVER as OVER
 from dblog_core.dump_status import DumpStatus as DumpStatus
 from dblog_core.dump_status import TaskStatus as TaskStatus
@@ -188,6 +188,9 @@ def _settle(state: StateStore, status: DumpStatus) -> None:
     What its tasks came to stands beside it, where that is not too much for a node: who looks at dumps that are long
     over need not read the nodes of all their tasks.
     """
+    if status.requested_by == SYSTEM and status.state == "failed":
+        faults = {t.table: t.error for t in status.tasks if t.error is not None and t.is_whole}
+        owed.failed(state, status.id, faults)
     ended = [t.kept() for t in status.tasks]
     small = len(orjson.dumps(ended)) <= _LARGEST
     end = {"state": status.state, "error": status.error, "ended": ended if small else None}

@@ -54,6 +54,11 @@ class TaskStatus:
         """Whether no worker will touch it again."""
         return self.progress.done or self.error is not None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its dump reads all of its table."""
+        return self.heals is not None and self.heals["key_from"] is None and self.heals["key_to"] is None
+
     def kept(self) -> Json:
         """What is remembered of the task once its dump is over."""
         return {**asdict(self), "keys": None if self.keys is None else (), "order": None}

@@ -122,6 +122,16 @@ class DatabaseDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Created:
+    """A table was made here, and has no row yet: of what it will hold the log misses nothing."""
+
+    sequence: int
+    transaction: int
+    table: TableName
+    any_case: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SchemaSeen:
     """From here on the table's rows have this shape (its first sight in this stream, or a change). `layout`: what the
     source says of the columns' places (None: nothing that is certain)."""
@@ -177,7 +187,17 @@ class Altered:
     """Whether the table has its new shape from here on, if it has one, though no row may come to show it."""
 
 
-Signal = Altered | Rewritten | Unreadable | WatermarkSeen | SignalSeen | Truncated | DatabaseDropped | SchemaSeen
+Signal = (
+    Altered
+    | Created
+    | DatabaseDropped
+    | Rewritten
+    | SchemaSeen
+    | SignalSeen
+    | Truncated
+    | Unreadable
+    | WatermarkSeen
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

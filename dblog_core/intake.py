@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dblog_core import control, healing, identities, recent_errors, reload, stopped, table_names
+from dblog_core import control, healing, identities, owed, patterns, recent_errors, reload, stopped, table_names
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
 from dblog_core.events import SCHEMA
 from dblog_core.interfaces import Json, Lease, StateStore
 from dblog_core.requests import WHOLE
+from dblog_core.schema import TableName
 from dblog_core.staging.manifest import LogMark, Manifest
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
     if same and not made and refused == held:
         return head
     if before is not None:
-        head, owed = _take_in(parts, lease, head, before, made | (held.keys() - refused.keys()))
+        head, left = _take_in(parts, lease, head, before, made | (held.keys() - refused.keys()))
         _give_up(parts, before, now)
         give_up_stopped(parts.state, {table: entry["why"] for table, entry in refused.items()})
-        refused |= {table: held[table] for table in owed & held.keys()}
+        refused |= {table: held[table] for table in left & held.keys()}
     stopped.change(parts.state, lambda _: refused)
     try:
         reload.put_in_force(parts.state, now)
@@ -70,10 +71,13 @@ def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set
             log.warning("captured from here on, and dumped: %s", table_names.some(sorted(dumps)))
         if asked.left_out:
             log.warning("captured from here on, and not dumped: %s", asked.told)
+        owed.failed(parts.state, "", asked.refused)
     _tell_of_keyless(parts, [str(table.table) for table in tables if not table.key])
-    owed, marks, now = set(dumped) - dumps.keys(), _healing(head, dumps), parts.source.horizon()
-    if not tables or (now is None and not marks):
-        return head, owed
+    names, now = [str(table.table) for table in tables], parts.source.horizon()
+    left, marks = set(dumped) - dumps.keys(), broken(parts, head, names, dumps, place=head.log_position)
+    born = tuple(name for name in head.born if name not in names)
+    if not tables or (now is None and not marks and born == head.born):
+        return head, left
     # What their transactions have logged before this place is nowhere remembered: a chunk must see all of that. And so
     # it sees all that is staged: a dump that begins now heals what was lost while a table was not captured.
     manifest = replace(
@@ -86,20 +90,39 @@ def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set
         files=(),
         chunks=(),
         marks=marks,
-        unseen_after=head.last_offset,
+        unseen_after=head.last_offset + len(marks),
         start=now,
+        born=born,
     )
     parts.staging.publish(manifest)
-    return manifest, owed
+    return manifest, left
 
 
-def _healing(head: Manifest, dumps: Mapping[str, str]) -> tuple[LogMark, ...]:
-    """Tells whoever has a copy of a table that it is not right before the end of its dump: the shape, once more."""
-    known = [(table, dump, head.schemas[table]) for table, dump in dumps.items() if table in head.schemas]
-    place, time = head.log_position, head.commit_time or 0
+def broken(
+    parts: Parts, head: Manifest, tables: Iterable[str], dumps: Mapping[str, str], *, place: str
+) -> tuple[LogMark, ...]:
+    """Tells whoever has a copy of a table that it is not right before the end of its dump, or of any later one where
+    none could be requested: the shape, once more. Of tables that are captured, and have a key."""
+    wanted, time = parts.config.source.tables, head.commit_time or 0
+    known = [
+        (table, head.schemas[table])
+        for table in tables
+        if table in head.schemas
+        and patterns.matches(TableName.parse(table), wanted)
+        and parts.staging.schema(head.schemas[table]).key
+    ]
     return tuple(
-        LogMark(head.last_offset + number, SCHEMA, table, place, time, schema=shape, dump=dump)
-        for number, (table, dump, shape) in enumerate(known, 1)
+        LogMark(
+            head.last_offset + number,
+            SCHEMA,
+            table,
+            place,
+            time,
+            schema=shape,
+            dump=dumps.get(table),
+            whole=None if table in dumps else False,
+        )
+        for number, (table, shape) in enumerate(known, 1)
     )
 
 

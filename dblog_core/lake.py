@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class State(StrEnum):
     """How a table's lake copy stands."""
 
     OK = "ok"
-    INCOMPLETE = "incomplete"  # rows are withheld until a dump brings them
+    INCOMPLETE = "incomplete"  # rows are missing that only a dump brings
     STOPPED = "stopped"  # its rows can not be applied; the other tables go on
 
 
@@ -50,6 +51,8 @@ class TableStatus:
     it did (the counts of `spark_jobs.apply.Applied`), and its number. `told`: whether that
     merge has told the history as well. `ignored`: the columns of that shape that the lake leaves out, by `[lake]
     schema_changes`; None where it has taken the shape. `accepted`: shapes up to this offset are, though that is "fail".
+    `lacks`: rows may be missing that only a full dump brings which begins at or after this offset (0: any); None: none
+    are. `withheld`: how many rows wait for a dump of their keys.
     """
 
     state: State
@@ -65,6 +68,22 @@ class TableStatus:
     told: bool = False
     ignored: list[str] | None = None
     accepted: int | None = None
+    lacks: int | None = None
+    withheld: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether a dump is on its way, or is requested by the merge itself: what is staged may be needed once more.
+
+        Before there was `lacks`, whatever was incomplete did.
+        """
+        return self.state is State.INCOMPLETE and (self.awaits is not None or self.withheld > 0 or self.lacks is None)
+
+    def settled(self, withheld: int) -> TableStatus:
+        """The status of a table whose rows could be applied; `withheld`: how many of them wait for a dump."""
+        incomplete = self.awaits is not None or self.lacks is not None or withheld > 0
+        state = State.INCOMPLETE if incomplete else State.OK
+        return replace(self, state=state, error=None, withheld=withheld)
 
 
 @dataclass(frozen=True, slots=True)

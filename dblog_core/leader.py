@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import control, healing, intake, places, predecessors, requests, stopped
+from dblog_core import again, control, healing, intake, owed, places, predecessors, requests, stopped
 from dblog_core.beside import HOUSEKEEPING as HOUSEKEEPING
 from dblog_core.beside import Beside
 from dblog_core.beside import Parts as Parts
@@ -21,6 +21,7 @@ from dblog_core.errors import (
     StateError,
     VersionConflict,
 )
+from dblog_core.events import Transaction
 from dblog_core.interfaces import Json, Lease, LogStream
 from dblog_core.openings import Openings
 from dblog_core.requests import SHAPES, WHOLE
@@ -112,6 +113,7 @@ class Leader:
         self._healed: list[str] = []
         self._signal_at = 0
         self._unmirrored: dict[str, TaskProgress] = {}
+        self._again = again.Again(self._config, self._state, self._clock)
         self._openings = Openings(self._state, self._source, self._clock) if parts.config.source.read_only else None
 
     def run(self) -> None:
@@ -208,38 +210,47 @@ class Leader:
     def _start_afresh(self, head: Manifest) -> Manifest:
         """Goes on at the source's present end: a manifest without rows, and a dump that mends what is missing."""
         position = self._source.start_position()
+        tasks, start = self._without_attempts(head.tasks), self._source.horizon()
+        # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
+        dumps = self._dump_all()
+        marks = intake.broken(self._parts, head, head.schemas, dumps, place=self._source.show(position))
         manifest = replace(
             head,
             segment=head.segment + 1,
             epoch=self._lease.epoch,
             first_offset=head.last_offset + 1,
+            last_offset=head.last_offset + len(marks),
             position=position,
             partial=0,
             log_position=self._source.show(position),
             sealed_at=self._now(),
             files=(),
             chunks=(),
-            marks=(),
-            tasks=self._without_attempts(head.tasks),
-            unseen_after=head.last_offset,
-            start=self._source.horizon(),
+            marks=marks,
+            probes=(),
+            tasks=tasks,
+            unseen_after=head.last_offset + len(marks),
+            start=start,
             altered=dict.fromkeys(head.altered),  # more of them may stand in the log that is given up
+            born=(),  # rows as well
         )
-        # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
-        self._dump_all()
         self._staging.publish(manifest)
         log.warning("the log between %s and %s is given up", head.log_position, manifest.log_position)
         return manifest
 
-    def _dump_all(self) -> None:
-        """Requests a dump of every table. What cannot be dumped is told, and keeps no other table's log waiting."""
+    def _dump_all(self) -> dict[str, str]:
+        """Requests a dump of every table; its id, by table. What cannot be dumped is told and owed, and keeps no other
+        table's log waiting."""
         try:
             dump = requests.submit(self._config, WHOLE, requested_by=control.SYSTEM, state=self._state)
         except RequestError as error:
             log.warning("no table is dumped: %s", error)
-            return
-        for refusal in control.dump(self._state, dump).refused:
+            return {}
+        found = control.dump(self._state, dump)
+        for refusal in found.refused:
             log.warning("%s is not dumped: %s\n  fix: %s", refusal["table"], refusal["reason"], refusal["fix"])
+        owed.failed(self._state, dump, {str(refusal["table"]): str(refusal["reason"]) for refusal in found.refused})
+        return dict.fromkeys(found.tables, dump)
 
     def _without_attempts(self, tasks: Json) -> Json:
         """The progress of tasks, with every attempt broken: what its worker has written into the log before the place
@@ -338,6 +349,7 @@ class Leader:
         self._rows += manifest.last_offset - manifest.first_offset + 1
         self._published, self._published_at, self._dirty_since = manifest, self._clock.monotonic(), None
         self._forget_stopped()
+        self._again.finished(manifest.marks)
         self._sealing = self._sealing.after(self._published_at - began)
         stream.acknowledge(manifest.position)
         self._capture.healthy()
@@ -354,6 +366,8 @@ class Leader:
             log.warning("%s stops alone, its rows are passed over: %s\n  fix: %s", name, met.why, met.fix)
             stopped.add_by_log(self._state, name, met.why, met.fix, refused=met.refused)
             intake.give_up_stopped(self._state, {name: met.why})
+        self._again.altered(self._sequencer.take_altered())
+        unproven = self._sequencer.take_unproven()
         reshaped = sorted(map(str, self._sequencer.take_reshaped()))
         healing.request(self._config, SHAPES, reshaped, state=self._state)
         rewritten = self._sequencer.take_rewritten()
@@ -365,6 +379,21 @@ class Leader:
             if (dump := asked.dumps.get(str(table))) is not None:
                 self._healed.append(str(table))
                 self._sequencer.heal(table, dump, since)
+        owed.failed(self._state, "", asked.refused)
+        self._dump_unproven(unproven)
+
+    def _dump_unproven(self, tables: dict[TableName, Transaction]) -> None:
+        """Requests dumps of tables that have come since all were dumped at the start, where they may have had rows
+        before their log begins here."""
+        if not tables or self._config.source.start != places.INITIAL:
+            return
+        known = again.whole_tables(self._state) | owed.read(self._state).keys()
+        wanted = {str(table): at for table, at in tables.items() if str(table) not in known}
+        asked = healing.request(self._config, WHOLE, list(wanted), state=self._state)
+        owed.failed(self._state, "", asked.refused)
+        for table, dump in asked.dumps.items():
+            log.info("%s may have had rows before its first change: it is dumped", table)
+            self._sequencer.heal(TableName.parse(table), dump, wanted[table])
 
     def _take_in_signals(self) -> None:
         """Puts signals of the log into the inbox. Before the manifest that goes past them: a crash in between has them
@@ -398,6 +427,7 @@ class Leader:
         for name in (changed := self._stamps.look(found)):
             log.warning("%s was altered in a way that no log tells of: it is dumped", name)
             self._sequencer.rewritten(TableName.parse(name))
+        self._again.altered([*changed, *self._stamps.reshaped])
         for name in self._stamps.reshaped:
             self._sequencer.reshaped(TableName.parse(name))
         if not changed and not self._sequencer.dirty:
@@ -448,6 +478,7 @@ class Leader:
         self._looked_at = now
         self._look_at_stopped()
         self._look_at_stamps()
+        self._again.look(self._sequencer.passes_over, offset=self._sequencer.last_offset)
         self._advance_horizon()
         self._sequencer.dumps.expire(self._now() - int(WINDOW_TIMEOUT * 1e6))
         self._sequencer.dumps.forget(lambda dump_id: control.is_over(self._state, dump_id))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from dblog_core.events import FINISHED, SCHEMA, TRUNCATE
 from dblog_core.renames import Renames
 from dblog_core.schema import TableSchema
-from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
+from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest, is_full
 
 MAX_ROWS = 500_000
 MAX_BYTES = 256 << 20
@@ -209,6 +209,21 @@ def rewritten(work: Work) -> LogMark | None:
     if not marks or any(m.dump == marks[-1].dump or (m.since or 0) >= marks[-1].offset for m in full):
         return None
     return marks[-1]
+
+
+def lacks_since(work: Work, before: int | None) -> int | None:
+    """The offset at or after which a full dump must begin that brings what the table lacks; None: it lacks nothing.
+
+    `before`: the same before the work (0: nobody knows what the table held when its log began here). What was there is
+    known where the table had no row at some place in the work, or where a full dump has ended in it.
+    """
+    lacks = before
+    for mark in sorted((*work.truncates, *work.finished, *work.reshaped), key=lambda m: m.offset):
+        if mark.op == SCHEMA and mark.whole is not None:
+            lacks = None if mark.whole else mark.offset
+        elif mark.op == TRUNCATE or (lacks is not None and is_full(mark) and (mark.since or 0) >= lacks):
+            lacks = None
+    return lacks
 
 
 def from_dump(work: Work) -> Work:

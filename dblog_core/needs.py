@@ -1,6 +1,7 @@
 """Who still needs old segments of the super-changelog: what retention asks before it removes any.
 
     the lake        each table from the segment after its own on; all of them while a table waits for rows or a dump
+                    that it has asked for (one that lacks a full dump has no use for what is old)
     dumps           an unfinished one from its first chunk on; a finished one until its end is merged
     the capture     events that a SELECT may not have seen yet: its memory of them is read again after a restart
     outputs         each that is configured what it has not passed on (`output_places`), or all from its start on
@@ -53,7 +54,7 @@ def of_lake(lake: LakeStatus | None) -> Iterator[Need]:
     for name, table in sorted(lake.tables.items()):
         if table.state is State.STOPPED:
             yield Need(table.segment + 1, f"{name} is stopped at segment {table.segment}")
-        elif table.state is State.INCOMPLETE:
+        elif table.waits:
             yield Need(1, f"{name} is incomplete: it waits for a dump")
 
 

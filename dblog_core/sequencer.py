@@ -31,6 +31,7 @@ from dblog_core.dumps import TaskProgress
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.events import (
     Altered,
+    Created,
     DatabaseDropped,
     LogBatch,
     Rewritten,
@@ -52,6 +53,10 @@ from dblog_core.watermark import High, Low, Probe
 from dblog_core.window import LogOrder, Snapshots, Survivor
 
 log = logging.getLogger(__name__)
+
+MOST_BORN = 5_000
+"""Tables without a shape of which it is remembered that they have no row: each manifest names them. Of the oldest ones
+beyond that it is forgotten, and they are incomplete until they are dumped."""
 
 
 @dataclass(slots=True)
@@ -93,6 +98,8 @@ class Sequencer:
         self._schemas, self._altered, self._layouts = dict(head.schemas), Pending(head.altered), dict(head.layouts)
         self._rewritten: dict[TableName, Transaction] = {}
         self._reshaped: set[TableName] = set()
+        self._born, self._unproven = dict.fromkeys(head.born), dict[TableName, Transaction]()
+        self._others: set[str] = set()
         self._asked: list[SignalSeen] = []
         self._next = head.last_offset + 1
         self._position, self._partial = head.position, head.partial
@@ -117,7 +124,8 @@ class Sequencer:
     @property
     def _owes(self) -> bool:
         """Whether something is to be requested or remembered before the log's place moves past it."""
-        return bool(self._rewritten) or bool(self._reshaped) or bool(self._met) or bool(self._asked)
+        owed = (self._rewritten, self._reshaped, self._unproven, self._met, self._asked)
+        return any(bool(each) for each in owed)
 
     @property
     def places_chunks(self) -> bool:
@@ -158,12 +166,24 @@ class Sequencer:
     def rewritten(self, table: TableName) -> None:
         """Rows of the table are others by now than those that were read, and no event tells of it."""
         self._dumps.altered(table)
+        self._born.pop(str(table), None)
         self._rewritten[table] = Transaction("", self._log_position, self._commit_time or 0)
 
     def take_rewritten(self) -> dict[TableName, Transaction]:
         """Tables whose rows came or went without row events since the last call: a dump of each is to be requested."""
         taken, self._rewritten = self._rewritten, {}
         return {table: since for table, since in taken.items() if not self._passes_over(table)}
+
+    def take_altered(self) -> set[str]:
+        """Tables that were altered since the last call, as far as the log tells of it."""
+        taken, self._others = self._others, set()
+        return taken
+
+    def take_unproven(self) -> dict[TableName, Transaction]:
+        """Tables that have shown their first shape since the last call, and of which nobody knows whether they had rows
+        before. Those that are to be dumped anyway are left out."""
+        taken, self._unproven = self._unproven, {}
+        return {t: at for t, at in taken.items() if t not in self._rewritten and not self._passes_over(t)}
 
     def reshaped(self, table: TableName) -> None:
         """The table may have another shape by now, and no row may come to show it."""
@@ -181,6 +201,7 @@ class Sequencer:
         new = set(tables) - self._stopped
         for table in new:
             self._dumps.altered(TableName.parse(table))
+            self._born.pop(table, None)
         self._stopped |= new
         return new
 
@@ -254,6 +275,7 @@ class Sequencer:
             schemas=dict(self._schemas),
             altered=self._altered.to_json(),
             layouts=dict(self._layouts),
+            born=tuple(self._born),
         )
 
     def published(self) -> None:
@@ -304,12 +326,15 @@ class Sequencer:
         match signal:
             case Unreadable() if not self._passes_over(signal.table):  # once: each batch may hold such a value
                 self._dumps.altered(signal.table)
+                self._born.pop(str(signal.table), None)
                 self._unreadable.add(str(signal.table))
                 self._met[str(signal.table)] = signal
             case SchemaSeen() if not self._passes_over(signal.schema.table):
                 self._shape(self._rules.schema(signal.schema), transaction, signal.layout)
             case Truncated() | DatabaseDropped() | Altered() | Rewritten():
                 self._statement(signal, transaction)
+            case Created():
+                self._is_empty(signal.table)
             case SignalSeen():
                 self._asked.append(signal)
             case WatermarkSeen():
@@ -348,10 +373,12 @@ class Sequencer:
         """Only the table itself can tell which rows it has from here on."""
         if not self._passes_over(table):
             self._dumps.altered(table)  # chunks that are being read may hold rows that are gone
+            self._born.pop(str(table), None)
             self._rewritten[table] = transaction
 
     def _alter(self, table: TableName, step: Step | None, transaction: Transaction) -> None:
         self._dumps.altered(table)  # its shape may be the same as before, its columns others
+        self._others.add(str(table))
         self._altered.add(table, step, self._schemas)
         if step is not None and self._mixes_up(table, step):
             self._rewritten[table] = transaction
@@ -362,6 +389,17 @@ class Sequencer:
             return
         offset = self._mark("t", table, transaction, transaction=transaction.id)
         self._dumps.rows(table, (offset, offset), transaction.xid, None)
+        self._is_empty(table)
+
+    def _is_empty(self, table: TableName) -> None:
+        """The table has no row here; remembered until its first shape says so to whoever reads it."""
+        name = str(table)
+        if name in self._schemas or self._passes_over(table):
+            return
+        self._born.pop(name, None)
+        self._born[name] = None
+        if len(self._born) > MOST_BORN:
+            del self._born[next(iter(self._born))]
 
     def _go_on(self, table: TableName, transaction: Transaction) -> None:
         """The log can be read again: what was passed over is for a dump to bring."""
@@ -383,9 +421,15 @@ class Sequencer:
         self._staging.put_schema(schema)
         self._schemas[str(schema.table)] = schema.fingerprint
         facts = {"renamed": found.renamed or None, "filled": found.filled or None} if found else {}
-        self._mark("s", schema.table, transaction, schema=schema.fingerprint, **facts)
+        whole = True if known is None and str(schema.table) in self._born else None
+        self._mark("s", schema.table, transaction, schema=schema.fingerprint, whole=whole, **facts)
         if known is not None:
             self._dumps.altered(schema.table)
+            self._others.add(str(schema.table))
+            return
+        self._born.pop(str(schema.table), None)
+        if whole is None and schema.key:
+            self._unproven[schema.table] = transaction
 
     def _mixes_up(self, table: TableName, step: Step) -> bool:
         """Whether a column that copies of the table know is another one under the same name from here on."""

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
-from dblog_core import control, lake, output_places, recent_errors, reload, stopped, verified, wiring
+from dblog_core import control, lake, output_places, owed, recent_errors, reload, standing, stopped, verified, wiring
 from dblog_core.config import Config
+from dblog_core.dump_status import DumpStatus
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.leader import LEASE, CaptureStatus
 from dblog_core.meter import Meter
@@ -37,7 +38,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
             "offset": head.last_offset if head else None,
             "lag_seconds": told.get("lag_seconds"),
             "rows_per_second": told.get("rows_per_second"),
-            "tables": _tables(merged.tables_json(), stopped.read(state), in_force, verified.read(state)),
+            "tables": _tables(_merged(merged, dumps, state), stopped.read(state), in_force, verified.read(state)),
             "windows": [_window(w) for w in told.get("windows", [])],
             "dumps": [d.to_json() for d in dumps],
             "merge": {"offset": merged.offset, "lag_seconds": lag(merged.offset)},
@@ -66,12 +67,23 @@ def of_capture(config: Config) -> CaptureStatus:
     )
 
 
+def _merged(merged: lake.Progress, dumps: list[DumpStatus], state: StateStore) -> list[Json]:
+    """The tables as the lake has them, and why one is not well."""
+    debts, tables = owed.read(state), merged.status.tables
+    found = []
+    for table in merged.tables_json():
+        cause, fix = standing.of_table(table["table"], tables[table["table"]], dumps, debts)
+        found.append({**table, "cause": cause, "fix": fix})
+    return found
+
+
 def _tables(merged: list[Json], held: stopped.Entries, in_force: Json, checked: Json) -> list[Json]:
     """Each table as the lake has it, those that the capture has stopped as such; with its last verification."""
-    unmerged = dict.fromkeys(("lake_offset", "awaits", "merged"))
+    unmerged = dict.fromkeys(("lake_offset", "awaits", "merged", "cause", "fix"))
     tables = {name: {"table": name, **unmerged} for name in held} | {str(t["table"]): t for t in merged}
     for name, entry in held.items():
-        tables[name] = {**tables[name], "state": str(lake.State.STOPPED), "error": stopped.told(entry)}
+        told = {"error": stopped.told(entry), "cause": entry["why"], "fix": entry["fix"]}
+        tables[name] = {**tables[name], "state": str(lake.State.STOPPED), **told}
     captured = {name: reload.is_captured(name, in_force) for name in tables}
     return [
         {**table, "captured": captured[name], "verified": checked.get(name)} for name, table in sorted(tables.items())

@@ -25,6 +25,7 @@ from spark_jobs.withheld import ControlDumps, Withheld
 _POLL = 0.1  # seconds between two looks for a new segment
 _LOOK = 1.0  # seconds between two looks for a lake task
 _RETRY = 30.0  # seconds between two tries of a stopped table
+_NAMED = 10  # tables in a line
 _COMPACT_RETRY = 600.0  # seconds without compaction after one that failed
 
 
@@ -180,7 +181,16 @@ class Job:
         stopped = self._merger.stopped()
         if stopped:
             say(f"stopped tables: {', '.join(sorted(stopped))}; `dblog status` tells why")
+        if incomplete := self._merger.incomplete():
+            say(
+                f"incomplete tables: {_first(sorted(incomplete))}; `dblog status` tells why, and what brings their rows"
+            )
         return bool(stopped)
+
+
+def _first(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def _counts(table: Applied) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from dblog_core.errors import LakeError
 from dblog_core.events import DELETE
 from dblog_core.interfaces import Json
-from dblog_core.lake import State, TableStatus
+from dblog_core.lake import TableStatus
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.table_names import typed
@@ -88,9 +88,8 @@ def carry_out(tools: Tools, planned: Json) -> Done:
             whole = None if told is None else _whole(tools, name, told)
             tools.check()
             lake.replace(whole, tools.number)
-    incomplete = known.awaits is not None or tools.withheld.waits(name)
     tools.step(f"rebuilt {name}")
-    now = replace(known, state=State.INCOMPLETE if incomplete else State.OK, version=lake.version())
+    now = replace(known, version=lake.version()).settled(tools.withheld.count(name))
     result = {
         "table": name,
         "from": planned["from"],

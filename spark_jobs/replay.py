@@ -97,8 +97,7 @@ def _holds(planned: Json, mark: LogMark) -> bool:
 
 
 def _status(tools: Tools, name: str, known: TableStatus, lake: LakeTable) -> TableStatus:
-    incomplete = known.awaits is not None or tools.withheld.waits(name)
-    return replace(known, state=State.INCOMPLETE if incomplete else State.OK, version=lake.version())
+    return replace(known, version=lake.version()).settled(tools.withheld.count(name))
 
 
 def _rows(told: Told, planned: Json, lake: LakeTable) -> DataFrame:

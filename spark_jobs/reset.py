@@ -92,5 +92,6 @@ def carry_out(tools: Tools, planned: Json) -> Done:
         awaits=dump,
         ignored=None,
         accepted=None,
+        withheld=0,
     )
     return Done({"table": name, "dump": dump, "offset": planned["offset"]}, {name: now})

@@ -157,6 +157,10 @@ class Merger:
     def stopped(self) -> list[str]:
         return [name for name, table in self.status.tables.items() if table.state is State.STOPPED]
 
+    def incomplete(self) -> list[str]:
+        """Tables that lack rows which only a dump brings."""
+        return [name for name, table in self.status.tables.items() if table.state is State.INCOMPLETE]
+
     def awaiting(self) -> list[str]:
         """Tables that wait for a full dump, after a reset or for values of new columns."""
         return [name for name, table in self.status.tables.items() if table.awaits is not None]
@@ -465,7 +469,7 @@ class Merger:
         }
         for applied in done:
             name = applied.table
-            known = self.status.tables.get(name) or TableStatus(State.OK, None, span.first - 1, span.first_offset - 1)
+            known = self._known(name, span)
             if applied.error is not None:
                 tables[name] = replace(known, state=State.STOPPED, error=applied.error)
                 continue
@@ -478,22 +482,34 @@ class Merger:
                 known = replace(known, awaits=applied.awaits, added_at=added)
             merged = {"merge": intent.number, **applied.counts()}
             known = replace(known, version=applied.version, schema=works[name].schema, merged=merged, told=applied.told)
-            known = replace(known, ignored=applied.ignored)
+            known = replace(known, ignored=applied.ignored, lacks=self._lacks(works[name], known))
             tables[name] = self._well(name, known, intent)
         return tables
 
+    def _known(self, name: str, span: plan.Span) -> TableStatus:
+        """The table before the merge. Of a new one nobody knows what it held when its log began here."""
+        new = TableStatus(State.OK, None, span.first - 1, span.first_offset - 1, lacks=0)
+        return self.status.tables.get(name) or new
+
+    def _lacks(self, work: Work, known: TableStatus) -> int | None:
+        """The table's `lacks` after the work. One without a key has no dumps: what its history tells begins with it."""
+        if not self._staging.schema(work.schema).key:
+            return None
+        before = self.status.tables.get(work.table)
+        keyed = before is not None and before.schema is not None and self._staging.schema(before.schema).key
+        begins = before is None or (before.version is None and not keyed)
+        return plan.lacks_since(work, 0 if begins else known.lacks)
+
     def _well(self, name: str, known: TableStatus, intent: Intent) -> TableStatus:
         """The table with all of the span; one that a reset has set ahead stays there."""
-        incomplete = known.awaits is not None or self._withheld.waits(name)
         taken = known.accepted is not None and known.accepted <= intent.span.offset
-        return replace(
+        now = replace(
             known,
             accepted=None if taken else known.accepted,
-            state=State.INCOMPLETE if incomplete else State.OK,
-            error=None,
             segment=max(known.segment, intent.span.last) if known.awaits is not None else intent.span.last,
             offset=max(known.offset, intent.span.offset) if known.awaits is not None else intent.span.offset,
         )
+        return now.settled(self._withheld.count(name))
 
 
 def _brings(mark: LogMark, table: TableStatus) -> bool:

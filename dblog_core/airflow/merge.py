@@ -131,4 +131,6 @@ def up_to_date(config: Config) -> bool:
     head, lake = open_staging(config).head(), read_status(open_lake(config))
     if head is None or lake is None:
         return head is None
-    return lake.offset >= head.last_offset and all(t.state is State.OK for t in lake.tables.values())
+    return lake.offset >= head.last_offset and all(
+        t.state is not State.STOPPED and not t.waits for t in lake.tables.values()
+    )

@@ -62,7 +62,7 @@ def text(found: dict[str, Any]) -> str:
         f"lag       {_seconds(found['lag_seconds'])}",
         f"lake      {_lake(merge)}",
     ]
-    lines += [f"table     {t['table']}: {t['state']}{_uncaptured(t)}{_because(t)}" for t in found["tables"]]
+    lines += [f"table     {t['table']}: {t['state']}{_uncaptured(t)}{_because(t) or _why(t)}" for t in found["tables"]]
     lines += [f"window    {w['table']}, dump {w['dump']}, open for {w['age_seconds']:.1f} s" for w in found["windows"]]
     lines += _dumps(found["dumps"])
     lines += [_output(o) for o in found["outputs"]]
@@ -132,6 +132,10 @@ def _ago(error: dict[str, Any]) -> float:
 
 def _because(record: dict[str, Any]) -> str:
     return f": {record['error']}" if record.get("error") else ""
+
+
+def _why(table: dict[str, Any]) -> str:
+    return f": {table['cause']}\n  fix: {table['fix']}" if table["cause"] else ""
 
 
 def _uncaptured(table: dict[str, Any]) -> str:

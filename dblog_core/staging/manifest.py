@@ -89,6 +89,9 @@ class LogMark:
 
     What is proven of the way from the table's shape before to this one (s): `renamed` {new name: old name}, and
     `filled` {added column: what rows hold that nothing has touched since, in the JSON form of `log`}.
+
+    `whole` (s): true: the table had no row before this line, and the log misses none of it; false: rows of the table
+    may be missing from here on, and only a full dump that begins later brings them. None: it says nothing of that.
     """
 
     offset: int
@@ -105,6 +108,12 @@ class LogMark:
     key_to: Any = None
     renamed: dict[str, str] | None = None
     filled: dict[str, Any] | None = None
+    whole: bool | None = None
+
+
+def is_full(mark: LogMark) -> bool:
+    """Whether it ends a dump of a whole table."""
+    return mark.op == "f" and mark.key_from is None and mark.key_to is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,7 @@ class Manifest:
     restart rebuilds its memory from. `altered`: statements (`alterations.Step` as JSON) that tables have had since
     their newest shape, and that no row or chunk has followed yet; None where one of them is not known.
     `layouts`: tokens of those newest shapes of which the source has told a layout (`alterations.Layout`).
+    `born`: tables without a shape so far that are known to have no row at this place in the log.
 
     Of joined segments the first is `first_segment` (0: `segment` is the only one), `ends` holds the last offset of
     each, and `earlier` the fingerprints after the first of them, where they have changed since (None: no such table).
@@ -165,6 +175,7 @@ class Manifest:
     probes: tuple[Probed, ...] = ()
     altered: dict[str, Any] = field(default_factory=dict)
     layouts: dict[str, str] = field(default_factory=dict)
+    born: tuple[str, ...] = ()
 
     @property
     def first(self) -> int:
@@ -204,7 +215,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         # What is new is left out where there is none: older versions know no such field.
-        new = ("probes", "altered", "layouts")
+        new = ("probes", "altered", "layouts", "born")
         fields = {name: value for name, value in _fields(self).items() if value or name not in new}
         return {
             "format": FORMAT,
@@ -234,6 +245,7 @@ class Manifest:
                 "marks": tuple(LogMark(**m) for m in data["marks"]),
                 "ends": tuple(data.get("ends", ())),
                 "probes": tuple(Probed(**p) for p in data.get("probes", ())),
+                "born": tuple(data.get("born", ())),
             }
         )
 
@@ -263,7 +275,7 @@ def _fields(record: Any) -> dict[str, Any]:
 
 
 def _mark(mark: LogMark) -> dict[str, Any]:
-    facts = ("renamed", "filled")
+    facts = ("renamed", "filled", "whole")
     return {name: value for name, value in _fields(mark).items() if value is not None or name not in facts}
 
 

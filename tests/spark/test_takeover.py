@@ -149,8 +149,8 @@ def test_a_merger_that_wakes_up_after_another_took_over_changes_nothing(
         assert isinstance(error, LeaseLost) or (error is None and point in ENDS), (point, error)
         after = _left(lake)
         assert after == left, point
-        states = {name: str(t.state) for name, t in after["status"].tables.items()}
-        assert states == {"shop.one": "ok", "shop.two": "incomplete"}, point
+        waits = {name: t.waits for name, t in after["status"].tables.items()}
+        assert waits == {"shop.one": False, "shop.two": True}, point
         assert [r["v"] for r in lake.rows(ONE)] == [f"v{number}", *["new"] * (number - 1)]
 
 

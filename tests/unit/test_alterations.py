@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dblog_core.alterations import MOST_STEPS, Facts, Layout, Pending, Step, facts, placed
 from dblog_core.config import ColumnRules
 from dblog_core.constants import Constant
-from dblog_core.events import Altered, LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated
+from dblog_core.events import Altered, Created, LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated
 from dblog_core.renames import Renames, until
 from dblog_core.rules import Rules
 from dblog_core.schema import Column, TableName, TableSchema
@@ -389,7 +389,7 @@ def test_the_log_says_of_ddl_on_captured_tables_what_it_does_to_columns() -> Non
     revalued = Altered(0, 0, name, Step(revalued=("c",)), shows=True)
     assert told("ALTER TABLE t MODIFY c BINARY(9)") == [revalued, Rewritten(1, 0, name)]
     assert told("DROP TABLE t") == [Truncated(0, 0, name), Altered(1, 0, name, None)]
-    assert told("CREATE TABLE t (id INT)") == [Altered(0, 0, name, None, shows=True)]
+    assert told("CREATE TABLE t (id INT)") == [Altered(0, 0, name, None, shows=True), Created(1, 0, name)]
     assert told("ALTER TABLE t MODIFY c TEXT") == [Altered(0, 0, name, Step(), shows=True)]
     for sql in (
         "ALTER TABLE other.t ADD c INT",

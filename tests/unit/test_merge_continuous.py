@@ -47,6 +47,9 @@ class BusyMerger:
     def stopped(self) -> dict[str, str]:
         return {}
 
+    def incomplete(self) -> list[str]:
+        return []
+
     def awaiting(self) -> frozenset[str]:
         return frozenset()
 

@@ -9,7 +9,7 @@ import pytest
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEvent
-from dblog_core.events import Altered, DatabaseDropped, Rewritten, Truncated
+from dblog_core.events import Altered, Created, DatabaseDropped, Rewritten, Truncated
 from dblog_core.schema import TableName
 from dblog_core.sources.mysql import events, gtid_request, xa
 from dblog_core.sources.mysql.catalogue import TableFilter
@@ -218,8 +218,10 @@ def gtid(number: int) -> bytes:
     )
 
 
-def query(sql: str) -> bytes:
-    return event(events.Type.QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, 0) + b"shop\0" + sql.encode())
+def query(sql: str, *, variables: bytes = b"") -> bytes:
+    return event(
+        events.Type.QUERY, struct.pack("<IIBHH", 1, 0, 4, 0, len(variables)) + variables + b"shop\0" + sql.encode()
+    )
 
 
 def take(log: LogState, *found: bytes) -> None:
@@ -467,3 +469,52 @@ def test_where_the_server_minds_the_case_another_table_is_another_table() -> Non
     log = talking(tables="shop.orders")
     take(log, gtid(1), query("TRUNCATE TABLE ORDERS"), gtid(2), query("DROP DATABASE SHOP"))
     assert log.flush().signals == ()
+
+
+_HEAD = "0000000000012000a04500000000060373746404ff00ff00ff000c0170726f626500"
+_MARIADB = "00000000010100002054000000000603737464042d002d000800"
+
+
+@pytest.mark.parametrize(
+    ("sql", "variables", "made"),
+    [
+        ("CREATE TABLE orders (id int)", "", True),
+        ("CREATE TABLE orders LIKE other", "", True),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", f"{_HEAD}11080000000000000012ff001300", True),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", f"{_HEAD}12ff001300", False),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", f"{_MARIADB}810700000000000000", True),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", _MARIADB, False),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", f"0c02{b'shop'.hex()}00{b'b'.hex()}00110800", True),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", "0cfe12ff00", False),
+        ("CREATE TABLE IF NOT EXISTS orders (id int)", "05035554430b01780179c8", False),
+        ("CREATE TABLE IF NOT EXISTS orders (id int) START TRANSACTION", "", True),
+        ("CREATE TABLE orders (id int) ENGINE=MERGE UNION=(a, b)", "", False),
+        ("CREATE OR REPLACE TABLE orders (id int)", "", True),
+        ("CREATE TEMPORARY TABLE orders (id int)", "", False),
+        ("CREATE TABLE other.orders (id int)", "", False),
+        ("ALTER TABLE orders ADD c int", "", False),
+    ],
+)
+def test_a_table_that_is_made_has_no_row_where_the_statement_has_certainly_made_it(
+    sql: str, variables: str, made: bool
+) -> None:
+    """The variables are those of MySQL 9 and MariaDB 10.11, for a statement that made a table and one that found it."""
+    log = talking()
+    take(log, gtid(1), query(sql, variables=bytes.fromhex(variables)))
+    found = [signal.table for signal in log.flush().signals if isinstance(signal, Created)]
+    assert found == ([ORDERS] if made else [])
+
+
+@pytest.mark.parametrize(
+    ("sql", "means"),
+    [
+        ("CREATE TABLE x TABLE t", Means.REWRITES),
+        ("CREATE TABLE x AS VALUES ROW(1)", Means.REWRITES),
+        ("CREATE TABLE x AS VALUES (1), (2)", Means.REWRITES),
+        ("CREATE TABLE x (a int) PARTITION BY LIST (a) (PARTITION p VALUES IN (1, 2))", Means.HARMLESS),
+        ("CREATE TABLE x (a int) PARTITION BY RANGE (a) (PARTITION p VALUES LESS THAN (9))", Means.HARMLESS),
+        ("CREATE TABLE x (`table` int, `values` int)", Means.HARMLESS),
+    ],
+)
+def test_a_statement_that_fills_the_table_that_it_makes_is_known_by_any_query(sql: str, means: Means) -> None:
+    assert classify(sql, "shop").means is means

@@ -291,6 +291,40 @@ def sql_mode(body: bytes) -> int | None:
     return int.from_bytes(variables[1:9], "little") if variables[:1] == b"\1" and len(variables) >= 9 else None
 
 
+_FIXED = {**_WIDTHS, _CHARSET: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 16: 1, 17: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
+"""Bytes of status variables, by code; those of 128 and more are MariaDB's."""
+_STRINGS = {5: 1, _CATALOG: 1, 11: 2}
+"""How many texts a variable has, each after its length: time zone, catalog, invoker."""
+_DATABASES, _TOO_MANY_DATABASES = 12, 254
+_DDL_TRANSACTION = (17, 129)
+"""MySQL's and MariaDB's id of the transaction that an atomic DDL statement has."""
+
+
+def took_effect(body: bytes) -> bool:
+    """Whether a DDL statement of a QUERY event has certainly changed something: one with IF [NOT] EXISTS stands in the
+    log of MySQL where it has found nothing to do, too, and has no transaction of its own then (run on MySQL 9; MariaDB
+    10.11 logs nothing)."""
+    variables = body[13 : 13 + int.from_bytes(body[11:13], "little")]
+    at = 0
+    while at < len(variables):
+        code, at = variables[at], at + 1
+        if code in _DDL_TRANSACTION:
+            return True
+        if code in _FIXED:
+            at += _FIXED[code]
+        elif code in _STRINGS or code == _CATALOG_WITH_ZERO:
+            for _ in range(_STRINGS.get(code, 1)):
+                at += 1 + variables[at] if at < len(variables) else 1
+            at += code == _CATALOG_WITH_ZERO
+        elif code == _DATABASES and at < len(variables):
+            count, at = variables[at], at + 1
+            for _ in range(0 if count == _TOO_MANY_DATABASES else count):
+                at = variables.find(b"\0", at) + 1 or len(variables)
+        else:
+            return False
+    return False
+
+
 def uncompress_mariadb(data: bytes) -> bytes:
     """MariaDB's compressed part of an event: an algorithm, the plain length, zlib. Raises ValueError."""
     size = data[0] & 7

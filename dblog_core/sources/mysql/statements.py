@@ -51,6 +51,10 @@ class Statement:
     """Whether it gives `tables` their columns, and they are there after it."""
     versions: bool | None = None
     """Whether MariaDB keeps every version of a row of `tables` from here on; None: as before."""
+    makes: bool = False
+    """Whether `tables` are made by it, without rows."""
+    if_missing: bool = False
+    """Whether it does nothing where they are there: it stands in the log then too."""
 
 
 _TOKEN = re.compile(
@@ -288,15 +292,35 @@ def _create(read: _Reader) -> Statement | None:
         return Statement(Means.HARMLESS)
     if not read.take("TABLE"):
         return None
-    there = read.take("IF", "NOT", "EXISTS")
+    if_missing = read.take("IF", "NOT", "EXISTS")
     table = read.table()
     if table is None:
         return Statement(Means.UNKNOWN)
-    if "SELECT" in read.words():  # the row form of CREATE … SELECT has its rows in row events, and no SELECT
+    words = read.words()
+    if _has_query(words):  # the row form of CREATE … SELECT has its rows in row events, and no SELECT
         return Statement(Means.REWRITES, (table,))
-    means = Means.EMPTIES if replaces else Means.HARMLESS
-    versions = _versions(read.words())
-    return Statement(means, (table,), shapes=True, versions=versions if there else bool(versions))
+    means, makes = Means.EMPTIES if replaces else Means.HARMLESS, _OF_OTHERS.isdisjoint(words)
+    if ("START", "TRANSACTION") in itertools.pairwise(words):  # of a CREATE … SELECT, logged only where it was done
+        if_missing = False
+    versions = _versions(words)
+    return Statement(
+        means,
+        (table,),
+        shapes=True,
+        versions=versions if if_missing else bool(versions),
+        makes=makes,
+        if_missing=if_missing,
+    )
+
+
+_OF_OTHERS = {"MERGE", "MRG_MYISAM", "FEDERATED", "CONNECT", "SPIDER", "S3", "CSV", "SEQUENCE"}
+"""Engines whose tables may show rows of others from the first moment on."""
+
+
+def _has_query(words: list[str]) -> bool:
+    """Whether what follows a CREATE TABLE's name fills the table: SELECT, TABLE t, VALUES (…), VALUES ROW(…)."""
+    values = (("VALUES", "("), ("VALUES", "ROW"))  # VALUES LESS THAN and VALUES IN are of partitions
+    return "SELECT" in words or "TABLE" in words or any(pair in values for pair in itertools.pairwise(words))
 
 
 def _rename(read: _Reader) -> Statement | None:

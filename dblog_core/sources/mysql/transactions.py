@@ -18,6 +18,7 @@ from dblog_core.events import (
     DELETE,
     UPDATE,
     Altered,
+    Created,
     DatabaseDropped,
     LogBatch,
     Rewritten,
@@ -440,6 +441,8 @@ class LogState:
         self._unread.follow(statement)
         self._lost_rows(statement, group)
         self._alters(statement, sql, events.sql_mode(body), group)
+        if statement.makes and (not statement.if_missing or events.took_effect(body)):
+            self._tell(Created, statement.tables, group)
         if not group.begun:
             self._end()
 
@@ -483,7 +486,7 @@ class LogState:
             self._tell(Truncated, emptied, group)
             self._tell(Rewritten, (table for table in statement.tables if table not in emptied), group)
 
-    def _tell(self, kind: type[Truncated | Rewritten], tables: Iterable[TableName], group: Group) -> None:
+    def _tell(self, kind: type[Created | Truncated | Rewritten], tables: Iterable[TableName], group: Group) -> None:
         for table in filter(self._wants, tables):
             index = self._batch.transaction(group.transaction)
             self._batch.signal(kind(self._batch.next_sequence, index, table, self._any_case))

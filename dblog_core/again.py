@@ -1,0 +1,88 @@
+"""Dumps that the system owes (`owed`), requested again by who leads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from dblog_core import control, healing, owed
+from dblog_core.config import Config
+from dblog_core.errors import SourceError
+from dblog_core.healing import Asked
+from dblog_core.interfaces import Clock, StateStore
+from dblog_core.owed import Entries, Waits
+from dblog_core.requests import WHOLE
+from dblog_core.staging.manifest import LogMark, is_full
+
+log = logging.getLogger(__name__)
+
+
+class Again:
+    """What one term owes; the capture's loop owns it."""
+
+    def __init__(self, config: Config, state: StateStore, clock: Clock) -> None:
+        self._config, self._state = config, state
+        self._waits = Waits(clock)
+        self._noticed: dict[str, int] = {}
+
+    def altered(self, tables: Iterable[str]) -> None:
+        """These tables are others by now: what has kept them from being dumped may be gone."""
+        if tables := set(tables):
+            self._waits.nudge(tables & owed.read(self._state).keys())
+
+    def finished(self, marks: Iterable[LogMark]) -> None:
+        """Dumps have ended in the log: of a whole table that one brings all which began after we knew of the debt."""
+        if not (whole := [m for m in marks if is_full(m)]):
+            return
+        entries, never = owed.read(self._state), float("inf")
+        found = [m for m in whole if m.table in entries]
+        paid = [
+            m
+            for m in found
+            if m.dump == entries[m.table]["asked"] or (m.since or 0) >= self._noticed.get(m.table, never)
+        ]
+        owed.forget(self._state, [m.table for m in paid])
+
+    def look(self, passes_over: Callable[[str], bool], *, offset: int) -> None:
+        """Requests what is due. `passes_over`: tables that are stopped, whose dump is requested once they are mended;
+        `offset`: the last one by now.
+
+        Raises what the state store raises.
+        """
+        if not (entries := owed.read(self._state)):
+            return
+        self._noticed = {table: self._noticed.get(table, offset) for table in entries}
+        self._look_at_asked({table: e["asked"] for table, e in entries.items() if e["asked"] is not None})
+        due = [table for table in self._waits.due(entries) if not passes_over(table)]
+        if not due:
+            return
+        under_way = whole_tables(self._state)
+        self._request(entries, [table for table in due if table not in under_way])
+
+    def _request(self, entries: Entries, tables: list[str]) -> None:
+        self._waits.done(tables)
+        try:
+            asked = healing.request(self._config, WHOLE, tables, state=self._state)
+        except SourceError as error:  # the log goes on without
+            asked = Asked(refused=dict.fromkeys(tables, " ".join(str(error).split())))
+        owed.asked(self._state, dict(asked.dumps))
+        owed.failed(self._state, "", asked.refused)
+        owed.forget(self._state, [*asked.gone, *asked.keyless])
+        for table, dump in asked.dumps.items():
+            log.warning("%s is dumped again, as dump %s; it has failed: %s", table, dump, entries[table]["why"])
+
+    def _look_at_asked(self, dumps: dict[str, str]) -> None:
+        """What became of dumps that were requested again: one that is done, or that somebody has cancelled, is owed no
+        more; one that is gone was of another state store."""
+        for table, dump in dumps.items():
+            status = control.find(self._state, dump)
+            if status is None:
+                owed.asked(self._state, {table: None})
+            elif status.state in control.OVER:
+                failed = {t.table: t.error for t in status.tasks if t.table == table and t.error is not None}
+                owed.failed(self._state, dump, failed) if failed else owed.forget(self._state, [table])
+
+
+def whole_tables(state: StateStore) -> set[str]:
+    """Tables of which a dump of all rows is requested, or under way."""
+    return {task.table for dump in control.unfinished(state) for task in dump.tasks if not task.over and task.is_whole}

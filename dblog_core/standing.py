@@ -1,0 +1,61 @@
+"""Why a table's lake copy is not well, and what mends that: `cause` and `fix` of a table in `status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dblog_core.dump_status import OVER, DumpStatus
+from dblog_core.interfaces import Json
+from dblog_core.lake import State, TableStatus
+
+_FIX = "\n  fix: "
+_BY_ITSELF = "none while capture, worker and merge run: `dblog dumps` shows how far it is"
+
+
+def of_stopped(error: str | None) -> tuple[str | None, str | None]:
+    """Cause and fix in the text of an error."""
+    cause, _, fix = (error or "").partition(_FIX)
+    return cause or None, fix or None
+
+
+def of_table(
+    name: str, table: TableStatus, dumps: Iterable[DumpStatus], owed: Mapping[str, Json]
+) -> tuple[str | None, str | None]:
+    """Cause and fix; None where nothing is wrong. `owed`: failed dumps that are requested again (`owed`)."""
+    if table.state is State.STOPPED:
+        return of_stopped(table.error)
+    if table.state is State.OK:
+        return None, None
+    known = {dump.id: dump for dump in dumps}
+    if (entry := owed.get(name)) is not None and entry["asked"] is None and (table.awaits or table.lacks is not None):
+        return (
+            f"its dump {entry['dump']} has failed: {entry['why']}" if entry["dump"] else entry["why"],
+            f"mend that, and start the capture again: it is dumped again then; or run `{_command(name)}`",
+        )
+    running = [d.id for d in known.values() if d.state not in OVER and _brings(d, name)]
+    if running and (table.awaits or table.lacks is not None):
+        return f"dump {running[-1]} is not merged yet", _BY_ITSELF
+    if table.awaits is not None:
+        return _awaiting(name, table.awaits, known.get(table.awaits))
+    if table.lacks is not None:
+        return (
+            "rows of before its first change here may be missing: no full dump of it is merged",
+            f"`{_command(name)}`",
+        )
+    rows = f"{table.withheld:,} rows wait" if table.withheld else "rows wait"
+    return f"{rows} for a dump of their keys, which is requested by itself", _BY_ITSELF
+
+
+def _brings(dump: DumpStatus, name: str) -> bool:
+    return any(task.table == name and task.is_whole for task in dump.tasks)
+
+
+def _awaiting(name: str, awaited: str, dump: DumpStatus | None) -> tuple[str, str]:
+    if dump is not None and dump.state == "done":
+        return f"dump {awaited} is not merged yet", "`dblog merge`"
+    ended = "is not known any more" if dump is None else f"was {dump.state}" if dump.state == "cancelled" else "failed"
+    return f"it waits for dump {awaited}, which {ended}", f"`{_command(name)}`"
+
+
+def _command(name: str) -> str:
+    return f"dblog dump --table {name}"
