@@ -31,6 +31,7 @@ from dblog_core.storage.opening import open_storage
 from dblog_core.wiring import open_lake
 
 OWN = "_dblog"
+_HISTORY = "__history"
 
 
 class State(StrEnum):
@@ -119,11 +120,17 @@ def own_directory(lake: Location) -> Location:
 
 def table_location(lake: Location, table: TableName) -> Location:
     """LAKE/SCHEMA/TABLE, each as `_file_name` writes it. Raises LakeError for the name of ours."""
-    if table.schema == OWN:
+    if table.schema.casefold() == OWN:  # in any case: a file system may not tell them apart
         raise LakeError(
             f"a schema named {OWN} has no place in the lake", where=str(table), fix="leave it out of `tables`"
         )
     return lake / _file_name(table.schema) / _file_name(table.name)
+
+
+def shares_history(table: TableName, others: Collection[str]) -> str | None:
+    """The table among `others` whose history has the place of this one; None: none."""
+    base = str(TableName(table.schema, table.name.removesuffix(_HISTORY)))
+    return base if table.name.endswith(_HISTORY) and base in others else None
 
 
 def history_location(lake: Location, table: TableName) -> Location:
@@ -132,7 +139,7 @@ def history_location(lake: Location, table: TableName) -> Location:
 
 
 def history_name(table: TableName) -> TableName:
-    return TableName(table.schema, f"{table.name}__history")
+    return TableName(table.schema, f"{table.name}{_HISTORY}")
 
 
 _SPECIAL = re.compile(r"[/\\`\x00-\x1f\x7f]|\$(?=\{)|%(?=[0-9A-Fa-f]{2})|~(?=[0-9A-F]{2})")

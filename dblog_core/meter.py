@@ -17,7 +17,7 @@ from dblog_core.dump_status import OVER, DumpStatus
 from dblog_core.footprint import Patience, of_staging, of_table
 from dblog_core.freshness import Waiting
 from dblog_core.interfaces import Json
-from dblog_core.lake import LakeStatus, history_location, table_location
+from dblog_core.lake import OWN, LakeStatus, history_location, table_location
 from dblog_core.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
@@ -87,8 +87,10 @@ class Meter:
 
 def _places(place: Location, lake: LakeStatus) -> Iterator[tuple[str, Location]]:
     """The Delta tables that may be there, by name."""
-    for name in sorted(lake.tables):
+    for name, known in sorted(lake.tables.items()):
         table = TableName.parse(name)
+        if known.version is None and table.schema.casefold() == OWN:  # it is stopped: it has no place
+            continue
         yield name, table_location(place, table)
         yield f"{name}__history", history_location(place, table)
 

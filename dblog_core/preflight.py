@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import tomllib
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,8 +23,9 @@ from dblog_core.errors import DblogError, StagingError
 from dblog_core.forms import FORMS, forms_for
 from dblog_core.in_clear import in_clear_text
 from dblog_core.interfaces import Problem, Source
+from dblog_core.lake import OWN, shares_history
 from dblog_core.leader import LEASE
-from dblog_core.schema import TableSchema
+from dblog_core.schema import TableName, TableSchema
 from dblog_core.storage.opening import open_storage
 
 ROOM = 1 << 30  # bytes: less is soon used up by a busy source
@@ -120,9 +121,38 @@ def _source(config: Config) -> Iterator[Problem]:
     if any(p.fatal for p in problems):
         return  # what follows asks the catalogue, which may be just what is out of reach
     _begins(config, source)
-    for schema in source.tables():
+    tables = source.tables()
+    yield from _meeting(config, [schema.table for schema in tables])
+    for schema in tables:
         if rules := config.source.columns.get(str(schema.table)):
             yield from form_problems(schema, rules)
+
+
+def _meeting(config: Config, tables: Sequence[TableName]) -> Iterator[Problem]:
+    """Tables that want the same place in the lake: the merge stops one of the two."""
+    names, fix = {str(table): table for table in tables}, "leave one of the two out of `tables`"
+    for name, table in names.items():
+        if config.lake.history and (base := shares_history(table, names)) is not None:
+            what = f"{name} and the history of {base} have the same place in the lake: the merge stops one of them"
+            yield Problem(what, f"{fix}, or set [lake] history = false", fatal=False, table=name)
+        if table.schema.casefold() == OWN:
+            yield Problem(f"{name} has no place in the lake: {OWN} is its own directory", fix, fatal=False, table=name)
+    if "://" in config.lake.path or not folds_case(Path(config.lake.path)):
+        return
+    seen: dict[str, str] = {}
+    for name in names:
+        if (other := seen.setdefault(name.casefold(), name)) != name:
+            what = f"{name} and {other} have the same place in the lake: its file system takes them for one name"
+            yield Problem(what, f"{fix}, or have the lake on one that does", fatal=False, table=name)
+
+
+def folds_case(directory: Path) -> bool:
+    """Whether files below it are the same that differ in upper and lower case alone; also where nobody can tell."""
+    try:
+        with tempfile.NamedTemporaryFile(prefix=".check-", suffix="-a", dir=directory) as probe:
+            return Path(f"{probe.name.removesuffix('-a')}-A").exists()
+    except OSError:
+        return False  # the part of the lake tells it
 
 
 def form_problems(schema: TableSchema, rules: ColumnRules) -> Iterator[Problem]:

@@ -21,12 +21,12 @@ from pyspark.sql import types as t
 
 from dblog_core import evolution
 from dblog_core.renames import Rename, old_name
-from dblog_core.schema import Column, TableSchema
+from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.variants import name_of
 from spark_jobs import variants
 from spark_jobs.shapes import MOVED_FROM, arrow_type, is_odd, not_followed, quoted, row_shape
 
-DROPPED, RENAMED, KEY = "dblog.dropped", "dblog.renamed", "dblog.key"
+DROPPED, RENAMED, KEY, TABLE = "dblog.dropped", "dblog.renamed", "dblog.key", "dblog.table"
 _MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"
 
 
@@ -43,6 +43,11 @@ class Gone:
     told: frozenset[str] = frozenset()
     drop: bool = False
     replaced: frozenset[str] = frozenset()
+
+
+def is_another(properties: Mapping[str, str], table: TableName) -> str | None:
+    """The source's table that a Delta table of ours is of, if it is another one; older ones do not say it."""
+    return found if (found := properties.get(TABLE, str(table))) != str(table) else None
 
 
 def kept(properties: Mapping[str, str]) -> list[str]:

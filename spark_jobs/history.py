@@ -165,7 +165,12 @@ class History:
         want, table = history_shape(self._schema), f"delta.{quoted(str(self.path))}"
         if OP not in have.names:
             raise self._unfit(
-                "holds a table that is no history", "give one of the two another place, or set history off"
+                "its place is that of another table", "leave one of the two out of `tables`, or set history off"
+            )
+        if (other := alters.is_another(self._properties(), self._schema.table)) is not None:
+            raise self._unfit(
+                f"its place is that of the history of {other}: the file system takes the two names for one",
+                "leave one of the two out of `tables`, or have the lake on a file system that tells them apart",
             )
         if (wider := alters.widened(table, have, want)) is None:
             old = {f.name: f.dataType for f in have}
@@ -235,6 +240,7 @@ class History:
             .location(str(self.path))
             .addColumns(history_shape(self._schema))
             .property("delta.appendOnly", "true")
+            .property(alters.TABLE, str(self._schema.table))
             .property("delta.dataSkippingStatsColumns", ",".join(bounded))
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
         )

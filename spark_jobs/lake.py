@@ -34,6 +34,7 @@ from spark_jobs.session import computed_once
 from spark_jobs.shapes import (
     COMMIT_TIME,
     OFFSET,
+    OP,
     ORIGIN,
     POSITION,
     PROVENANCE,
@@ -154,8 +155,7 @@ class LakeTable:
         if not self.exists():
             self._create()
             return
-        if KEY not in self._properties():
-            raise LakeError("holds a Delta table that dblog has not made", where=str(self.path), fix="move it away")
+        self._check_owner()
         self._rename()
         properties, have = self._properties(), self.rows().schema
         self._check_provenance(have)
@@ -172,6 +172,24 @@ class LakeTable:
             self._spark.sql(statement)
         self._fill()
         self._settled.add(self.path)
+
+    def _check_owner(self) -> None:
+        """Raises LakeError where what is there is not this table."""
+        properties, where = self._properties(), str(self.path)
+        if KEY not in properties and OP in self.rows().columns:
+            raise LakeError(
+                "its place is that of another table's history",
+                where=where,
+                fix="leave one of the two tables out of `tables`; where histories are off, move that directory away",
+            )
+        if KEY not in properties:
+            raise LakeError("holds a Delta table that dblog has not made", where=where, fix="move it away")
+        if (other := alters.is_another(properties, self._schema.table)) is not None:
+            raise LakeError(
+                f"its place is that of {other}: the file system takes the two names for one",
+                where=where,
+                fix="leave one of the two out of `tables`, or have the lake on a file system that tells them apart",
+            )
 
     def _fill(self) -> None:
         """Gives rows from before a column was added what they are known to hold in it: once, and without a dump."""
@@ -297,6 +315,7 @@ class LakeTable:
             .property("delta.enableDeletionVectors", "true")
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
             .property(KEY, json.dumps(list(self._schema.key)))
+            .property(alters.TABLE, str(self._schema.table))
         )
         if needs_mapping(self._schema):
             builder = builder.property("delta.columnMapping.mode", "name")

@@ -27,7 +27,7 @@ from dblog_core.cuts import cuts_location, findable
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.footprint import Patience
 from dblog_core.interfaces import Json
-from dblog_core.lake import TableStatus, history_location, own_directory, table_location
+from dblog_core.lake import OWN, TableStatus, history_location, own_directory, table_location
 from dblog_core.maintenance import TableSize
 from dblog_core.schema import TableName
 from dblog_core.staging.retention import Retention
@@ -103,6 +103,8 @@ def places(tools: Tools) -> Iterator[Place]:
     """All Delta tables of the lake that are there."""
     for name in sorted(tools.status.tables):
         table = TableName.parse(name)
+        if table.schema.casefold() == OWN:  # it is stopped: it has no place
+            continue
         found = (Place(name, table_location(tools.lake.location, table), False),
                  Place(name, history_location(tools.lake.location, table), True))  # fmt: skip
         yield from (place for place in found if delta_log.version(place.path) is not None)

@@ -38,7 +38,15 @@ from dblog_core.config import Config
 from dblog_core.cuts import cuts_location
 from dblog_core.errors import CorruptSegment, DblogError, LakeError, LeaseLost, RequestError, SegmentReplaced
 from dblog_core.interfaces import Json
-from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status, table_location
+from dblog_core.lake import (
+    LakeStatus,
+    State,
+    TableStatus,
+    own_directory,
+    read_status,
+    shares_history,
+    table_location,
+)
 from dblog_core.lake_tasks import LakeTask, Outcome
 from dblog_core.schema import TableName
 from dblog_core.staging import Staging
@@ -254,7 +262,9 @@ class Merger:
 
         Between two rounds. A fault is LakeError, and harms nothing: the table is as it was.
         """
-        for name in self.status.tables:
+        for name, table in self.status.tables.items():
+            if table.version is None:  # nothing is there, and its name may have no place in the lake
+                continue
             path = self._path(name)
             if self._turns.is_due(path):
                 self._check()
@@ -376,6 +386,7 @@ class Merger:
         self._check()
         known = self.status.tables.get(work.table)
         try:
+            self._check_place(work.table, known)
             applied = self._tried(work, intent, known, again)
             if applied is not None and applied.version is not None:
                 applied = replace(applied, awaits=self._requested(work, known, applied.ignored))
@@ -389,6 +400,19 @@ class Merger:
             raise _spark_gone(work.table) from error
         self._step(f"applied {work.table}")
         return applied
+
+    def _check_place(self, name: str, known: TableStatus | None) -> None:
+        """Raises LakeError for a new table whose place is meant for a history."""
+        table = TableName.parse(name)
+        if not self._lake.history or (known is not None and known.version is not None):
+            return
+        head = self._staging.head()
+        if (base := shares_history(table, {*self.status.tables, *(head.schemas if head else ())})) is not None:
+            raise LakeError(
+                f"its place in the lake is that of the history of {base}",
+                where=str(self._path(name)),
+                fix="leave one of the two tables out of `tables`, or set `[lake] history = false`",
+            )
 
     def _requested(self, work: Work, known: TableStatus | None, ignored: list[str] | None) -> str | None:
         """The full dump that brings what rows lack since columns were added; None where they lack nothing, or none can.
