@@ -314,6 +314,9 @@ class LakeConfig(Section):
     keep: Duration = Field(
         default="7d", description='age up to which cuts can be read, 1h at least: "36h", "30d", "forever"'
     )
+    purge_after: Duration | None = Field(
+        default=None, description='age up to which rows may be marked as deleted only: "1d", "forever"; default: `keep`'
+    )
     maintain_every: Duration = Field(
         default="1d", description='how often a merge that goes on maintains the lake: "12h", "1d", "never"'
     )

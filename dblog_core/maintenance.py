@@ -31,7 +31,8 @@ _AGAIN = 3600.0  # seconds after a maintenance that failed
 class TableSize:
     """A Delta table: the files of its newest version, and all files of its directory (`disk_…`), old versions included.
 
-    `deleted`: rows in its files that are marked as deleted; `rows`: those that are not; None: not counted.
+    `deleted`: rows in its files that are marked as deleted; `rows`: those that are not; None: not counted. `marked_at`:
+    a time (seconds UTC) before which none of those was marked since we began to look; None: none is marked.
     """
 
     table: str
@@ -41,6 +42,7 @@ class TableSize:
     deleted: int | None
     disk_files: int
     disk_bytes: int
+    marked_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

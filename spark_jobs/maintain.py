@@ -39,7 +39,8 @@ from spark_jobs.shapes import quoted
 from spark_jobs.tools import Done, Tools
 
 PURGE = 0.05
-"""Share of rows that are only marked as deleted above which a table's files are written without them."""
+"""Share of rows that are only marked as deleted above which a table's files are written without them: at once, fewer
+ones once some of them may have been so for longer than `[lake] purge_after`."""
 
 _DELTA_HOURS = 168.0  # below this VACUUM refuses, unless it is told that somebody has thought about it
 _DELTA_LOG_DAYS = 30  # for so long Delta keeps its log, and so versions, by itself
@@ -68,13 +69,14 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
     tables: dict[str, TableStatus] = {}
     sizes: list[TableSize] = []
     did: list[Json] = []
+    marks = Marks.of(tools, tools.config, began)
     for place in places(tools):
         tools.check()
         session = tools.session(place.table)
-        done = _improve(session, place, tools) if place.table in wanted else []
+        done = _improve(session, place, tools, marks) if place.table in wanted else []
         tools.check()
         removed = _vacuum(session, place, keep=keep, since=began - kept.merged_at)
-        size = _size(session, place)
+        size = marks.dated(_size(session, place), purged="purged" in done)
         sizes.append(size)
         did.append({**asdict(size), "done": done, "removed_files": removed})
         if not place.history:
@@ -84,6 +86,40 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
     maintenance.write(tools.lake.location, began, sizes)
     cut = {"oldest": kept.number or None, "removed": kept.removed}
     return Done({"tables": did, "cuts": cut, "staging": staging}, tables)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Since when rows of each table may be marked as deleted, by what the last maintenance has left.
+
+    A row that was not marked then has been so since that time at most. `known`: what it has noted of each table.
+    """
+
+    now: float
+    longest: float
+    last: float
+    known: dict[str, float]
+
+    @classmethod
+    def of(cls, tools: Tools, config: Config, now: float) -> Marks:
+        """By LAKE/_dblog/maintained.json; nobody knows of rows that were marked before there was a first one."""
+        found = maintenance.read(tools.lake.location)
+        known = {size.table: size.marked_at for size in found.sizes if size.marked_at is not None} if found else {}
+        longest = durations.parse(config.lake.purge_after or config.lake.keep)
+        return cls(now, longest, found.at if found else now, known)
+
+    def since(self, size: TableSize) -> float | None:
+        """A time before which no row was marked that is so now; None: none is."""
+        return None if size.deleted == 0 else self.known.get(size.table, self.last)
+
+    def are_old(self, size: TableSize) -> bool:
+        since = self.since(size)
+        return since is not None and self.now - since >= self.longest
+
+    def dated(self, size: TableSize, *, purged: bool) -> TableSize:
+        """The table as this maintenance leaves it."""
+        since = self.since(size)
+        return replace(size, marked_at=self.now if purged and since is not None else since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +146,7 @@ def places(tools: Tools) -> Iterator[Place]:
         yield from (place for place in found if delta_log.version(place.path) is not None)
 
 
-def _improve(spark: SparkSession, place: Place, tools: Tools) -> list[str]:
+def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> list[str]:
     """Joins, clusters or purges the table's files, as they need it; what it did. Raises LakeError."""
     before, did = delta_log.version(place.path), list[str]()
     with _named(place):
@@ -123,7 +159,8 @@ def _improve(spark: SparkSession, place: Place, tools: Tools) -> list[str]:
             clustering.cluster(spark, place.path, key)
             did.append("clustered")
         size = _size(spark, place)
-        if size.deleted and size.rows is not None and size.deleted > PURGE * (size.rows + size.deleted):
+        many = size.deleted and size.rows is not None and size.deleted > PURGE * (size.rows + size.deleted)
+        if many or (marks.are_old(size) and not place.history):
             tools.check()
             spark.sql(f"REORG TABLE delta.{quoted(str(place.path))} APPLY (PURGE)").collect()
             did.append("purged")

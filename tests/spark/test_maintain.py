@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -123,6 +124,40 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
     other = TestLake(days.lake.spark, days.lake.staging, days.lake.path.parent / "other")
     other.merge_well()
     assert [row["id"] for row in other.rows(ONE)] == [1], "a new lake begins where staging does"
+
+
+def _stored(days: Days) -> set[str]:
+    """The values of v in all data files of the table's directory, live or not."""
+    root = days.lake.path / days.lake.table(ONE).path
+    return {v for file in root.glob("*.parquet") for v in pq.read_table(file, columns=["v"])["v"].to_pylist()}
+
+
+@pytest.mark.parametrize("purge_after", [None, "0s"])
+def test_a_deleted_row_is_gone_from_every_file_by_its_age(
+    days: Days, monkeypatch: pytest.MonkeyPatch, purge_after: str | None
+) -> None:
+    """One of a hundred: far below the share from which files are written anew at once."""
+    build = days.lake.build
+    lake = days.config.lake.model_copy(update={"keep": "2h", "purge_after": purge_after})
+    days.config = days.config.model_copy(update={"lake": lake})
+    for n in range(100):
+        build.create(ONE, {"id": n, "v": "secret" if n == 7 else f"v{n}"})
+    days.merge()
+    days.maintain()
+    days.now += HOUR
+    build.delete(ONE, {"id": 7})
+    days.merge()
+    for hours, purged in ((0, purge_after is not None), (1, purge_after is None), (1, False)):
+        days.now += hours * HOUR
+        (one,) = days.maintain()["tables"]
+        assert ("purged" in one["done"]) == purged, hours
+    assert one["deleted"] == 0 and "secret" in _stored(days)  # a cut that is kept may be read still
+    days.now += 3 * HOUR
+    with mock.patch.object(maintain, "_hours", return_value=0.0):  # Delta looks at the real clock
+        days.maintain()
+    assert "secret" not in _stored(days) and len(days.lake.rows(ONE)) == 99
+    found = maintenance.read(days.lake.location)
+    assert found is not None and found.sizes[0].marked_at is None
 
 
 def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None:
