@@ -46,7 +46,7 @@ def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
         "source": lambda: _source(config),
         "staging": lambda: _place(config, config.staging.path, "segments", fatal=True),
         "state": lambda: _state(config),
-        "lake": lambda: _place(config, config.lake.path, "tables", fatal=False),
+        "lake": lambda: _lake(config),
         "spark": lambda: _spark(config),
     }
     parts |= {f"output {name}": partial(output_problems, config, name) for name in sorted(config.output)}
@@ -172,6 +172,20 @@ def _place(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Pro
     if "://" in path:
         return _bucket(config, path, what, fatal=fatal)
     return _directory(Path(path), what, fatal=fatal)
+
+
+def _lake(config: Config) -> Iterator[Problem]:
+    yield from _place(config, config.lake.path, "tables", fatal=False)
+    if "://" in config.lake.path:
+        what = (
+            f"{config.lake.path}: a merge that stands still for longer than its lease (a suspended machine) can "
+            "overwrite, when it wakes up, what the one that took over has committed: Delta commits without a condition"
+        )
+        fix = (
+            "let merges run on machines that are not suspended, one at a time; after such a wake-up run `dblog verify "
+            "--all`, and `dblog reset` for tables that differ (docs/cluster.md)"
+        )
+        yield Problem(what, fix, fatal=False)
 
 
 def _bucket(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Problem]:
