@@ -8,6 +8,7 @@
     │   ├── SourceUnavailable        transient: it cannot be reached, or went away
     │   ├── SourceRefused            wrong password, missing grant, wrong server setting
     │   │   ├── SourceReadOnly       it takes no writes: for good, or while its primary is switched over
+    │   │   ├── SourceForbids        a right on one table is missing
     │   │   └── ServerNotSafe        a setting or grant without which no chunk of any table would be right
     │   ├── LogPositionLost          the server no longer has the log that we need
     │   ├── UnknownLogEvent          the log holds something that we cannot decode safely
@@ -93,6 +94,10 @@ class SourceRefused(SourceError):
 class SourceReadOnly(SourceRefused):
     """The server takes no writes. Whoever begins on such a server cannot go on; a dump that is under way waits, since a
     primary is read-only while it is switched over."""
+
+
+class SourceForbids(SourceRefused):
+    """The account may not use the table that a statement names, or not see all of its rows: that table's fault."""
 
 
 class ServerNotSafe(SourceRefused):

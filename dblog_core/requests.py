@@ -20,7 +20,7 @@ import pyarrow as pa
 from dblog_core import control, filters, patterns, ranges, table_names, wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config import Config
-from dblog_core.errors import RequestError, SourceError, ValueOutOfRange
+from dblog_core.errors import RequestError, SourceError, SourceForbids, ValueOutOfRange
 from dblog_core.filters import Filter
 from dblog_core.interfaces import ChunkReader, Clock, Json, Source, StateStore
 from dblog_core.ranges import MOST_RANGES, Range
@@ -244,7 +244,8 @@ def settled(
 def of_each(
     request: DumpRequest, wanted: Sequence[Wanted], look: Callable[[Wanted], T]
 ) -> tuple[list[tuple[Wanted, T]], list[Refusal]]:
-    """What `look` finds out about each table. One whose key holds a value without an exact form is refused alone.
+    """What `look` finds out about each table. One that may not be read, and one whose key holds a value without an
+    exact form, is refused alone.
 
     Raises RequestError where that one is asked for by its name, and what `look` raises.
     """
@@ -254,7 +255,7 @@ def of_each(
         name = str(table.schema.table)
         try:
             found.append((table, look(table)))
-        except ValueOutOfRange as error:
+        except (ValueOutOfRange, SourceForbids) as error:
             if request.tables is not None and name in map(table_names.canonical, request.tables):
                 raise RequestError(error.message, where=error.where, fix=error.fix) from error
             refused.append(Refusal(name, error.reason, error.fix))

@@ -10,7 +10,7 @@ import pytest
 
 from dblog_core import control, requests
 from dblog_core.control import DumpStatus
-from dblog_core.errors import DblogError, RequestError, SourceError, ValueOutOfRange
+from dblog_core.errors import DblogError, RequestError, SourceError, SourceForbids, ValueOutOfRange
 from dblog_core.interfaces import ReadPlan
 from dblog_core.plans import plan
 from dblog_core.requests import DumpRequest, Typed
@@ -340,14 +340,16 @@ def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
     assert len(said) == 2
 
 
-def test_a_table_whose_key_holds_a_value_without_an_exact_form_is_left_out_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", [ValueOutOfRange, SourceForbids])
+def test_a_table_that_cannot_be_read_is_left_out_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch, fault: type[SourceError]
 ) -> None:
+    """Its key holds a value without an exact form, or a right is missing."""
     explain = requests_world.Reader.explain
 
     def read(self: requests_world.Reader, schema: TableSchema, **given: Any) -> ReadPlan:
         if schema == ORDERS:
-            raise ValueOutOfRange("column paid: a value is no date", where="shop.orders", fix="correct the value")
+            raise fault("column paid: a value is no date", where="shop.orders", fix="correct the value")
         return explain(self, schema, **given)
 
     monkeypatch.setattr(requests_world.Reader, "explain", read)

@@ -206,7 +206,8 @@ def _readable(connection: Connection[Any], names: Sequence[TableName]) -> Iterat
                 yield from _readable(connection, [name])
             return
         on = qualified(names[0]).replace("%%", "%")
-        yield _missing(connection, f"{names[0]} cannot be read: {error.args[-1]}", "SELECT", on)
+        found = _missing(connection, f"{names[0]} cannot be read: {error.args[-1]}", "SELECT", on)
+        yield replace(found, table=str(names[0]))
 
 
 def table_problems(described: Described) -> Iterator[Problem]:

@@ -13,10 +13,11 @@ from pymysql.connections import Connection
 
 from dblog_core import passing, said, tls
 from dblog_core.config import SourceConfig
-from dblog_core.errors import SourceError, SourceReadOnly, SourceRefused, SourceUnavailable
+from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable
 
 _CREDENTIALS = {1045, 1698}
-_GRANTS = {1044, 1142, 1143, 1227, 1370, 3159}
+_GRANTS_ON_TABLES = {1142, 1143}
+_GRANTS = {1044, 1227, 1370, 3159, *_GRANTS_ON_TABLES}
 _READ_ONLY = {1290, 1792, 1836}
 _CLEAR_PASSWORD = 2059  # the driver's own, for a plugin that it has not
 _NO_TLS = 2026  # the driver's own, for a server that does not offer it
@@ -132,7 +133,8 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
             message, where=place, fix="correct user and password; the account must be allowed from this host"
         )
     if code in _GRANTS:
-        return SourceRefused(message, where=place, fix="`dblog check` prints the GRANT statements that are missing")
+        kind = SourceForbids if code in _GRANTS_ON_TABLES else SourceRefused
+        return kind(message, where=place, fix="`dblog check` prints the GRANT statements that are missing")
     if code in _READ_ONLY:
         return SourceReadOnly(message, where=place, fix="the server must accept writes: connect to the primary")
     if code == 1049:

@@ -177,11 +177,13 @@ def _table(
         yield Problem(
             f"user {config.user} may not read {table.name}",
             _sql(connection, "GRANT USAGE ON SCHEMA {} TO {}; GRANT SELECT ON {} TO {}", *grant),
+            table=str(table.name),
         )
     if hidden:
         yield Problem(
             f"row security hides rows of {table.name} from user {config.user}",
             _sql(connection, "ALTER ROLE {} BYPASSRLS", grant[1]),
+            table=str(table.name),
         )
     if not table.key(config):
         what = f"{table.name} has no key: its changes are logged, and it cannot have a lake table or be dumped"

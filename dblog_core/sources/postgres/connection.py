@@ -12,7 +12,7 @@ from psycopg2.extras import LogicalReplicationConnection
 
 from dblog_core import passing, said, tls
 from dblog_core.config import SourceConfig
-from dblog_core.errors import SourceError, SourceReadOnly, SourceRefused, SourceUnavailable
+from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable
 
 Connection = psycopg2.extensions.connection
 
@@ -137,9 +137,8 @@ def _error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceErr
         return SourceReadOnly(
             f"{message} (SQLSTATE {code})", where=where, fix="the server must accept writes: connect to the primary"
         )
-    fix = (
-        f"run `dblog check`: it prints the missing grants of user {config.user}"
-        if code == "42501"
-        else "run `dblog check`"
-    )
-    return SourceRefused(f"{message} (SQLSTATE {code})", where=where, fix=fix)
+    message = f"{message} (SQLSTATE {code})"
+    if code == "42501":
+        fix = f"run `dblog check`: it prints the missing grants of user {config.user}"
+        return SourceForbids(message, where=where, fix=fix)
+    return SourceRefused(message, where=where, fix="run `dblog check`")
