@@ -57,7 +57,7 @@ soak: setup
 	  tests/unit/test_retention.py::test_soak_of_the_worlds \
 	  tests/integration/test_verify.py::test_seeded_writes_raise_no_false_alarm \
 	  tests/integration/test_verify_at_size.py tests/contract/test_generated_values.py tests/contract/test_forms.py \
-	  tests/integration/test_schema_matrix.py tests/spark/test_schema_matrix.py \
+	  tests/integration/test_schema_matrix.py tests/spark/test_schema_matrix.py tests/conformance \
 	  tests/airflow/test_faults.py tests/spark/test_merge_faults.py tests/spark/test_histories.py tests/spark/test_policies.py \
 	  --soak-seeds=$(SEEDS) --soak-minutes=$(MINUTES) || code=1; \
 	exit $$code

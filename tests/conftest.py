@@ -37,7 +37,18 @@ _LEFT_OVER = pytest.StashKey[list[str]]()
 _WHOLE = pytest.StashKey[bool]()
 """Whether all tests were asked for, and not files or directories by name."""
 
-_ORDER = ("spark", "airflow", "integration", "nemesis", "contract", "benchmarks", "simulation", "protocol", "unit")
+_ORDER = (
+    "spark",
+    "airflow",
+    "integration",
+    "nemesis",
+    "contract",
+    "conformance",
+    "benchmarks",
+    "simulation",
+    "protocol",
+    "unit",
+)
 """Directories in the order in which the processes take them, file by file: the short files are last, so that all end
 at about the same time."""
 

@@ -35,17 +35,18 @@ def _postgres(column: Column) -> str:
 
 
 def _mysql(column: Column) -> str:
+    name = "`" + column.name.replace("`", "``") + "`"
     if column.source_type.startswith("bit"):
-        return f"LPAD(HEX(`{column.name}` + 0), {(int(column.source_type[4:-1]) + 7) // 8 * 2}, '0')"
+        return f"LPAD(HEX({name} + 0), {(int(column.source_type[4:-1]) + 7) // 8 * 2}, '0')"
     if column.source_type in ("inet4", "inet6", "uuid"):
-        return f"HEX(CAST(`{column.name}` AS BINARY({4 if column.source_type == 'inet4' else 16})))"
+        return f"HEX(CAST({name} AS BINARY({4 if column.source_type == 'inet4' else 16})))"
     if pa.types.is_binary(column.type):
-        return f"HEX(`{column.name}`)"
+        return f"HEX({name})"
     if pa.types.is_floating(column.type):
-        return f"CAST(`{column.name}` AS DOUBLE)"  # a CAST to CHAR rounds it to what fits 22 characters
+        return f"CAST({name} AS DOUBLE)"  # a CAST to CHAR rounds it to what fits 22 characters
     if "zerofill" in column.source_type or column.source_type.startswith("year"):
-        return f"CAST(`{column.name}` + 0 AS CHAR)"
-    return f"CAST(`{column.name}` AS CHAR)"
+        return f"CAST({name} + 0 AS CHAR)"
+    return f"CAST({name} AS CHAR)"
 
 
 def shown(value: Any, text: str, column: Column) -> tuple[str, str]:

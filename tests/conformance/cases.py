@@ -1,0 +1,25 @@
+"""So many statements of all forms of a kind of server, by a seed."""
+
+from __future__ import annotations
+
+import random
+
+from tests.conformance import mysql_forms, postgres_forms
+from tests.conformance.forms import Case, Maker
+
+FORMS = {"mysql": mysql_forms, "mariadb": mysql_forms, "postgres": postgres_forms}
+
+
+def cases(kind: str, database: str, draw: random.Random, count: int) -> list[Case]:
+    """Cases of so many statements, or a few more: all forms in turn, in a random order, and again."""
+    module = FORMS[kind]
+    maker = Maker(kind, database, draw, module.values(kind))
+    found: list[Case] = []
+    while True:
+        forms = list(module.forms(kind, draw))
+        draw.shuffle(forms)
+        for form in forms:
+            found.append(maker.case(form))
+            count -= len(found[-1].steps)
+            if count <= 0:
+                return found

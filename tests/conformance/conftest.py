@@ -1,0 +1,34 @@
+"""What the suite's tests share: the world of a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dblog_core import reload
+from tests.conformance import postgres_forms
+from tests.conformance.cases import cases
+from tests.conformance.world import World
+from tests.fix_servers import Database
+
+
+@pytest.fixture
+def new_world(
+    database: Database, tmp_path: Path, soak_seed: int, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int], World]]:
+    """Makes the world of a seed, with cases of so many statements."""
+    monkeypatch.setattr(reload, "NEWCOMERS", 0.5)
+    draw, made = random.Random(soak_seed), list[World]()
+    if database.kind == "postgres":
+        database.execute(*postgres_forms.FIRST)
+
+    def make(count: int) -> World:
+        made.append(World(database, tmp_path, cases(database.kind, database.name, draw, count), draw))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.clean()

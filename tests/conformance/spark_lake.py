@@ -1,0 +1,53 @@
+"""The real lake as the verdict looks at it: merged by Spark, read as Delta tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import SparkSession
+
+from dblog_core import lake_tasks
+from dblog_core.config import Config
+from dblog_core.lake import State, TableStatus, read_status, table_location
+from dblog_core.schema import TableName
+from dblog_core.values import to_json
+from dblog_core.wiring import open_lake
+from tests.conformance.judge import Row
+from tests.conformance.world import World
+
+
+class SparkLake:
+    """The merge job in this process's session. `merge`: all that is sealed, as `dblog merge --once` does it."""
+
+    def __init__(self, world: World, spark: SparkSession, merge: Callable[[Config], int]) -> None:
+        self._world, self._spark, self._merge = world, spark, merge
+
+    def merge(self) -> None:
+        self._merge(self._world.config)  # exits 1 while a table stands still, which `stopped` tells
+
+    def wants(self) -> list[str]:
+        return []
+
+    def awaits(self) -> bool:
+        return any(t.awaits is not None or t.state is State.INCOMPLETE for t in self._tables().values())
+
+    def rows(self) -> Mapping[str, list[Row]]:
+        return {name: self._rows(name) for name, table in self._tables().items() if table.version is not None}
+
+    def _rows(self, table: str) -> list[Row]:
+        location = table_location(open_lake(self._world.config), TableName.parse(table))
+        found = self._spark.read.format("delta").load(str(location)).toArrow().to_pylist()
+        return [{name: to_json(value) for name, value in row.items()} for row in found]
+
+    def stopped(self) -> dict[str, str]:
+        return {name: str(t.error) for name, t in self._tables().items() if t.state is State.STOPPED}
+
+    def accept(self, table: str) -> None:
+        task = lake_tasks.file(open_lake(self._world.config), "accept", {"table": table}).id
+        self.merge()
+        came = lake_tasks.outcome(open_lake(self._world.config), task)
+        assert came is not None and came.error is None, f"dblog schema accept {table}: {came}"
+
+    def _tables(self) -> dict[str, TableStatus]:
+        status = read_status(open_lake(self._world.config))
+        return {} if status is None else status.tables

@@ -1,0 +1,196 @@
+"""What became of every table: equal, or told of by name; and the fix of those, typed as it is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dblog_core import wiring
+from dblog_core.errors import DblogError
+from dblog_core.schema import TableName
+from tests.conformance import judge
+from tests.conformance.forms import Case, Stop
+from tests.conformance.judge import Row
+from tests.conformance.known import known
+from tests.conformance.world import World
+
+_ROUNDS = 6
+"""Of merges and the dumps that these request, at most."""
+
+
+class Lake(Protocol):
+    """Where the lake is: merged tables, or what `judge.folded` says that they would be."""
+
+    def merge(self) -> None:
+        """All that is staged by now."""
+
+    def wants(self) -> list[str]:
+        """Tables that a dump has to be requested of, since the lake does not request it by itself."""
+
+    def awaits(self) -> bool:
+        """Whether a dump that it has requested is on its way."""
+
+    def rows(self) -> Mapping[str, list[Row]]:
+        """What it holds of each table."""
+
+    def stopped(self) -> dict[str, str]:
+        """Tables that stand still, with the reason and the fix."""
+
+    def accept(self, table: str) -> None:
+        """`dblog schema accept TABLE`."""
+
+
+class PlainLake:
+    """The lake that the merge would make, without Spark."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._accepted = world, dict[str, int]()
+        self._copies: dict[str, judge.Copy] = {}
+
+    def merge(self) -> None:
+        self._copies = judge.folded(self._world.config, self._accepted)
+
+    def wants(self) -> list[str]:
+        return [table for table, copy in self._copies.items() if copy.lacks and not copy.faults]
+
+    def awaits(self) -> bool:
+        return False
+
+    def rows(self) -> Mapping[str, list[Row]]:
+        keyed = {table: list(copy.rows.values()) for table, copy in self._copies.items()}
+        return {t: rows if self._copies[t].rows else judge.unpacked(self._copies[t].bag) for t, rows in keyed.items()}
+
+    def stopped(self) -> dict[str, str]:
+        fix = "fix: `dblog schema accept {}`"
+        return {t: f"{'; '.join(c.faults)}; {fix.format(t)}" for t, c in self._copies.items() if c.faults}
+
+    def accept(self, table: str) -> None:
+        head = wiring.open_staging(self._world.config).head()
+        assert head is not None
+        self._accepted[table] = head.last_offset
+        self._world.dump([table])
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`differs`: of tables that are not equal, how; `told`: what is said of tables by name."""
+
+    differs: dict[str, str] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    equal: list[str] = field(default_factory=list)
+
+
+def settled(world: World, lake: Lake) -> None:
+    """Merges, and the dumps that they request, until nothing more is to come."""
+    for _ in range(_ROUNDS):
+        world.settled()
+        lake.merge()
+        if not (wanted := lake.wants()) and not lake.awaits():
+            return
+        world.dump(wanted)
+    world.settled()
+    lake.merge()
+
+
+def look(world: World, lake: Lake) -> Verdict:
+    """How every table stands."""
+    found, rows = Verdict(), lake.rows()
+    checked = world.checked()
+    found.told = {**world.told(), **lake.stopped()}
+    with judge.source_of(world.database, world.config, world.schemas()) as source:
+        tables = source.tables()
+        for table in tables:
+            name = str(table)
+            if said := [text for text in checked if name in text]:
+                found.told[name] = "\n".join([found.told.get(name, ""), *said])
+            difference = _difference(source, table, rows.get(name, []))
+            if difference is None:
+                found.equal.append(name)
+            else:
+                found.differs[name] = difference
+        if world.database.kind != "postgres":  # PostgreSQL's log has no DROP TABLE
+            for name in rows.keys() - {str(table) for table in tables}:
+                if rows[name]:
+                    found.differs[name] = f"the source has no such table, the copy {len(rows[name])} rows"
+    return found
+
+
+def _difference(source: judge.Source, table: TableName, rows: list[Row]) -> str | None:
+    try:
+        schema = source.shape(table)
+    except DblogError as error:
+        return f"has no shape: {error}"
+    return judge.differences(schema, source.rows(schema), rows)
+
+
+def judged(world: World, lake: Lake) -> list[str]:
+    """Everything that is wrong, in words; none: each table is equal, or was told of and is equal once mended."""
+    settled(world, lake)
+    first = look(world, lake)
+    faults = [f"the server refuses {refused}" for refused in world.refused]
+    mended: list[str] = []
+    rules = False
+    for name in sorted({*first.differs, *first.told, *_stopping(world)}):
+        case = case_of(world, name)
+        stop = next((s for s in case.stops if name.partition(".")[2] == s.table), None) if case else None
+        told = first.told.get(name)
+        if stop is not None and (told is not None or stop.always):
+            if told is None or not re.search(stop.says, told, re.DOTALL):
+                faults.append(_told(world, name, f"is to be told of as {stop.says!r}, and is by {told!r}"))
+            rules |= _type(world, name, stop)
+            mended.append(name)
+        elif name not in first.differs and name not in lake.stopped():
+            continue  # equal all the same: a warning, or a dump that failed before another one did not
+        elif told is None:
+            faults.append(_told(world, name, f"differs, and nobody says so: {first.differs[name]}"))
+        elif "schema accept" in told:
+            lake.accept(name)
+            mended.append(name)
+        else:
+            world.dump([name])
+            mended.append(name)
+    if not mended:
+        return _unknown(faults, world)
+    if rules:
+        world.again()
+    settled(world, lake)
+    second = look(world, lake)
+    for name in mended:
+        if name in second.differs:
+            told = second.told.get(name) or first.told.get(name)
+            faults.append(_told(world, name, f"differs after its fix: {second.differs[name]}; told was {told!r}"))
+    return _unknown(faults, world)
+
+
+def _stopping(world: World) -> list[str]:
+    schema = world.database.schema
+    return [f"{schema}.{stop.table}" for case in world.cases for stop in case.stops if stop.always]
+
+
+def _type(world: World, name: str, stop: Stop) -> bool:
+    """Types the fix; whether that was into the configuration."""
+    if stop.sql:
+        world.database.execute(*stop.sql)
+    elif stop.rules is None:
+        world.dump([name])
+    else:
+        world.rules[name] = stop.rules
+    return stop.rules is not None
+
+
+def case_of(world: World, table: str) -> Case | None:
+    """The case that a table belongs to, by its name."""
+    match = re.search(r"\.[cC](\d+)", table)
+    return next((case for case in world.cases if match and case.number == int(match[1])), None)
+
+
+def _told(world: World, table: str, what: str) -> str:
+    case = case_of(world, table)
+    return f"{table} {what}" + (f"\n  of the form {case.form.name}, early {case.early}:\n{case.told}" if case else "")
+
+
+def _unknown(faults: list[str], world: World) -> list[str]:
+    listed = known(world.database.kind)
+    return [fault for fault in faults if not any(entry.means(fault) for entry in listed)]

@@ -1,0 +1,266 @@
+"""A run: statements over many sessions, a capture of all that they touch, dumps beside them, and what comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pymysql
+
+from dblog_core import control, dump, requests, wiring
+from dblog_core.capture import run_capture
+from dblog_core.config import Config
+from dblog_core.control import OVER
+from dblog_core.errors import DblogError
+from dblog_core.reload import ConfigFile
+from dblog_core.requests import DumpRequest
+from dblog_core.status import status
+from tests.conformance.forms import Case, Step, woven
+from tests.fix_servers import Database
+from tests.waiting import PATIENCE_SECONDS, wait_until
+
+CHUNK = 7
+
+
+class World:
+    """One database under statements, and its capture. `refused`: statements that the server did not take, by form."""
+
+    def __init__(self, database: Database, path: Path, cases: Sequence[Case], draw: random.Random) -> None:
+        self.database, self.path, self.cases, self.draw = database, path, list(cases), draw
+        self.taken = 0
+        self.refused: list[str] = []
+        self.forms: Counter[str] = Counter()
+        self.rules: dict[str, Any] = {}
+        self._start = draw.choice(("latest", "initial"))
+        self._sessions: dict[tuple[int, int], Any] = {}
+        self._file = path / "as it is.toml"
+        self._file.touch()
+        self._faults: list[BaseException] = []
+        self._open, self._dumping = contextlib.ExitStack(), contextlib.ExitStack()
+        if database.kind != "postgres":
+            user = f"'{database.account.user}'@'{database.server.host}'"
+            like = database.name.replace("_", "\\_") + "\\_%"
+            database.execute("SET GLOBAL local_infile = 1")
+            database.execute(f"GRANT SELECT ON `{like}`.* TO {user}")
+
+    @property
+    def config(self) -> Config:
+        """As it is now, with the rules that were typed."""
+        tables = ["*.*"] if self.database.kind == "postgres" else [f"{self.database.name}*.*"]
+        source = {"tables": tables, "columns": self.rules, "start": self._start}
+        return self.database.config(self.path, source=source)
+
+    # Statements -----------------------------------------------------------------------------------------------------
+
+    def run_early(self) -> None:
+        """What happens before the capture begins."""
+        for case in self.cases:
+            for step in case.steps[: case.early]:
+                self._run(case, step)
+
+    def run_all(self, at: dict[int, Any]) -> None:
+        """All other statements; `at`: what is done before the statement of a number, in percent of all."""
+        whole = sum(len(case.steps) - case.early for case in self.cases)
+        due = sorted((percent * whole // 100, act) for percent, act in at.items())
+        for number, (case, step) in enumerate(woven(self.cases, self.draw)):
+            while due and due[0][0] <= number:
+                due.pop(0)[1]()
+            self.look()
+            self._run(case, step)
+        for _, act in due:
+            act()
+        self._end_sessions()
+
+    def _run(self, case: Case, step: Step) -> None:
+        key = (case.number, step.session)
+        session = self._sessions.get(key)
+        if session is None:
+            session = self._sessions[key] = self._connect()
+        sql: str | bytes = step.sql.encode(step.codec) if step.codec else step.sql
+        try:
+            with contextlib.closing(session.cursor()) as cursor:
+                self._execute(cursor, sql, step)
+        except Exception as error:  # noqa: BLE001 - every kind of refusal is told
+            if not step.may_fail:
+                self.refused.append(f"{case.form.name}: {step.sql[:300]}: {str(error).strip()}")
+        else:
+            self.taken += 1
+            self.forms[case.form.name] += 1
+        if step is case.steps[-1]:
+            for number in {step.session for step in case.steps}:
+                if (ended := self._sessions.pop((case.number, number), None)) is not None:
+                    ended.close()
+
+    def _execute(self, cursor: Any, sql: str | bytes, step: Step) -> None:
+        if step.file is None:
+            cursor.execute(sql)
+        elif self.database.kind == "postgres":
+            cursor.copy_expert(sql, io.StringIO(step.file))
+        else:
+            file = self.path / "loaded"
+            file.write_text(step.file, newline="")
+            assert isinstance(sql, str)
+            cursor.execute(sql.replace("'file'", f"'{file}'"))
+
+    def _connect(self) -> Any:
+        server = self.database.server
+        waiting = "lock_wait_timeout = 60, innodb_lock_wait_timeout = 60"
+        if self.database.kind == "postgres":
+            session = self.database.connect()
+            with session.cursor() as cursor:
+                cursor.execute("SET lock_timeout = '60s'")
+            return session
+        return pymysql.connect(
+            host=server.host,
+            port=server.port,
+            user=server.admin.user,
+            password=server.admin.password,
+            database=self.database.name,
+            autocommit=True,
+            charset="utf8mb4",
+            local_infile=True,
+            init_command=f"SET {waiting}",
+        )
+
+    def _end_sessions(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    # Capture and dumps ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A capture, until `end`."""
+        self._open.enter_context(self._capturing(self.config))
+
+    def end(self) -> None:
+        self._open.close()
+        self.look()
+
+    def again(self) -> None:
+        """The capture ends, and another one takes over."""
+        self.end()
+        self.begin()
+
+    @contextmanager
+    def _capturing(self, config: Config) -> Iterator[None]:
+        stop = threading.Event()
+
+        def capture() -> None:
+            try:
+                run_capture(config, stop=stop, file=ConfigFile(self._file, lambda _: config))
+            except BaseException as fault:  # noqa: BLE001 - raised in the test's own thread
+                self._faults.append(fault)
+
+        thread = threading.Thread(target=capture)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(timeout=PATIENCE_SECONDS)
+        assert not thread.is_alive()
+
+    def look(self) -> None:
+        """Raises what has ended the capture, or a dump's worker."""
+        if self._faults:
+            raise self._faults[0]
+
+    def dump_beside(self) -> None:
+        """Requests a dump of all, and works on it in a thread."""
+        dump_id = requests.submit(self.config, DumpRequest(None, chunk_size=CHUNK))
+        config, stop = self.config, threading.Event()
+
+        def work() -> None:
+            try:
+                with contextlib.suppress(DblogError):  # of a table that cannot be dumped: its task says so
+                    dump.work(config, stop=stop, once=True, dump_id=dump_id)
+            except BaseException as fault:  # noqa: BLE001 - raised in the test's own thread
+                self._faults.append(fault)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+
+        def end() -> None:
+            stop.set()
+            thread.join(timeout=PATIENCE_SECONDS)
+
+        self._dumping.callback(end)
+
+    def dump(self, tables: Sequence[str]) -> None:
+        """`dblog dump --table T … --wait`; the capture works on it."""
+        for table in tables:
+            with contextlib.suppress(DblogError):
+                requests.submit(self.config, DumpRequest((table,), chunk_size=CHUNK), requested_by=control.SYSTEM)
+
+    def settled(self) -> None:
+        """All that is committed is staged, and every dump is over."""
+        self._staged()
+        self._dumped()
+        self._staged()
+
+    def _staged(self) -> None:
+        source, staging = wiring.open_source(self.config.source), wiring.open_staging(self.config)
+        target = source.current_position()
+
+        def reached() -> bool:
+            self.look()
+            head = staging.head()
+            return head is not None and not head.partial and source.reached(head.position, target)
+
+        wait_until(reached, "the log is staged")
+
+    def _dumped(self) -> None:
+        def over() -> bool:
+            self.look()
+            with closing(wiring.open_state(self.config)) as state:
+                return all(found.state in OVER for found in control.dumps(state))
+
+        def describe() -> object:
+            with closing(wiring.open_state(self.config)) as state:
+                return [found.to_json() for found in control.dumps(state) if found.state not in OVER]
+
+        wait_until(over, "all dumps are over", describe=describe)
+
+    # What came of it ------------------------------------------------------------------------------------------------
+
+    def told(self) -> dict[str, str]:
+        """What status, check and failed dumps say of tables, by the table's name."""
+        found: dict[str, str] = {}
+        for table in status(self.config)["tables"]:
+            if table["state"] != "ok":
+                found[table["table"]] = f"{table['state']}: {table['error']}"
+        with closing(wiring.open_state(self.config)) as state:
+            for dumped in control.dumps(state):
+                for task in dumped.tasks:
+                    if task.error is not None:
+                        found.setdefault(task.table, f"its dump has failed: {task.error}")
+                for refused in dumped.refused:
+                    found.setdefault(refused["table"], f"no dump: {refused['reason']}; fix: {refused['fix']}")
+        return found
+
+    def checked(self) -> list[str]:
+        """What `dblog check` says of the source."""
+        return [f"{p.what}\n  fix: {p.fix}" for p in wiring.open_source(self.config.source).check()]
+
+    def schemas(self) -> list[str]:
+        if self.database.kind == "postgres":
+            return []
+        found = self.database.query("SELECT SCHEMA_NAME FROM information_schema.SCHEMATA")
+        return [name for (name,) in found if str(name).startswith(self.database.name)]
+
+    def clean(self) -> None:
+        """Ends all, and drops what else was made at the server."""
+        self._end_sessions()
+        self._dumping.close()
+        self._open.close()
+        if self.database.kind != "postgres":
+            others = [name for name in self.schemas() if name != self.database.name]
+            self.database.execute(*(f"DROP DATABASE `{name}`" for name in others))
