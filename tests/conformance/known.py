@@ -8,23 +8,45 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+_MYSQL, _MARIADB, _POSTGRES = "mysql", "mariadb", "postgres"
+_ALL = (_MYSQL, _MARIADB, _POSTGRES)
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A pattern of what the verdict says, on those kinds of servers; and why it is so."""
+    """A pattern of what the verdict says, or of forms' names (`form`: they are left out, since they end more than their
+    own tables); on which kinds of servers, and why it is so."""
 
     says: str
     on: tuple[str, ...]
     why: str
+    form: bool = False
 
-    def means(self, fault: str) -> bool:
-        """Whether a fault is this one."""
-        return re.search(self.says, fault, re.DOTALL) is not None
+    def means(self, text: str) -> bool:
+        """Whether a fault, or a form, is this one."""
+        return re.search(self.says, text, re.DOTALL) is not None
 
 
-KNOWN: tuple[Known, ...] = ()
+KNOWN: tuple[Known, ...] = (
+    Known(
+        r"^charset (big5|cp932|eucjpms|euckr|gb18030|gb2312|gbk|sjis|ujis)$",
+        (_MYSQL, _MARIADB),
+        "a column in one of them ends the capture of all tables, and no other one starts",
+        form=True,
+    ),
+    Known(
+        r"of the form (no key|unique keys|no key but whole rows)\b",
+        _ALL,
+        "a table without a key that is given one is not dumped: the lake has the rows that come later alone",
+    ),
+)
 
 
 def known(kind: str) -> list[Known]:
-    """Those of a kind of server."""
-    return [entry for entry in KNOWN if kind in entry.on]
+    """What the verdict may say on a kind of server."""
+    return [entry for entry in KNOWN if kind in entry.on and not entry.form]
+
+
+def is_left_out(form: str, kind: str) -> bool:
+    """Whether a form cannot run on a kind of server yet."""
+    return any(entry.means(form) for entry in KNOWN if kind in entry.on and entry.form)

@@ -137,8 +137,10 @@ class World:
     # Capture and dumps ----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A capture, until `end`."""
+        """A capture, until `end`. It has begun: the first one refuses to, where a table cannot be captured."""
         self._open.enter_context(self._capturing(self.config))
+        staging = wiring.open_staging(self.config)
+        wait_until(lambda: self.look() or staging.head() is not None, "the capture has begun")
 
     def end(self) -> None:
         self._open.close()
