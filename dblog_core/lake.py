@@ -145,6 +145,10 @@ def history_name(table: TableName) -> TableName:
 _SPECIAL = re.compile(r"[/\\`\x00-\x1f\x7f]|\$(?=\{)|%(?=[0-9A-Fa-f]{2})|~(?=[0-9A-F]{2})")
 
 
+_NO_DIRECTORY = re.compile(r"[/\\`\x00-\x1f\x7f]|\$\{|%[0-9A-Fa-f]{2}")
+"""What no name of a table's directory holds: a link that does can stand in no table's place."""
+
+
 def _file_name(name: str) -> str:
     """The name of a directory: `~` and two hex digits for what a file name cannot hold, for a backtick and for `${`,
     which Delta's own statements on Spark do not escape, and for what delta-rs would read as another name: it decodes
@@ -165,8 +169,8 @@ def settle(lake: Location, table: TableName) -> None:
 def _link(directory: Path, name: str) -> None:
     encoded = name.replace(".", "%2E") if name in (".", "..") else re.sub("[/%]", lambda c: quote(c[0], safe=""), name)
     place, link = directory / _file_name(name), directory / encoded
-    if link == place or link.is_symlink():
-        return
+    if link == place or link.is_symlink() or not _NO_DIRECTORY.search(encoded):
+        return  # such as the table "~2F", whose name is that of the directory of "/"
     if link.is_dir() and not place.exists():
         link.rename(place)
     directory.mkdir(parents=True, exist_ok=True)

@@ -136,7 +136,8 @@ def test_delta_rs_reads_the_directory_of_each_by_either_name(tmp_path: Path) -> 
         shutil.copytree(made, place.local)
         encoded = [re.sub("[/%]", lambda c: quote(c[0], safe=""), name) for name in (table.schema, table.name)]
         encoded = [name.replace(".", "%2E") if name in (".", "..") else name for name in encoded]
-        for path in (str(place), f"{tmp_path}/lake/{'/'.join(encoded)}"):
+        other = [] if "~2F" in (table.schema, table.name) else [f"{tmp_path}/lake/{'/'.join(encoded)}"]
+        for path in (str(place), *other):
             assert DeltaTable(path).to_pyarrow_table().num_rows == 2, path
         opened = open_table(place)
         assert opened is not None and opened.version() == 0
@@ -152,6 +153,22 @@ def test_what_an_earlier_version_has_put_under_a_percent_encoded_name_moves(tmp_
         place = table_location(lake, table).local
         assert place is not None and not place.is_symlink() and (place / "file").read_text() == "rows"
         assert (before / "file").read_text() == "rows" and place.parent.name == "a~2Fb"
+
+
+def test_no_link_stands_in_the_place_of_another_table(tmp_path: Path) -> None:
+    """`/` lies at ~2F, and the table ~2F at ~7E2F: neither order may mix them, nor move one."""
+    names = ["/", "~2F", "%2F", "~7E2F", "a/b", "a%2Fb", "a~2Fb", ".", "..", "%2E", "~2E"]
+    for number, order in enumerate((names, names[::-1])):
+        lake = lake_at(str(tmp_path / str(number)))
+        for name in order * 2:
+            settle(lake, table := TableName("shop", name))
+            place = table_location(lake, table).local
+            assert place is not None and not place.is_symlink()
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "name").write_text(name)
+        for name in names:
+            place = table_location(lake, TableName("shop", name)).local
+            assert place is not None and (place / "name").read_text() == name
 
 
 def test_mysql_reads_its_own_statements_of_them() -> None:
