@@ -72,7 +72,10 @@ def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set
         if asked.left_out:
             log.warning("captured from here on, and not dumped: %s", asked.told)
         owed.failed(parts.state, "", asked.refused)
-    _tell_of_keyless(parts, [str(table.table) for table in tables if not table.key])
+    late = [t.table for t in tables if not t.key]
+    if late and parts.source.shows_whole_logs():
+        late = [table for table in late if table in changed]
+    _tell_of_keyless(parts, list(map(str, late)))
     names, now = [str(table.table) for table in tables], parts.source.horizon()
     left, marks = set(dumped) - dumps.keys(), broken(parts, head, names, dumps, place=head.log_position)
     born = tuple(name for name in head.born if name not in names)

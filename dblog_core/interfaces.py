@@ -197,6 +197,9 @@ class Source(Protocol):
         """What the wanted tables are, whatever their names are (`dblog_core.identities`); None where the log tells when
         one takes the place of another, and shows all of them from their beginning."""
 
+    def shows_whole_logs(self) -> bool:
+        """Whether the log tells of a new table from its beginning, whenever we meet it."""
+
     def current_position(self) -> str:
         """A resume position at the present end of the log."""
 

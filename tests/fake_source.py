@@ -125,6 +125,9 @@ class FakeSource:
     def refused(self) -> tuple[Problem, ...]:
         return ()
 
+    def shows_whole_logs(self) -> bool:
+        return True
+
     def identities(self) -> frozenset[str] | None:
         return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
 

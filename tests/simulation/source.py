@@ -37,6 +37,9 @@ class SimSource(Connection):
     def refused(self) -> tuple[Problem, ...]:
         return ()
 
+    def shows_whole_logs(self) -> bool:
+        return True
+
     def identities(self) -> frozenset[str] | None:
         return None if self.kind != "postgres" else frozenset(f"{t.table}@1" for t in self.tables())
 

@@ -74,6 +74,9 @@ class MysqlSource:
         problems = [problem for described in found for problem in check.table_problems(described)]
         return (*problems, *rule_faults.of_missing(set(map(str, wanted)), self._config.columns))
 
+    def shows_whole_logs(self) -> bool:
+        return True
+
     def identities(self) -> None:
         """The log tells of every table, and of what takes its name."""
 

@@ -57,6 +57,11 @@ def find_publication(connection: Connection, config: SourceConfig, tables: Seque
     return Publication(True, suits, tuple(filtered), missing)
 
 
+def of_all_tables(connection: Connection, config: SourceConfig) -> bool:
+    """Whether the publication has every table from its beginning."""
+    return any(everything for everything, *_ in rows(connection, _PUBLICATION, (config.publication,)))
+
+
 def statement(publication: Publication, config: SourceConfig) -> sql.Composed | None:
     """What makes the publication right; None if it is. ONLY: children by inheritance are published as themselves."""
     name = sql.Identifier(config.publication)

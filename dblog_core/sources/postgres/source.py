@@ -83,6 +83,13 @@ class PostgresSource:
             problems = [problem for table in found for problem in refusals(connection, table, self._config)]
         return (*problems, *missing(found, self._config))
 
+    def shows_whole_logs(self) -> bool:
+        """Not where the publication names its tables: what was logged before one was added comes to nobody."""
+        if self._config.plugin == "wal2json":
+            return True
+        with session(self._config) as connection:
+            return publication.of_all_tables(connection, self._config)
+
     def identities(self) -> frozenset[str]:
         with session(self._config) as connection:
             found = catalogue.wanted_tables(connection, self._config)
