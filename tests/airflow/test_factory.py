@@ -184,6 +184,7 @@ def test_fifty_sources_are_parsed_in_two_seconds_of_the_processor_and_none_has_a
         own = name.split("_")[1]
         named = {number for word in words for number in re.findall(r"(?<![a-z0-9])s\d+|reads_\d+", word)}
         assert named <= {own, f"reads_{own[1:]}"} and own in named, name
+        assert name.split("_")[2] in words, "each has a tag for what it is for"
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:

@@ -84,21 +84,20 @@ def test_rows_that_a_new_table_without_a_key_has_had_before_are_told_of(
     """PostgreSQL's log tells of a table once its publication does; what was in it by then, a dump would bring."""
     monkeypatch.setattr(reload, "NEWCOMERS", 0.5)
     database = new_database(postgres)
+    added = f"ALTER PUBLICATION dblog_{database.name} ADD TABLE log"
     database.execute(
         "CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))",
+        "CREATE TABLE dblog_watermark (worker text PRIMARY KEY, payload text NOT NULL)",
+        f"GRANT SELECT, INSERT, UPDATE ON dblog_watermark TO {database.account.user}",
         f"DROP PUBLICATION dblog_{database.name}",
-        f"CREATE PUBLICATION dblog_{database.name} FOR TABLE a WITH (publish_via_partition_root = true)",
-        f"ALTER PUBLICATION dblog_{database.name} OWNER TO dblog_{database.name}",
-        f"ALTER SCHEMA public OWNER TO dblog_{database.name}",
+        f"CREATE PUBLICATION dblog_{database.name} FOR TABLE a, dblog_watermark",
     )
     watched = Watched(database, tmp_path)
     watched.write("*")
     with watched.capturing(), closing(wiring.open_state(watched.base)) as state:
-        wait_until(lambda: watched.in_force("*"), "the capture uses the pattern")
-        database.execute(
-            "CREATE TABLE log (v VARCHAR(50)); ALTER TABLE log REPLICA IDENTITY FULL; "
-            f"INSERT INTO log VALUES ('unseen'); ALTER TABLE log OWNER TO dblog_{database.name}"
-        )
+        wait_until(lambda: watched.in_force("*"), "the capture uses the pattern", timeout=60)
+        database.execute("CREATE TABLE log (v VARCHAR(50))", "ALTER TABLE log REPLICA IDENTITY FULL")
+        database.execute("INSERT INTO log VALUES ('unseen')", added)
         (told,) = wait_until(lambda: recent_errors.read(state), "somebody is told")
         assert told["part"] == "capture" and "public.log" in told["error"] and "[source.keys]" in told["fix"]
 

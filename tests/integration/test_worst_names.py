@@ -22,7 +22,7 @@ from tests.plain_judge import PlainLake
 from tests.waiting import wait_until
 from tests.worst_names import SCHEMAS, TABLES
 
-A_DAY = 12
+A_DAY = 6
 ALWAYS = ("a`b", 'a"b', "a%b", "%s %(x)s", "a.b", ".", "a\\b", "a\nb")
 LABELS = ("it's", "100%s", "a\\b")
 
