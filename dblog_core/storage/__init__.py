@@ -39,6 +39,9 @@ class Storage(Protocol):
     def read(self, relative: str) -> bytes | None:
         """The file's bytes; None if there is no such file."""
 
+    def read_part(self, relative: str, start: int, size: int) -> bytes | None:
+        """`size` bytes from `start` on, fewer where the file ends before; None if there is no such file."""
+
     def names(self, directory: str) -> Iterator[str]:
         """Names in a directory, in no order; none if it is missing."""
 

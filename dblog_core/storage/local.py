@@ -29,14 +29,20 @@ _AWAY = {
 class LocalStorage:
     """The files below `root`. Directories are made when first needed, for their owner alone.
 
-    `temporary`: the directory of files that are being written.
+    `temporary`: the directory of files that are being written. `private`: files and directories are their owner's
+    alone; else whose the process's umask says.
     """
 
-    def __init__(self, root: Path, *, temporary: str = "tmp") -> None:
+    def __init__(self, root: Path, *, temporary: str = "tmp", private: bool = True) -> None:
         self.root = root
         self._folder = root / temporary
+        self._private = private
         self._made: set[Path] = set()
         self._swept = False
+
+    def shared(self) -> LocalStorage:
+        """The same files; those that it makes are for others to read too."""
+        return LocalStorage(self.root, temporary=self._folder.relative_to(self.root).as_posix(), private=False)
 
     def path(self, relative: str) -> Path:
         """The file's place. Raises CorruptSegment for a name that would lead out of the root."""
@@ -64,6 +70,17 @@ class LocalStorage:
         with translated(path):
             try:
                 return path.read_bytes()
+            except FileNotFoundError:
+                return None
+
+    def read_part(self, relative: str, start: int, size: int) -> bytes | None:
+        """`size` bytes from `start` on, fewer where the file ends before; None if there is no such file."""
+        path = self.path(relative)
+        with translated(path):
+            try:
+                with path.open("rb") as file:
+                    file.seek(start)
+                    return file.read(size)
             except FileNotFoundError:
                 return None
 
@@ -159,7 +176,7 @@ class LocalStorage:
         self._sweep(folder)
         path = folder / uuid.uuid4().hex
         try:
-            _write(path, data)
+            _write(path, data, 0o600 if self._private else 0o666)
             yield path
         finally:
             # Gone already after a replace; and a leftover is harmless: the next process sweeps it.
@@ -188,7 +205,7 @@ class LocalStorage:
             path = path.parent
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):  # another process was faster; a file there fails the next step
-                directory.mkdir(mode=0o700)
+                directory.mkdir(mode=0o700 if self._private else 0o777)
             _sync_directory(directory.parent)
             self._made.add(directory)
 
@@ -243,8 +260,8 @@ def _write_together(files: Mapping[Path, Bytes]) -> None:
             os.fsync(descriptor)
 
 
-def _write(path: Path, data: Bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+def _write(path: Path, data: Bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()

@@ -35,6 +35,9 @@ class Location:
     def read(self) -> bytes | None:
         return self.storage.read(self.path)
 
+    def read_part(self, start: int, size: int) -> bytes | None:
+        return self.storage.read_part(self.path, start, size)
+
     def names(self) -> Iterator[str]:
         return self.storage.names(self.path)
 

@@ -28,6 +28,7 @@ _MAKER = "dblog-maker"  # metadata of a created object: whose put it was
 _TAKEN = {"PreconditionFailed", "412"}
 _MEANWHILE = {"ConditionalRequestConflict", "409"}  # two conditional puts, or one and a delete, at the same moment
 _MISSING = {"NoSuchKey", "404", "NotFound"}
+_BEYOND = {"InvalidRange", "416"}
 _REFUSED = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 _ELSEWHERE = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
 _LATER = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "RequestTimeout", "QuotaExceeded"}
@@ -73,11 +74,22 @@ class S3Storage:
 
     def read(self, relative: str) -> bytes | None:
         """The object's bytes; None if there is no such object."""
-        key = self._key(relative)
+        return self._get(self._key(relative))
+
+    def read_part(self, relative: str, start: int, size: int) -> bytes | None:
+        """`size` bytes from `start` on, fewer where the object ends before; None if there is no such object."""
+        if size <= 0:
+            return b"" if self.exists(relative) else None
+        try:
+            return self._get(self._key(relative), Range=f"bytes={start}-{start + size - 1}")
+        except _Beyond:
+            return b""
+
+    def _get(self, key: str, **options: Any) -> bytes | None:
         for attempt in range(_ATTEMPTS):
             try:
                 with self._translated(key):
-                    return bytes(self._client.get_object(Bucket=self.bucket, Key=key)["Body"].read())
+                    return bytes(self._client.get_object(Bucket=self.bucket, Key=key, **options)["Body"].read())
             except _Missing:
                 return None
             except StagingUnavailable:  # also where the connection breaks within the body, which the client leaves
@@ -253,6 +265,10 @@ class _Missing(StagingError):
     """There is no such object."""
 
 
+class _Beyond(StagingError):
+    """The object ends before the part that was asked for."""
+
+
 class _Meanwhile(StagingError):
     """Another conditional request of the same object was under way: nothing is written."""
 
@@ -269,6 +285,8 @@ def _translation(response: Mapping[str, Any], bucket: str, where: str) -> Stagin
         return StagingError(f"there is no bucket {bucket}", where=where, fix="make it, or mend the path")
     if code in _MISSING:
         return _Missing(said, where=where)
+    if code in _BEYOND:
+        return _Beyond(said, where=where)
     if code in _TAKEN:
         return _Taken(said, where=where)
     if code in _MEANWHILE:

@@ -114,6 +114,26 @@ def test_what_is_missing_is_no_error(storage: Storage) -> None:
     assert list(storage.names("manifests")) == []
 
 
+def test_a_part_is_read_by_its_place(storage: Storage) -> None:
+    storage.create("lake/data", b"0123456789")
+    assert storage.read_part("lake/data", 3, 4) == b"3456"
+    assert storage.read_part("lake/data", 8, 4) == b"89", "the file ends before"
+    assert storage.read_part("lake/data", 10, 4) == b"" and storage.read_part("lake/data", 2, 0) == b""
+    assert storage.read_part("lake/none", 0, 4) is None and storage.read_part("lake/none", 0, 0) is None
+
+
+def test_what_is_shared_is_others_to_read(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        mine = LocalStorage(tmp_path / "lake")
+        mine.shared().create("table/data", b"")
+        mine.create("table/own", b"")
+    finally:
+        os.umask(before)
+    modes = {name: (tmp_path / "lake" / name).stat().st_mode & 0o777 for name in ("table", "table/data", "table/own")}
+    assert modes == {"table": 0o755, "table/data": 0o644, "table/own": 0o600}
+
+
 def test_names_are_those_of_one_directory(storage: Storage) -> None:
     for path in ("a/1", "a/2", "a/b/3", "c/4"):
         storage.create(path, b"")

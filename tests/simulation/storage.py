@@ -83,6 +83,10 @@ class MemoryStorage:
         self._before("read", relative)
         return self.disk.files.get(relative)
 
+    def read_part(self, relative: str, start: int, size: int) -> bytes | None:
+        data = self.read(relative)
+        return None if data is None else data[start : start + size]
+
     def names(self, directory: str) -> Iterator[str]:
         self._before("names", directory)
         yield from sorted(self.disk.folders.get(directory, ()))
