@@ -23,6 +23,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 MODULES = (
     "dblog_core.columnar",
+    "dblog_core.delta.key_hash",
     "dblog_core.sources.mysql.headers",
     "dblog_core.sources.mysql.fixed_values",
     "dblog_core.sources.mysql.json_values",

@@ -149,6 +149,18 @@ def test_what_is_told_is_found_without_effects() -> None:
     assert offending(files, EFFECTS | {"dblog_core.state", "dblog_core.control"}, at_run_time=True) == {}
 
 
+def test_the_writer_of_delta_tables_knows_tables_alone() -> None:
+    """It could be a library of its own, but for errors, storage and the way to compile."""
+    rooms = {"errors", "storage", "compiled", "delta"}
+    engine = {
+        name
+        for file in sources("dblog_core/delta")
+        for name in imports(file)
+        if name.startswith("dblog_core.") and name.split(".")[1] not in rooms
+    }
+    assert engine == set()
+
+
 def test_vocabulary_and_logic_are_pure() -> None:
     files = [ROOT / "dblog_core" / f"{name}.py" for name in PURE]
     rooms = {f"dblog_core.{room}" for room in ("staging", "sources", "outputs", "state", "local", "airflow", "capture")}

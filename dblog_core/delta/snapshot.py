@@ -1,0 +1,227 @@
+"""One version of a table as its log tells it: live files, transactions, metadata and protocol; kept up by each commit.
+
+A snapshot never changes: `newest` makes a later one of it. What it does not know for certain to be the newest version
+is looked up in the listing of the log: old commits are cleaned away, so that a version without a successor may be an
+old one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import orjson
+
+from dblog_core.delta import checkpoint
+from dblog_core.delta.features import check_writable, refused
+from dblog_core.delta.files import LOG, TableFiles
+from dblog_core.delta.shape import Shape, shape_of
+from dblog_core.delta.statistics import told_rows
+from dblog_core.delta.vectors import unique_id
+from dblog_core.errors import LakeError
+
+_KNOWN = {"add", "remove", "txn", "metaData", "protocol", "commitInfo", "cdc", "domainMetadata"}
+_ATTEMPTS = 5  # at a log that is cleaned while it is read
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file of a version. `path`: below the table, decoded; `add`: the action that named it last."""
+
+    path: str
+    add: Json
+
+    @property
+    def size(self) -> int:
+        return int(self.add["size"])
+
+    @property
+    def vector(self) -> Json | None:
+        """The descriptor of its deletion vector."""
+        return self.add.get("deletionVector")
+
+    @property
+    def rows(self) -> int | None:
+        """Its rows, the dead ones too; None where its statistics do not tell."""
+        return told_rows(self.add.get("stats"))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A version of a table; -1: nothing is known of it yet."""
+
+    version: int = -1
+    files: Mapping[str, LiveFile] = field(default_factory=dict)
+    """By path."""
+    txns: Mapping[str, int] = field(default_factory=dict)
+    """The newest transaction version of each application."""
+    metadata: Json = field(default_factory=dict)
+    protocol: Json = field(default_factory=dict)
+    commit: int | None = None
+    """The CRC-32 of its commit; None where a checkpoint alone has told of it."""
+
+    @property
+    def table_id(self) -> str:
+        return str(self.metadata["id"])
+
+    def shape(self, where: str) -> Shape:
+        """Its columns. Raises TableRefused for what this package does not write."""
+        check_writable(self.protocol, self.metadata, where)
+        return shape_of(self.metadata, where)
+
+
+def newest(files: TableFiles, known: Snapshot | None = None) -> Snapshot:
+    """The table's newest version, from what is `known` on. Raises LakeError if there is no table, or its log has gaps;
+    TableRefused where its log has what this package does not read."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            if known is None or known.version < 0:
+                known = _begun(files, by_hint=not attempt)
+            same = _same_commit(files, known)
+            if same is False:
+                known = None
+                continue
+            snapshot = _followed(files, known)
+        except FileNotFoundError:  # a checkpoint was replaced, and removed, meanwhile
+            known = None
+            continue
+        if same or snapshot.version > known.version:
+            return snapshot
+        if checkpoint.listed(files.names(LOG)).newest == snapshot.version:
+            return snapshot
+        known = None  # the commits behind it were cleaned away: what is newer begins with a checkpoint
+    raise LakeError(
+        "the table's log changes all the time while it is read",
+        where=str(files),
+        fix="see who else writes the table; it is tried again",
+    )
+
+
+def _same_commit(files: TableFiles, known: Snapshot) -> bool | None:
+    """Whether the log has the commit that the snapshot ended with: another one is that of another table in its place.
+    None: it has none, so that it may have been cleaned away, and those behind it too."""
+    if known.version < 0:
+        return True
+    if (data := files.read(commit_path(known.version))) is None:
+        return None
+    return known.commit is None or zlib.crc32(data) == known.commit
+
+
+def commit_path(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+def actions_of(data: bytes, where: str) -> list[Json]:
+    """The actions of a commit. Raises LakeError for a file that is none."""
+    try:
+        return [orjson.loads(line) for line in data.splitlines() if line.strip()]
+    except ValueError as error:
+        raise LakeError(
+            f"a commit of the table's log cannot be read: {error}",
+            where=where,
+            fix="restore the file from a backup, or run `dblog reset` for the table",
+        ) from error
+
+
+def followed_by(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:
+    """The version after a snapshot, by the bytes of its commit. The order of a commit's actions means nothing."""
+    removed: list[Json] = []
+    added: list[Json] = []
+    txns, metadata, protocol = snapshot.txns, snapshot.metadata, snapshot.protocol
+    for action in actions_of(data, where):
+        if unknown := action.keys() - _KNOWN:
+            raise refused(where, f"its log has the action {', '.join(sorted(unknown))}")
+        if (removal := action.get("remove")) is not None:
+            removed.append(removal)
+        if (addition := action.get("add")) is not None:
+            added.append(addition)
+        if (txn := action.get("txn")) is not None:
+            txns = {**txns, str(txn["appId"]): int(txn["version"])}
+        metadata = action.get("metaData") or metadata
+        protocol = action.get("protocol") or protocol
+    live = snapshot.files
+    if removed or added:
+        live = _changed(live, removed, added, where)
+    return Snapshot(snapshot.version + 1, live, txns, metadata, protocol, zlib.crc32(data))
+
+
+def _changed(
+    files: Mapping[str, LiveFile], removed: list[Json], added: list[Json], where: str
+) -> Mapping[str, LiveFile]:
+    live = dict(files)
+    for action in removed:
+        path = _path(action["path"], where)
+        if path in live and unique_id(live[path].vector) == unique_id(action.get("deletionVector")):
+            del live[path]
+    for action in added:
+        path = _path(action["path"], where)
+        if path in live and unique_id(live[path].vector) != unique_id(action.get("deletionVector")):
+            raise LakeError(
+                f"a commit adds the file {path} with another deletion vector, and does not remove the one before",
+                where=where,
+                fix="restore the table to the version before, or run `dblog reset` for it",
+            )
+        live[path] = LiveFile(path, action)
+    return MappingProxyType(live)
+
+
+def _path(told: str, where: str) -> str:
+    if urlsplit(told).scheme or told.startswith("/"):
+        raise refused(where, f"its file {told} lies outside of the table")
+    return unquote(told)
+
+
+def _followed(files: TableFiles, snapshot: Snapshot) -> Snapshot:
+    while (data := files.read(path := commit_path(snapshot.version + 1))) is not None:
+        where = files.url(path)
+        snapshot = followed_by(snapshot, data, where)
+    if snapshot.version < 0:
+        raise LakeError("there is no Delta table, or its log begins late", where=str(files), fix="restore its log")
+    return snapshot
+
+
+def _begun(files: TableFiles, *, by_hint: bool) -> Snapshot:
+    """The newest checkpoint; nothing, where there is none. `by_hint`: the one that is said to be it will do."""
+    for version, names in _checkpoints(files, by_hint=by_hint):
+        try:
+            return _of_checkpoint(version, checkpoint.read_checkpoint(files, names), str(files))
+        except FileNotFoundError:
+            continue
+    return Snapshot()
+
+
+def _checkpoints(files: TableFiles, *, by_hint: bool) -> Iterator[tuple[int, list[str]]]:
+    if by_hint and (hinted := checkpoint.last_checkpoint(files)) is not None:
+        yield hinted
+    listing = checkpoint.listed(files.names(LOG))
+    if listing.named > max([version for version, _ in listing.checkpoints], default=-1):
+        raise refused(str(files), "its log has checkpoints of the v2 form")
+    yield from listing.checkpoints
+
+
+def _of_checkpoint(version: int, actions: Iterable[Json], where: str) -> Snapshot:
+    live: dict[str, LiveFile] = {}
+    txns: dict[str, int] = {}
+    metadata: Json = {}
+    protocol: Json = {}
+    for action in actions:
+        if (add := action.get("add")) is not None:
+            path = _path(add["path"], where)
+            live[path] = LiveFile(path, add)
+        elif (txn := action.get("txn")) is not None:
+            txns[str(txn["appId"])] = int(txn["version"])
+        metadata = action.get("metaData") or metadata
+        protocol = action.get("protocol") or protocol
+    if not metadata or not protocol:
+        raise LakeError(
+            f"the checkpoint of version {version} has no metadata or protocol",
+            where=where,
+            fix="remove the file if the commits before it are all there, or restore it from a backup",
+        )
+    return Snapshot(version, MappingProxyType(live), txns, metadata, protocol)

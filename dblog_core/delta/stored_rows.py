@@ -1,0 +1,114 @@
+"""Rows of data files, by column and by number: all columns in the types that the table has now."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dblog_core.delta.bitmaps import Rows, RowSet
+from dblog_core.delta.features import refused
+from dblog_core.delta.files import TableFiles
+from dblog_core.delta.shape import DeltaColumn, Shape
+from dblog_core.delta.snapshot import LiveFile
+from dblog_core.errors import LakeError
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@contextlib.contextmanager
+def opened(files: TableFiles, live: LiveFile) -> Iterator[pq.ParquetFile]:
+    """A data file. Raises LakeError where it is missing or no Parquet."""
+    where = files.url(live.path)
+    try:
+        with (
+            files.open(live.path, live.size) as source,
+            pq.ParquetFile(source, pre_buffer=True, coerce_int96_timestamp_unit="us") as file,
+        ):
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        raise LakeError(
+            f"a data file of the table cannot be read: {error}",
+            where=where,
+            fix="restore it from a backup, or run `dblog reset` for the table",
+        ) from error
+
+
+def stored_count(files: TableFiles, live: LiveFile, dead: RowSet) -> int:
+    """The rows of a data file, the `dead` ones too: as its statistics say, where the dead ones can be right then."""
+    if live.rows is not None and len(dead) < live.rows and dead.last < live.rows:
+        return live.rows
+    with opened(files, live) as file:
+        return int(file.metadata.num_rows)
+
+
+def column_batches(
+    files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str]
+) -> Iterator[tuple[int, pa.Table]]:
+    """All rows of a file, some columns alone: the number of the first row, and a row group."""
+    columns = [shape[name] for name in names]
+    first = 0
+    with opened(files, live) as file:
+        stored = _stored(file, columns, by_id=shape.by_id)
+        for group in range(file.num_row_groups):
+            rows = _group(file, group, columns, stored, files.url(live.path))
+            yield first, rows
+            first += len(rows)
+
+
+def rows_at(files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str], rows: Rows) -> pa.Table:
+    """These rows of a file, in the order that they are asked for."""
+    columns = [shape[name] for name in names]
+    parts: list[pa.Table] = []
+    places: list[Rows] = []
+    with opened(files, live) as file:
+        stored = _stored(file, columns, by_id=shape.by_id)
+        edges = np.cumsum([0, *(file.metadata.row_group(i).num_rows for i in range(file.num_row_groups))])
+        if len(rows) and not 0 <= rows.min() <= rows.max() < edges[-1]:
+            raise LakeError(
+                f"row {rows.max()} is asked of a file of {edges[-1]} rows",
+                where=files.url(live.path),
+                fix="this is a defect: report it; remove the table's index to go on",
+            )
+        groups = np.searchsorted(edges, rows, side="right") - 1
+        for group in np.unique(groups).tolist():
+            asked = np.flatnonzero(groups == group)
+            held = _group(file, group, columns, stored, files.url(live.path))
+            parts.append(held.take(pa.array(rows[asked] - edges[group])))
+            places.append(asked)
+    if not parts:
+        return pa.table({c.name: pa.array([], c.type) for c in columns})
+    order = np.argsort(np.concatenate(places), kind="stable")
+    return pa.concat_tables(parts).take(pa.array(order))
+
+
+def _stored(file: pq.ParquetFile, columns: Sequence[DeltaColumn], *, by_id: bool) -> dict[str, str]:
+    """The name in the file of each column that it has, by logical name."""
+    if not by_id:
+        have = set(file.schema_arrow.names)
+        return {c.name: c.physical for c in columns if c.physical in have}
+    ids = {(field.metadata or {}).get(_FIELD_ID): field.name for field in file.schema_arrow}
+    return {c.name: ids[key] for c in columns if (key := str(c.id).encode()) in ids}
+
+
+def _group(
+    file: pq.ParquetFile, group: int, columns: Sequence[DeltaColumn], stored: dict[str, str], where: str
+) -> pa.Table:
+    held = file.read_row_group(group, columns=list(stored.values()))
+    count = file.metadata.row_group(group).num_rows
+    return pa.table({c.name: _values(held, c, stored.get(c.name), count, where) for c in columns})
+
+
+def _values(held: pa.Table, column: DeltaColumn, name: str | None, count: int, where: str) -> pa.ChunkedArray:
+    """In the table's type: files of other writers have views and dictionaries, older files narrower types."""
+    if name is None:
+        return pa.chunked_array([pa.nulls(count, column.type)])
+    values = held[name]
+    try:
+        return values if values.type == column.type else values.cast(column.type)
+    except pa.ArrowException as error:
+        what = f"column {column.name} of file {where} is {values.type}, and {column.type} in the table"
+        raise refused(where, what) from error
