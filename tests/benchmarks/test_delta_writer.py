@@ -1,0 +1,85 @@
+"""Random changes of a large table: marked in vectors and appended, beside a plain MERGE of the same rows."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from dblog_core.delta.changes import Changes
+from dblog_core.delta.open_table import OpenTable
+from dblog_core.delta.upsert import upsert
+from tests.benchmarks.results import OURS, Bar, Figure, Results
+from tests.benchmarks.scale import Scale
+from tests.benchmarks.test_merge import PLAIN, SHAPE, Filled
+from tests.spark.segments import EPOCH
+
+
+class Marked:
+    """The lake table of `Filled`, written by `OpenTable`."""
+
+    def __init__(self, filled: Filled) -> None:
+        self.filled, self._dice, self._merges = filled, random.Random(1), 0
+        self.writer = self._new()
+
+    def _new(self) -> OpenTable:
+        return OpenTable(self.filled.lake.table(SHAPE), ["id"], order="_dblog_offset", mark="dblog")
+
+    def apply(self, changed: pa.RecordBatch) -> float:
+        """Seconds of one commit: a fifth of the rows go, the others are written."""
+        self._merges += 1
+        count = len(changed)
+        rows = pa.Table.from_batches([changed])
+        for name, values in (
+            ("_dblog_offset", pa.array(range(count), pa.int64())),
+            ("_dblog_position", pa.repeat("p", count)),
+            ("_dblog_commit_time", pa.repeat(pa.scalar(EPOCH, pa.timestamp("us", tz="UTC")), count)),
+            ("_dblog_origin", pa.repeat("log", count)),
+        ):
+            rows = rows.append_column(name, values)
+        changes = Changes(rows, np.arange(count) % 5 == 4, np.zeros(count, np.bool_))
+        began = time.monotonic()
+        done = upsert(self.writer, changes, "bench", self._merges)
+        seconds = time.monotonic() - began
+        assert not done.already and done.inserted + done.updated == count - count // 5
+        return seconds
+
+    def begin_anew(self) -> float:
+        """Seconds of a look at the log and of making the index, as a new process does it."""
+        self.writer = self._new()
+        began = time.monotonic()
+        self.writer.index(self.writer.refresh())
+        return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def marked(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, scale: Scale) -> Marked:
+    return Marked(Filled(spark, tmp_path_factory.mktemp("marked"), scale.lake_rows))
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("count", "times"), [(1_000, 100), (100_000, 20)])
+def test_random_changes(marked: Marked, count: int, times: int, scale: Scale, results: Results) -> None:
+    rows = marked.filled.rows
+    changes = min(count, rows // 10)
+    series: dict[str, list[float]] = {OURS: [], PLAIN: []}
+    for number in range(-1, scale.rounds):  # round -1 warms both
+        changed = marked.filled.changed(changes, rows)
+        seconds = {OURS: marked.apply(changed), PLAIN: marked.filled.plain(changed)}
+        if number >= 0:
+            for who, rounds in series.items():
+                rounds.append(seconds[who])
+    title = f"{changes:,} random changes of a table of {rows:,} rows, marked and appended"
+    bars = (Bar(1 / times, PLAIN, at_most=True), Bar(0.15 if count == 1_000 else 2, at_most=True))
+    results.add(Figure(f"marked_{count}", "Lake", title, "s", series, bars))
+
+
+@pytest.mark.timeout(3600)
+def test_index_made_anew(marked: Marked, scale: Scale, results: Results) -> None:
+    series = {OURS: [marked.begin_anew() for _ in range(scale.rounds)]}
+    title = f"index of {marked.filled.rows:,} integer keys made from the data files"
+    results.add(Figure("marked_index", "Lake", title, "s", series, ()))
