@@ -52,7 +52,8 @@ class Described:
     """A table of the catalogue: its shape, or why it has none that we can use.
 
     `key_faults`: what is wrong with its entry in [source.keys]; `candidates`: what could stand there instead.
-    `rule_problems`: of its column rules, those that do not fit it. `versioned`: MariaDB keeps every version of a row.
+    `rule_problems`: of its column rules, those that do not fit it. `versioned`: MariaDB keeps every version of a row;
+    `periods`: the columns for that which its definition names.
     """
 
     table: TableName
@@ -62,6 +63,7 @@ class Described:
     candidates: tuple[tuple[str, ...], ...] = ()
     rule_problems: tuple[Problem, ...] = ()
     versioned: bool = False
+    periods: tuple[str, ...] = ()
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -75,6 +77,8 @@ WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
 ORDER BY TABLE_SCHEMA, TABLE_NAME"""
 _VERSIONED = """SELECT TABLE_NAME FROM information_schema.TABLES
 WHERE TABLE_SCHEMA = %s {} AND TABLE_TYPE = 'SYSTEM VERSIONED'"""
+_PERIODS = """SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = %s {} AND GENERATION_EXPRESSION IN ('ROW START', 'ROW END')"""
 _COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, NUMERIC_PRECISION, NUMERIC_SCALE,
   CHARACTER_SET_NAME, IS_NULLABLE
 FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {} ORDER BY TABLE_NAME, ORDINAL_POSITION"""
@@ -117,8 +121,9 @@ def describe_all(
     has."""
     columns, indexes = _told(connection, _COLUMNS, tables), _told(connection, _INDEXES, tables)
     versioned = _told(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
+    periods = _told(connection, _PERIODS, list(versioned))
     return [
-        Described(table, None, versioned=True)
+        Described(table, None, versioned=True, periods=tuple(str(name) for (name,) in periods.get(table, ())))
         if table in versioned
         else _described(table, columns[table], _unique(indexes.get(table, [])), keys, rules)
         for table in tables

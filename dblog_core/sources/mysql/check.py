@@ -215,7 +215,9 @@ def table_problems(described: Described) -> Iterator[Problem]:
     wrong with its entries in [source.keys] and [source.columns]."""
     name = str(described.table)
     if described.versioned:
-        yield Problem(f"{name}: {types.VERSIONED}", types.unversioned_fix(described.table), table=name)
+        yield Problem(
+            f"{name}: {types.VERSIONED}", types.unversioned_fix(described.table, described.periods), table=name
+        )
     for fault in described.column_faults:
         yield Problem(f"{name}: {fault}", types.CHANGE, table=name)
     for fault in described.key_faults:

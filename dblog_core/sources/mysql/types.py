@@ -94,9 +94,15 @@ def decimal(precision: int, scale: int) -> ColumnType:
 VERSIONED = "it is system-versioned: its log holds every version of a row, a SELECT the present one alone"
 
 
-def unversioned_fix(table: TableName) -> str:
-    name = f"{quoted(table.schema)}.{quoted(table.name)}".replace("%%", "%")
-    return f"leave it out of source.tables, or ALTER TABLE {name} DROP SYSTEM VERSIONING"
+def unversioned_fix(table: TableName, periods: Sequence[str] = ()) -> str:
+    """`periods`: the columns of its versions that the table's definition names, which go with them."""
+    dropped = [f"DROP COLUMN {quoted(column)}" for column in periods]
+    dropped += ["DROP PERIOD FOR SYSTEM_TIME"] if periods else []
+    statement = f"ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} {', '.join([*dropped, _UNVERSIONED])}"
+    return f"leave it out of source.tables, or {statement.replace('%%', '%')}"
+
+
+_UNVERSIONED = "DROP SYSTEM VERSIONING"
 
 
 def in_catalogue(labels: Sequence[str]) -> list[str]:
@@ -107,11 +113,11 @@ def in_catalogue(labels: Sequence[str]) -> list[str]:
 
 def alike(labels: Sequence[str], *, of_set: bool) -> str | None:
     """Why an ENUM or SET with these labels cannot be in a key: two of its values print alike. None: they do not."""
-    kind = "SET" if of_set else "ENUM"
     if of_set and "" in labels:
-        return f"a {kind} with an empty label cannot be in a key: two of its values print alike"
+        return "a SET with an empty label cannot be in a key: two of its values print alike"
     if len(set(labels)) < len(labels):
-        return f"a {kind} with a label twice cannot be in a key: two of its values print alike"
+        kind = "a SET" if of_set else "an ENUM"
+        return f"{kind} with a label twice cannot be in a key: two of its values print alike"
     return None
 
 
