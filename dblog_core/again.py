@@ -49,7 +49,9 @@ class Again:
 
         Raises what the state store raises.
         """
-        if not (entries := owed.read(self._state)):
+        entries = owed.read(self._state)
+        self._waits.begin(entries)
+        if not entries:
             return
         self._noticed = {table: self._noticed.get(table, offset) for table in entries}
         self._look_at_asked({table: e["asked"] for table, e in entries.items() if e["asked"] is not None})

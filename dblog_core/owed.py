@@ -80,16 +80,19 @@ class Waits:
         self._nudged: set[str] = set()
         self._begun = False
 
+    def begin(self, entries: Entries) -> None:
+        """The first call alone counts, when a term begins: what is owed by then may do now."""
+        if not self._begun:
+            self.nudge(entries)
+        self._begun = True
+
     def nudge(self, tables: Iterable[str]) -> None:
         """Something about these tables has changed: their dumps may do now."""
         self._nudged |= set(tables)
 
     def due(self, entries: Entries) -> list[str]:
-        """The tables whose time has come. What is owed at the first call, when a term begins, counts as changed."""
+        """The tables whose time has come."""
         now, found = self._clock.monotonic(), []
-        if not self._begun:
-            self._begun = True
-            self.nudge(entries)
         for table, entry in entries.items():
             times = entry["times"]
             if self._seen.get(table, (0, now))[0] != times:

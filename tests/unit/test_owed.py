@@ -84,7 +84,8 @@ def test_it_is_requested_again_soon_where_something_has_changed_and_otherwise_la
         due, clock.now = waits.due(entries(times)), early
         return due == [NAME] and waits.due(entries(times)) == []
 
-    assert waits.due(entries(times)) == []  # a term begins
+    waits.begin(entries(times))
+    assert waits.due(entries(times)) == []
     assert after(soon)
     clock.now = 100.0
     waits.done([NAME])
@@ -97,6 +98,7 @@ def test_it_is_requested_again_soon_where_something_has_changed_and_otherwise_la
 def test_each_failure_makes_the_next_one_wait_again() -> None:
     clock = Moments()
     waits = owed.Waits(clock)
+    waits.begin(entries(1))
     assert waits.due(entries(1)) == []
     clock.now += 2
     assert waits.due(entries(1)) == [NAME]
@@ -215,3 +217,15 @@ def test_a_source_that_is_away_keeps_no_log_waiting(world: World, monkeypatch: p
     debts.look(lambda table: False, offset=0)
     entry = owed.read(world.state)[NAME]
     assert (entry["times"], entry["why"]) == (2, "the server is away")
+
+
+def test_what_fails_within_a_term_is_not_tried_again_at_once(world: World) -> None:
+    """Nothing has changed since it was asked for."""
+    clock = Moments()
+    debts = Again(world.config, world.state, clock)
+    debts.look(lambda table: False, offset=0)
+    fails(world, requested(world))
+    for _ in range(3):
+        debts.look(lambda table: False, offset=0)
+        clock.now += 600
+    assert len(control.dumps(world.state)) == 1
