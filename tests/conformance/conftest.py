@@ -17,15 +17,16 @@ from tests.fix_servers import Database
 
 @pytest.fixture
 def new_world(
-    database: Database, tmp_path: Path, soak_seed: int, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[int], World]]:
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[int, int], World]]:
     """Makes the world of a seed, with cases of so many statements."""
     monkeypatch.setattr(reload, "NEWCOMERS", 0.5)
-    draw, made = random.Random(soak_seed), list[World]()
+    made = list[World]()
     if database.kind == "postgres":
         database.execute(*postgres_forms.FIRST)
 
-    def make(count: int) -> World:
+    def make(seed: int, count: int) -> World:
+        draw = random.Random(seed)
         made.append(World(database, tmp_path, cases(database.kind, database.name, draw, count), draw))
         return made[-1]
 

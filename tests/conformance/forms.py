@@ -229,7 +229,7 @@ class Maker:
             case "x":
                 return f"{'s' if self.kind == 'postgres' else self._database}_{self._number}_{number}"
             case "o":
-                return f"o{self._number}_{number}"
+                return f"o{self._number}_{number}_{self._database[-4:]}"  # some are the whole server's
             case "c" | "d" | "e" | "f":
                 return self._column(letter + number)
             case "p":

@@ -40,7 +40,8 @@ class Copy:
     rows: dict[Key, Row] = field(default_factory=dict)
     seen: dict[Key, int] = field(default_factory=dict)
     left: dict[Key, Row | None] = field(default_factory=dict)
-    bag: Counter[bytes] = field(default_factory=Counter)
+    loose: list[tuple[int, int, bytes]] = field(default_factory=list)
+    """Of a table without a key: at which offset a row came (1) or went (-1)."""
     faults: list[str] = field(default_factory=list)
 
     def apply(self, line: dict[str, Any]) -> None:
@@ -49,12 +50,15 @@ class Copy:
                 self._reshape(line)
             case "t":
                 self.rows.clear()
-                self.bag.clear()
+                self.loose.clear()
             case "f" if line.get("key_from") is None and line.get("key_to") is None:
                 self.rows = {k: r for k, r in self.rows.items() if self.seen[k] > line["since"]}
+                self.loose = [entry for entry in self.loose if entry[0] > line["since"]]
             case "c" | "u" | "d" | "r" if line["key"] is None:
-                self.bag.subtract(_packed(line["before"]))
-                self.bag.update(_packed(line["after"]))
+                for count, row in ((-1, line["before"]), (1, line["after"])):
+                    if row is not None:
+                        packed = orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
+                        self.loose.append((line["offset"], count, packed))
             case "d":
                 key = tuple(line["key"].values())
                 self.seen[key] = line["offset"]
@@ -82,6 +86,15 @@ class Copy:
             }
 
     @property
+    def all_rows(self) -> list[Row]:
+        """Of a table without a key each as often as it is there; one that went without having come is unknown."""
+        bag: Counter[bytes] = Counter()
+        for _, count, row in self.loose:
+            bag[row] += count
+        loose = [orjson.loads(row) for row, count in bag.items() for _ in range(count)]
+        return [*self.rows.values(), *loose, *({} for count in bag.values() if count < 0)]
+
+    @property
     def lacks(self) -> bool:
         """Whether a merge would ask for a dump: some value is in no line."""
         return any(UNKNOWN in row.values() for row in self.rows.values())
@@ -91,10 +104,6 @@ def _renamed(schema: TableSchema, renamed: dict[str, str]) -> TableSchema:
     now = {old: new for new, old in renamed.items()}
     columns = (Column(now.get(c.name, c.name), c.source_type, c.type) for c in schema.columns)
     return TableSchema(schema.table, tuple(columns), tuple(now.get(name, name) for name in schema.key))
-
-
-def _packed(row: Row | None) -> list[bytes]:
-    return [] if row is None else [orjson.dumps(row, option=orjson.OPT_SORT_KEYS)]
 
 
 def folded(config: Config, accepted: dict[str, int]) -> dict[str, Copy]:
@@ -192,12 +201,6 @@ def shown(value: Any, column: Column) -> str | None:
     if pa.types.is_timestamp(kind):
         return dt.datetime.fromisoformat(value).replace(tzinfo=None).isoformat(" ", "microseconds")
     return str(value)
-
-
-def unpacked(bag: Counter[bytes]) -> list[Row]:
-    """The rows of a bag; a row that it holds less than no times stands for itself as unknown."""
-    rows = [orjson.loads(row) for row, count in bag.items() for _ in range(count)]
-    return [*rows, *({} for count in bag.values() if count < 0)]
 
 
 def source_of(database: Database, config: Config, schemas: Iterable[str]) -> closing[Source]:

@@ -1,7 +1,7 @@
 == insert
 CREATE TABLE <t> (id int PRIMARY KEY, v varchar(40), n int DEFAULT 7, <c> varchar(20) DEFAULT 'none')
 CREATE TABLE <u> LIKE <t>
-INSERT INTO <t> VALUES (1, <text>, <int>, <text>), (2, <text>, NULL, DEFAULT), (3, '', 0, '')
+INSERT INTO <t> VALUES (1, <text>, <small>, <text>), (2, <text>, NULL, DEFAULT), (3, '', 0, '')
 INSERT INTO <t> (id, v) VALUES (4, <text>)
 INSERT <t> SET id = 5, n = <int>, v = <text>
 INSERT INTO <t> (id) VALUES (6), (7), (8)

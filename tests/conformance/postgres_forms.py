@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.conformance.forms import Form, Make, read_forms
 from tests.contract import any_postgres
-from tests.contract.any_value import decimals, integers, moments
+from tests.contract.any_value import decimals, integers
 from tests.integration import postgres_types
 
 _FILE = Path(__file__).with_name("postgres.sql")
@@ -28,7 +28,7 @@ def values(kind: str) -> dict[str, Make]:
         "word": lambda r: "'" + "".join(r.choices("abcdxyz", k=r.randint(1, 8))) + "'",
         "dec": decimals(10, 2),
         "date": made["da"],
-        "ts": moments(*any_postgres.DATETIMES, 6),
+        "ts": any_postgres._zonedtime,
         "json": made["j"],
         "jsonb": made["jb"],
     }

@@ -59,8 +59,7 @@ class PlainLake:
         return False
 
     def rows(self) -> Mapping[str, list[Row]]:
-        keyed = {table: list(copy.rows.values()) for table, copy in self._copies.items()}
-        return {t: rows if self._copies[t].rows else judge.unpacked(self._copies[t].bag) for t, rows in keyed.items()}
+        return {table: copy.all_rows for table, copy in self._copies.items()}
 
     def stopped(self) -> dict[str, str]:
         fix = "fix: `dblog schema accept {}`"
