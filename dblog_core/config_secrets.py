@@ -125,10 +125,14 @@ def shown(value: Any, name: str) -> Any:
     """A setting as `repr` may have it: secrets that are plain text by their type are hidden."""
     if name in FREE and isinstance(value, Mapping):
         return _hidden(value)
-    if name == "url" and isinstance(value, str):
-        for secret in _in_address(value):
-            value = value.replace(secret, _HIDDEN)
-    return value
+    return without_secrets(value) if name == "url" and isinstance(value, str) else value
+
+
+def without_secrets(url: str) -> str:
+    """An address as messages may have it."""
+    for secret in _in_address(url):
+        url = url.replace(secret, _HIDDEN)
+    return url
 
 
 def _hidden(value: Any) -> Any:

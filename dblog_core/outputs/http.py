@@ -19,6 +19,7 @@ import urllib3
 
 from dblog_core import signatures, tls
 from dblog_core.config_output import OutputConfig
+from dblog_core.config_secrets import without_secrets
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.interfaces import Json
 
@@ -108,4 +109,5 @@ class HttpOutput:
 
     @property
     def _where(self) -> str:
-        return self._settings.url.partition("?")[0]  # what follows may be a secret
+        """It goes into logs and the state store, and a long path, or what follows it, may be a secret."""
+        return without_secrets(self._settings.url.partition("?")[0])
