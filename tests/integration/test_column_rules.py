@@ -234,7 +234,8 @@ def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rul
         "out": b"\n".join(file.read_bytes() for file in (directory / "out").rglob("*") if file.is_file()),
         "state": (directory / "state.db").read_bytes() + _beside(directory / "state.db"),
     }
-    assert {name for name, data in places.items() if OPEN.encode() in data} == {"bodies", "letters", "out"}
+    seen = {name for name, data in places.items() if OPEN.encode() in data}
+    assert seen == {"bodies", "letters", "out", "log"}, "what the receiver says is told, and it says what it was sent"
     for name, data in (*places.items(), *ruled.written()):
         assert [needle for needle in NEEDLES if needle in data] == [], name
 

@@ -37,6 +37,7 @@ class Watch:
     def __init__(self) -> None:
         self.arguments: set[str] = set()
         self.environments: set[str] = set()
+        self.looks = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -45,15 +46,20 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
+        assert self._thread.is_alive(), "it has not looked all the time"
         self._stop.set()
         self._thread.join()
 
     def _look(self) -> None:
         while not self._stop.wait(0.05):
-            for process in psutil.Process().children(recursive=True):
+            family: list[psutil.Process] = []
+            with suppress(psutil.Error):  # one that ended meanwhile
+                family = psutil.Process().children(recursive=True)
+            for process in family:
                 with suppress(psutil.Error):
                     self.arguments.add("\n".join(process.cmdline()))
                     self.environments.add("\n".join(process.environ().values()))
+            self.looks += 1
 
 
 class Commands:
@@ -112,11 +118,13 @@ def test_no_secret_leaves_those_who_need_it(made: Marked, dblog: Commands, tmp_p
     config = load(tmp_path / "source.toml")
     with Watch() as watch:
         capture = dblog.start("capture")
-        others = [dblog.start("check"), *(dblog.start("relay", name, "--once") for name in ("post", "own", "db"))]
+        check = dblog.start("check")
         wait_until(lambda: status(config)["leader"], "a capture leads", describe=dblog.printed)
         assert dblog.run("dump", "--all", "--wait") == 0, dblog.printed()
+        relays = [dblog.start("relay", name, "--once") for name in ("post", "own", "db")]
         assert dblog.run("merge") == 0, dblog.printed()
-        assert [process.wait(timeout=PATIENCE_SECONDS) for process in others[1:]] == [1, 1, 1], "nobody answers them"
+        assert [relay.wait(timeout=PATIENCE_SECONDS) for relay in relays] == [1, 1, 1], "nobody answers them"
+        assert check.wait(timeout=PATIENCE_SECONDS) == 0, dblog.printed()
         assert dblog.run("status") == 0
         capture.terminate()
         assert capture.wait(timeout=PATIENCE_SECONDS) == 0
@@ -124,7 +132,8 @@ def test_no_secret_leaves_those_who_need_it(made: Marked, dblog: Commands, tmp_p
     Marked(wrong).write(tmp_path / "source.toml")
     assert dblog.run("check") == 1
     printed = dblog.printed()
-    assert any("spark-submit" in arguments for arguments in watch.arguments) and "kazoo" in printed
+    assert any("SparkSubmit" in arguments for arguments in watch.arguments) and watch.looks > 10
+    assert "DEBUG kazoo" in printed, "all levels are looked at"
     assert made.shown_in(printed) == [] and MARK not in printed
     assert made.shown_in("\n".join(watch.arguments)) == []
     assert made.shown_in("\n".join(watch.environments)) == OF_A_JOB
