@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,12 +51,24 @@ class Chunk:
     """Rows read by one SELECT, in the database's key order; columns as in `schema.arrow`.
 
     `snapshot`: PostgreSQL's `pg_current_snapshot()` of that SELECT; None elsewhere, and on a standby: the SELECT sees
-    all that is in the log before one place, and nothing after it.
+    all that is in the log before one place, and nothing after it. `received`: bytes that the server sent for it.
     """
 
     schema: TableSchema
     rows: pa.RecordBatch
     snapshot: str | None
+    received: int = 0
+
+
+class ChunkTooLarge(Exception):
+    """A chunk has more bytes than it may have: it was given up, and its reader is of no use any more.
+
+    `rows`: how many of its rows had arrived whole.
+    """
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(f"a chunk has more bytes than chunk_bytes allows; {rows} of its rows fit")
+        self.rows = rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +151,16 @@ class ChunkReader(Protocol):
         upto: Key | None,
         limit: int,
         filters: Sequence[Filter] = (),
+        most: int | None = None,
     ) -> Chunk:
         """At most `limit` rows with after < key <= upto (None: open) that pass all `filters`, in key order, read in a
-        new snapshot of the database."""
+        new snapshot of the database. Raises ChunkTooLarge as soon as they have more than about `most` bytes."""
 
-    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
-        """The rows that have one of `keys` and pass all `filters`, read in a new snapshot of the database."""
+    def read_keys(
+        self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
+    ) -> Chunk:
+        """The rows that have one of `keys` and pass all `filters`, read in a new snapshot of the database. Raises
+        ChunkTooLarge as `read` does."""
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
         """The hashes (`dblog_core.hashes`) of the rows that `read` would give, as they are staged: the configuration's
@@ -290,8 +306,15 @@ class StateStore(Protocol):
 
     def get(self, path: str) -> Entry | None: ...
 
+    def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
+        """What `get` gives for each path, by a few round trips however many they are; not as of one moment."""
+
     def create(self, path: str, data: bytes) -> None:
         """Makes the node and missing parents. Raises VersionConflict if it exists."""
+
+    def create_all(self, nodes: Mapping[str, bytes]) -> None:
+        """Makes nodes as `create` does, by a few round trips however many they are. Raises VersionConflict where one of
+        them exists; then, and after any other error, some may be made and others not."""
 
     def update(self, path: str, data: bytes, version: int) -> int:
         """Replaces the data and returns the new version. Raises VersionConflict unless the node has `version`."""
@@ -302,8 +325,16 @@ class StateStore(Protocol):
     def children(self, path: str) -> list[str]:
         """Names of the nodes right below, sorted; empty if there are none."""
 
-    def acquire(self, name: str, holder: str, *, ttl: float, wait: float = 0.0) -> Lease | None:
-        """The lease `name`, with an epoch larger than any before; None if another holds it for `wait` seconds."""
+    def acquire(
+        self, name: str, holder: str, *, ttl: float, wait: float = 0.0, beside: Lease | None = None
+    ) -> Lease | None:
+        """The lease `name`, with an epoch larger than any before; None if another holds it for `wait` seconds.
+
+        `beside`: a lease that the caller holds: this one may end with that one, where it costs less so.
+        """
+
+    def forget_leases(self, names: Sequence[str]) -> None:
+        """Removes what is kept of leases that nobody holds, or will ever ask for again: their epochs begin anew."""
 
     def leader(self, name: str) -> LeaseInfo | None:
         """Who holds the lease now."""

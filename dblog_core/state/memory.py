@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dblog_core.clock import SystemClock
 from dblog_core.errors import VersionConflict
-from dblog_core.interfaces import Clock, Entry, LeaseInfo
+from dblog_core.interfaces import Clock, Entry, Lease, LeaseInfo
 from dblog_core.state.paths import checked, fitting
 
 _POLL_SECONDS = 0.02
@@ -55,6 +56,10 @@ class MemoryState:
         with self._nodes.lock:
             return self._nodes.entries.get(checked(path))
 
+    def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
+        with self._nodes.lock:
+            return [self._nodes.entries.get(checked(path)) for path in paths]
+
     def create(self, path: str, data: bytes) -> None:
         with self._nodes.lock:
             if checked(path) in self._nodes.entries:
@@ -63,6 +68,10 @@ class MemoryState:
             for depth in range(1, len(parts)):
                 self._nodes.entries.setdefault("/".join(parts[:depth]), Entry(b"", 0))
             self._nodes.entries[path] = Entry(fitting(path, data), 0)
+
+    def create_all(self, nodes: Mapping[str, bytes]) -> None:
+        for path, data in nodes.items():
+            MemoryState.create(self, path, data)
 
     def update(self, path: str, data: bytes, version: int) -> int:
         with self._nodes.lock:
@@ -84,7 +93,9 @@ class MemoryState:
             below = f"{checked(path)}/"
             return sorted({n[len(below) :].partition("/")[0] for n in self._nodes.entries if n.startswith(below)})
 
-    def acquire(self, name: str, holder: str, *, ttl: float, wait: float = 0.0) -> MemoryLease | None:
+    def acquire(
+        self, name: str, holder: str, *, ttl: float, wait: float = 0.0, beside: Lease | None = None
+    ) -> MemoryLease | None:
         deadline = self._clock.monotonic() + wait
         while True:
             with self._nodes.lock:
@@ -101,6 +112,11 @@ class MemoryState:
         with self._nodes.lock:
             lease = self._nodes.held.get(name)
             return LeaseInfo(lease.holder, lease.epoch) if lease else None
+
+    def forget_leases(self, names: Sequence[str]) -> None:
+        with self._nodes.lock:
+            for name in names:
+                self._nodes.epochs.pop(name, None)
 
     def raise_epoch(self, name: str, epoch: int) -> None:
         with self._nodes.lock:

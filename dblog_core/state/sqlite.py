@@ -12,16 +12,17 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dblog_core.errors import StateError, StateUnavailable, VersionConflict
-from dblog_core.interfaces import Entry, LeaseInfo
+from dblog_core.interfaces import Entry, Lease, LeaseInfo
 from dblog_core.state.boottime import boot_id, boottime, own_process, process_space, process_start
 from dblog_core.state.paths import checked, fitting
 
 _BUSY_SECONDS = 10.0
 _POLL_SECONDS = 0.1
+_TOGETHER = 500  # nodes of one SELECT: older versions of SQLite take 999 values
 _TABLES = """
 CREATE TABLE IF NOT EXISTS nodes (path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS epochs (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID;
@@ -47,16 +48,30 @@ class SqliteState:
             row = connection.execute("SELECT data, version FROM nodes WHERE path = ?", (self._node(path),)).fetchone()
         return Entry(*row) if row else None
 
+    def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
+        nodes, found = [self._node(path) for path in paths], dict[str, Entry]()
+        for begin in range(0, len(nodes), _TOGETHER):
+            some = nodes[begin : begin + _TOGETHER]
+            marks = ", ".join("?" * len(some))
+            with self._reading() as connection:
+                rows = connection.execute(f"SELECT path, data, version FROM nodes WHERE path IN ({marks})", some)
+                found.update({path: Entry(data, version) for path, data, version in rows})
+        return [found.get(node) for node in nodes]
+
     def create(self, path: str, data: bytes) -> None:
-        node = self._node(path)
+        self.create_all({path: data})
+
+    def create_all(self, nodes: Mapping[str, bytes]) -> None:
         with self._writing() as connection:
-            try:
-                connection.execute("INSERT INTO nodes VALUES (?, ?, 0)", (node, fitting(path, data)))
-            except sqlite3.IntegrityError as error:
-                raise VersionConflict("the entry exists already", where=path) from error
-            parts = node.split("/")
-            parents = [("/".join(parts[:depth]),) for depth in range(1, len(parts))]
-            connection.executemany("INSERT OR IGNORE INTO nodes VALUES (?, x'', 0)", parents)
+            for path, data in nodes.items():
+                node = self._node(path)
+                try:
+                    connection.execute("INSERT INTO nodes VALUES (?, ?, 0)", (node, fitting(path, data)))
+                except sqlite3.IntegrityError as error:
+                    raise VersionConflict("the entry exists already", where=path) from error
+                parts = node.split("/")
+                parents = [("/".join(parts[:depth]),) for depth in range(1, len(parts))]
+                connection.executemany("INSERT OR IGNORE INTO nodes VALUES (?, x'', 0)", parents)
 
     def update(self, path: str, data: bytes, version: int) -> int:
         with self._writing() as connection:
@@ -79,7 +94,9 @@ class SqliteState:
             rows = connection.execute("SELECT path FROM nodes WHERE path >= ? AND path < ?", _below(node)).fetchall()
         return sorted({name[len(node) + 1 :].partition("/")[0] for (name,) in rows})
 
-    def acquire(self, name: str, holder: str, *, ttl: float, wait: float = 0.0) -> SqliteLease | None:
+    def acquire(
+        self, name: str, holder: str, *, ttl: float, wait: float = 0.0, beside: Lease | None = None
+    ) -> SqliteLease | None:
         deadline = time.monotonic() + wait
         while True:
             asked = boottime()
@@ -92,6 +109,12 @@ class SqliteState:
     def leader(self, name: str) -> LeaseInfo | None:
         with self._reading() as connection:
             return self._held(connection, name)
+
+    def forget_leases(self, names: Sequence[str]) -> None:
+        with self._writing() as connection:
+            for table in ("epochs", "leases"):
+                rows = [(self._prefix + name,) for name in names]
+                connection.executemany(f"DELETE FROM {table} WHERE name = ?", rows)
 
     def raise_epoch(self, name: str, epoch: int) -> None:
         with self._writing() as connection:

@@ -6,14 +6,16 @@ settled by reading again: its version tells whether it was carried out.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, NotEmptyError
 
 from dblog_core.errors import StateError, StateUnavailable, VersionConflict
-from dblog_core.interfaces import Entry, LeaseInfo
+from dblog_core.interfaces import Entry, Lease, LeaseInfo
 from dblog_core.retry import retrying
 from dblog_core.state import zookeeper_lease
 from dblog_core.state.paths import checked, fitting
@@ -22,6 +24,7 @@ from dblog_core.state.zookeeper_session import OPEN, Access, Request, Session
 
 _SESSION_SECONDS = 10.0
 _PATIENCE = 10.0
+_TOGETHER = 200  # questions that are sent before their answers are awaited
 
 T = TypeVar("T")
 
@@ -45,6 +48,13 @@ class ZookeeperState:
             return None
         return Entry(data, stat.version)
 
+    def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
+        nodes, found = [self._node(path) for path in paths], list[Entry | None]()
+        for begin in range(0, len(nodes), _TOGETHER):
+            some = nodes[begin : begin + _TOGETHER]
+            found += retrying(give_up_after=_PATIENCE)(self._guarded, partial(_asked_together, nodes=some))
+        return found
+
     def create(self, path: str, data: bytes) -> None:
         node, doubtful = self._node(path), False
 
@@ -60,6 +70,41 @@ class ZookeeperState:
                 raise
 
         retrying(give_up_after=_PATIENCE)(attempt)
+
+    def create_all(self, nodes: Mapping[str, bytes]) -> None:
+        items = [(self._node(path), fitting(path, data)) for path, data in nodes.items()]
+        above: dict[int, dict[str, bytes]] = {}
+        for node, _ in items:
+            parts = node.split("/")
+            for depth in range(2, len(parts)):
+                above.setdefault(depth, {})["/".join(parts[:depth])] = b""
+        for depth in sorted(above):  # what lies above first, whoever has made it
+            if len(above[depth]) > 1:
+                self._create_together(list(above[depth].items()), once=False)
+            elif len(above.get(depth + 1, ())) != 1:  # the last that all have: we may have no right above it
+                self._ensure(next(iter(above[depth])))
+        self._create_together(items, once=True)
+
+    def _ensure(self, node: str) -> None:
+        self._read(lambda client: client.ensure_path_async(node))
+
+    def _create_together(self, items: Sequence[tuple[str, bytes]], *, once: bool) -> None:
+        """Makes nodes below others that are there. `once`: raises VersionConflict where one exists already."""
+        for begin in range(0, len(items), _TOGETHER):
+            some, doubtful = items[begin : begin + _TOGETHER], False
+
+            def attempt(some: Sequence[tuple[str, bytes]] = some) -> None:
+                nonlocal doubtful
+                try:
+                    there = self._guarded(partial(_created_together, items=some))
+                except StateUnavailable:
+                    doubtful = True
+                    raise
+                for node, data in there if once else ():
+                    if not (doubtful and self._data(node) == data):
+                        raise VersionConflict("the entry exists already", where=node)
+
+            retrying(give_up_after=_PATIENCE)(attempt)
 
     def update(self, path: str, data: bytes, version: int) -> int:
         node, doubtful = self._node(path), False
@@ -101,7 +146,14 @@ class ZookeeperState:
         except NoNodeError:
             return []
 
-    def acquire(self, name: str, holder: str, *, ttl: float, wait: float = 0.0) -> ZookeeperLease | None:
+    def acquire(
+        self, name: str, holder: str, *, ttl: float, wait: float = 0.0, beside: Lease | None = None
+    ) -> Lease | None:
+        if isinstance(beside, ZookeeperLease) and beside.valid():  # a session of its own costs many round trips
+            try:
+                return zookeeper_lease.take_beside(beside, self._lease(name), holder, wait=wait)
+            except KazooException as error:
+                raise self._refused(error) from error
         session = Session(self._servers, seconds=ttl, access=self._access).start()
         lease: ZookeeperLease | None = None
         try:
@@ -118,6 +170,18 @@ class ZookeeperState:
             self._guarded, lambda session: zookeeper_lease.lock_holder(session, self._lease(name))
         )
         return held
+
+    def forget_leases(self, names: Sequence[str]) -> None:
+        for name in names:
+            for node in (self._lease(name).locks, self._lease(name).epoch):
+                self._remove(node)
+
+    def _remove(self, node: str) -> None:
+        with contextlib.suppress(NoNodeError, NotEmptyError):
+            self._read(lambda client: client.delete_async(node))
+
+    def _data(self, node: str) -> bytes:
+        return bytes(self._read(lambda client: client.get_async(node))[0])
 
     def raise_epoch(self, name: str, epoch: int) -> None:
         retrying(give_up_after=_PATIENCE)(
@@ -176,3 +240,30 @@ class ZookeeperState:
             if self._access.user
             else "give this client all rights on that path, or set [state] user and password",
         )
+
+
+def _asked_together(session: Session, nodes: Sequence[str]) -> list[Entry | None]:
+    """The entries of nodes: all are asked for before the first answer is awaited."""
+
+    def entry(answer: Any) -> Entry | None:
+        try:
+            data, stat = session.ask(lambda _: answer)
+        except NoNodeError:
+            return None
+        return Entry(data, stat.version)
+
+    return [entry(answer) for answer in session.begin(lambda client: [client.get_async(node) for node in nodes])]
+
+
+def _created_together(session: Session, items: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """Makes nodes, all of which are asked for before the first answer is awaited; those that exist already."""
+    answers = session.begin(lambda client: [client.create_async(node, data) for node, data in items])
+
+    def was_there(answer: Any) -> bool:
+        try:
+            session.ask(lambda _: answer)
+        except NodeExistsError:
+            return True
+        return False
+
+    return [item for answer, item in zip(answers, items, strict=True) if was_there(answer)]

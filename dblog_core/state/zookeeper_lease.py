@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
 from dblog_core.errors import StateError, StateUnavailable
 from dblog_core.interfaces import LeaseInfo
 from dblog_core.state.boottime import boottime
-from dblog_core.state.zookeeper_session import Session
+from dblog_core.state.zookeeper_session import ANSWER_SECONDS, Session
 
 _SAFE_PART = 0.8  # of the session timeout: a server tells the ensemble's leader of our life up to a tick late
 _RECHECK_SECONDS = 5.0
@@ -29,7 +29,11 @@ class LeasePaths:
 
 
 class ZookeeperLease:
-    """A held lease. A thread asks for its lock node four times in a session timeout: each answer proves the session."""
+    """A held lease. A thread writes its lock node anew four times in a session timeout: each answer proves the session.
+
+    A read would not: a server that is cut off from the others answers it for a while, and they may have ended the
+    session by then. A write is agreed upon by most of them, and refused where the session has ended.
+    """
 
     def __init__(self, session: Session, node: str, holder: str, epoch: int, *, alive: float) -> None:
         self.holder = holder
@@ -52,24 +56,89 @@ class ZookeeperLease:
         self._over.set()
         self._session.close()
 
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    @property
+    def over(self) -> bool:
+        """Whether it was released, or is known to be lost."""
+        return self._over.is_set()
+
+    def drop(self, node: str) -> None:
+        """Removes a lock node of the same session. Raises StateUnavailable; the session ends then, and all with it."""
+        try:
+            self._session.ask(lambda client: client.delete_async(node))
+        except NoNodeError:
+            return
+        except BaseException:
+            self.release()
+            raise
+
     def _keep(self) -> None:
         beat = self._session.seconds / 4
         pause = beat
         while not self._over.wait(pause):
             asked, pause = boottime(), beat / 4
             try:
-                found = self._session.ask(lambda client: client.exists_async(self._node), timeout=beat)
+                _prove(self._session, self._node, self.holder, timeout=beat)
             except StateUnavailable:
                 continue  # not renewed: `valid` turns false by itself when the time is over
-            if found is None or self._session.id != self._session_id:
+            except NoNodeError:
+                self._over.set()
+                continue
+            if self._session.id != self._session_id:
                 self._over.set()
             else:
                 self._alive, pause = asked, beat
         self._session.close()
 
 
+class LeaseBeside:
+    """A held lease in the session of another, with which it ends."""
+
+    def __init__(self, own: ZookeeperLease, node: str, holder: str, epoch: int) -> None:
+        self.holder, self.epoch = holder, epoch
+        self._own, self._node, self._over = own, node, False
+
+    def valid(self) -> bool:
+        return not self._over and self._own.valid()
+
+    def release(self) -> None:
+        if not self._over:
+            self._over = True
+            if not self._own.over:  # also where it is in doubt: its session may come back, with this node
+                self._own.drop(self._node)
+
+
+def take_beside(own: ZookeeperLease, paths: LeasePaths, holder: str, *, wait: float) -> LeaseBeside | None:
+    """As `take_lock`, in the session of a lease that is held. Where that fails, the session ends: its nodes must not
+    outlive what nobody knows of."""
+    try:
+        taken = _queued(own.session, paths, holder, wait=wait)
+        if taken is None:
+            return None
+    except BaseException:
+        own.release()
+        raise
+    return LeaseBeside(own, taken[0], holder, taken[1])
+
+
 def take_lock(session: Session, paths: LeasePaths, holder: str, *, wait: float) -> ZookeeperLease | None:
     """Queues for the lease; None if it does not come within `wait` seconds. The session then is the lease's own."""
+    if (taken := _queued(session, paths, holder, wait=wait)) is None:
+        return None
+    node, epoch = taken
+    asked = boottime()
+    try:
+        _prove(session, node, holder)
+    except NoNodeError as error:
+        raise _lost_in_queue(paths) from error
+    return ZookeeperLease(session, node, holder, epoch, alive=asked)
+
+
+def _queued(session: Session, paths: LeasePaths, holder: str, *, wait: float) -> tuple[str, int] | None:
+    """The lock node that has come to be the first, and the epoch; None if it has not within `wait` seconds."""
     deadline = time.monotonic() + wait
     session.ask(lambda client: client.ensure_path_async(paths.locks))
     if wait <= 0 and _contenders(session, paths):
@@ -80,12 +149,14 @@ def take_lock(session: Session, paths: LeasePaths, holder: str, *, wait: float) 
     name = node.rpartition("/")[2]
     while (ahead := _ahead(session, paths, name)) is not None:
         if not _await_end(session, f"{paths.locks}/{ahead}", deadline):
+            session.ask(lambda client: client.delete_async(node))
             return None
-    epoch = _next_epoch(session, paths, name)
-    asked = boottime()
-    if session.ask(lambda client: client.exists_async(node)) is None:
-        raise _lost_in_queue(paths)
-    return ZookeeperLease(session, node, holder, epoch, alive=asked)
+    return node, _next_epoch(session, paths, name)
+
+
+def _prove(session: Session, node: str, holder: str, *, timeout: float = ANSWER_SECONDS) -> None:
+    """Returns if the session has its lock node now. Raises NoNodeError where it has not, and StateUnavailable."""
+    session.ask(lambda client: client.set_async(node, holder.encode()), timeout=timeout)
 
 
 def lock_holder(session: Session, paths: LeasePaths) -> LeaseInfo | None:
@@ -109,10 +180,39 @@ def raise_epoch(session: Session, paths: LeasePaths, least: int) -> None:
             return
 
 
+def _raised(session: Session, paths: LeasePaths, epoch: int, lock: str, version: int | None) -> bool:
+    """Whether the epoch node still had `version`. One write of two steps: it is done while our lock node is there, or
+    not at all. Otherwise whoever lost its session in the queue would name itself beside the one who came next, of whom
+    nobody could tell then that it holds the lease. Raises StateUnavailable."""
+    data = orjson.dumps({"epoch": epoch, "lock": lock})
+
+    def both(client: Any) -> Any:
+        steps = client.transaction()
+        steps.check(f"{paths.locks}/{lock}", 0)  # nobody but its holder writes it, once it has the lease
+        if version is None:
+            steps.create(paths.epoch, data)
+        else:
+            steps.set_data(paths.epoch, data, version)
+        return steps.commit_async()
+
+    found = session.ask(both)
+    if isinstance(found[0], NoNodeError | BadVersionError):
+        raise _lost_in_queue(paths)
+    if version is None and isinstance(found[1], NoNodeError):  # the first epoch of all
+        session.ask(lambda client: client.ensure_path_async(paths.epoch.rpartition("/")[0]))
+        return False
+    for answer in found:
+        if isinstance(answer, NodeExistsError | BadVersionError | NoNodeError):
+            return False
+        if isinstance(answer, Exception) and not isinstance(answer, RolledBackError | RuntimeInconsistency):
+            raise answer
+    return not any(isinstance(answer, Exception) for answer in found)
+
+
 def _next_epoch(session: Session, paths: LeasePaths, lock: str) -> int:
     while True:
         epoch, _, version = _read_epoch(session, paths)
-        if _write_epoch(session, paths, epoch + 1, lock, version):
+        if _raised(session, paths, epoch + 1, lock, version):
             return epoch + 1
 
 

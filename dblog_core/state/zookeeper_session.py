@@ -178,6 +178,10 @@ class Session:
                 fix="see that a majority of its servers runs",
             ) from error
 
+    def begin(self, requests: Callable[[KazooClient], list[Any]]) -> list[Any]:
+        """What `requests` asks for, without waiting: `ask` waits for each answer."""
+        return requests(self._connected)
+
     def close(self) -> None:
         """Ends the session: its ephemeral nodes go at once, or after its timeout if no server is reached."""
         with self._closing:

@@ -9,13 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from dblog_core.errors import StateError, StateUnavailable, VersionConflict
 from dblog_core.interfaces import Entry, LeaseInfo, StateStore
+from dblog_core.state import zookeeper_lease
 from dblog_core.state.memory import MemoryState
+from dblog_core.state.zookeeper import ZookeeperState
+from dblog_core.state.zookeeper_lease import LeaseBeside, ZookeeperLease
+from dblog_core.state.zookeeper_session import Session
 from tests.contract.lease_holder import store
 
 TTL = 3.0
@@ -67,6 +72,33 @@ def test_a_node_is_created_once(open_store: Open) -> None:
     with pytest.raises(VersionConflict):
         state.create("a/b", b"second")
     assert state.get("a/b") == Entry(b"first", 0)
+
+
+@every
+def test_many_nodes_are_read_at_once_as_each_alone(open_store: Open) -> None:
+    state = open_store()
+    for number in range(30):
+        state.create(f"many/{number}", b"%d" % number)
+    state.update("many/3", b"three", 0)
+    asked = [f"many/{number % 40}" for number in range(1_300)]
+    assert state.get_all(asked) == [state.get(path) for path in asked[:40]] * 32 + [state.get(p) for p in asked[:20]]
+    assert state.get_all(["many/3", "none", "many/3"]) == [Entry(b"three", 1), None, Entry(b"three", 1)]
+    assert state.get_all([]) == []
+    with pytest.raises(StateError, match="not a path"):
+        state.get_all(["many/3", "/a"])
+
+
+@every
+def test_many_nodes_are_created_at_once_and_each_once(open_store: Open) -> None:
+    state = open_store()
+    nodes = {f"deep/{number}/below": b"%d" % number for number in range(450)}
+    state.create_all(nodes)
+    assert state.get_all(list(nodes)) == [Entry(data, 0) for data in nodes.values()]
+    assert len(state.children("deep")) == 450 and state.children("deep/7") == ["below"]
+    with pytest.raises(VersionConflict):
+        state.create_all({"deep/x/below": b"", "deep/7/below": b"another"})
+    assert state.get("deep/7/below") == Entry(b"7", 0)
+    state.create_all({})
 
 
 @every
@@ -163,6 +195,61 @@ def test_a_lease_is_one_holders_and_epochs_grow(open_store: Open) -> None:
     later.release()
     later.release()
     assert first.leader("capture") is None
+
+
+@every
+def test_a_lease_beside_another_is_one_holders_and_ends_with_its_release(open_store: Open) -> None:
+    first, second = open_store(), open_store()
+    own = first.acquire("permit", "one", ttl=LONG)
+    assert own is not None
+    for epoch in (1, 2):
+        beside = first.acquire("task", "one", ttl=LONG, beside=own)
+        assert beside is not None and beside.valid() and beside.epoch == epoch
+        assert second.leader("task") == LeaseInfo("one", epoch)
+        assert second.acquire("task", "two", ttl=LONG) is None
+        assert first.acquire("task", "one", ttl=LONG, wait=0.1, beside=own) is None, "not even the same holder's"
+        beside.release()
+        assert not beside.valid() and second.leader("task") is None and own.valid()
+    others = second.acquire("task", "two", ttl=LONG)
+    assert others is not None and others.epoch == 3
+    others.release()
+    own.release()
+
+
+@every
+def test_leases_that_are_forgotten_leave_nothing_and_those_that_are_held_stay(open_store: Open) -> None:
+    state = open_store()
+    for name in ("task-d-0", "task-d-1", "task-e-0"):
+        lease = state.acquire(name, "one", ttl=LONG)
+        assert lease is not None
+        lease.release()
+    state.forget_leases(["task-d-0", "task-d-1", "task-never"])
+    for name, epoch in (("task-d-0", 1), ("task-e-0", 2)):
+        lease = state.acquire(name, "one", ttl=LONG)
+        assert lease is not None and lease.epoch == epoch
+        lease.release()
+
+
+@pytest.mark.parametrize("kind", ["zookeeper"])
+def test_a_lease_beside_another_ends_with_that_one_also_where_its_own_release_is_not_heard(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = open_store()
+    own = state.acquire("permit", "one", ttl=LONG)
+    assert own is not None
+    beside = state.acquire("task", "one", ttl=LONG, beside=own)
+    assert isinstance(beside, LeaseBeside) and isinstance(own, ZookeeperLease)
+
+    def deaf(*_: object, **__: object) -> None:
+        raise StateUnavailable("it does not answer", where="zk", fix="none")
+
+    monkeypatch.setattr(own.session, "ask", deaf)
+    with pytest.raises(StateUnavailable):
+        beside.release()
+    assert not own.valid() and not beside.valid()
+    later = state.acquire("task", "two", ttl=LONG, wait=LONG)
+    assert later is not None
+    later.release()
 
 
 @every
@@ -304,3 +391,23 @@ def test_a_store_that_cannot_be_reached_is_a_transient_error(
         state.get("a")
     assert caught.value.where and caught.value.fix
     state.close()
+
+
+@pytest.mark.parametrize("kind", ["zookeeper"])
+def test_who_has_lost_its_session_in_the_queue_raises_no_epoch_beside_the_next_holder(
+    open_store: Open, url: str
+) -> None:
+    """Nobody could tell then who holds the lease."""
+    state = open_store()
+    lease = state.acquire("capture", "us", ttl=LONG)
+    assert lease is not None
+    assert isinstance(state, ZookeeperState)
+    paths = state._lease("capture")
+    late = Session(state._servers, seconds=LONG).start()
+    with closing(late), pytest.raises(StateUnavailable, match="the session ended while it waited"):
+        zookeeper_lease._next_epoch(late, paths, "lock-0000009999")
+    assert state.leader("capture") == LeaseInfo("us", lease.epoch)
+    lease.release()
+    later = state.acquire("capture", "we", ttl=LONG)
+    assert later is not None and later.epoch == lease.epoch + 1
+    later.release()

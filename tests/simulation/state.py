@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from dblog_core.errors import StateUnavailable
-from dblog_core.interfaces import Entry, LeaseInfo
+from dblog_core.interfaces import Entry, Lease, LeaseInfo
 from dblog_core.state.memory import MemoryLease, MemoryState
 from tests.simulation.clock import SimClock
 from tests.simulation.scheduler import Process, Simulation
@@ -72,6 +72,11 @@ class SimState(MemoryState):
     def get(self, path: str) -> Entry | None:
         return self._call(f"get {path}", lambda: MemoryState.get(self, path))
 
+    def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
+        if not paths:
+            return []
+        return self._call(f"get {len(paths)} from {paths[0]}", lambda: MemoryState.get_all(self, paths))
+
     def create(self, path: str, data: bytes) -> None:
         def made() -> None:
             MemoryState.create(self, path, data)
@@ -79,6 +84,10 @@ class SimState(MemoryState):
                 self._announced.append((path, data))
 
         self._call(f"create {path}", made)
+
+    def create_all(self, nodes: Mapping[str, bytes]) -> None:
+        if nodes:
+            self._call(f"create {len(nodes)} from {min(nodes)}", lambda: MemoryState.create_all(self, nodes))
 
     def update(self, path: str, data: bytes, version: int) -> int:
         return self._call(f"update {path}", lambda: MemoryState.update(self, path, data, version))
@@ -92,10 +101,15 @@ class SimState(MemoryState):
     def leader(self, name: str) -> LeaseInfo | None:
         return self._call(f"leader {name}", lambda: MemoryState.leader(self, name))
 
+    def forget_leases(self, names: Sequence[str]) -> None:
+        self._call(f"forget {len(names)} leases", lambda: MemoryState.forget_leases(self, names))
+
     def raise_epoch(self, name: str, epoch: int) -> None:
         self._call(f"raise epoch {name}", lambda: MemoryState.raise_epoch(self, name, epoch))
 
-    def acquire(self, name: str, holder: str, *, ttl: float, wait: float = 0.0) -> SimLease | None:  # type: ignore[override]
+    def acquire(  # type: ignore[override]
+        self, name: str, holder: str, *, ttl: float, wait: float = 0.0, beside: Lease | None = None
+    ) -> SimLease | None:
         simulation = self._simulation
         ends = simulation.now + wait
         while True:
