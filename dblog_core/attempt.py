@@ -16,7 +16,9 @@ from dblog_core.behind import Behind
 from dblog_core.control import OVER
 from dblog_core.dumps import TaskProgress
 from dblog_core.hold import Hold
+from dblog_core.interfaces import ChunkTooLarge
 from dblog_core.pace import Limits, Pace
+from dblog_core.widths import Width
 from dblog_core.window_reader import Connections, ShapeChanged, WindowReader
 
 log = logging.getLogger(__name__)
@@ -33,12 +35,19 @@ class WorkerPace:
     def __init__(self) -> None:
         self._dump, self._seen = "", 0
         self._unmeasured = False
+        self._table, self._width = "", Width()
         self.pace = Pace()
 
     def begin(self, dump_id: str) -> None:
         """The worker turns to a task of this dump: tasks of one dump go on at the pace of those before."""
         if dump_id != self._dump:
             self._dump, self.pace, self._unmeasured = dump_id, Pace(), False
+
+    def width(self, table: str) -> Width:
+        """What is known of the width of the table's rows: attempts and tasks of one table go on with what is known."""
+        if table != self._table:
+            self._table, self._width = table, Width()
+        return self._width
 
     def rest(self, hold: Hold, options: dict[str, Any]) -> float:
         """Seconds until the next chunk may begin. Raises LeaseLost, and what a look at the source raises for good."""
@@ -69,7 +78,9 @@ class Attempt:
         self._number = hold.next_attempt()
         self._behind = Behind(hold.place.spawn)
         self._placed, self._look = -1, SOON
-        self._reader = WindowReader(hold, connections, self._number, hold.progress(), self._behind)
+        self._given_up = False  # a chunk, and with it the reader: what was read before it is still to be placed
+        width = pace.width(hold.task.table)
+        self._reader = WindowReader(hold, connections, self._number, hold.progress(), self._behind, width)
 
     def run(self) -> bool:
         """Until the worker is to leave the task (True), or another attempt has to go on with it (False).
@@ -99,17 +110,20 @@ class Attempt:
                 return True
             if state == "paused" and self._reader.ordinal == progress.ordinal:
                 return True
+            if self._given_up and self._reader.ordinal <= progress.ordinal:
+                return False
             self._reader.look(progress)
             wait = self._wait(progress, state, options)
             if wait > SHORTEST:
                 self._place.clock.wait(self._place.stop, wait)
-            elif not self._chunk(options["chunk_size"]):
+            elif not self._chunk(options):
                 return False
         return True
 
     def _wait(self, progress: TaskProgress, state: str, options: dict[str, Any]) -> float:
         """Seconds to wait before anything is looked at again; 0: the next chunk is due."""
-        if self._reader.final or state == "paused" or self._reader.ordinal - progress.ordinal >= options["in_flight"]:
+        waits = self._reader.final or self._given_up or state == "paused"
+        if waits or self._reader.ordinal - progress.ordinal >= options["in_flight"]:
             return self._until_placed(progress.ordinal)
         return min(self._pace.rest(self._hold, options), RESTING)
 
@@ -119,11 +133,15 @@ class Attempt:
         self._placed = ordinal
         return self._look
 
-    def _chunk(self, size: int) -> bool:
+    def _chunk(self, options: dict[str, Any]) -> bool:
         """Reads one chunk; False if this attempt cannot."""
-        began = self._place.clock.monotonic()
+        began, size = self._place.clock.monotonic(), options["chunk_size"]
         try:
-            rows = self._reader.read(size)
+            rows = self._reader.read(size, options.get("chunk_bytes", self._place.config.dump.chunk_bytes))
+        except ChunkTooLarge as reason:
+            log.info("%s: fewer rows in another attempt: %s", self._hold, reason)
+            self._given_up = True
+            return True
         except (ShapeChanged, NotOpened) as reason:
             log.info("%s: a new attempt: %s", self._hold, reason)
             return False

@@ -337,6 +337,12 @@ class DumpConfig(Section):
     """What a dump does unless its request says otherwise."""
 
     chunk_size: Whole = Field(default=10_000, ge=1, le=1_000_000, description="rows of one SELECT")
+    chunk_bytes: Size = Field(
+        default=32 << 20,
+        ge=64 << 10,
+        le=1 << 30,
+        description='bytes of a chunk at most, or "64M": wide rows make smaller chunks; one row alone may have more',
+    )
     workers: Whole = Field(default=2, ge=1, le=64, description="tables, or parts of them, read at the same time")
     delay: Number = Field(default=0.0, ge=0, description="seconds between two chunks of a worker")
     rate: Whole = Field(default=0, ge=0, description="rows a second of one worker; 0: no limit")
@@ -347,6 +353,9 @@ class DumpConfig(Section):
         ge=0,
         le=2**63 - 1,
         description='bytes, or "10G": dumps stand still while the source keeps more log than that; 0: no ceiling',
+    )
+    keep: Duration = Field(
+        default="7d", description='how long `dblog dumps` shows a dump that is over, 1h at least: "36h", "forever"'
     )
 
 

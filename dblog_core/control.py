@@ -34,6 +34,7 @@ USER, SYSTEM, SIGNAL = "user", "system", "signal"
 """Who requested a dump; Airflow names the run."""
 _RANGES = {
     "chunk_size": (1, 1_000_000),
+    "chunk_bytes": (64 << 10, 1 << 30),
     "workers": (1, 64),
     "delay": (0, 86_400),
     "rate": (0, 10**9),
@@ -243,7 +244,7 @@ def give_up_tables(state: StateStore, dump_id: str, tables: Mapping[str, str]) -
 def retune(state: StateStore, dump_id: str, **changes: Any) -> None:
     """Changes options from the next chunk on; None leaves one as it is. Raises RequestError.
 
-    chunk_size (rows), workers, delay (seconds), rate (rows a second), adaptive (bool), max_retained (bytes).
+    chunk_size (rows), chunk_bytes, workers, delay (seconds), rate (rows a second), adaptive (bool), max_retained (bytes).
     """
     wanted = {name: value for name, value in changes.items() if value is not None}
     check_options(wanted)

@@ -32,7 +32,7 @@ from dblog_core.values import key_from_json, key_to_json
 KEYS_PER_TASK = 5_000
 MAX_KEYS = 200_000
 _LOOKS = 5  # at tables that somebody alters at the same time
-_OPTIONS = ("chunk_size", "workers", "delay", "rate", "adaptive", "max_retained")
+_OPTIONS = ("chunk_size", "chunk_bytes", "workers", "delay", "rate", "adaptive", "max_retained")
 
 T = TypeVar("T")
 
@@ -79,6 +79,7 @@ class DumpRequest:
     chunk_by: str | None = None
     shapes: bool = False
     chunk_size: int | None = None
+    chunk_bytes: int | None = None
     workers: int | None = None
     delay: float | None = None
     rate: int | None = None
@@ -184,8 +185,11 @@ def _file(state: StateStore, found: Draft) -> None:
 
 def file_tasks(state: StateStore, found: Draft) -> None:
     """Writes the tasks of a dump that nobody sees before `control.show` is called."""
-    for number, task in enumerate(found.tasks):
-        state.create(f"dumps/{found.id}/tasks/{number}/task", orjson.dumps({**task, "attempt": 0}))
+    tasks = {
+        f"dumps/{found.id}/tasks/{number}/task": orjson.dumps({**task, "attempt": 0})
+        for number, task in enumerate(found.tasks)
+    }
+    state.create_all(tasks)
 
 
 # What is asked for ----------------------------------------------------------------------------------------------------
@@ -347,9 +351,7 @@ def _tables(
 
 def _matching(known: dict[str, TableSchema], pattern: str) -> dict[str, TableSchema]:
     """By the configuration's rules: `*` and `?` are special, within the schema and within the table."""
-    found = {}
-    if "*" in pattern or "?" in pattern:
-        found = {name: schema for name, schema in known.items() if patterns.matches(schema.table, [pattern])}
+    found = {name: schema for name, schema in known.items() if patterns.matches(schema.table, [pattern])}
     if not found:
         captured = ", ".join(sorted(known)[:20]) or "none"
         what = "matches no captured table" if "*" in pattern or "?" in pattern else "is not a captured table"

@@ -13,6 +13,7 @@ chunks do not come to an end with is read whole.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -27,11 +28,12 @@ from dblog_core.dumps import TaskProgress
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.filters import Filter
 from dblog_core.hold import Hold
-from dblog_core.interfaces import Chunk, ChunkReader, WatermarkWriter
+from dblog_core.interfaces import Chunk, ChunkReader, ChunkTooLarge, WatermarkWriter
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.watermark import Heals, High, Low, Mark
+from dblog_core.widths import Width
 
 KEYS_PER_CHUNK = 1_000
 MANY = 100
@@ -60,14 +62,23 @@ class Connections:
             reader = source.open_reader()
             opened.callback(reader.close)
             if place.config.source.read_only:
-                windows = AnnouncedWindows(place.state, reader, place.clock, place.stop, hold.goes_on)
                 opened.pop_all()
-                return cls(reader, windows, windows)
+                return cls._announcing(hold, reader)
             lows = source.open_watermarks(row)
             opened.callback(lows.close)
             highs = source.open_watermarks(f"{row}-high")
             opened.pop_all()
         return cls(reader, lows, highs)
+
+    def of(self, hold: Hold) -> Connections:
+        """The same connections for another task."""
+        return self._announcing(hold, self.reader) if hold.place.config.source.read_only else self
+
+    @classmethod
+    def _announcing(cls, hold: Hold, reader: ChunkReader) -> Connections:
+        place = hold.place
+        windows = AnnouncedWindows(place.state, reader, place.clock, place.stop, hold.goes_on)
+        return cls(reader, windows, windows)
 
     def close(self) -> None:
         with contextlib.ExitStack() as closing:
@@ -91,13 +102,20 @@ class _Found:
 class WindowReader:
     """Reads the chunks of one attempt, from the last placed one on, and leaves it to `behind` to stage them.
 
-    `ordinal`: the next chunk to read; `selected`: seconds of the last chunk's SELECTs.
+    `ordinal`: the next chunk to read; `selected`: seconds of the last chunk's SELECTs; `width`: of the table's rows.
     """
 
     def __init__(
-        self, hold: Hold, connections: Connections, attempt: int, progress: TaskProgress, behind: Behind
+        self,
+        hold: Hold,
+        connections: Connections,
+        attempt: int,
+        progress: TaskProgress,
+        behind: Behind,
+        width: Width,
     ) -> None:
         self._hold, self._connections, self._attempt, self._behind = hold, connections, attempt, behind
+        self._width, self._most = width, 0
         self._place, self._task = hold.place, hold.task
         self._rules = Rules.of(self._place.config.source)
         self._name = TableName.parse(self._task.table)
@@ -123,10 +141,12 @@ class WindowReader:
             self._arrived = keys[:KEYS_PER_CHUNK]
             self._read_whole = progress.looks >= BY_KEYS and not self._large
 
-    def read(self, size: int) -> int:
-        """One chunk of at most `size` rows; returns its rows. Raises LeaseLost, ShapeChanged, NotOpened (nobody wants
-        its window any more), RequestError (the table is gone, or has no key any more, or another order of it, or a
-        filter or key does not fit it) and what the source raises; and what staging the chunk before has raised."""
+    def read(self, size: int, most: int) -> int:
+        """One chunk of at most `size` rows and about `most` bytes; returns its rows. Raises LeaseLost, ShapeChanged,
+        NotOpened (nobody wants its window any more), ChunkTooLarge, RequestError (the table is gone, or has no key any
+        more, or another order of it, or a filter or key does not fit it) and what the source raises; and what staging
+        the chunk before has raised."""
+        self._most = most
         mark = self._mark()
         self._hold.check()
         self._connections.lows.write(watermark.encode(Low(mark)))
@@ -204,21 +224,28 @@ class WindowReader:
     def _listed(self, schema: TableSchema, conditions: tuple[Filter, ...]) -> _Found:
         """The next keys of a task that lists them; those that the source does not have are named absent."""
         assert self._task.keys is not None
-        first = self.ordinal * KEYS_PER_CHUNK
-        asked = [key_from_json(k, schema) for k in self._task.keys[first : first + KEYS_PER_CHUNK]]
+        # After a chunk of an earlier version, which told no last key and was of so many.
+        begin = self.ordinal * KEYS_PER_CHUNK if self._after is None else self._task.keys.index(self._after) + 1
+        listed = self._task.keys[begin : begin + self._width.limit(KEYS_PER_CHUNK)]
+        asked = [key_from_json(k, schema) for k in listed]
         chunk = self._keys(schema, asked, conditions)
         # A key that a filter leaves out may be there all the same.
         absent = () if conditions else self._absent(chunk, asked)
-        return _Found(chunk, None, first + KEYS_PER_CHUNK >= len(self._task.keys), absent)
+        return _Found(chunk, listed[-1] if listed else None, begin + len(listed) >= len(self._task.keys), absent)
 
     def _of_arrived(self, schema: TableSchema, most: int) -> _Found:
         """The keys that are taken up; no row is there where one has gone on since. Or the whole table, where rows move
         on faster than they are looked for, and it has less than `most` rows."""
-        if self._read_whole:
-            chunk = self._after_key(schema, None, None, most, ())
+        if self._read_whole and self._width.whole and self._width.limit(most) == most:
+            try:
+                chunk = self._after_key(schema, None, None, most, ())
+            except ChunkTooLarge:
+                self._width.whole = False
+                raise
             if chunk.rows.num_rows < most:
                 return _Found(chunk, None, self._ended, arrived=self._arrived, whole=True)
             self._large = True
+        self._arrived = self._arrived[: self._width.limit(KEYS_PER_CHUNK)]
         asked = [key_from_json(orjson.loads(text), schema) for text in self._arrived]
         chunk = self._keys(schema, asked, ())
         return _Found(chunk, None, self._ended, self._absent(chunk, asked), arrived=self._arrived)
@@ -241,6 +268,7 @@ class WindowReader:
         snapshot sees, and the capture has judged, the look at the largest key then sees too."""
         after = None if self._after is None else key_from_json(self._after, schema)
         upto = None if self._upto is None else key_from_json(self._upto, schema)
+        size = self._width.limit(size)
         chunk = self._after_key(schema, after, upto, size, conditions)
         short = chunk.rows.num_rows < size
         if upto is None and not short and (last := self._connections.reader.last_key(schema)) is not None:
@@ -251,15 +279,28 @@ class WindowReader:
     def _after_key(
         self, schema: TableSchema, after: Key | None, upto: Key | None, size: int, conditions: tuple[Filter, ...]
     ) -> Chunk:
-        began = self._place.clock.monotonic()
-        chunk = self._connections.reader.read(schema, after=after, upto=upto, limit=size, filters=conditions)
-        self.selected = self._place.clock.monotonic() - began
-        return chunk
+        def select(most: int | None) -> Chunk:
+            reader = self._connections.reader
+            return reader.read(schema, after=after, upto=upto, limit=size, filters=conditions, most=most)
+
+        return self._selected(size, select)
 
     def _keys(self, schema: TableSchema, keys: list[Key], conditions: tuple[Filter, ...]) -> Chunk:
+        def select(most: int | None) -> Chunk:
+            return self._connections.reader.read_keys(schema, keys, filters=conditions, most=most)
+
+        return self._selected(len(keys), select)
+
+    def _selected(self, asked: int, select: Callable[[int | None], Chunk]) -> Chunk:
+        """What a SELECT of at most so many rows brings. One alone is never too large."""
         began = self._place.clock.monotonic()
-        chunk = self._connections.reader.read_keys(schema, keys, filters=conditions)
+        try:
+            chunk = select(self._most if asked > 1 else None)
+        except ChunkTooLarge as error:
+            self._width.given_up(asked=asked, rows=error.rows)
+            raise
         self.selected = self._place.clock.monotonic() - began
+        self._width.came(asked=asked, rows=chunk.rows.num_rows, received=chunk.received, most=self._most)
         return chunk
 
     def _finish(self, mark: Mark, found: _Found, rows: pa.RecordBatch) -> None:

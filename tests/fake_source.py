@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ from dblog_core.events import (
     changes_schema,
 )
 from dblog_core.filters import Filter
-from dblog_core.interfaces import Chunk, Hashes, Problem, RangeHash, ReadPlan, Strain
+from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, Problem, RangeHash, ReadPlan, Strain
 from dblog_core.places import Place
 from dblog_core.rules import Rules
 from dblog_core.schema import Column, TableName, TableSchema
@@ -292,16 +293,20 @@ class FakeReader:
         upto: Key | None,
         limit: int,
         filters: Sequence[Filter] = (),
+        most: int | None = None,
     ) -> Chunk:
         with self._database.lock:
             rows = self._database.rows.get(schema.table, {})
             found = [rows[k] for k in self._keys(schema, after, upto) if passes(rows[k], filters)]
-            return self._chunk(schema, found[:limit])
+            return self._chunk(schema, found[:limit], most)
 
-    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
+    def read_keys(
+        self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
+    ) -> Chunk:
         with self._database.lock:
             rows = self._database.rows.get(schema.table, {})
-            return self._chunk(schema, [rows[k] for k in sorted(keys) if k in rows and passes(rows[k], filters)])
+            found = [rows[k] for k in sorted(keys) if k in rows and passes(rows[k], filters)]
+            return self._chunk(schema, found, most)
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
         return self._hashed(self.read(schema, after=after, upto=upto, limit=limit))
@@ -320,8 +325,12 @@ class FakeReader:
         return sorted(k for k in keys if (after is None or k > after) and (upto is None or k <= upto))
 
     @staticmethod
-    def _chunk(schema: TableSchema, rows: list[Row]) -> Chunk:
-        return Chunk(schema, pa.RecordBatch.from_pylist(rows, schema.arrow), None)
+    def _chunk(schema: TableSchema, rows: list[Row], most: int | None) -> Chunk:
+        ends = list(accumulate(sum(len(str(value)) for value in row.values()) for row in rows))
+        received = ends[-1] if ends else 0
+        if most is not None and received > most:
+            raise ChunkTooLarge(sum(end <= most for end in ends))
+        return Chunk(schema, pa.RecordBatch.from_pylist(rows, schema.arrow), None, received)
 
     def sees(self, place: str) -> bool:
         return True

@@ -29,6 +29,7 @@ _HEADER = ("ID", "STATE", "ROWS", "OF", "CHUNKS", "LEFT", "TASKS")
 _TABLES = 3  # names of a dump's tables in a list
 _SETTINGS: dict[str, Callable[[str], Any]] = {
     "chunk_size": int,
+    "chunk_bytes": lambda text: int(size(text)),
     "delay": float,
     "rate": int,
     "workers": int,
@@ -168,8 +169,9 @@ def set_options(
 ) -> None:
     """Change options of a running dump.
 
-    They are in force from its next chunk on: chunk_size=ROWS, delay=SECONDS, rate=ROWS a second of one worker (0: no
-    limit), workers=N over all processes, adaptive=on|off, max_retained=BYTES (10G; 0: no limit).
+    They are in force from its next chunk on: chunk_size=ROWS, chunk_bytes=BYTES (32M), delay=SECONDS, rate=ROWS a
+    second of one worker (0: no limit), workers=N over all processes, adaptive=on|off, max_retained=BYTES (10G; 0: no
+    limit).
 
     \b
     Examples:

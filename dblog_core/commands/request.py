@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
+from dblog_core import sizes
 from dblog_core.commands.on_spark import SparkFlag
 from dblog_core.commands.options import OnOff, Size, on_off, size
 from dblog_core.commands.progress import progress
@@ -48,6 +49,8 @@ def _default(option: str) -> str:
     """What an option is unless it is given, here or in the file."""
     value = DumpConfig.model_fields[option].default
     told = ("off", "on")[value] if isinstance(value, bool) else f"{value:g}"
+    if option == "chunk_bytes":
+        told = sizes.text(value)
     return f"[default: [dump] {option}, or {told}]"
 
 
@@ -87,6 +90,14 @@ def dump(
     ] = None,
     chunk_size: Annotated[
         int | None, typer.Option(min=1, metavar="N", help=f"Rows of one SELECT. {_default('chunk_size')}")
+    ] = None,
+    chunk_bytes: Annotated[
+        Size | None,
+        typer.Option(
+            metavar="BYTES",
+            parser=size,
+            help=f"Bytes of one SELECT's rows at most, such as 32M. {_default('chunk_bytes')}",
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, metavar="N", help=f"Tasks at the same time. {_default('workers')}")
@@ -149,6 +160,7 @@ def dump(
         filters=tuple((c.column, c.operator, Typed(c.value)) for c in filters or ()),
         ranges=ranges,
         chunk_size=chunk_size,
+        chunk_bytes=chunk_bytes,
         workers=workers,
         delay=delay,
         rate=rate,

@@ -11,7 +11,7 @@ import pytest
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SourceRefused, ValueOutOfRange
 from dblog_core.filters import parse
-from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.interfaces import ChunkReader, ChunkTooLarge, Source
 from dblog_core.wiring import open_source
 from tests.contract.keyed import (
     MYSQL_KINDS,
@@ -156,3 +156,24 @@ def test_a_partitioned_table_is_read_in_the_order_of_its_whole_key(
     schema = shape(database, reader)
     every_way(database, reader, schema)
     assert reader.explain(schema).index
+
+
+def test_a_chunk_of_more_bytes_than_it_may_have_is_given_up_while_it_is_received(
+    database: Database, source: Source
+) -> None:
+    run(database, "CREATE TABLE a (n int PRIMARY KEY, t text)")
+    for n in range(60):
+        run(database, f"INSERT INTO a VALUES ({n}, repeat('x', 50000))")
+    with closing(source.open_reader()) as reader:
+        schema = shape(database, reader)
+        whole = reader.read(schema, after=None, upto=None, limit=60, most=5_000_000)
+        assert whole.rows.num_rows == 60 and 3_000_000 < whole.received < 3_100_000
+        listed = reader.read_keys(schema, [(3,), (4,)], most=200_000)
+        assert listed.rows.num_rows == 2 and 100_000 < listed.received < 110_000
+        with pytest.raises(ChunkTooLarge) as large:
+            reader.read(schema, after=None, upto=None, limit=60, most=1_520_000)
+        assert 28 <= large.value.rows <= 45, "about as many as fit"
+    with closing(source.open_reader()) as reader, pytest.raises(ChunkTooLarge):
+        reader.read_keys(schema, [(n,) for n in range(60)], most=1_520_000)
+    with closing(source.open_reader()) as reader:
+        assert reader.read(schema, after=None, upto=None, limit=10, most=520_000).rows.num_rows == 10

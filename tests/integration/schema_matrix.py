@@ -67,11 +67,11 @@ class At:
             WindowReader.read, WindowReader._schema, WindowReader._chunk, WindowReader._finish,
         )  # fmt: skip
 
-        def reading(reader: WindowReader, size: int) -> int:
+        def reading(reader: WindowReader, size: int, most: int) -> int:
             if self._moment is Moment.BETWEEN and reader.ordinal == 1:
                 reader._behind.settle()
                 self._once(reader._task.table)
-            return read(reader, size)
+            return read(reader, size, most)
 
         def looking(reader: WindowReader) -> Any:
             self._inside(reader, "low")

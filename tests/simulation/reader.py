@@ -59,10 +59,13 @@ class SimReader(Connection):
         upto: Key | None,
         limit: int,
         filters: Sequence[Filter] = (),
+        most: int | None = None,
     ) -> Chunk:
         return self._select(schema, lambda: self._between(schema, after, upto), filters, limit)
 
-    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
+    def read_keys(
+        self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
+    ) -> Chunk:
         rows = self._database.rows[schema.table]
         return self._select(schema, lambda: [k for k in sorted(keys) if k in rows], filters, None)
 

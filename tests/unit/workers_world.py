@@ -81,15 +81,18 @@ class Reader(FakeReader):
         upto: Key | None,
         limit: int,
         filters: Sequence[Filter] = (),
+        most: int | None = None,
     ) -> Chunk:
         self._source.reads.append((after, upto, limit))
         self._source.before_read()
-        return super().read(schema, after=after, upto=upto, limit=limit, filters=filters)
+        return super().read(schema, after=after, upto=upto, limit=limit, filters=filters, most=most)
 
-    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
+    def read_keys(
+        self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
+    ) -> Chunk:
         self._source.reads.append(tuple(keys))
         self._source.before_read()
-        return super().read_keys(schema, keys, filters=filters)
+        return super().read_keys(schema, keys, filters=filters, most=most)
 
 
 class Source(FakeSource):

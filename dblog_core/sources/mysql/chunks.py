@@ -15,7 +15,7 @@ from dblog_core.columnar import LARGEST, Bytes, Int64s
 from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, ServerNotSafe, TableGone, ValueOutOfRange
 from dblog_core.filters import Filter
-from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
+from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
 from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.mysql import catalogue, conditions, hashes, key_order, plans, text_values
@@ -24,7 +24,7 @@ from dblog_core.sources.mysql.conditions import Condition
 from dblog_core.sources.mysql.connection import connect, rows, translated, where
 from dblog_core.sources.mysql.definitions import Definitions
 from dblog_core.sources.mysql.places import Sight
-from dblog_core.sources.mysql.text_rows import Rows, TextRows
+from dblog_core.sources.mysql.text_rows import Rows, TextRows, TooLarge
 from dblog_core.sources.mysql.watermarks import qualified
 from dblog_core.sources.mysql.xa_visibility import await_xa_commits
 from dblog_core.values import Key, keys_of
@@ -107,14 +107,17 @@ class MysqlChunks:
         upto: Key | None,
         limit: int,
         filters: Sequence[Filter] = (),
+        most: int | None = None,
     ) -> Chunk:
         condition = conditions.every(conditions.between(schema, after, upto), conditions.passing(schema, filters))
-        return self._chunk(schema, condition, limit)
+        return self._chunk(schema, condition, limit, most)
 
-    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
+    def read_keys(
+        self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
+    ) -> Chunk:
         listed = conditions.listed(schema, keys) if keys else conditions.NEVER
         condition = conditions.every(listed, conditions.passing(schema, filters))
-        return self._chunk(schema, condition, None)
+        return self._chunk(schema, condition, None, most)
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
         return self._hashes(schema, conditions.between(schema, after, upto), limit)
@@ -144,16 +147,31 @@ class MysqlChunks:
         return self._looks
 
     def close(self) -> None:
-        self._connection.close()
+        if self._connection.open:
+            self._connection.close()
 
     def _missing(self, table: TableName) -> TableGone:
         return TableGone(
             f"table {table} does not exist", where=where(self._config), fix="name an existing SCHEMA.TABLE"
         )
 
-    def _chunk(self, schema: TableSchema, condition: Condition, limit: int | None) -> Chunk:
+    def _chunk(self, schema: TableSchema, condition: Condition, limit: int | None, most: int | None) -> Chunk:
         self._await_visibility()
-        return Chunk(schema, self._select(schema, schema.columns, condition, "ASC", limit), None)
+
+        def statement() -> Condition:
+            return self._statement(schema, schema.columns, condition, "ASC", limit)
+
+        try:
+            found = self._found(schema, schema.columns, statement, limit, most)
+        except TooLarge as error:
+            self._give_up()
+            raise ChunkTooLarge(error.rows) from error
+        return Chunk(schema, self._batch(schema, schema.columns, found), None, found.received)
+
+    def _give_up(self) -> None:
+        """Closes the connection without a word: the rest of a result is still to come."""
+        connection: Any = self._connection
+        connection._force_close()
 
     def _hashes(self, schema: TableSchema, condition: Condition, limit: int | None) -> Hashes:
         def statement() -> Condition:
@@ -203,15 +221,25 @@ class MysqlChunks:
         self, schema: TableSchema, columns: Sequence[Column], statement: Callable[[], Condition], expected: int | None
     ) -> pa.RecordBatch:
         """The rows that a SELECT of these columns gives, `expected` at most."""
+        return self._batch(schema, columns, self._found(schema, columns, statement, expected))
+
+    def _found(
+        self,
+        schema: TableSchema,
+        columns: Sequence[Column],
+        statement: Callable[[], Condition],
+        expected: int | None,
+        most: int | None = None,
+    ) -> Rows:
+        """The places of a SELECT's values; of no use after the next one. Raises TooLarge."""
         with translated(self._config, f"reading {schema.table}"), conditions.comparable(schema):
             try:
-                found = self._run(*statement(), len(columns), expected)
+                return self._run(*statement(), len(columns), expected, most)
             except pymysql.err.OperationalError as error:
                 if error.args[0] != _NO_SUCH_INDEX:
                     raise
                 self._indexes.pop((schema.table, schema.key), None)  # it was replaced since we looked
-                found = self._run(*statement(), len(columns), expected)
-        return self._batch(schema, columns, found)
+                return self._run(*statement(), len(columns), expected, most)
 
     def _statement(
         self,
@@ -244,7 +272,7 @@ class MysqlChunks:
         sql += f" LIMIT {int(limit)}" if limit is not None else ""
         return sql + (f" OFFSET {int(skip)}" if skip else ""), values
 
-    def _run(self, sql: str, values: list[Any], width: int, expected: int | None) -> Rows:
+    def _run(self, sql: str, values: list[Any], width: int, expected: int | None, most: int | None) -> Rows:
         """Runs a SELECT and splits its rows from the socket itself: the driver makes an object of every value."""
         connection: Any = self._connection
         with connection.cursor() as cursor:
@@ -257,7 +285,7 @@ class MysqlChunks:
         # What the driver has received already comes first; its readinto1() would wait for more beside that.
         ahead = received.read(len(received.peek()))
         found = self._rows.read(
-            received.raw.readinto, width, sequence=connection._next_seq_id, expected=expected, ahead=ahead
+            received.raw.readinto, width, sequence=connection._next_seq_id, expected=expected, ahead=ahead, most=most
         )
         if isinstance(found, bytes):
             pymysql.err.raise_mysql_exception(found)

@@ -42,6 +42,7 @@ class Rows:
     raw: Bytes
     starts: list[Int64s]
     lengths: list[Int64s]
+    received: int
 
 
 @kernel(int64, RAW, int64, int64, int64, int64, int64, INT64S, INT64S)
@@ -110,6 +111,14 @@ def _scan(raw: Bytes, end: int, width: int, capacity: int, state: Int64s, starts
     return _FULL
 
 
+class TooLarge(Exception):
+    """A result has more bytes than it may; `rows`: those that had arrived whole. The connection is of no use then."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.rows = rows
+
+
 class TextRows:
     """Reads results of one connection, one after the other, into one buffer."""
 
@@ -120,13 +129,20 @@ class TextRows:
         self._starts = self._lengths = np.empty(0, dtype=np.int64)
 
     def read(
-        self, receive: Receive, width: int, *, sequence: int, ahead: bytes = b"", expected: int | None = None
+        self,
+        receive: Receive,
+        width: int,
+        *,
+        sequence: int,
+        ahead: bytes = b"",
+        expected: int | None = None,
+        most: int | None = None,
     ) -> Rows | bytes:
         """The rows up to the result's end; the error packet's payload if the server breaks off.
 
         `sequence`: the number of the first packet; `ahead`: what has been received already; `expected`: about how many
-        rows. Raises SourceUnavailable where the connection ends, or what it brings is no result of that width; and
-        what `receive` raises.
+        rows; `most`: bytes. Raises SourceUnavailable where the connection ends, or what it brings is no result of that
+        width; TooLarge; and what `receive` raises.
         """
         self._begin(width, min(expected or _USUAL_ROWS, _MOST_EXPECTED), ahead)
         state = np.array([0, 0, sequence & 255, 0, 0], dtype=np.int64)
@@ -135,7 +151,9 @@ class TextRows:
             if code == _FULL:
                 self._grow_places(width)
             elif code == _MORE or (code == _PIECE and not self._join(state)):
-                self._fill(receive)
+                if most is not None and self._end > most:
+                    raise TooLarge(int(state[_ROWS]))
+                self._fill(receive, most)
             elif code == _END:
                 return self._rows(width, int(state[_ROWS]))
             elif code == _FAULT:
@@ -158,12 +176,15 @@ class TextRows:
         self._starts = _widened(self._starts, width, before, self._capacity)
         self._lengths = _widened(self._lengths, width, before, self._capacity)
 
-    def _fill(self, receive: Receive) -> None:
+    def _fill(self, receive: Receive, most: int | None) -> None:
         if len(self._raw) - self._end < _ROOM:
-            larger = np.empty(2 * len(self._raw), dtype=np.uint8)
+            needed = self._end + 2 * _ROOM  # where `most` ends, a little more shows that it is too much
+            size = 2 * len(self._raw) if most is None else max(needed, min(2 * len(self._raw), most + 2 * _ROOM))
+            larger = np.empty(size, dtype=np.uint8)
             larger[: self._end] = self._raw[: self._end]
             self._raw = larger
-        count = receive(self._raw[self._end :].data)
+        stop = len(self._raw) if most is None else min(len(self._raw), max(most, self._end) + _ROOM)
+        count = receive(self._raw[self._end : stop].data)
         if not count:
             raise SourceUnavailable("the server closed the connection", fix="check that the server runs")
         self._end += count
@@ -195,6 +216,7 @@ class TextRows:
             self._raw,
             [self._starts[at : at + count] for at in begins],
             [self._lengths[at : at + count] for at in begins],
+            self._end,
         )
 
 

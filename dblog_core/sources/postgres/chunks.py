@@ -18,7 +18,7 @@ from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, SourceError
 from dblog_core.filters import Filter
 from dblog_core.forms import printed
-from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
+from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
 from dblog_core.key_order import order_text
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sources.postgres import (
@@ -134,21 +134,24 @@ class PostgresChunkReader:
         upto: Key | None,
         limit: int,
         filters: Sequence[Filter] = (),
+        most: int | None = None,
     ) -> Chunk:
         condition = [
             *conditions.between(schema, after, upto, self._operators(schema)),
             *conditions.passing(schema, filters, self._operators(schema, filters)),
         ]
         query = self._query(schema, conditions.every(condition), conditions.order(schema), limit)
-        return self._chunk(schema, schema.columns, query, plans.BY_INDEX, filters)
+        return self._chunk(schema, schema.columns, query, plans.BY_INDEX, filters, most)
 
-    def read_keys(self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = ()) -> Chunk:
+    def read_keys(
+        self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
+    ) -> Chunk:
         condition = [
             conditions.listed(schema, keys, self._operators(schema)),
             *conditions.passing(schema, filters, self._operators(schema, filters)),
         ]
         query = self._query(schema, conditions.every(condition), conditions.order(schema), None)
-        return self._chunk(schema, schema.columns, query, plans.BY_LOOKUP, filters)
+        return self._chunk(schema, schema.columns, query, plans.BY_LOOKUP, filters, most)
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
         return self._hashes(
@@ -268,12 +271,13 @@ class PostgresChunkReader:
         query: sql.Composable,
         settings: str,
         filters: Sequence[Filter] = (),
+        most: int | None = None,
     ) -> Chunk:
         def select(now: Sequence[Column]) -> sql.Composable:
             return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(_sent, now)), query)
 
-        snapshot, now, copied = self._copied(schema, columns, select, settings, filters)
-        return Chunk(schema, _rows(copied, now, schema.table), snapshot)
+        snapshot, now, copied = self._copied(schema, columns, select, settings, filters, most)
+        return Chunk(schema, _rows(copied, now, schema.table), snapshot, len(copied))
 
     def _hashes(
         self, schema: TableSchema, condition: Sequence[sql.Composable], limit: int | None, settings: str
@@ -317,6 +321,7 @@ class PostgresChunkReader:
         select: Callable[[Sequence[Column]], sql.Composable],
         settings: str,
         filters: Sequence[Filter] = (),
+        most: int | None = None,
     ) -> tuple[str | None, list[Column], copy_out.Bytes]:
         """The snapshot (None on a standby), the columns as they were in it, and the COPY of what is selected."""
         with translated(self._config), _refused(schema, filters):
@@ -326,8 +331,10 @@ class PostgresChunkReader:
                 name=sql.Literal(identifier(schema.table).as_string(self._open())),
             )
             try:
-                return self._copy(schema, columns, select, begin)
+                return self._copy(schema, columns, select, begin, min(most or LARGEST, LARGEST))
             except copy_out.TooLarge as error:
+                if most is not None:
+                    raise ChunkTooLarge(error.rows) from error
                 raise RequestError(
                     f"a chunk of {schema.table} has more than {LARGEST} bytes",
                     fix="ask for fewer rows with a smaller chunk_size",
@@ -339,6 +346,7 @@ class PostgresChunkReader:
         columns: Sequence[Column],
         select: Callable[[Sequence[Column]], sql.Composable],
         begin: sql.Composable,
+        most: int,
     ) -> tuple[str | None, list[Column], copy_out.Bytes]:
         connection = self._open()
         try:
@@ -349,7 +357,7 @@ class PostgresChunkReader:
             types = catalogue.type_names(connection, set(kinds.values()))
             now = _now(schema, columns, kinds, types, self._config.columns)
             copy = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(select(now))
-            copied = copy_out.copied(connection, copy.as_string(connection), most=LARGEST)
+            copied = copy_out.copied(connection, copy.as_string(connection), most=most)
         except BaseException:
             self.close()  # whatever state it is in, the next chunk gets a new connection
             raise

@@ -19,21 +19,25 @@ Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 
 _GET, _FREE, _CONNECTION = range(3)
-_POINTER, _LENGTH = range(2)
+_POINTER, _LENGTH, _ROWS = range(3)
 _COPY_OUT, _COMMAND_OK = 3, 1  # ExecStatusType
 _BROKEN = -2
 _FIRST_ROOM = 1 << 20
 
 
 class TooLarge(Exception):
-    """The COPY has more bytes than it may."""
+    """The COPY has more bytes than it may; `rows`: those of it that had arrived."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.rows = rows
 
 
 @kernel(int64, INT64S, INT64S, BYTES, int64)
 def _receive(calls: Int64s, state: Int64s, out: Bytes, at: int) -> int:
     """Appends to `out` from byte `at` on, until its end or the next row does not fit; where it ends then.
 
-    `state` holds the row that waits, and its length or libpq's word for the end.
+    `state` holds the row that waits, its length or libpq's word for the end, and the number of rows before it.
     """
     while True:
         if state[_POINTER] == 0:
@@ -46,6 +50,7 @@ def _receive(calls: Int64s, state: Int64s, out: Bytes, at: int) -> int:
         at += state[_LENGTH]
         libpq.free(calls[_FREE], state[_POINTER])
         state[_POINTER] = 0
+        state[_ROWS] += 1
 
 
 def copied(connection: Connection, query: str, *, most: int) -> Bytes:
@@ -56,17 +61,17 @@ def copied(connection: Connection, query: str, *, most: int) -> Bytes:
         raise psycopg2.InterfaceError("the connection is closed")
     _expect(pointer, libpq.call("PQexec", pointer, query.encode(), result=ctypes.c_void_p), _COPY_OUT)
     calls = np.array([libpq.address("PQgetCopyData"), libpq.address("PQfreemem"), pointer], dtype=np.int64)
-    state = np.zeros(2, dtype=np.int64)
-    out, end = np.empty(_FIRST_ROOM, dtype=np.uint8), 0
+    state = np.zeros(3, dtype=np.int64)
+    out, end = np.empty(min(_FIRST_ROOM, most), dtype=np.uint8), 0
     try:
         while True:
             end = _receive(calls, state, out, end)
             needed = end + max(int(state[_LENGTH]), 0)
             if needed > most:
-                raise TooLarge
+                raise TooLarge(int(state[_ROWS]))
             if state[_LENGTH] < 0:
                 break
-            larger = np.empty(max(2 * len(out), needed), dtype=np.uint8)
+            larger = np.empty(min(max(2 * len(out), needed), most), dtype=np.uint8)
             larger[:end] = out[:end]
             out = larger
     finally:
