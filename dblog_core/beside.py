@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from dblog_core import control, dump, recent_errors
+from dblog_core import dump_process, recent_errors
 from dblog_core.config import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Running, Source, Spawn, StateStore
@@ -64,12 +64,9 @@ class Beside:
             yield f"notices-{receiver.name}", partial(follow, receiver, source, self._state, self._clock, self._quit)
 
     def _work_on_dumps(self) -> None:
-        """Works on dumps that the system or a signal asked for, and that no command works on."""
-        while not self._clock.wait(self._quit, HOUSEKEEPING):
-            try:
-                dump.work(self._config, stop=self._quit, once=True, requested_by=(control.SYSTEM, control.SIGNAL))
-            except DblogError as error:
-                log.warning("a dump that the system or a signal requested: %s", error)
+        """Has dumps worked on that the system or a signal asked for, and that no command works on."""
+        told = partial(self._trouble, "dumps")
+        dump_process.work(self._config, self._state, self._clock, self._quit, on_fault=told)
 
     def _compact(self) -> None:
         Compactor(self._parts.staging.handle(), self._clock, grace=compaction.GRACE).run(self._quit)

@@ -19,6 +19,7 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 pytest_plugins = (
+    "tests.fix_dumps",
     "tests.fix_servers",
     "tests.fix_s3",
     "tests.fix_spark",

@@ -159,6 +159,7 @@ def test_a_dump_ends_under_a_writer_that_never_rests(database: Database, tmp_pat
     assert known_since(found, end["since"]) == source
 
 
+@pytest.mark.usefixtures("system_dumps_in_this_process")
 def test_a_row_that_moves_between_two_selects_after_a_lost_log_is_whole(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

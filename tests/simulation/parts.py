@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import secrets
 import uuid
@@ -12,14 +13,17 @@ from unittest import mock
 
 import pyarrow as pa
 
-from dblog_core import announced, dump, openings, requests, wiring
+from dblog_core import announced, dump, dump_process, openings, requests, wiring
 from dblog_core.config import Config
+from dblog_core.errors import DblogError
 from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.staging import blocks, compaction, parquet, segment
 from tests.simulation import arrow_files
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+log = logging.getLogger(__name__)
 
 INT, _TEXT = pa.int64(), pa.string()
 TABLES = (
@@ -69,9 +73,13 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
     """The engine's parts are the simulated ones, and its ids come from the seed."""
     ids = random.Random(world.seed)
 
-    def system_dumps(config: Config, *, stop: Any, requested_by: tuple[str, ...], **_: Any) -> None:
-        spawn = world.simulation.spawn
-        dump.work_here(config, stop=stop, clock=world.clock, requested_by=requested_by, spawn=spawn)
+    def system_dumps(config: Config, _state: Any, clock: Any, stop: Any, **_: Any) -> None:
+        spawn, by = world.simulation.spawn, dump_process.REQUESTED_BY
+        while not clock.wait(stop, dump_process.LOOK):
+            try:
+                dump.work_here(config, stop=stop, clock=world.clock, requested_by=by, spawn=spawn)
+            except DblogError as error:
+                log.warning("a dump that the system or a signal requested: %s", error)
 
     with contextlib.ExitStack() as stack:
         for target, name, value in (
@@ -81,7 +89,7 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
             (uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
             (secrets, "token_hex", lambda size: f"{ids.getrandbits(8 * size):0{2 * size}x}"),
             (requests, "SystemClock", lambda: world.clock),
-            (dump, "work", system_dumps),
+            (dump_process, "work", system_dumps),
             # A look is a step of the simulation, and costs more there than anywhere else.
             (openings, "BUSY", ids.choice((0.03, 0.1))),
             (openings, "IDLE", 0.3),
