@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from dblog_core import dump_process, recent_errors
+from dblog_core import dump_process, durations, ended_dumps, recent_errors
 from dblog_core.config import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Running, Source, Spawn, StateStore
@@ -55,6 +55,7 @@ class Beside:
 
     def _works(self) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "system-dumps", self._work_on_dumps
+        yield "ended-dumps", self._remove_dumps
         if self._config.staging.compact:
             yield "compaction", self._compact
         if self._config.signals.any:
@@ -67,6 +68,9 @@ class Beside:
         """Has dumps worked on that the system or a signal asked for, and that no command works on."""
         told = partial(self._trouble, "dumps")
         dump_process.work(self._config, self._state, self._clock, self._quit, on_fault=told)
+
+    def _remove_dumps(self) -> None:
+        ended_dumps.remove(self._state, self._clock, self._quit, keep=durations.parse(self._config.dump.keep))
 
     def _compact(self) -> None:
         Compactor(self._parts.staging.handle(), self._clock, grace=compaction.GRACE).run(self._quit)

@@ -1,5 +1,7 @@
 """Dumps in the state store: watch, pause, resume, cancel, retune; from any machine.
 
+    unfinished/ID                each dump that is not over, beside some that are since their end was recorded
+    unfinished/complete          no other dump is unfinished: those of versions without this list have been added
     dumps/ID/request             what was asked, the options in force, and the state that somebody set
     dumps/ID/told/NAME           what the channel NAME of `[[notify]]` was told of it (`notices`)
     dumps/ID/tasks/N/task        one range of a table, or some keys of it: what one worker reads at a time
@@ -8,13 +10,13 @@
     dumps/ID/tasks/N/error       why no worker can go on with it, ever; {"gone": WHY}: its table is dropped
     capture/status               what the leader tells about itself, about once a second
 
-`requests.py` files dumps; `dump_status.py` says what the nodes mean.
+`requests.py` files dumps; `dump_status.py` says what the nodes mean; `ended_dumps.py` removes those of long ago.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -42,7 +44,9 @@ _RANGES = {
 }
 _LARGEST = 500_000  # bytes of ended tasks in a dump's node: ZooKeeper takes a million
 _GONE = "gone"
+_LISTED, _COMPLETE = "unfinished", "complete"
 _OF = "of"  # the key of a mirror's manifest beside the progress
+_NODES = ("task", "progress", "error", "pace")
 Place = tuple[int, int]
 """Epoch and number of a segment: neither falls from one manifest of a staging directory to the next."""
 _BEFORE: Json = {"after": None, "filters": [], "parts": 1, "heals": None, "estimated": None, "order": None}
@@ -59,7 +63,8 @@ def minds(requested_by: str) -> bool:
 
 def dumps(state: StateStore) -> list[DumpStatus]:
     """All dumps, oldest first."""
-    found = (find(state, dump_id) for dump_id in state.children("dumps"))
+    ids = state.children("dumps")
+    found = (_shown(state, *one) for one in zip(ids, records(state, ids), strict=True))
     return sorted((d for d in found if d is not None), key=lambda d: (d.requested_at, d.id))
 
 
@@ -72,8 +77,17 @@ def dump(state: StateStore, dump_id: str) -> DumpStatus:
 
 def find(state: StateStore, dump_id: str) -> DumpStatus | None:
     """One dump; None if there is none of that id, or if it is not filed yet."""
-    record = _record(state, dump_id)
-    return None if record is None else _status(state, dump_id, record)
+    return _shown(state, dump_id, _record(state, dump_id))
+
+
+def _shown(state: StateStore, dump_id: str, record: Json | None) -> DumpStatus | None:
+    """The dump of that record; None where there is none, or it is removed meanwhile."""
+    try:
+        return None if record is None else _status(state, dump_id, record)
+    except RequestError:
+        if _record(state, dump_id) is None:
+            return None
+        raise
 
 
 def settings(state: StateStore, dump_id: str, table: str = "") -> tuple[str, Json]:
@@ -86,12 +100,12 @@ def settings(state: StateStore, dump_id: str, table: str = "") -> tuple[str, Jso
     return "cancelled" if table in record.get("stopped", ()) else record["state"], record["options"]
 
 
-def unfinished(state: StateStore) -> list[DumpStatus]:
-    """Dumps that are not over, oldest first. What has ended since the last look is recorded: looking stays cheap."""
+def unfinished(state: StateStore, *, requested_by: Collection[str] = ()) -> list[DumpStatus]:
+    """Dumps that are not over, oldest first; `requested_by`: only theirs, where any are named. What has ended since the
+    last look is recorded: looking stays cheap."""
     found = []
-    for dump_id in state.children("dumps"):
-        record = _record(state, dump_id)
-        if record is None or record["state"] in OVER:
+    for dump_id, record in _listed(state):
+        if requested_by and record["requested_by"] not in requested_by:
             continue
         status = _status(state, dump_id, record)
         if status.state in OVER:
@@ -101,27 +115,83 @@ def unfinished(state: StateStore) -> list[DumpStatus]:
     return sorted(found, key=lambda d: (d.requested_at, d.id))
 
 
+def _listed(state: StateStore) -> Iterator[tuple[str, Json]]:
+    """Dumps of which no end is recorded: what a look costs depends on those alone."""
+    names = state.children(_LISTED)
+    if _COMPLETE not in names:
+        list_unfinished(state, state.children("dumps"))
+        with contextlib.suppress(VersionConflict):
+            state.create(f"{_LISTED}/{_COMPLETE}", b"")
+        names = state.children(_LISTED)
+    ids = [name for name in names if name != _COMPLETE]
+    for dump_id, record in zip(ids, records(state, ids), strict=True):
+        if record is None:
+            continue  # not filed yet: it is listed right before
+        if record["state"] in OVER:
+            state.delete(f"{_LISTED}/{dump_id}")
+        else:
+            yield dump_id, record
+
+
+def list_unfinished(state: StateStore, ids: Sequence[str]) -> None:
+    """Lists those of the dumps of which no end is recorded: what an earlier version has filed is not."""
+    for dump_id, record in zip(ids, records(state, ids), strict=True):
+        if record is not None and record["state"] not in OVER:
+            _list(state, dump_id)
+
+
+def _list(state: StateStore, dump_id: str) -> None:
+    with contextlib.suppress(VersionConflict):
+        state.create(f"{_LISTED}/{dump_id}", b"")
+
+
+def records(state: StateStore, ids: Sequence[str]) -> list[Json | None]:
+    """What the dumps' own nodes hold; None: not filed yet, or gone."""
+    entries = state.get_all([_request(dump_id) for dump_id in ids])
+    return [None if entry is None else orjson.loads(entry.data) for entry in entries]
+
+
 def is_over(state: StateStore, dump_id: str) -> bool:
     """Whether a dump has ended, whichever way; one that is not in the store (any more) has.
 
     The capture asks every second: it reads no more than the last task that is not over, which comes last as a rule.
+    Once all are over that is recorded, whoever asked for the dump, and whether or not anybody still waits for it.
     """
     record = _record(state, dump_id)
     if record is None or record["state"] in OVER:
         return True
     numbers = sorted(map(int, state.children(f"dumps/{dump_id}/tasks")), reverse=True)
-    return all(_task_is_over(state, dump_id, number) for number in numbers)
+    if not all(task_is_over(state, dump_id, number) for number in numbers):
+        return False
+    status = _shown(state, dump_id, record)
+    if status is not None and status.state in OVER:
+        _settle(state, status)
+    return True
 
 
 def task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
     """One task of a dump: what a worker reads again once it holds the task. Raises RequestError."""
-    return _task(state, dump_id, number)
+    return _tasks(state, dump_id, [number])[0]
+
+
+def task_is_over(state: StateStore, dump_id: str, number: int) -> bool:
+    """Whether no worker will touch the task again."""
+    return _over(*state.get_all([_node(dump_id, number, name) for name in ("progress", "error")]))
 
 
 def progress(state: StateStore, dump_id: str, number: int, table: str) -> TaskProgress:
     """How far a task is, as the capture has published it."""
     entry = state.get(_node(dump_id, number, "progress"))
     return TaskProgress(table) if entry is None else _mirrored(entry)[1]
+
+
+def progress_of(state: StateStore, tasks: Sequence[tuple[str, TaskStatus]]) -> list[TaskProgress]:
+    """How far tasks are, each with its dump's id, by one question for all."""
+    entries = state.get_all([_node(dump_id, task.number, "progress") for dump_id, task in tasks])
+    return [
+        TaskProgress(task.table) if entry is None else _mirrored(entry)[1]
+        for (_, task), entry in zip(tasks, entries, strict=True)
+    ]
 
 
 def _record(state: StateStore, dump_id: str) -> Json | None:
@@ -133,8 +203,7 @@ def _status(state: StateStore, dump_id: str, record: Json) -> DumpStatus:
     if (ended := record.get("ended")) is not None:
         tasks = tuple(map(TaskStatus.restored, ended))
     else:
-        numbers = sorted(map(int, state.children(f"dumps/{dump_id}/tasks")))
-        tasks = tuple(_task(state, dump_id, number) for number in numbers)
+        tasks = _tasks(state, dump_id, sorted(map(int, state.children(f"dumps/{dump_id}/tasks"))))
     return DumpStatus(
         id=dump_id,
         state=state_of(record["state"], tasks, minds_gone=minds(record["requested_by"])),
@@ -149,14 +218,20 @@ def _status(state: StateStore, dump_id: str, record: Json) -> DumpStatus:
     )
 
 
-def _task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
-    entry = state.get(_node(dump_id, number, "task"))
+def _tasks(state: StateStore, dump_id: str, numbers: Sequence[int]) -> tuple[TaskStatus, ...]:
+    entries = state.get_all([_node(dump_id, number, name) for number in numbers for name in _NODES])
+    found = (entries[at : at + len(_NODES)] for at in range(0, len(entries), len(_NODES)))
+    return tuple(_task(dump_id, number, *nodes) for number, nodes in zip(numbers, found, strict=True))
+
+
+def _task(dump_id: str, number: int, *nodes: Entry | None) -> TaskStatus:
+    entry, placed, failed, slowed = nodes
     if entry is None:
         raise RequestError(f"dump {dump_id} has no task {number}", fix="request the dump again")
     data = {**_BEFORE, **orjson.loads(entry.data)}
-    now = progress(state, dump_id, number, data["table"])
-    error = None if now.done else _read(state, dump_id, number, "error")
-    pace = None if now.done or error else _read(state, dump_id, number, "pace")
+    now = TaskProgress(data["table"]) if placed is None else _mirrored(placed)[1]
+    error = None if now.done or failed is None else orjson.loads(failed.data)
+    pace = None if now.done or error or slowed is None else orjson.loads(slowed.data)
     return TaskStatus(
         number=number,
         table=data["table"],
@@ -178,9 +253,8 @@ def _task(state: StateStore, dump_id: str, number: int) -> TaskStatus:
     )
 
 
-def _task_is_over(state: StateStore, dump_id: str, number: int) -> bool:
-    placed = _read(state, dump_id, number, "progress")
-    return bool(placed and placed["done"]) or _read(state, dump_id, number, "error") is not None
+def _over(placed: Entry | None, failed: Entry | None) -> bool:
+    return failed is not None or (placed is not None and bool(orjson.loads(placed.data)["done"]))
 
 
 def _settle(state: StateStore, status: DumpStatus) -> None:
@@ -195,7 +269,9 @@ def _settle(state: StateStore, status: DumpStatus) -> None:
     ended = [t.kept() for t in status.tasks]
     small = len(orjson.dumps(ended)) <= _LARGEST
     end = {"state": status.state, "error": status.error, "ended": ended if small else None}
-    _update(state, _request(status.id), lambda record: record if record["state"] in OVER else {**record, **end})
+    with contextlib.suppress(RequestError):  # it is removed meanwhile
+        _update(state, _request(status.id), lambda record: record if record["state"] in OVER else {**record, **end})
+    state.delete(f"{_LISTED}/{status.id}")
 
 
 # Control --------------------------------------------------------------------------------------------------------------
@@ -244,7 +320,8 @@ def give_up_tables(state: StateStore, dump_id: str, tables: Mapping[str, str]) -
 def retune(state: StateStore, dump_id: str, **changes: Any) -> None:
     """Changes options from the next chunk on; None leaves one as it is. Raises RequestError.
 
-    chunk_size (rows), chunk_bytes, workers, delay (seconds), rate (rows a second), adaptive (bool), max_retained (bytes).
+    chunk_size (rows), chunk_bytes, workers, delay (seconds), rate (rows a second), adaptive (bool), max_retained
+    (bytes).
     """
     wanted = {name: value for name, value in changes.items() if value is not None}
     check_options(wanted)
@@ -288,7 +365,34 @@ def next_attempt(state: StateStore, dump_id: str, number: int) -> int:
 
 def show(state: StateStore, dump_id: str, record: Json) -> None:
     """Files a dump whose tasks are written. Raises VersionConflict where that was done before."""
+    _list(state, dump_id)  # first: what is filed is never left out
     state.create(_request(dump_id), orjson.dumps(record))
+
+
+def note_end(state: StateStore, dump_id: str, at: float) -> None:
+    """Notes with a dump that it was over by then, in seconds UTC. One that is gone meanwhile stays so."""
+    with contextlib.suppress(RequestError):
+        _update(state, _request(dump_id), lambda record: {"over_at": at, **record})
+
+
+def remove(state: StateStore, dump_id: str) -> None:
+    """Removes a dump that is over, its own node first: nobody sees half of it."""
+    state.delete(_request(dump_id))
+    state.delete(f"{_LISTED}/{dump_id}")
+    tasks = [task_lease(dump_id, int(number)) for number in state.children(f"dumps/{dump_id}/tasks")]
+    permits = [permit_lease(dump_id, index) for index in range(_RANGES["workers"][1])]
+    state.forget_leases([*tasks, *permits])
+    state.delete(f"dumps/{dump_id}")
+
+
+def task_lease(dump_id: str, number: int) -> str:
+    """The lease of who works on a task."""
+    return f"task-{dump_id}-{number}"
+
+
+def permit_lease(dump_id: str, index: int) -> str:
+    """The lease of one of the places for workers."""
+    return f"permit-{dump_id}-{index}"
 
 
 def fail(state: StateStore, dump_id: str, number: int, error: str) -> None:
@@ -363,11 +467,6 @@ def _mirrored(entry: Entry) -> tuple[Place, TaskProgress]:
 # Nodes ----------------------------------------------------------------------------------------------------------------
 
 
-def _read(state: StateStore, dump_id: str, number: int, name: str) -> Any:
-    entry = state.get(_node(dump_id, number, name))
-    return None if entry is None else orjson.loads(entry.data)
-
-
 def _put(state: StateStore, path: str, value: Json) -> None:
     """Writes what is only ever news: where another writes at the same moment, the next news tells."""
     data, entry = orjson.dumps(value), state.get(path)
@@ -399,7 +498,9 @@ def _node(dump_id: str, number: int, name: str) -> str:
 
 
 def _no_dump(dump_id: str) -> RequestError:
-    return RequestError(f"there is no dump {dump_id!r}", fix="`dblog dumps` lists them")
+    return RequestError(
+        f"there is no dump {dump_id!r}", fix="`dblog dumps` lists them; one that has ended is there for [dump] keep"
+    )
 
 
 def _is_over(dump_id: str, state: str) -> RequestError:

@@ -167,7 +167,7 @@ class World:
             "tables": ["shop.orders"], "options": {**OPTIONS, **options}, "state": "requested", "error": None,
             "requested_at": "2026-11-21T09:00:00+00:00", "requested_by": "user", "refused": [],
         }  # fmt: skip
-        self.state.create(f"dumps/{dump_id}/request", orjson.dumps(record))
+        control.show(self.state, dump_id, record)
 
     # The capture ------------------------------------------------------------------------------------------------------
 
