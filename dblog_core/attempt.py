@@ -9,6 +9,7 @@ chunk. Options are read again for every chunk. There is no other wait than the c
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from dblog_core.announced import NotOpened
@@ -22,6 +23,9 @@ from dblog_core.widths import Width
 from dblog_core.window_reader import Connections, ShapeChanged, WindowReader
 
 log = logging.getLogger(__name__)
+
+LAST, AGAIN, READ = "last", "again", "read"
+"""How an attempt ends: the worker leaves the task; another attempt goes on; all is read, and is to be placed."""
 
 PLACING = 0.05  # seconds at most between two looks at what the capture has placed
 SOON = 0.005  # seconds before the first of them: a capture that keeps up places a chunk within a few milliseconds
@@ -73,8 +77,11 @@ class WorkerPace:
 class Attempt:
     """Chunks from the last placed one on."""
 
-    def __init__(self, hold: Hold, connections: Connections, pace: WorkerPace) -> None:
-        self._hold, self._pace, self._place = hold, pace, hold.place
+    def __init__(
+        self, hold: Hold, connections: Connections, pace: WorkerPace, beside: Callable[[], None] = lambda: None
+    ) -> None:
+        """`beside`: called again and again while the attempt goes on."""
+        self._hold, self._pace, self._place, self._beside = hold, pace, hold.place, beside
         self._number = hold.next_attempt()
         self._behind = Behind(hold.place.spawn)
         self._placed, self._look = -1, SOON
@@ -82,43 +89,55 @@ class Attempt:
         width = pace.width(hold.task.table)
         self._reader = WindowReader(hold, connections, self._number, hold.progress(), self._behind, width)
 
-    def run(self) -> bool:
-        """Until the worker is to leave the task (True), or another attempt has to go on with it (False).
+    @property
+    def number(self) -> int:
+        return self._number
+
+    @property
+    def ordinal(self) -> int:
+        """The chunk after the last one that is read."""
+        return self._reader.ordinal
+
+    def run(self, *, to_the_end: bool) -> str:
+        """LAST, AGAIN, or, unless `to_the_end`, READ: then it may be run again.
 
         Raises LeaseLost, and what the source, staging and the state store raise. Nothing of it goes on afterwards.
         """
         try:
-            leave = self._work()
+            end = self._work(to_the_end)
             self._behind.settle()
         except BaseException as error:
             self._behind.abandon(error)
             raise
-        return leave
+        return end
 
-    def _work(self) -> bool:
+    def _work(self, to_the_end: bool) -> str:
         while not self._place.stop.is_set():
+            self._beside()
             self._hold.check()
             self._behind.look()
             progress = self._hold.progress()
             if progress.done:
-                return True
+                return LAST
             if progress.broken >= self._number or progress.attempt > self._number:
                 log.info("%s: a new attempt: %s", self._hold, progress.reason or "somebody has begun one")
-                return False
+                return AGAIN
             state, options = self._hold.settings()
             if state in OVER or self._hold.surplus(options):
-                return True
+                return LAST
             if state == "paused" and self._reader.ordinal == progress.ordinal:
-                return True
+                return LAST
             if self._given_up and self._reader.ordinal <= progress.ordinal:
-                return False
+                return AGAIN
             self._reader.look(progress)
+            if self._reader.final and not to_the_end and state != "paused":
+                return READ
             wait = self._wait(progress, state, options)
             if wait > SHORTEST:
                 self._place.clock.wait(self._place.stop, wait)
             elif not self._chunk(options):
-                return False
-        return True
+                return AGAIN
+        return LAST
 
     def _wait(self, progress: TaskProgress, state: str, options: dict[str, Any]) -> float:
         """Seconds to wait before anything is looked at again; 0: the next chunk is due."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from dblog_core.control import DumpStatus
 from dblog_core.errors import DblogError
-from dblog_core.finder import Finder
+from dblog_core.finder import REST, Finder
 from dblog_core.interfaces import Clock
 
 log = logging.getLogger(__name__)
@@ -69,16 +70,24 @@ class Crew:
 
     def _keep_up(self, pool: ThreadPoolExecutor) -> None:
         """Replaces workers that have ended, until there is no work or we are stopped."""
+        found: list[DumpStatus] = []
+        due = -math.inf
         while not self._stop.is_set():
-            found = self._unfinished()
-            if not self._members and (self._end is not None or (self._once and not found)):
+            fresh = self._clock.monotonic() >= due
+            if fresh:
+                began = self._clock.monotonic()
+                found = self._unfinished()
+                now = self._clock.monotonic()
+                due = now + REST * (now - began)
+            if not self._members and (self._end is not None or (self._once and fresh and not found)):
                 return
-            if self._end is None:
+            if self._end is None and fresh:
                 self._grow(pool, found)
             event = self._moved if self._members else self._stop
             self._clock.wait(event, REPORT if found else SEARCH)
             self._moved.clear()
-            self._reap()
+            if self._reap() and not self._members:
+                due = -math.inf  # the last one has ended: there may be nothing more to do
 
     def _unfinished(self) -> list[DumpStatus]:
         """Dumps to work on; tells their progress."""
@@ -119,8 +128,8 @@ class Crew:
             log.warning("looking for work again: %s", error)
             return 0
 
-    def _reap(self) -> None:
-        """Takes note of workers that have ended. Raises what is no fault of ours to know."""
+    def _reap(self) -> bool:
+        """Takes note of workers that have ended; whether any has. Raises what is no fault of ours to know."""
         done = {member for member in self._members if member.done()}
         self._members -= done
         for member in done:
@@ -134,3 +143,4 @@ class Crew:
                 self._not_before = self._clock.monotonic() + RECOVER
             else:
                 self._end = self._end or error
+        return bool(done)

@@ -21,7 +21,7 @@ from dblog_core.config import Config
 from dblog_core.control import OVER, DumpStatus
 from dblog_core.crew import Crew, OnProgress
 from dblog_core.errors import DblogError
-from dblog_core.finder import Finder
+from dblog_core.finder import REST, Finder
 from dblog_core.gauge import Gauge
 from dblog_core.hold import Workplace, random_id
 from dblog_core.interfaces import Clock, Spawn
@@ -98,10 +98,12 @@ def wait(
     clock = clock or SystemClock()
     with closing(wiring.open_state(config)) as state:
         while True:
+            began = clock.monotonic()
             status = control.dump(state, dump_id)
+            took = clock.monotonic() - began  # thousands of tasks take their time
             if on_progress is not None:
                 on_progress(status)
-            if status.state in OVER or clock.wait(stop, LOOK):
+            if status.state in OVER or clock.wait(stop, max(LOOK, REST * took)):
                 return status
 
 

@@ -6,27 +6,40 @@ next look of any process finds its task free. A lease costs a connection on ZooK
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
 from dblog_core import control
 from dblog_core.control import OVER, DumpStatus, TaskStatus
+from dblog_core.errors import RequestError
 from dblog_core.hold import Hold, Permit, Workplace, give_back
 from dblog_core.interfaces import Lease, StateStore
 
+RELOOK = 1.0  # seconds for which a worker goes by what it has seen of the dumps' tasks
+REST = 10.0  # times as long as a look took: a look at thousands of tasks takes its time
+
 
 class Finder:
-    """Unfinished dumps, and their tasks that nobody works on; `dump_id`, `requested_by`: only such dumps."""
+    """Unfinished dumps, and their tasks that nobody works on; `dump_id`, `requested_by`: only such dumps.
+
+    `take` and `give_back` are for one worker, whose permits it keeps: one for each dump of which it has a task.
+    """
 
     def __init__(self, state: StateStore, dump_id: str | None, requested_by: tuple[str, ...] = ()) -> None:
         self._state, self._dump_id, self._by = state, dump_id, requested_by
+        self._seen: list[DumpStatus] = []
+        self._seen_at, self._rest = -math.inf, RELOOK
+        self._passed: set[str] = set()  # leases of tasks that were taken or over when we looked
+        self._permit_of: dict[str, Permit] = {}
+        self._holds: Counter[str] = Counter()  # tasks that we have, by dump
 
     def unfinished(self) -> list[DumpStatus]:
         """Raises RequestError where there is no dump `dump_id`."""
         if self._dump_id is None:
-            found = control.unfinished(self._state)
-        else:
-            found = [d for d in [control.dump(self._state, self._dump_id)] if d.state not in OVER]
+            return control.unfinished(self._state, requested_by=self._by)
+        found = [d for d in [control.dump(self._state, self._dump_id)] if d.state not in OVER]
         return [d for d in found if not self._by or d.requested_by in self._by]
 
     def status(self, dump_id: str) -> DumpStatus:
@@ -35,32 +48,73 @@ class Finder:
 
     def free(self, dump: DumpStatus) -> int:
         """How many workers could take a task of the dump now."""
-        permits = len(list(self._permits(dump)))
+        if dump.state == "paused":
+            return 0
+        permits = len(list(self._permits(dump.id, dump.options["workers"])))
         # In a dump that has all its workers, which is the rule, nothing is asked of its tasks.
-        return len(list(islice(self._tasks(dump), permits)))
+        free = (task for task in dump.tasks if not task.over and self._state.leader(_task_lease(dump.id, task)) is None)
+        return len(list(islice(free, permits)))
 
-    def take(self, place: Workplace, holder: str) -> Hold | None:
-        """A task that nobody works on, the oldest dump's first; None if there is none now."""
-        for dump in self.unfinished():
+    def take(self, place: Workplace, holder: str, *, sure: bool = True) -> Hold | None:
+        """A task that nobody works on, the oldest dump's first; None if there is none now, or, unless `sure`, if there
+        was none a moment ago."""
+        fresh = place.clock.monotonic() - self._seen_at >= self._rest
+        if fresh:
+            self._look(place)
+        hold = self._take_seen(place, holder)
+        if hold is None and sure and not fresh:
+            self._look(place)
+            hold = self._take_seen(place, holder)
+        self._give_back_permits()
+        return hold
+
+    def give_back(self, hold: Hold) -> None:
+        """The worker is through with the task, or leaves what is left of it to whoever takes it next."""
+        hold.release()
+        self._holds[hold.dump_id] -= 1
+        self._passed.discard(_task_lease(hold.dump_id, hold.task))
+
+    def close(self) -> None:
+        """The worker ends."""
+        self._holds.clear()
+        self._give_back_permits()
+
+    def _look(self, place: Workplace) -> None:
+        began = place.clock.monotonic()
+        self._seen = self.unfinished()
+        self._seen_at = place.clock.monotonic()
+        self._rest = max(RELOOK, REST * (self._seen_at - began))
+        self._passed.clear()
+
+    def _take_seen(self, place: Workplace, holder: str) -> Hold | None:
+        for dump in self._seen:
             if (hold := self._take(place, holder, dump)) is not None:
+                self._holds[dump.id] += 1
                 return hold
         return None
 
     def _take(self, place: Workplace, holder: str, dump: DumpStatus) -> Hold | None:
-        ttl = place.config.state.ttl
-        permit: Permit | None = None
-        hold: Hold | None = None
+        if not (left := [t for t in dump.tasks if not t.over and _task_lease(dump.id, t) not in self._passed]):
+            return None
         try:
-            for task in self._tasks(dump):
-                permit = permit or self._permit(dump, holder, ttl)
-                if permit is None:
-                    return None
-                lease = self._state.acquire(_task_lease(dump, task), holder, ttl=ttl)
-                if lease is not None and (hold := self._open(place, dump, task, lease, permit)) is not None:
-                    return hold
-        finally:
-            if permit is not None and hold is None:
-                give_back(permit.lease)
+            state, options = control.settings(self._state, dump.id)
+        except RequestError:
+            return None  # it is gone
+        if state in OVER or state == "paused":
+            return None
+        permit = self._own_permit(dump.id, options["workers"])
+        for task in left:
+            name = _task_lease(dump.id, task)
+            self._passed.add(name)
+            if self._state.leader(name) is not None or control.task_is_over(self._state, dump.id, task.number):
+                continue
+            permit = permit or self._permit(dump.id, options["workers"], holder, place.config.state.ttl)
+            if permit is None:
+                self._passed.discard(name)
+                return None
+            lease = self._state.acquire(name, holder, ttl=place.config.state.ttl, beside=permit.lease)
+            if lease is not None and (hold := self._open(place, dump, task, lease, permit)) is not None:
+                return hold
         return None
 
     def _open(self, place: Workplace, dump: DumpStatus, task: TaskStatus, lease: Lease, permit: Permit) -> Hold | None:
@@ -75,29 +129,31 @@ class Finder:
                 give_back(lease)
         return hold
 
-    def _permit(self, dump: DumpStatus, holder: str, ttl: float) -> Permit | None:
-        for index in self._permits(dump):
-            lease = self._state.acquire(_permit_lease(dump, index), holder, ttl=ttl)
+    def _own_permit(self, dump_id: str, workers: int) -> Permit | None:
+        """The permit that we have, if it is still one."""
+        permit = self._permit_of.get(dump_id)
+        if permit is not None and (permit.index >= workers or not permit.lease.valid()):
+            del self._permit_of[dump_id]
+            give_back(permit.lease)
+            return None
+        return permit
+
+    def _permit(self, dump_id: str, workers: int, holder: str, ttl: float) -> Permit | None:
+        for index in self._permits(dump_id, workers):
+            lease = self._state.acquire(control.permit_lease(dump_id, index), holder, ttl=ttl)
             if lease is not None:
-                return Permit(index, lease)
+                self._permit_of[dump_id] = Permit(index, lease)
+                return self._permit_of[dump_id]
         return None
 
-    def _permits(self, dump: DumpStatus) -> Iterator[int]:
-        if dump.state != "paused":
-            for index in range(dump.options["workers"]):
-                if self._state.leader(_permit_lease(dump, index)) is None:
-                    yield index
+    def _give_back_permits(self) -> None:
+        """Of dumps of which we have no task any more."""
+        for dump_id in [dump_id for dump_id in self._permit_of if self._holds[dump_id] <= 0]:
+            give_back(self._permit_of.pop(dump_id).lease)
 
-    def _tasks(self, dump: DumpStatus) -> Iterator[TaskStatus]:
-        if dump.state != "paused":
-            for task in dump.tasks:
-                if not task.over and self._state.leader(_task_lease(dump, task)) is None:
-                    yield task
+    def _permits(self, dump_id: str, workers: int) -> Iterator[int]:
+        return (n for n in range(workers) if self._state.leader(control.permit_lease(dump_id, n)) is None)
 
 
-def _task_lease(dump: DumpStatus, task: TaskStatus) -> str:
-    return f"task-{dump.id}-{task.number}"
-
-
-def _permit_lease(dump: DumpStatus, index: int) -> str:
-    return f"permit-{dump.id}-{index}"
+def _task_lease(dump_id: str, task: TaskStatus) -> str:
+    return control.task_lease(dump_id, task.number)

@@ -2,7 +2,8 @@
 
 A hold has two leases. `task-DUMP-NUMBER` keeps others from the task. `permit-DUMP-INDEX` is one of as many permits as
 the dump's `workers` option allows over all processes: taking one is the only way to become a worker of the dump, so
-nothing has to be counted, and a worker whose index is no longer below the option is the one to leave.
+nothing has to be counted, and a worker whose index is no longer below the option is the one to leave. A worker reads
+for one task at a time, and may hold others beside it whose chunks are read and wait to be placed.
 
 Nothing is written, here or into the source or staging, once a lease is in doubt. What a paused process writes all the
 same, between that question and its answer, belongs to an attempt that the capture knows is over.
@@ -59,7 +60,7 @@ class Permit:
 
 
 class Hold:
-    """One task in the hands of one worker, until `release`."""
+    """One task in the hands of one worker, until `release`; the permit is the finder's, for all of them."""
 
     def __init__(self, place: Workplace, dump_id: str, task: TaskStatus, lease: Lease, permit: Permit) -> None:
         self.place, self.dump_id, self.task = place, dump_id, task
@@ -73,8 +74,12 @@ class Hold:
 
     def check(self) -> None:
         """Raises LeaseLost unless nobody else can hold the task yet."""
-        if not self._lease.valid():
+        if not self.held():
             raise LeaseLost("the lease of the task is gone or in doubt", where=str(self), fix="none: it is taken again")
+
+    def held(self) -> bool:
+        """Whether nobody else can hold the task yet."""
+        return self._lease.valid()
 
     def surplus(self, options: dict[str, Any]) -> bool:
         """Whether the dump has fewer places for workers now than when this one began, or its place may be taken."""
@@ -140,7 +145,6 @@ class Hold:
         except StateError as error:
             log.warning("%s: what held it back stays shown: %s", self, error)
         give_back(self._lease)
-        give_back(self._permit.lease)
 
 
 def give_back(lease: Lease) -> None:

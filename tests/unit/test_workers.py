@@ -8,11 +8,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import orjson
 import pyarrow as pa
 import pytest
 
 from dblog_core import control, dump, hold, watermark
+from dblog_core import finder as finder_module
 from dblog_core.clock import SystemClock
 from dblog_core.errors import (
     RequestError,
@@ -50,7 +53,8 @@ class Killed(BaseException):
 def kill_after(world: World, monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
     """The worker dies at its SELECT number `reads`; its leases stay as they are."""
     with monkeypatch.context() as patch:
-        patch.setattr(hold, "give_back", lambda lease: None)
+        for module in (hold, finder_module):
+            patch.setattr(module, "give_back", lambda lease: None)
         world.source.on_read = fault_at(world, reads, Killed())
         with pytest.raises(Killed):
             world.work()
@@ -87,13 +91,26 @@ def finder(world: World) -> tuple[Finder, Workplace]:
     return Finder(world.state, None), place
 
 
+_FINDERS: WeakKeyDictionary[Hold, Finder] = WeakKeyDictionary()
+
+
 def take(world: World) -> Hold | None:
+    """What a worker of another process takes."""
     other, place = finder(world)
-    return other.take(place, world.new_id())
+    if (taken := other.take(place, world.new_id())) is not None:
+        _FINDERS[taken] = other
+    return taken
+
+
+def leave(taken: Hold) -> None:
+    """That worker gives it back, and ends."""
+    _FINDERS[taken].give_back(taken)
+    _FINDERS[taken].close()
 
 
 def node(world: World, name: str, number: int = 0) -> Any:
-    return control._read(world.state, DUMP, number, name)
+    entry = world.state.get(f"dumps/{DUMP}/tasks/{number}/{name}")
+    return None if entry is None else orjson.loads(entry.data)
 
 
 # What is read ---------------------------------------------------------------------------------------------------------
@@ -357,7 +374,7 @@ def test_the_workers_of_a_dump_are_limited_over_all_processes(world: World) -> N
     assert first is not None and second is not None
     assert (first.task.number, second.task.number) == (0, 1)
     assert take(world) is None
-    first.release()
+    leave(first)
     third = take(world)
     assert third is not None and third.task.number == 0
     control.retune(world.state, DUMP, workers=4)
@@ -412,7 +429,7 @@ def test_a_worker_that_is_one_too_many_gives_its_task_back_after_its_chunk(world
     assert world.held() == ["permit-d1-0", "task-d1-0"], "the one that may stay is left alone"
     world.place()
     assert world.dumped() == list(range(51, 71)), "the chunk that it was reading counts"
-    first.release()
+    leave(first)
     world.work()
     assert sorted(world.dumped()) == list(range(1, 101))
 
@@ -837,7 +854,7 @@ def test_a_crew_has_no_more_members_than_it_is_told(world: World) -> None:
 
     def count() -> None:
         at_work.add(threading.current_thread().name)
-        most.append(len([n for n in world.held() if n.startswith("task-")]))
+        most.append(len([n for n in world.held() if n.startswith("permit-")]))
 
     world.source.on_read = count
     running = Running(world, workers=2)

@@ -1,0 +1,41 @@
+"""A dump of a thousand tables of ten rows: what each table costs beside its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.data import NewDatabase
+from tests.benchmarks.ours import Ours
+from tests.benchmarks.results import NAMES, OURS, Bar, Figure, Results
+from tests.benchmarks.scale import Scale
+
+TABLES, ROWS = 1_000, 10
+SECONDS = 60  # in which all of them are to be dumped
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["mysql", "mariadb", "postgres"], ids="small_tables_{}".format)
+def test_many_small_tables(
+    kind: str, bench_database: NewDatabase, scale: Scale, results: Results, tmp_path: Path
+) -> None:
+    database = bench_database(kind)
+    count = TABLES if scale.name != "quick" else TABLES // 10
+    rows = ", ".join(f"({n}, 'row {n}', {n})" for n in range(ROWS))
+    for number in range(count):
+        database.execute(
+            f"CREATE TABLE small_{number} (id int PRIMARY KEY, v varchar(40), w int)",
+            f"INSERT INTO small_{number} VALUES {rows}",
+        )
+    ours = Ours(database, tmp_path / "ours")
+    ours.prepare()
+    rates = []
+    for _ in range(min(scale.rounds, 3)):
+        with ours.capturing():
+            dumped = ours.dump(*(f"small_{number}" for number in range(count)))
+        assert dumped.rows == count * ROWS
+        rates.append(count / dumped.seconds)
+    bar = Bar(TABLES / SECONDS)
+    title = f"{NAMES[kind]}: dump of {count:,} tables of {ROWS} rows"
+    results.add(Figure(f"small_tables_{kind}", "Dump", title, "tables/s", {OURS: rates}, (bar,)))

@@ -1,0 +1,144 @@
+"""A dump of many small tables: few requests for each, and connections, permits and looks once a worker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import aside, control, wiring
+from dblog_core.dumps import TaskProgress
+from dblog_core.rules import Rules
+from dblog_core.schema import TableName, TableSchema
+from dblog_core.sequencer import Sequencer
+from dblog_core.state.memory import MemoryState
+from dblog_core.watermark import Low
+from dblog_core.window import LogOrder
+from tests.fake_source import ORDERS
+from tests.unit.staged import manifest
+from tests.unit.workers_world import DUMP, World
+from tests.unit.workers_world import world as world
+
+TABLES = 60
+CALLS = ("get", "get_all", "create", "update", "delete", "children", "acquire", "leader")
+WORKERS_SHARE, CAPTURES_SHARE = 17, 6
+
+
+def counted(asked: Counter[str]) -> type[MemoryState]:
+    """A client that counts what it asks."""
+
+    def counting(name: str) -> Any:
+        def call(self: MemoryState, *given: Any, **more: Any) -> Any:
+            asked[name] += 1
+            return getattr(MemoryState, name)(self, *given, **more)
+
+        return call
+
+    return type("Counted", (MemoryState,), {name: counting(name) for name in CALLS})
+
+
+def tables(world: World, count: int) -> list[TableName]:
+    names = [TableName("shop", f"t{number:03}") for number in range(count)]
+    for name in names:
+        world.database.schemas[name] = TableSchema(name, ORDERS.columns, ORDERS.key)
+        world.fill(*range(10), table=world.database.schemas[name])
+    world.request(*({"table": str(name), "parts": 1} for name in names), workers=1)
+    return names
+
+
+def test_a_small_table_costs_few_requests_of_the_state_store_and_no_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = tables(world, TABLES)
+    asked, opened = Counter[str](), Counter[str]()
+    client = counted(asked)
+    monkeypatch.setattr(wiring, "open_state", lambda config: client(shared=world.state))
+    for what in ("open_reader", "open_watermarks"):
+        real = getattr(world.source, what)
+
+        def opening(*given: Any, what: str = what, real: Any = real) -> Any:
+            opened[what] += 1
+            return real(*given)
+
+        monkeypatch.setattr(world.source, what, opening)
+    world.work()
+    assert world.status().state == "done" and world.status().rows == 10 * TABLES
+    assert opened == {"open_reader": 1, "open_watermarks": 2}
+    assert asked.total() / TABLES <= WORKERS_SHARE, asked
+    assert sorted({w.mark.table for w in world.watermarks() if isinstance(w, Low)}) == sorted(map(str, names))
+    assert world.held() == []
+
+
+def test_the_capture_asks_little_for_a_small_table_too(world: World, tmp_path: Path) -> None:
+    tables(world, TABLES)
+    asked = Counter[str]()
+    mine, world.state = world.state, counted(asked)(shared=world.state)
+    world.work()
+    assert control.dump(mine, DUMP).state == "done"
+    assert asked.total() / TABLES <= CAPTURES_SHARE, asked
+
+
+def test_tables_are_read_while_others_wait_to_be_placed(world: World) -> None:
+    """A capture that stands still: as many tables as are kept aside are read, and each is placed when it goes on."""
+    tables(world, aside.MOST + 20)
+    world.capturing = False
+    waits = 0
+
+    def go_on() -> None:
+        nonlocal waits
+        waits += 1
+        world.capturing = waits > 5
+
+    world.clock.hooks.insert(0, go_on)
+    lows: list[int] = []
+    world.clock.hooks.insert(0, lambda: lows.append(len([w for w in world.watermarks() if isinstance(w, Low)])))
+    world.work()
+    assert lows[0] == aside.MOST + 1, "before the first wait"
+    assert world.status().state == "done" and len(world.dumped()) == 10 * (aside.MOST + 20)
+
+
+def test_tables_whose_attempts_break_while_they_wait_are_read_again(world: World) -> None:
+    """The capture goes on after them in the log, say, as after a fresh start: it breaks what was begun before."""
+    names = tables(world, 5)
+    broken = {
+        f"{DUMP}/{number}": TaskProgress(str(name), attempt=1, broken=1, reason="the capture began after it in the log")
+        for number, name in enumerate(names)
+    }
+    head = replace(manifest(1, 1, 0), tasks={task: progress.to_json() for task, progress in broken.items()})
+    fresh = Sequencer(world.staging, source="shop", epoch=1, head=head, visibility=LogOrder(), rules=Rules({}))
+
+    def goes_on_elsewhere() -> None:
+        if world.sequencer is not fresh:
+            world.sequencer, world.stream = fresh, world.source.open_log(str(len(world.database.log)))
+            for task, progress in broken.items():
+                control.put_progress(world.state, task, progress)
+
+    world.clock.hooks.insert(0, goes_on_elsewhere)
+    world.work()
+    assert world.status().state == "done" and len(world.dumped()) == 50
+    assert {task.attempt for task in world.status().tasks} == {2}
+    assert world.held() == []
+
+
+def test_a_worker_that_is_told_to_stop_gives_back_what_it_holds_and_what_it_was_to_do_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables(world, 5)
+    acquire = MemoryState.acquire
+
+    def acquiring(self: MemoryState, name: str, *given: Any, **more: Any) -> Any:
+        if name == f"task-{DUMP}-2":
+            world.stop.set()
+        return acquire(self, name, *given, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryState, "acquire", acquiring)
+        world.work()
+    assert len(world.source.begun) == 2
+    assert world.held() == []
+    world.stop.clear()
+    world.work()
+    assert world.status().state == "done" and world.held() == []
