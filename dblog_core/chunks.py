@@ -77,6 +77,7 @@ class Chunks:
         self._tasks = Tasks(progress)
         self._opened: dict[str, OpenWindow] = {}
         self._probes: dict[str, OpenWindow] = {}
+        self._met: dict[str, float] = {}  # by window: the first look at which it was open
 
     # The log's own events -------------------------------------------------------------------------------------------
 
@@ -123,7 +124,7 @@ class Chunks:
         for window, mark in self._tasks.windows().items():
             if mark.table == str(table):
                 self._tasks.expire(window)
-        self._drop_probes(lambda probe: probe.table == str(table))
+        self._drop_probes([w for w, probe in self._probes.items() if probe.table == str(table)])
         self._discard_void()
 
     def horizon(self, snapshot: str, offset: int) -> None:
@@ -226,16 +227,23 @@ class Chunks:
     # Housekeeping ---------------------------------------------------------------------------------------------------
 
     def forget(self, is_over: Callable[[str], bool]) -> None:
-        """Drops the tasks of dumps that are over by `is_over(dump id)`."""
-        gone = [task for task in self._tasks.to_json() if is_over(task.partition("/")[0])]
-        self._tasks.forget(gone)
+        """Drops the tasks of dumps that are over by `is_over(dump id)`, which is asked once for each."""
+        tasks = list(self._tasks)
+        over = {dump for dump in dict.fromkeys(_dump(task) for task in tasks) if is_over(dump)}
+        self._tasks.forget([task for task in tasks if _dump(task) in over])
         self._discard_void()
 
-    def expire(self, before: int) -> None:
-        """Drops windows whose low watermark was committed before `before` (microseconds): their worker is gone."""
-        for window in [w for w, opened in self._opened.items() if opened.opened < before]:
+    def expire(self, now: float, patience: float) -> None:
+        """Drops windows that were open at a look `patience` seconds ago, and at each since: their worker is gone.
+
+        `now`: seconds of one clock, ours, in each call. When the low watermark was committed is what another clock
+        says, and may be long ago where the log is read late.
+        """
+        self._met = {window: self._met.get(window, now) for window in (*self._opened, *self._probes)}
+        gone = [window for window, met in self._met.items() if now - met >= patience]
+        for window in self._opened.keys() & set(gone):
             self._tasks.expire(window)
-        self._drop_probes(lambda probe: probe.opened < before)
+        self._drop_probes([window for window in gone if window in self._probes])
         self._discard_void()
 
     def give_up(self, window: str) -> None:
@@ -266,8 +274,8 @@ class Chunks:
         """Whether `take_progress` would give anything."""
         return self._tasks.changed
 
-    def _drop_probes(self, is_over: Callable[[OpenWindow], bool]) -> None:
-        for window in [w for w, probe in self._probes.items() if is_over(probe)]:
+    def _drop_probes(self, windows: Iterable[str]) -> None:
+        for window in windows:
             del self._probes[window]
             self._windows.discard(window)
 
@@ -298,6 +306,10 @@ def _look(high: High, overlap: Overlap, found: set[Key]) -> Look:
         if first not in found
     }
     return Look(frozenset(high.arrived), frozenset(map(key_text, overlap.touched)), missed, high.whole)
+
+
+def _dump(task: str) -> str:
+    return task.partition("/")[0]
 
 
 def _moves(found: Iterable[tuple[Key, Key]]) -> Iterator[Move]:

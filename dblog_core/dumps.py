@@ -101,6 +101,9 @@ class Tasks:
         self._void: list[str] = []
         self._changed: set[str] = set(self._tasks)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tasks)
+
     def __getitem__(self, task: str) -> TaskProgress:
         return self._tasks[task]
 

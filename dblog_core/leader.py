@@ -480,7 +480,7 @@ class Leader:
         self._look_at_stamps()
         self._again.look(self._sequencer.passes_over, offset=self._sequencer.last_offset)
         self._advance_horizon()
-        self._sequencer.dumps.expire(self._now() - int(WINDOW_TIMEOUT * 1e6))
+        self._sequencer.dumps.expire(now, WINDOW_TIMEOUT)
         self._sequencer.dumps.forget(lambda dump_id: control.is_over(self._state, dump_id))
         self._rate, self._rows = self._rows / max(now - self._measured, 1e-3), 0
         self._measured = now

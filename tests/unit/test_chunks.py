@@ -69,3 +69,16 @@ def test_each_file_of_an_attempt_has_to_be_there() -> None:
         with pytest.raises(Refused, match="is not in this staging directory"):
             chunks.high(high(at), at=1, held=lambda: False, rows=lambda keys: (), absent=list)
     assert chunks.take_progress()["d/0"].broken == 1
+
+
+def test_a_window_is_given_up_by_our_own_clock_whatever_that_of_the_source_says() -> None:
+    """A server whose clock is an hour behind, or a log that is read an hour late: a window is as young as any."""
+    schema, chunks = table(), Chunks(LogOrder())
+    chunks.low(Low(mark(0, schema)), offset=0, segment=1, at=0)
+    for now in (5_000.0, 5_899.0):
+        chunks.expire(now, 900.0)
+        assert [w.table for w in chunks.open_windows()] == [str(schema.table)]
+    chunks.expire(5_900.0, 900.0)
+    assert chunks.open_windows() == []
+    with pytest.raises(Refused, match="its window was not open"):
+        chunks.high(high(mark(0, schema)), at=1, held=lambda: True, rows=lambda keys: (), absent=list)

@@ -54,6 +54,11 @@ class Log:
         wider = TableSchema(ORDERS.table, (*ORDERS.columns, Column("new", "text", ORDERS.columns[1].type)), ORDERS.key)
         self.take(None, SchemaSeen(0, 0, wider))
 
+    def expire(self) -> None:
+        """Two looks at which the windows are open, very long after each other."""
+        for now in (10.0, 1_000.0):
+            self.sequencer.dumps.expire(now, 900.0)
+
     def take(self, xid: int | None, signal: object, changes: tuple[TableChanges, ...] = ()) -> None:
         self.place += 1
         transaction = Transaction(str(xid or self.place), str(self.place), self.place, xid)
@@ -115,7 +120,7 @@ def test_where_nobody_can_tell_the_window_is_void(tmp_path: Path, fault: str) ->
     elif fault == "alter":
         log.alter()
     elif fault == "expire":
-        log.sequencer.dumps.expire(log.place + 1)
+        log.expire()
     log.probe("w", high=True, snapshot="99:103:99" if fault == "unseen start" else None)
     (probed,) = log.publish()
     assert probed.since is None
@@ -125,7 +130,7 @@ def test_a_window_that_is_void_is_not_remembered(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.probe("w", high=False)
     assert log.sequencer.dumps.wants(ORDERS.table)
-    log.sequencer.dumps.expire(log.place + 1)
+    log.expire()
     assert not log.sequencer.dumps.wants(ORDERS.table)
 
 
