@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
@@ -105,10 +105,16 @@ class Snapshot:
 
     def sees(self, xid: int) -> bool:
         """Whether a transaction that committed is visible. `xid` has 32 bits, as the log has it."""
-        full = self._widen(xid)
+        full = self.widen(xid)
         return full < self.xmin or (full < self.xmax and full not in self.running)
 
-    def _widen(self, xid: int) -> int:
+    def sees_all(self, first: int, last: int) -> bool:
+        """Whether every transaction of these ids, ends included, has ended by now, so that all that committed are
+        visible."""
+        lowest, highest = self.widen(first), self.widen(last)
+        return highest < self.xmin or (highest < self.xmax and not any(lowest <= x <= highest for x in self.running))
+
+    def widen(self, xid: int) -> int:
         """The 64-bit id nearest to the snapshot's own: a log and a snapshot are never 2^31 transactions apart."""
         return self.xmax + ((xid - self.xmax + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
 
@@ -117,7 +123,8 @@ class Snapshot:
 class _Entry:
     """Events of one transaction on one table, from offset `first` to `offset`.
 
-    `retired_at`: offset from which every new SELECT sees them.
+    `retired_at`: offset from which every new SELECT sees them. `last_xid`: where it stands for several transactions,
+    the largest of their ids, and `xid` the smallest, both of 64 bits.
     `lost`: there were more keys than are remembered, so a chunk that did not see them cannot be placed. `arrives`:
     whether there may be `incomplete_moves` among them.
     """
@@ -129,6 +136,7 @@ class _Entry:
     retired_at: int | None = None
     lost: bool = False
     arrives: bool = True
+    last_xid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +253,10 @@ class Snapshots:
     def unseen(self, entry: _Entry, low: int, snapshot: str | None) -> bool:
         if entry.xid is None:
             raise ValueError("an event of PostgreSQL without a transaction id")
-        return entry.offset > low if snapshot is None else not Snapshot.parse(snapshot).sees(entry.xid)
+        if snapshot is None:
+            return entry.offset > low
+        seen = Snapshot.parse(snapshot)
+        return not (seen.sees(entry.xid) if entry.last_xid is None else seen.sees_all(entry.xid, entry.last_xid))
 
     def knows(self, snapshot: str | None) -> bool:
         return snapshot is not None
@@ -301,20 +312,22 @@ class Windows:
                 entry.lost, entry.touches = entry.lost or entry.touches is not None, None
             self._counts[table] = 0
             if not self._visibility.records_always():
-                self._memory[table] = self._joined(table, memory)
+                self._memory[table] = self._joined(table, memory, _both)
 
-    def _joined(self, table: TableName, memory: deque[_Entry]) -> deque[_Entry]:
-        """The memory with one entry for neighbours that are lost, where visibility follows the log's order: otherwise a
-        window that stays open long collects one for each transaction. No low watermark lies between two that are
-        joined, so each window, open or to come, has seen both or neither."""
+    def _joined(self, table: TableName, memory: deque[_Entry], join: _Join) -> deque[_Entry]:
+        """The memory with one entry for neighbours that are lost, as far as `join` has one for two: otherwise a window
+        that stays open long collects one for each transaction. No low watermark lies between two that are joined, so
+        by the log's order each window, open or to come, has seen both or neither."""
         lows = sorted(w.low for w in self._windows.values() if w.table == table)
         joined: deque[_Entry] = deque()
         for entry in memory:
-            before = joined[-1] if joined else None
-            if before is None or not (before.lost and entry.lost) or _divided(lows, before.offset, entry.offset):
+            before, both = joined[-1] if joined else None, None
+            if before is not None and before.lost and entry.lost and not _divided(lows, before.offset, entry.offset):
+                both = join(before, entry)
+            if both is None:
                 joined.append(entry)
             else:
-                joined[-1] = replace(before, offset=entry.offset)
+                joined[-1] = both
         return joined
 
     def close(self, window: str, snapshot: str | None) -> Overlap:
@@ -348,6 +361,8 @@ class Windows:
             for entry in self._memory[table]:
                 if entry.retired_at is None and entry.xid is not None and seen.sees(entry.xid):
                     entry.retired_at = offset
+            if sum(entry.lost for entry in self._memory[table]) > 1:
+                self._memory[table] = self._joined(table, self._memory[table], _Ended(seen).both)
             self._prune(table)
 
     def arrived(self, table: TableName, after: int) -> Iterator[tuple[Key, Key]]:
@@ -381,6 +396,36 @@ class Windows:
             self._counts[table] = sum(len(e.touches) for e in kept if e.touches is not None)
         else:
             del self._memory[table], self._counts[table]
+
+
+_Join = Callable[[_Entry, _Entry], _Entry | None]
+"""One entry for two that are neighbours and lost; None where they must stay two."""
+
+
+def _both(before: _Entry, entry: _Entry) -> _Entry:
+    """Where visibility follows the log's order."""
+    return replace(before, offset=entry.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Joins transactions that a horizon sees, where none between their ids still runs by then.
+
+    Such a one would have the range count as unseen for as long as it runs. As none does, all of the range has ended, so
+    that every snapshot from then on sees it: joined or not, later windows fare the same. One that was read before the
+    horizon may count as unseen what it saw, and is read again.
+    """
+
+    horizon: Snapshot
+
+    def both(self, before: _Entry, entry: _Entry) -> _Entry | None:
+        if before.retired_at is None or entry.retired_at is None or before.xid is None or entry.xid is None:
+            return None
+        ends = [self.horizon.widen(x) for e in (before, entry) for x in (e.xid, e.last_xid) if x is not None]
+        if not self.horizon.sees_all(min(ends), max(ends)):
+            return None
+        retired = max(before.retired_at, entry.retired_at)
+        return replace(before, offset=entry.offset, xid=min(ends), last_xid=max(ends), retired_at=retired)
 
 
 def _divided(lows: Sequence[int], first: int, second: int) -> bool:

@@ -263,7 +263,9 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     windows._visibility, windows._limit = visibility, old._limit
     windows._windows, windows._counts = dict(old._windows), dict(old._counts)
     windows._memory = {
-        table: deque(_Entry(e.first, e.offset, e.xid, e.touches, e.retired_at, e.lost, e.arrives) for e in entries)
+        table: deque(
+            _Entry(e.first, e.offset, e.xid, e.touches, e.retired_at, e.lost, e.arrives, e.last_xid) for e in entries
+        )
         for table, entries in old._memory.items()
     }
     tasks._tasks, tasks._windows = dict(chunks._tasks._tasks), dict(chunks._tasks._windows)
@@ -271,5 +273,5 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     tasks._brought = {heap: set(keys) for heap, keys in chunks._tasks._brought.items()}
     tasks._void, tasks._changed = list(chunks._tasks._void), set(chunks._tasks._changed)
     new._visibility, new._windows, new._tasks = visibility, windows, tasks
-    new._opened, new._probes = dict(chunks._opened), dict(chunks._probes)
+    new._opened, new._probes, new._met = dict(chunks._opened), dict(chunks._probes), dict(chunks._met)
     return new, visibility

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from dblog_core.schema import TableName
@@ -240,3 +242,93 @@ def test_transactions_that_are_lost_on_both_sides_of_a_low_watermark_are_told_ap
     assert w.since("probe", None) == 4
     assert set(w.close("later", None).rows) == {(9,)}, "it has seen all that is lost"
     assert w.since("old", None) == 0
+
+
+def test_a_window_that_stays_open_does_not_remember_each_transaction_that_postgres_has_shown_meanwhile() -> None:
+    w = Windows(Snapshots(None), limit=3)
+    w.open("old", T, 0)
+    for n in range(1, 3_001):
+        w.record(T, (n, n), 100 + n, [touch(n)])
+        if n % 10 == 0:  # transaction 90 runs all the time, and each tenth is logged and not shown for a while
+            w.horizon(f"90:{101 + n}:90,{100 + n}", n)
+    assert len(w._memory[T]) <= 40, "those that are lost are a few, beside those that are not"
+    w.open("new", T, 3_000)
+    w.record(T, (3_001, 3_001), 3_200, [touch(7)])
+    assert set(w.close("new", "90:3201:90,3200").rows) == {(7,)}, "it has seen all that is lost"
+    with pytest.raises(TooManyKeys):
+        w.close("old", "90:500:90")
+
+
+class Beside:
+    """A memory that joins what is lost, beside a twin that does not; the same happens to both."""
+
+    def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dice = random.Random(seed)
+        self.joining, self.twin = (Windows(Snapshots(None), limit=2) for _ in range(2))
+        monkeypatch.setattr(self.twin, "_joined", lambda table, memory, join: memory)
+        self.running, self.hidden = set[int](), set[int]()  # hidden: committed, and logged, and not shown yet
+        self.xid, self.offset, self.step, self.horizon_at = 1000, 0, 0, 0
+        self.windows: dict[str, tuple[int, str]] = {}  # when it was opened, and a snapshot of then
+        self.joined = False
+
+    def snapshot(self) -> str:
+        still = sorted(self.running | self.hidden)
+        return f"{still[0] if still else self.xid + 1}:{self.xid + 1}:{','.join(map(str, still))}"
+
+    def go_on(self) -> None:
+        self.step += 1
+        self.dice.choice((self.begin, self.commit, self.commit, self.show, self.open, self.close, self.horizon))()
+        self.joined |= len(self.joining._memory.get(T, ())) < len(self.twin._memory.get(T, ()))
+
+    def begin(self) -> None:
+        self.xid += 1
+        self.running.add(self.xid)
+
+    def commit(self) -> None:
+        if self.running:
+            one = self.dice.choice(sorted(self.running))
+            self.running.discard(one)
+            self.hidden.add(one)
+            self.offset += 1
+            for w in (self.joining, self.twin):
+                w.record(T, (self.offset, self.offset), one, [touch(self.offset)])
+
+    def show(self) -> None:
+        if self.hidden:
+            self.hidden.discard(self.dice.choice(sorted(self.hidden)))
+
+    def open(self) -> None:
+        if len(self.windows) < 3:
+            self.windows[f"w{self.step}"] = self.step, self.snapshot()
+            for w in (self.joining, self.twin):
+                w.open(f"w{self.step}", T, self.offset)
+
+    def horizon(self) -> None:
+        at, self.horizon_at = self.snapshot(), self.step
+        for w in (self.joining, self.twin):
+            w.horizon(at, self.offset)
+
+    def close(self) -> None:
+        if self.windows:
+            name = self.dice.choice(sorted(self.windows))
+            opened, then = self.windows.pop(name)
+            seen = self.dice.choice((self.snapshot(), then, None))
+            found, expected = (judged(w, name, seen) for w in (self.joining, self.twin))
+            if found != "too many" or opened > self.horizon_at or seen != then:
+                assert found == expected
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_lost_is_judged_joined_as_it_is_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk that one takes the other takes too; but what was read before the last horizon may be read again."""
+    beside = Beside(seed, monkeypatch)
+    for _ in range(400):
+        beside.go_on()
+    assert beside.joined
+
+
+def judged(w: Windows, name: str, snapshot: str | None) -> object:
+    try:
+        return w.close(name, snapshot)
+    except TooManyKeys:
+        return "too many"
