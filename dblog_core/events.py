@@ -79,9 +79,15 @@ class WatermarkSeen:
     payload: str
 
 
+_DATA_KEPT, _NAME_KEPT = (64 << 10) + 1, 1_000  # characters: more than any signal may have (`signals.message`)
+
+
 @dataclass(frozen=True, slots=True)
 class SignalSeen:
-    """A row was put into the signal table: its first three columns as text. An empty id or type is for who reads it."""
+    """A row was put into the signal table: its first three columns as text. An empty id or type is for who reads it.
+
+    Of longer ones only so much is kept as shows that they are too long for a signal.
+    """
 
     sequence: int
     transaction: int
@@ -93,7 +99,8 @@ class SignalSeen:
     def of(cls, sequence: int, transaction: int, row: Sequence[Any]) -> SignalSeen:
         """The signal of a row: the values of its columns, in their order."""
         id_, type_, data = [_text(value) for value in [*row, None, None, None][:3]]
-        return cls(sequence, transaction, id_ or "", type_ or "", data)
+        kept = None if data is None else data[:_DATA_KEPT]
+        return cls(sequence, transaction, (id_ or "")[:_NAME_KEPT], (type_ or "")[:_NAME_KEPT], kept)
 
 
 def _text(value: Any) -> str | None:

@@ -28,8 +28,8 @@ from dblog_core.requests import SHAPES, WHOLE
 from dblog_core.rules import Rules
 from dblog_core.schema import TableName
 from dblog_core.sealing import Sealing
-from dblog_core.sequencer import Sequencer
-from dblog_core.signals.table import take_in
+from dblog_core.sequencer import SIGNALS, Sequencer
+from dblog_core.signals.table import refuse_rest, take_in
 from dblog_core.staging.manifest import Manifest
 from dblog_core.stamps import Stamps
 from dblog_core.window import LogOrder, Snapshots
@@ -44,6 +44,7 @@ SHORTEST_READ = 0.001  # seconds: no stream is asked to wait for less
 LINGER = {"normal": 0.02, "low": 0.002}  # seconds for which small transactions gather into one batch, by latency
 SHARE = {"normal": 0.25, "low": 0.5}  # of the time that sealing may take before segments get longer
 STAMPS = 5.0  # seconds between two looks for rows that were changed and no log says so
+SIGNALS_TOGETHER = 100  # rows of the signal table that are not kept for the segment's end
 HAND_OVER = 0.2  # seconds that a change of configuration waits for each thread of the term that ends
 WINDOW_TIMEOUT = 900.0  # seconds after which a window without a high watermark is given up
 
@@ -289,6 +290,8 @@ class Leader:
             self._caught_up = batch is None or not batch.transactions
             if batch is not None:
                 self._sequencer.process(batch)
+            if self._sequencer.signals_wait >= SIGNALS_TOGETHER:
+                self._take_in_signals()
             if self._openings is not None:
                 self._openings.look(self._sequencer)
             now = self._clock.monotonic()
@@ -396,11 +399,14 @@ class Leader:
             self._sequencer.heal(TableName.parse(table), dump, wanted[table])
 
     def _take_in_signals(self) -> None:
-        """Puts signals of the log into the inbox. Before the manifest that goes past them: a crash in between has them
-        read again, and their ids are known then."""
+        """Puts signals of the log into the inbox. At the latest before the manifest that goes past them: a crash in
+        between has them read again, and their ids are known then."""
         for seen in self._sequencer.take_signals():
             self._signal_at = max(self._signal_at + 1, self._now())
             take_in(self._state, seen, at=self._signal_at)
+        for transaction in self._sequencer.take_overfull():
+            self._signal_at = max(self._signal_at + 1, self._now())
+            refuse_rest(self._state, transaction, SIGNALS, at=self._signal_at)
 
     def _forget_stopped(self) -> None:
         """After the manifest with their dumps: a crash in between has them dumped again."""

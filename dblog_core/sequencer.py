@@ -71,6 +71,27 @@ class _Draft:
     probes: list[Probed] = field(default_factory=list)
 
 
+SIGNALS = 1_000
+"""Rows of the signal table that one transaction may bring: who may write there asks for dumps, and stops nothing."""
+
+
+class _Asks:
+    """How many signals the transaction that is read has brought, over all batches that it comes in."""
+
+    def __init__(self) -> None:
+        self._transaction, self._count = "", 0
+        self.overfull: list[str] = []
+
+    def count(self, transaction: str) -> bool:
+        """One more; whether it is taken."""
+        if transaction != self._transaction:
+            self._transaction, self._count = transaction, 0
+        self._count += 1
+        if self._count == SIGNALS + 1:
+            self.overfull.append(transaction)
+        return self._count <= SIGNALS
+
+
 class Sequencer:
     """Continues the super-changelog after `head`. Not thread-safe: the capture's loop owns it."""
 
@@ -100,7 +121,7 @@ class Sequencer:
         self._reshaped: set[TableName] = set()
         self._born, self._unproven = dict.fromkeys(head.born), dict[TableName, Transaction]()
         self._others: set[str] = set()
-        self._asked: list[SignalSeen] = []
+        self._asked, self._asks = list[SignalSeen](), _Asks()
         self._next = head.last_offset + 1
         self._position, self._partial = head.position, head.partial
         self._log_position, self._commit_time = head.log_position, head.commit_time
@@ -217,6 +238,16 @@ class Sequencer:
     def take_signals(self) -> list[SignalSeen]:
         """Rows that were put into the signal table since the last call, in log order."""
         taken, self._asked = self._asked, []
+        return taken
+
+    @property
+    def signals_wait(self) -> int:
+        """How many `take_signals` would give: they may be taken at any time before the manifest that goes past them."""
+        return len(self._asked)
+
+    def take_overfull(self) -> list[str]:
+        """Transactions that had more than SIGNALS rows of the signal table, since the last call; the first count."""
+        taken, self._asks.overfull = self._asks.overfull, []
         return taken
 
     def heal(self, table: TableName, dump: str, since: Transaction) -> None:
@@ -336,7 +367,8 @@ class Sequencer:
             case Created():
                 self._is_empty(signal.table)
             case SignalSeen():
-                self._asked.append(signal)
+                if self._asks.count(transaction.id):
+                    self._asked.append(signal)
             case WatermarkSeen():
                 self._watermark(signal.payload, transaction)
 

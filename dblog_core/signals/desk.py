@@ -90,9 +90,12 @@ class Desk:
         return after
 
     def _forget(self) -> None:
-        """Ids of long ago."""
-        oldest = int(self._clock.time() * 1e6) - inbox.KEPT
-        for name in [name for name, at in self._over.items() if at < oldest]:
+        """Ids of long ago, and of less long ago where there are very many."""
+        now = int(self._clock.time() * 1e6)
+        by_age = sorted(self._over, key=lambda name: (self._over[name], name), reverse=True)
+        gone = [name for name in by_age[inbox.MOST :] if self._over[name] < now - inbox.SURELY_KEPT]
+        gone += [name for name in by_age[: inbox.MOST] if self._over[name] < now - inbox.KEPT]
+        for name in gone:
             if (record := inbox.read(self._state, name)) is not None:
                 inbox.forget(self._state, record)
 

@@ -26,6 +26,8 @@ from dblog_core.signals.message import IGNORED, LARGEST, LONGEST_ID, Message
 WAITING, FILING, DONE, REFUSED = "waiting", "filing", "done", "refused"
 OVER = frozenset({DONE, REFUSED})
 KEPT = 30 * 86_400 * 10**6  # µs for which an id is remembered once its signal is over
+MOST = 10_000  # signals that are over, of which the older ones are forgotten sooner, but not within a day
+SURELY_KEPT = 86_400 * 10**6  # µs
 _ROOT = "signals"
 _PLACES = "signals-at"
 _SAFE = re.compile(r"[^A-Za-z0-9_-]+")

@@ -28,3 +28,14 @@ def take_in(state: StateStore, seen: SignalSeen, *, at: int) -> None:
         inbox.refuse(state, f"row-{at}", channel=CHANNEL, at=at, error=error)
     elif not inbox.put(state, Message(seen.id, seen.type, seen.data), channel=CHANNEL, at=at):
         log.info("signal %s was taken in before", seen.id)
+
+
+def refuse_rest(state: StateStore, transaction: str, most: int, *, at: int) -> None:
+    """Tells that a transaction had more rows than are taken in; nothing remembers the ids of the rest."""
+    error = RequestError(
+        f"one transaction ({transaction}) put more than {most:,} rows into the signal table: those after the first"
+        f" {most:,} are refused",
+        fix=f"insert at most {most:,} signals in a transaction; the refused ones may be inserted again, with their ids",
+    )
+    log.warning("%s", error)
+    inbox.refuse(state, f"transaction-{transaction}", channel=CHANNEL, at=at, error=error)

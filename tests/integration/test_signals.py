@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -25,6 +25,7 @@ from dblog_core.capture import run_capture
 from dblog_core.config import Config
 from dblog_core.local.kafka import KafkaServer
 from dblog_core.requests import DumpRequest
+from dblog_core.sequencer import SIGNALS
 from dblog_core.signals import inbox
 from dblog_core.signals.endpoint import Endpoint, Signals
 from dblog_core.state.sqlite import SqliteState
@@ -95,6 +96,20 @@ def over(config: Config, signal_id: str) -> Any:
         return record if record and record["state"] in inbox.OVER else None
     finally:
         state.close()
+
+
+@pytest.mark.in_turn("source_kind")
+def test_a_transaction_of_very_many_signals_is_taken_in_in_part_and_told_of(lab: Database, tmp_path: Path) -> None:
+    config = configured(lab, tmp_path)
+    run_capture(config, stop=threading.Event(), until_current=True)
+    ignored = ", ".join(f"('many {n}', 'snapshot-window-open', NULL)" for n in range(SIGNALS + 50))
+    stop_all = row(lab, "after them", "stop-snapshot", {"data-collections": [f"{lab.schema}.a"]})
+    with capturing(config):
+        lab.execute(f"INSERT INTO dblog_signal VALUES {ignored}", stop_all)
+        wait_until(lambda: over(config, "after them"), "the signal of the next transaction")
+        with closing(open_state(config)) as state:
+            (refused,) = (one for one in inbox.every(state) if one["state"] == inbox.REFUSED)
+    assert "more than 1,000 rows" in refused["error"]
 
 
 @pytest.mark.in_turn("source_kind", "plugin")

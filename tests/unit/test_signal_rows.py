@@ -1,0 +1,61 @@
+"""What one transaction may put into the signal table: so much is taken in, and the rest is refused, once and aloud."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dblog_core.events import LogBatch, SignalSeen, Transaction
+from dblog_core.rules import Rules
+from dblog_core.sequencer import SIGNALS, Sequencer
+from dblog_core.signals import inbox
+from dblog_core.signals.message import LARGEST, LONGEST_ID
+from dblog_core.signals.table import refuse_rest, take_in
+from dblog_core.staging import Staging
+from dblog_core.state.memory import MemoryState
+from dblog_core.window import LogOrder
+from tests.unit.staged import manifest
+
+
+@pytest.fixture
+def sequencer(tmp_path: Path) -> Sequencer:
+    staging = Staging(str(tmp_path), source="shop")
+    staging.publish(first := manifest(1, 1, 0))
+    return Sequencer(staging, source="shop", epoch=1, head=first, visibility=LogOrder(), rules=Rules({}))
+
+
+def rows(sequencer: Sequencer, transaction: str, first: int, count: int) -> list[str]:
+    """A batch with so many rows of a transaction; ids of those that are taken in."""
+    seen = tuple(SignalSeen.of(2 * n, 0, (f"s{n}", "log", "{}")) for n in range(first, first + count))
+    sequencer.process(LogBatch((), seen, (Transaction(transaction, "p", 1, None),), "p"))
+    waiting = sequencer.signals_wait
+    taken = sequencer.take_signals()
+    assert len(taken) == waiting
+    return [signal.id for signal in taken]
+
+
+def test_the_first_rows_of_a_transaction_count_over_all_batches_that_it_comes_in(sequencer: Sequencer) -> None:
+    assert len(rows(sequencer, "t1", 0, SIGNALS - 1)) == SIGNALS - 1
+    assert rows(sequencer, "t1", SIGNALS - 1, 5) == [f"s{SIGNALS - 1}"] and sequencer.take_overfull() == ["t1"]
+    assert rows(sequencer, "t1", 2 * SIGNALS, 5) == [] and sequencer.take_overfull() == [], "it is told once"
+    assert len(rows(sequencer, "t2", 3 * SIGNALS, SIGNALS)) == SIGNALS and sequencer.take_overfull() == []
+
+
+def test_the_refusal_says_how_to_ask_and_stands_beside_what_was_taken_in() -> None:
+    state = MemoryState()
+    take_in(state, SignalSeen.of(0, 0, ("s1", "execute-snapshot", "{}")), at=1)
+    refuse_rest(state, "t1", SIGNALS, at=2)
+    refuse_rest(state, "t1", SIGNALS, at=3)  # read again after a crash
+    taken, refused = inbox.every(state)
+    assert (taken["id"], taken["state"]) == ("s1", inbox.WAITING)
+    assert refused["state"] == inbox.REFUSED and "1,000" in refused["error"] and "inserted again" in refused["fix"]
+
+
+def test_a_row_of_any_size_is_kept_as_far_as_shows_that_it_is_too_large() -> None:
+    seen = SignalSeen.of(0, 0, ("i" * 10**6, "t" * 10**6, b"d" * 10**7))
+    assert len(seen.id) > LONGEST_ID and len(seen.data or "") > LARGEST
+    assert len(seen.id) + len(seen.type) + len(seen.data or "") < 100_000
+    state = MemoryState()
+    take_in(state, seen, at=1)
+    assert [record["state"] for record in inbox.every(state)] == [inbox.REFUSED]
