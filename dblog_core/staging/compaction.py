@@ -87,11 +87,15 @@ class Compactor:
 
     def _begin(self) -> None:
         """Finds what was joined already, and what of it is to be removed."""
-        found = [block for name in self._staging.storage.names("compacted") if (block := blocks.named(name))]
+        storage = self._staging.storage
+        found = [block for name in storage.names("compacted") if (block := blocks.named(name))]
+        # By two listings: of a busy source's blocks most are too large to be joined further, and stay.
+        there = {block.path for block in found} | {f"manifests/{name}" for name in storage.names("manifests")}
         first = max(1, self._staging.first_number())
         self._due = []
         for block in found:
-            self._later(block)
+            if block.parts[-1].path in there:
+                self._later(block)
         begin = {level: blocks.block(level, first).first for level in range(1, blocks.LEVELS + 1)}
         for level, start in begin.items():
             # In this level's order: of what lies before its last block, the rest cannot be joined.
