@@ -23,14 +23,17 @@ def mixed_up(before: Json, now: Json) -> bool:
 
     `columns` {name: [number, labels, …]}: numbers are never used again; labels {id: text} of an enum. What comes after
     them changes whenever the column's description is written, which alone says little: values are others only where
-    `files` {id: name} were written anew as well.
+    `files` {id: name} were written anew as well. New files of a *partition* alone say enough: TRUNCATE of one is in no
+    log, where a whole table's is; VACUUM FULL and CLUSTER look the same.
     """
     old, new = before["columns"], now["columns"]
     both = [name for name in old if name in new]
     if any(old[name][0] != new[name][0] or _relabelled(old[name][1], new[name][1]) for name in both):
         return True
-    rewritten = any(now["files"].get(file, name) != name for file, name in before["files"].items())
-    return rewritten and any(old[name][2:] != new[name][2:] for name in both)
+    rewritten = [file for file, name in before["files"].items() if now["files"].get(file, name) != name]
+    if any(file != str(before["table"]) for file in rewritten):
+        return True
+    return bool(rewritten) and any(old[name][2:] != new[name][2:] for name in both)
 
 
 def reshaped(before: Json, now: Json) -> bool:

@@ -224,3 +224,5 @@ def test_postgres_a_table_that_takes_anothers_name_is_published_and_dumped(datab
     with capturing(config) as wait:  # and while it runs
         database.execute("DROP TABLE u", f"CREATE TABLE u {shape}", "INSERT INTO u VALUES (4, 'again')")
         wait(held(database, "t", "u", "p"))
+        database.execute("TRUNCATE p1")  # of one partition: in no log
+        wait(held(database, "t", "u", "p"))

@@ -32,6 +32,7 @@ def other(files: dict[str, int] | None = None, **columns: list[Any]) -> dict[str
         (other(v=[2, {"5": "red"}, 99, -1, "800"]), False),  # NOT NULL
         (other({"9": 41}, v=[2, {"5": "red"}, 99, -1, "800"]), True),
         (other({"9": 41}, v=[2, {"5": "red"}, 99, 8, "700"]), True),
+        (other({"10": 43, "11": 51}), False),  # of partitions that were not there before
         (other({"9": 40, "10": 42}, v=[2, {"5": "red"}, 99, -1, "800"]), False),  # a partition more
     ],
 )
@@ -39,6 +40,13 @@ def test_values_are_others_under_another_column_or_label_or_in_files_that_were_w
     now: dict[str, Any], told: bool
 ) -> None:
     assert mixed_up(BASE, now) is told
+
+
+def test_a_partition_whose_file_is_another_one_may_have_been_emptied() -> None:
+    before = other({"10": 42, "11": 51})
+    assert mixed_up(before, other({"10": 43, "11": 51}))
+    assert not mixed_up(before, before)
+    assert not mixed_up(before, other({"11": 51})), "one that went is found by other means"
 
 
 @pytest.mark.parametrize(
