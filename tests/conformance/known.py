@@ -29,12 +29,6 @@ class Known:
 
 KNOWN: tuple[Known, ...] = (
     Known(
-        r"^charset (big5|cp932|eucjpms|euckr|gb18030|gb2312|gbk|sjis|ujis)$",
-        (_MYSQL, _MARIADB),
-        "a column in one of them ends the capture of all tables, and no other one starts",
-        form=True,
-    ),
-    Known(
         r"of the form (no key|unique keys|no key but whole rows)\b",
         _ALL,
         "a table without a key that is given one is not dumped: the lake has the rows that come later alone",

@@ -60,7 +60,8 @@ class World:
     # Statements -----------------------------------------------------------------------------------------------------
 
     def run_early(self) -> None:
-        """What happens before the capture begins."""
+        """What happens before the capture begins; at least one table is there then."""
+        self.database.execute("CREATE TABLE always (id int PRIMARY KEY)", "INSERT INTO always VALUES (1)")
         for case in self.cases:
             for step in case.steps[: case.early]:
                 self._run(case, step)
