@@ -8,6 +8,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -488,6 +489,15 @@ def check(source: MysqlSource) -> str:
 def test_check_finds_nothing_on_a_good_server(database: Database, source: MysqlSource) -> None:
     execute(database, "CREATE TABLE a (id int PRIMARY KEY)")
     assert check(source) == ""
+
+
+def test_checks_at_the_same_time_do_not_end_each_others_look_at_the_log(
+    database: Database, source: MysqlSource
+) -> None:
+    """As those of two containers, whose processes have the same number."""
+    execute(database, "CREATE TABLE a (id int PRIMARY KEY)")
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: check(source), range(8))) == [""] * 8
 
 
 @pytest.mark.parametrize(

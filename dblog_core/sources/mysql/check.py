@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -128,7 +128,8 @@ def _log(connection: Connection[Any], config: SourceConfig, tables: TableFilter)
 
 
 def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
-    """Asks for the log from its end, under an id of its own: the capture's would end a running capture's stream."""
+    """Asks for the log from its end, under an id of its own: the server ends the stream of whoever has the same one, so
+    neither a running capture's, nor one that the check of a process in another container may have."""
     from dblog_core.sources.mysql import charsets, multibyte, server
     from dblog_core.sources.mysql.transactions import LogState
 
@@ -145,7 +146,7 @@ def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
         position=start,
         skip=0,
     )
-    identity = 500_000 + os.getpid() % 500_000
+    identity = 500_000 + secrets.randbelow(500_000)
     stream = log.open_log(config, start, state, mariadb=mariadb, identity=identity)
     try:
         stream.read(timeout=0.5)
