@@ -326,7 +326,7 @@ def test_a_crash_at_any_step_files_one_whole_dump(world: World, step: int, after
     assert inbox.find(world.state, "one")["state"] == inbox.DONE
 
 
-@pytest.mark.parametrize("step", range(1, 5), ids=["tasks", "filing", "request", "done"])
+@pytest.mark.parametrize("step", range(1, 6), ids=["tasks", "filing", "list", "request", "done"])
 def test_a_slow_leader_beside_its_successor_files_no_second_dump(world: World, step: int) -> None:
     """The successor carries the signal out in the very middle of what the first one does."""
     send(world, "one")
