@@ -126,6 +126,7 @@ class Source:
         self._database, self._config = database, config
         self._reader = wiring.open_source(config.source).open_reader()
         self._schemas = list(schemas)
+        self._partitioned = set[TableName]()
 
     def close(self) -> None:
         self._reader.close()
@@ -133,12 +134,13 @@ class Source:
     def tables(self) -> list[TableName]:
         """Every table that a pattern may mean, but our own."""
         own = {TableName.parse(self._config.source.watermark_table)}
-        found = [TableName(*row) for row in self._database.query(self._question())]
-        return [table for table in found if table not in own]
+        found = [(TableName(*row[:2]), *row[2:]) for row in self._database.query(self._question())]
+        self._partitioned = {table for table, *kind in found if kind == ["p"]}
+        return [table for table, *_ in found if table not in own]
 
     def _question(self) -> str:
         if self._database.kind == "postgres":
-            return """SELECT nspname, relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
+            return """SELECT nspname, relname, relkind FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
                 WHERE relkind IN ('r', 'p') AND NOT relispartition AND relpersistence <> 't'
                 AND nspname NOT IN ('pg_catalog', 'information_schema') ORDER BY 1, 2"""
         names = ", ".join(f"'{schema}'" for schema in self._schemas)
@@ -162,7 +164,8 @@ class Source:
     def _named(self, table: TableName) -> str:
         if self._database.kind == "postgres":
             schema, name = (part.replace('"', '""') for part in (table.schema, table.name))
-            return f'"{schema}"."{name}"'
+            only = "" if table in self._partitioned else "ONLY "  # without the rows of its heirs
+            return f'{only}"{schema}"."{name}"'
         schema, name = (part.replace("`", "``") for part in (table.schema, table.name))
         return f"`{schema}`.`{name}`"
 

@@ -275,7 +275,7 @@ INSERT INTO <t> VALUES (1, <text>), (2, <text>), (3, <text>)
 ?ALTER TABLE <t> ADD a9 decimal(12,4) DEFAULT 1.5 COMMENT 'it''s; a "comment" -- no', LOCK=NONE
 ?ALTER TABLE <t> ADD a10 enum('x','y') NOT NULL
 ?ALTER TABLE <t> ADD a11 double DEFAULT 1e10, ADD a12 binary(4) DEFAULT 'ab', ADD a13 bit(5) DEFAULT b'101'
-?ALTER TABLE <t> ADD a14 varchar(36) DEFAULT (UUID())
+!?ALTER TABLE <t> ADD a14 varchar(36) DEFAULT (UUID())
 ?ALTER TABLE <t> ADD a15 int DEFAULT (LENGTH(v))
 ?ALTER TABLE <t> ADD a16 set('p','q') DEFAULT 'q', ADD a17 year DEFAULT 2020, ADD a18 time DEFAULT '-10:00:00'
 [mariadb] ?ALTER TABLE <t> ADD COLUMN IF NOT EXISTS v int

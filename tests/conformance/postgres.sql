@@ -807,7 +807,7 @@ ALTER TABLE <t> DROP COLUMN gone
 ALTER TABLE <t> ATTACH PARTITION <p1> FOR VALUES FROM (0) TO (10)
 CREATE TABLE <p2> PARTITION OF <t> FOR VALUES FROM (10) TO (100)
 INSERT INTO <t> VALUES (1, 'a', 1), (11, 'b', 2)
-UPDATE <t> SET id = id + 10, n = n + 1 WHERE id = 1
+UPDATE <t> SET id = id + 20, n = n + 1 WHERE id = 1
 UPDATE <t> SET id = 2 WHERE n = 2 AND v = 'b'
 ALTER TABLE <t> ADD COLUMN e int DEFAULT 5
 INSERT INTO <p1> (id, n, v) VALUES (5, 5, 'straight')
