@@ -277,9 +277,9 @@ class StateConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _defaults(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("tls") is None:
-            near = str(data.get("url", "")).startswith("sqlite:") or all_near(*hosts_of(data.get("url")))
-            data = {**data, "tls": "off" if near else "verify-full"}
+        """A file is reached by no connection."""
+        if isinstance(data, dict) and data.get("tls") is None and str(data.get("url", "")).startswith("zookeeper:"):
+            data = {**data, "tls": "off" if all_near(*hosts_of(data["url"])) else "verify-full"}
         return data
 
 

@@ -185,8 +185,9 @@ from dblog_core.config import S3Config
 from dblog_core.cuts import open_table, storage_options, table_uri
 from dblog_core.lake import lake_at
 
-path = lake_at("s3://lakehouse/lake", s3=S3Config.model_validate_json(sys.stdin.read())) / "shop" / "orders"
-path.create(b"by our own client")
+lake = lake_at("s3://lakehouse/lake", s3=S3Config.model_validate_json(sys.stdin.read()))
+assert (lake / "by our own client").create(b"")
+path = lake / "shop" / "orders"
 deltalake.write_deltalake(table_uri(path), pa.table({"id": [1]}), storage_options=storage_options(path))
 print(open_table(path).version())
 """

@@ -65,10 +65,10 @@ def test_defaults_follow_the_kind_and_the_host(file: Path) -> None:
     [
         ("zookeeper://zk1:2181,127.0.0.1:2181/dblog", "verify-full"),
         ("zookeeper://127.0.0.1:2181,[::1]:2181,localhost/dblog", "off"),
-        ("sqlite:///zk/state.db", "off"),
+        ("sqlite:///zk/state.db", None),
     ],
 )
-def test_a_state_store_of_another_machine_is_reached_by_tls(file: Path, url: str, tls: str) -> None:
+def test_a_state_store_of_another_machine_is_reached_by_tls(file: Path, url: str, tls: str | None) -> None:
     file.write_text(SOURCE + REST.replace(_SQLITE, f'url = "{url}"'))
     assert load(file).state.tls == tls
 
