@@ -458,6 +458,8 @@ class Sequencer:
         if known is not None:
             self._dumps.altered(schema.table)
             self._others.add(str(schema.table))
+            if schema.key and not self._staging.schema(known).key:
+                self._rewritten[schema.table] = transaction  # no key led to its rows so far: a dump brings them
             return
         self._born.pop(str(schema.table), None)
         if whole is None and schema.key:

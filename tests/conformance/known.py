@@ -8,9 +8,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_MYSQL, _MARIADB, _POSTGRES = "mysql", "mariadb", "postgres"
-_ALL = (_MYSQL, _MARIADB, _POSTGRES)
-
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -27,13 +24,7 @@ class Known:
         return re.search(self.says, text, re.DOTALL) is not None
 
 
-KNOWN: tuple[Known, ...] = (
-    Known(
-        r"of the form (no key|unique keys|no key but whole rows)\b",
-        _ALL,
-        "a table without a key that is given one is not dumped: the lake has the rows that come later alone",
-    ),
-)
+KNOWN: tuple[Known, ...] = ()
 
 
 def known(kind: str) -> list[Known]:

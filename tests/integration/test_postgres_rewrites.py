@@ -82,7 +82,14 @@ def test_stamps_tell_what_no_log_tells(database: Database, source_config: Config
         "VACUUM FULL a",
         "ANALYZE a",
     )
-    for statement in (*told, *untold):
+    written_anew = (  # a partition's new file may be that of a TRUNCATE of it alone, which is in no log
+        "ALTER TABLE a ADD r double precision DEFAULT random()",
+        "TRUNCATE a",
+        "VACUUM FULL a",
+    )
+    if plan == "partitioned":
+        told += written_anew
+    for statement in dict.fromkeys((*told, *untold)):
         parts = "PARTITION BY RANGE (id)" if plan == "partitioned" else ""
         database.execute(
             "DROP TABLE IF EXISTS a",

@@ -80,6 +80,17 @@ def test_only_the_first_shape_says_it(tmp_path: Path) -> None:
     assert shapes(log) == [True, None]
 
 
+def test_a_table_that_is_given_a_key_is_dumped(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.take(None, CREATED)
+    log.take(None, SchemaSeen(0, 0, replace(ORDERS, key=())))
+    assert log.sequencer.take_rewritten() == {}
+    log.take(None, SHOWN)
+    assert log.sequencer.take_rewritten().keys() == {TABLE}
+    log.take(None, SHOWN)
+    assert log.sequencer.take_rewritten() == {}
+
+
 def test_of_too_many_tables_without_a_shape_the_oldest_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
