@@ -156,7 +156,7 @@ def _check_progress(stdout: str) -> None:
 
 
 def _orders_at(kind: str, address: str) -> int:
-    match = re.fullmatch(r"(.+):(\d+), user (\w+), password (\w+)", address)
+    match = re.fullmatch(rf"(.+):(\d+), user (\w+), password (\w+), database {shop.DATABASE}(?:, schema public)?", address)
     assert match is not None, address
     host, port, user, password = match.groups()
     where: dict[str, Any] = {"host": host, "port": int(port), "user": user, "password": password}
