@@ -157,6 +157,9 @@ class _Reader:
 
     def table(self) -> TableName | None:
         first = self.peek()
+        if first.word == "." and self.peek(1).name:  # MariaDB: of the default database
+            self._at += 2
+            return TableName(self._schema, self.named(self._tokens[self._at - 1].name))
         if not first.name:
             return None
         if self.peek(1).word == "." and self.peek(2).name:
