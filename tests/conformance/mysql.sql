@@ -730,19 +730,26 @@ ALTER TABLE <t> RENAME COLUMN <c> TO <f>
 DELETE FROM <t> WHERE <f> = 'a'
 
 == odd grammar
-CREATE TABLE .<t> (id int PRIMARY KEY, v varchar(20), n int)
-INSERT INTO .<t> VALUES (1, 'a', 1), (2, 'b', 2)
-ALTER TABLE .<t> MODIFY COLUMN v varchar(30)
+[mysql] CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20), n int)
+[mariadb] CREATE TABLE .<t> (id int PRIMARY KEY, v varchar(20), n int)
+[mysql] INSERT INTO <t> VALUES (1, 'a', 1), (2, 'b', 2)
+[mariadb] INSERT INTO .<t> VALUES (1, 'a', 1), (2, 'b', 2)
+[mysql] ALTER TABLE <t> MODIFY COLUMN v varchar(30)
+[mariadb] ALTER TABLE .<t> MODIFY COLUMN v varchar(30)
 ALTER TABLE <t> ADD (a int DEFAULT 1, b varchar(9) CHARACTER SET latin1 DEFAULT _utf8mb4'x', INDEX (a))
 ALTER TABLE <t> COLLATE = utf8mb4_bin ENGINE = `InnoDB` MAX_ROWS 100 COMMENT 'c'
-UPDATE .<t> SET n = 5
-TRUNCATE .<t>
+[mysql] UPDATE <t> SET n = 5
+[mariadb] UPDATE .<t> SET n = 5
+[mysql] TRUNCATE <t>
+[mariadb] TRUNCATE .<t>
 INSERT INTO <t> (id) VALUES (3)
-RENAME TABLE .<t> TO .<u>
+[mysql] RENAME TABLE <t> TO <u>
+[mariadb] RENAME TABLE .<t> TO .<u>
 INSERT INTO <u> (id) VALUES (4)
 CREATE TABLE <v> (LIKE <u>)
 INSERT INTO <v> SELECT * FROM <u>
-DROP TABLE .<u> RESTRICT
+[mysql] DROP TABLE <u> RESTRICT
+[mariadb] DROP TABLE .<u> RESTRICT
 CREATE TABLE <u> (id int PRIMARY KEY) SELECT 7 AS id
 DROP TABLES IF EXISTS <u>, nothing_of_this_name CASCADE
 CREATE TABLE <w> (id int PRIMARY KEY, PRIMARY_KEY int, `DROP` int DEFAULT 3, `PARTITION` int)
@@ -801,7 +808,6 @@ DROP SERVER <o1>
 [mysql] SET DEFAULT ROLE NONE TO <o2>
 [mysql] DROP USER <o2>
 [mysql] ANALYZE TABLE <t> UPDATE HISTOGRAM ON id WITH 4 BUCKETS
-[mysql] ALTER INSTANCE RELOAD KEYRING
 [mariadb] CREATE OR REPLACE USER <o2> IDENTIFIED BY 'one'
 [mariadb] ALTER USER <o2> ACCOUNT LOCK
 [mariadb] DROP USER IF EXISTS <o2>
