@@ -25,6 +25,7 @@ MANY = 25
 
 
 @pytest.mark.in_turn
+@pytest.mark.usefixtures("system_dumps_in_this_process")  # whose log is looked at
 def test_a_dump_of_the_system_counts_tables_that_are_dropped_and_is_done_without_them(
     database: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
