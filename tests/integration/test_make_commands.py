@@ -156,7 +156,8 @@ def _check_progress(stdout: str) -> None:
 
 
 def _orders_at(kind: str, address: str) -> int:
-    match = re.fullmatch(rf"(.+):(\d+), user (\w+), password (\w+), database {shop.DATABASE}(?:, schema public)?", address)
+    where_to = rf"(.+):(\d+), user (\w+), password (\w+), database {shop.DATABASE}(?:, schema public)?"
+    match = re.fullmatch(where_to, address)
     assert match is not None, address
     host, port, user, password = match.groups()
     where: dict[str, Any] = {"host": host, "port": int(port), "user": user, "password": password}
