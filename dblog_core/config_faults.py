@@ -290,7 +290,7 @@ def _state(text: Text, *, files: bool) -> Iterator[Fault]:
         yield Fault(("state", "login"), "is sasl, and there is no user", "give user and password")
     if str(given.get("url", "")).startswith("sqlite:"):
         for key in ("user", "password", "login", "tls", "tls_ca", "tls_cert", "tls_key"):
-            if key in given:
+            if key in given and (key, given[key]) != ("tls", "off"):
                 yield Fault(("state", key), "has no meaning for sqlite", "remove it")
     else:
         usual = "off" if all_near(*hosts_of(given.get("url"))) else None

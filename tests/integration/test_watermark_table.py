@@ -62,7 +62,7 @@ def apart(database: Database, tmp_path: Path) -> Iterator[Apart]:
         )
     else:
         usual = f"{database.name}.dblog_watermark FROM '{user}'@'{database.server.host}'"
-        database.execute(f"REVOKE CREATE, INSERT, UPDATE, DELETE ON {usual}", f"CREATE DATABASE {schema}")
+        database.execute(f"REVOKE CREATE, INSERT, UPDATE ON {usual}", f"CREATE DATABASE {schema}")
     config = config_of(database, tmp_path, read_only=False, tables=[pattern], watermark_table=f"{schema}.{MARKS}")
     yield Apart(database, schema, config)
     if not postgres:

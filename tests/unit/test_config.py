@@ -144,7 +144,10 @@ _ZOOKEEPER = 'url = "zookeeper://zk:2181/dblog"'
         ),
         (('path = "lake"', 'path = "lake"\n[s3]\nkms_key = "a"'), ["[s3] kms_key: is never used without aws:kms"]),
         (("sqlite:///var", "sqlite://var"), ["[state] url: does not have the right form"]),
-        ((_SQLITE, f'{_SQLITE}\nuser = "u"\ntls = "off"'), [f"[state] {k}: has no meaning" for k in ("user", "tls")]),
+        (
+            (_SQLITE, f'{_SQLITE}\nuser = "u"\ntls = "require"'),
+            [f"[state] {k}: has no meaning" for k in ("user", "tls")],
+        ),
         (
             (_SQLITE, f'{_ZOOKEEPER}\nuser = "a:b"\ntls = "off"\ntls_ca = "no.pem"\ntls_key = "no.pem"'),
             [
