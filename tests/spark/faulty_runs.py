@@ -15,6 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
+from dblog_core.events import DELETE
 from dblog_core.lake import history_location, read_status
 from dblog_core.schema import TableName, TableSchema
 from dblog_core.storage.location import Location
@@ -22,7 +23,7 @@ from tests.spark.faults import BEGINNING, KINDS, LOST, OFTEN, Fault, Happened
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row
 from tests.spark.worlds import SHAPE, Key, Oracle, Source
-from tests.spark.worlds_history import Expected
+from tests.spark.worlds_history import Expected, Told
 
 WORLDS = 3
 NAMES = ("first", "second")
@@ -178,7 +179,17 @@ def judge(lake: TestLake, model: Model, vacuumed: int) -> None:
         if lake.history:
             told = Expected.as_all_told(_rows(history_location(lake.location, TableName("shop", name))))
             right = [model.history(name, list(upto)).in_order() for upto in _told_upto(cuts, name)]
+            if any(f"shop.{name}" in dict(cut["behind"]) for cut in cuts):
+                told, right = _in_order(told), [_in_order(one) for one in right]
             assert told in right, f"the history of {name}"
+
+
+def _in_order(told: list[Told]) -> list[tuple[Any, ...]]:
+    """The lines of each key in their order. By which dump a key is told to be gone is left out: a merge that stopped
+    after it had told and merged is done again from where its table is said to stand, and every later dump shows it."""
+    others = len(SHAPE.columns) - len(SHAPE.key)
+    lines = sorted(told, key=lambda line: (line[2] or (-1, ""), line[0]))
+    return [(line[0] if line[1] != DELETE or len(line[4]) < others else None, *line[1:]) for line in lines]
 
 
 def _told_upto(cuts: list[Row], name: str) -> Iterator[tuple[int, ...]]:
