@@ -1,0 +1,189 @@
+"""The floors of the house: a package imports only from floors below its own. Checked from the tree itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FLOORS = (
+    *("errors", "model", "clock", "config", "interfaces", "algorithm", "rows", "storage", "delta", "state", "staging"),
+    *("sources", "dumps", "outputs", "schema_evolution", "lake", "signals", "notifications", "verify"),
+    *("maintenance", "local", "capture", "monitoring", "airflow", "commands"),
+)
+"""Packages and modules in the root of `dblog_core`, the lowest first: each imports only from what stands before it."""
+BESIDE = {"retry", "tls", "signatures", "kafka_client", "__init__"}
+"""Small tools in the root that any floor may use; they use nothing above `interfaces`."""
+HOLLOW = {"wiring", "cli"}
+"""Load what a configuration or a command names, and only when it is needed."""
+SPARK_FLOORS = ("delta", "events", "history", "merging", "verifying", "lake_tasks")
+"""Packages of `spark_jobs` in the same way; its entry points, in its root, stand above them."""
+SPARK_HOLLOW: dict[str, set[str]] = {}
+PURE = ("errors", "interfaces", "model", "algorithm", "outputs.batching", "notifications.changes", "signals.message")
+"""Vocabulary and logic: no input or output, no clock, no chance, no logging."""
+NOT_PURE = {"model.durations", "model.sizes"}
+EFFECTS = {
+    *("asyncio", "datetime.datetime.now", "http", "io", "logging", "multiprocessing", "os", "pathlib", "random"),
+    *("secrets", "select", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "sys", "tempfile"),
+    *("threading", "time", "urllib", "uuid", "pymysql", "pymysqlreplication", "psycopg2", "kazoo"),
+}
+DRIVERS = {
+    *("numba", "pymysql", "pymysqlreplication", "psycopg2", "kazoo", "sqlite3", "airflow", "pyspark", "delta"),
+    *("confluent_kafka", "urllib3"),
+}
+LONGEST_DAG_FILE = 60  # lines: wiring and parameters, no logic
+MOST_MODULES = 20  # of a package beside its sub-packages
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
+
+
+def module(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module(file): file for file in sources("dblog_core", "spark_jobs")}
+
+
+def imports(file: Path, *, at_run_time: bool = False) -> set[str]:
+    """What a file imports, as dotted names; `at_run_time` leaves out what is for type checkers only."""
+    return set(_imported(ast.parse(file.read_text()), at_run_time=at_run_time))
+
+
+def _imported(node: ast.AST, *, at_run_time: bool) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if at_run_time and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute: a reader sees which package they come from"
+            yield child.module or ""
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        yield from _imported(child, at_run_time=at_run_time)
+
+
+def offending(files: list[Path], forbidden: set[str], *, at_run_time: bool = False) -> dict[str, list[str]]:
+    found = {module(f): [i for i in imports(f, at_run_time=at_run_time) if _within(i, forbidden)] for f in files}
+    return {name: sorted(bad) for name, bad in found.items() if bad}
+
+
+def _within(name: str, forbidden: set[str]) -> bool:
+    return any(name == f or name.startswith(f + ".") for f in forbidden)
+
+
+def _room(name: str) -> str:
+    """The package below the top one, or the module in its root."""
+    return name.split(".")[1] if "." in name else "__init__"
+
+
+def _edges(top: str) -> Iterator[tuple[str, str]]:
+    """Who imports which module of the same top package."""
+    for name, file in MODULES.items():
+        if name.split(".")[0] == top:
+            for imported in imports(file):
+                if imported in MODULES and imported.split(".")[0] == top and imported != top:
+                    yield name, imported
+
+
+def test_every_package_has_its_floor() -> None:
+    rooms = {_room(name) for name in MODULES if name.startswith("dblog_core")}
+    assert rooms == {*FLOORS, *BESIDE, *HOLLOW}
+    packages = {name.split(".")[1] for name in MODULES if name.startswith("spark_jobs.") and name.count(".") > 1}
+    assert packages == set(SPARK_FLOORS)
+
+
+def test_no_package_imports_from_a_floor_above_it() -> None:
+    above = [
+        f"{name} imports {imported}"
+        for name, imported in _edges("dblog_core")
+        if (a := _room(name)) not in HOLLOW and (b := _room(imported)) not in BESIDE | HOLLOW
+        if FLOORS.index(b) > (FLOORS.index(a) if a not in BESIDE else FLOORS.index("interfaces"))
+    ]
+    assert not above, "\n".join(above)
+
+
+def test_no_package_of_the_jobs_imports_from_a_floor_above_it() -> None:
+    floor = {name: number for number, name in enumerate(SPARK_FLOORS)}
+    above = [
+        f"{name} imports {imported}"
+        for name, imported in _edges("spark_jobs")
+        if name.count(".") > 1
+        if floor.get(_room(imported), len(floor)) > floor[_room(name)]
+        if imported not in SPARK_HOLLOW.get(name, set())
+    ]
+    assert not above, "\n".join(above)
+
+
+def test_a_package_has_few_modules() -> None:
+    folders = {file.parent for file in MODULES.values()}
+    many = {str(f.relative_to(ROOT)): n for f in folders if (n := len(list(f.glob("[!_]*.py")))) > MOST_MODULES}
+    assert not many
+
+
+def test_only_the_airflow_package_imports_airflow() -> None:
+    files = [f for f in sources("dblog_core", "spark_jobs") if ROOT / "dblog_core" / "airflow" not in f.parents]
+    assert offending(files, {"airflow"}) == {}
+
+
+def test_the_engine_does_not_import_spark() -> None:
+    assert offending(sources("dblog_core", "dags"), {"pyspark", "delta"}) == {}
+    demo = ROOT / "dblog_core" / "local"  # compares source and lake at its end, by a job of ours
+    assert offending([f for f in sources("dblog_core", "dags") if demo not in f.parents], {"spark_jobs"}) == {}
+
+
+def test_spark_jobs_reach_the_engine_only_for_dumps() -> None:
+    """A worker on an executor is that of any other process. Nothing else of theirs captures, reads or sends a row."""
+    engine = {"capture", "dumps.work_loop", "dumps.worker", "outputs", "sources", "airflow"}
+    found = offending(sources("spark_jobs"), {f"dblog_core.{room}" for room in engine})
+    assert found == {"spark_jobs.dump": ["dblog_core.dumps.work_loop"]}
+
+
+@pytest.mark.parametrize("package", ["sources", "outputs", "state"])
+def test_sources_outputs_and_the_local_stack_never_meet(package: str) -> None:
+    others = {f"dblog_core.{other}" for other in ("sources", "outputs") if other != package} | {"dblog_core.local"}
+    relay = {"dblog_core.outputs.relay", "dblog_core.outputs.relay_term"}
+    files = [file for file in sources(f"dblog_core/{package}") if module(file) not in relay]
+    assert files and offending(files, others) == {}
+
+
+def test_the_engine_knows_no_implementation() -> None:
+    """Only `wiring` does; everything else asks the Protocols of `interfaces`."""
+    files = sources("dblog_core/dumps", "dblog_core/capture", "dblog_core/config", "dblog_core/algorithm")
+    rooms = {"dblog_core.sources", "dblog_core.outputs", "dblog_core.local", "dblog_core.airflow"}
+    assert files and offending(files, rooms) == {}
+
+
+def test_vocabulary_and_logic_are_pure() -> None:
+    names = {f"dblog_core.{name}" for name in PURE}
+    left_out = {f"dblog_core.{name}" for name in NOT_PURE}
+    files = [file for name, file in MODULES.items() if _within(name, names) and name not in left_out]
+    assert len(files) > len(PURE)
+    assert offending(files, EFFECTS, at_run_time=True) == {}
+
+
+def test_the_local_stack_is_for_demo_and_tests() -> None:
+    files = [f for f in sources("dblog_core", "spark_jobs", "dags") if ROOT / "dblog_core" / "local" not in f.parents]
+    assert offending(files, {"dblog_core.local"}) == {}
+
+
+def test_dags_are_thin() -> None:
+    for file in sources("dags"):
+        assert len(file.read_text().splitlines()) <= LONGEST_DAG_FILE, file
+    not_for_dags = {"dblog_core.sources", "dblog_core.state", "dblog_core.capture"} | DRIVERS - {"airflow"}
+    assert offending(sources("dags"), not_for_dags) == {}
+
+
+@pytest.mark.parametrize("name", ["dblog_core", "dblog_core.config.settings", "dblog_core.cli", "dblog_core.wiring"])
+def test_importing_loads_no_driver(name: str) -> None:
+    """In a new process, since the one of the tests has loaded them long ago."""
+    program = f"import sys, {name}; print(*sorted(m for m in {sorted(DRIVERS)!r} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
