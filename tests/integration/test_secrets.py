@@ -114,6 +114,7 @@ def dblog(made: Marked, tmp_path: Path) -> Iterator[Commands]:
     commands.close()
 
 
+@pytest.mark.one_of(2)
 def test_no_secret_leaves_those_who_need_it(made: Marked, dblog: Commands, tmp_path: Path, zookeeper_url: str) -> None:
     config = load(tmp_path / "source.toml")
     with Watch() as watch:

@@ -105,7 +105,7 @@ def test_more_seeds(soak_seed: int, happened: Counter[str]) -> None:
     happened.update(run_all(FIRST + soak_seed * SOAK, SOAK))
 
 
-FINDERS = {"attempts_go_on_that_began_before_the_capture": 3_080, "rows_that_arrive_ignored": 3_560}
+FINDERS = {"attempts_go_on_that_began_before_the_capture": 3_080, "rows_that_arrive_ignored": 3_240}
 """A seed that has found a mutant which few find: it is asked first."""
 
 

@@ -128,6 +128,7 @@ class SparkTable:
         self.rows = {i: r for i, r in self.rows.items() if not gone(i)}
 
 
+@pytest.mark.one_of(4)
 def test_spark_and_our_writer_change_a_table_by_turns(spark: SparkSession, tmp_path: Path) -> None:
     table = SparkTable(spark, tmp_path)
     first = [row(i, f"first {i}") for i in range(600)]
