@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError
 from pydantic import SecretStr
 
+from dblog_core.tls import Asked
 
-class Brokers(Protocol):
+
+class Brokers(Asked, Protocol):
     """How brokers are reached, and as whom: part of a configuration."""
 
     @property
@@ -20,14 +21,6 @@ class Brokers(Protocol):
     def password(self) -> SecretStr: ...
     @property
     def sasl(self) -> str: ...
-    @property
-    def tls(self) -> str | None: ...
-    @property
-    def tls_ca(self) -> Path | None: ...
-    @property
-    def tls_cert(self) -> Path | None: ...
-    @property
-    def tls_key(self) -> Path | None: ...
 
 
 class Ear:
