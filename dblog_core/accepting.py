@@ -13,14 +13,14 @@ from itertools import pairwise
 from dblog_core import evolution
 from dblog_core.config import SchemaChanges
 from dblog_core.errors import LakeError
-from dblog_core.events import SCHEMA
 from dblog_core.interfaces import Json
 from dblog_core.lake import State, TableStatus
+from dblog_core.model.events import SCHEMA
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.table_names import typed
 from dblog_core.renames import Renames
-from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
-from dblog_core.table_names import typed
 
 
 class Way(StrEnum):

@@ -15,10 +15,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dblog_core import control, watermark
+from dblog_core import control
 from dblog_core.errors import ServerNotSafe, VersionConflict
 from dblog_core.interfaces import ChunkReader, Clock, StateStore
-from dblog_core.watermark import High, Low, Probe
+from dblog_core.model import watermark
+from dblog_core.model.watermark import High, Low, Probe
 
 ROOT = "windows"
 SOON, LATEST = 0.002, 0.05  # seconds between two looks for an answer, and at what a reader sees: longer each time

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from dblog_core import dump_process, durations, ended_dumps, recent_errors
+from dblog_core import dump_process, ended_dumps, recent_errors
 from dblog_core.config import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Running, Source, Spawn, StateStore
+from dblog_core.model import durations
 from dblog_core.notices import channels
 from dblog_core.notices.channels import Receiver
 from dblog_core.notices.follower import follow

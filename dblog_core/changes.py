@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.events import TableChanges, Transaction
-from dblog_core.schema import TableSchema
+from dblog_core.model.events import TableChanges, Transaction
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import key_tuples
 from dblog_core.staging.segment import log_schema
-from dblog_core.values import key_tuples
 from dblog_core.window import Touch, Touches
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]

@@ -14,9 +14,9 @@ from typing import Any
 
 from dblog_core.arrivals import Look, Move
 from dblog_core.dumps import Refused, TaskProgress, Tasks
-from dblog_core.schema import TableName
-from dblog_core.values import Key, key_text
-from dblog_core.watermark import Heals, High, Low, Mark, Probe
+from dblog_core.model.schema import TableName
+from dblog_core.model.values import Key, key_text
+from dblog_core.model.watermark import Heals, High, Low, Mark, Probe
 from dblog_core.window import (
     Overlap,
     Survivor,

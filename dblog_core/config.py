@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 
-from dblog_core import output_faults, patterns, places, table_names
+from dblog_core import output_faults
 from dblog_core.config_faults import NO_FILE, Fault, Place, contradictions, in_words
 from dblog_core.config_kafka import KafkaConfig
 from dblog_core.config_output import OutputConfig
 from dblog_core.config_secrets import Needs, is_needed
 from dblog_core.config_section import Duration, Flag, FromEnvironment, Number, Section, Size, Unset, Whole, Withheld
 from dblog_core.errors import ConfigError
-from dblog_core.hosts import all_near, host_of, hosts_of
-from dblog_core.places import Place as LogPlace
+from dblog_core.model import position_spec, table_names, table_patterns
+from dblog_core.model.hosts import all_near, host_of, hosts_of
+from dblog_core.model.position_spec import Place as LogPlace
 
 if TYPE_CHECKING:
-    from dblog_core.schema import TableName
+    from dblog_core.model.schema import TableName
 
 OutputName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=40)]
 TableNameText = Annotated[
@@ -69,7 +70,7 @@ _OUTPUT_PATHS = ("path", "dead_letter", "registry_ca", "tls_ca", "tls_cert", "tl
 def _as_text(value: Any) -> Any:
     """A time may stand without quotes: TOML has a form of its own for it."""
     if isinstance(value, dt.date) and getattr(value, "tzinfo", None) is None:
-        raise ValueError(places.WITHOUT_ZONE)
+        raise ValueError(position_spec.WITHOUT_ZONE)
     return value.isoformat() if isinstance(value, dt.datetime) else value
 
 
@@ -113,7 +114,7 @@ class SourceConfig(Section):
     tls_cert: Path | None = Field(default=None, description="PEM file of our own certificate, with tls_key")
     tls_key: Path | None = Field(default=None, description="PEM file of our own key, with tls_cert")
     start: Annotated[str, BeforeValidator(_as_text)] = Field(
-        default=places.LATEST,
+        default=position_spec.LATEST,
         description="where the first capture begins: latest, initial (and dumps all tables by itself), earliest, a "
         "position, a GTID set, or a time",
     )
@@ -189,7 +190,7 @@ class SourceConfig(Section):
     def start_place(self) -> LogPlace:
         """Where the first capture begins, where that is neither latest nor initial. Raises ConfigError."""
         try:
-            return places.parse(self.start, self.kind)
+            return position_spec.parse(self.start, self.kind)
         except ValueError as error:
             raise ConfigError(
                 f"start {error}", where="[source] start", fix='or "latest", "initial", "earliest"'
@@ -330,7 +331,7 @@ class LakeConfig(Section):
         return next((form for one in self._of(table) if (form := one.json_as)), self.json_as)
 
     def _of(self, table: TableName) -> Iterator[LakeTableConfig]:
-        return (one for pattern, one in self.tables.items() if patterns.matches(table, [pattern]))
+        return (one for pattern, one in self.tables.items() if table_patterns.matches(table, [pattern]))
 
 
 class DumpConfig(Section):

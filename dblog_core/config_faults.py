@@ -16,10 +16,10 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from dblog_core import durations, patterns, places, table_names
 from dblog_core.config_secrets import SECRET_NAME
 from dblog_core.config_section import FromEnvironment, Unset
-from dblog_core.hosts import all_near, host_of, hosts_of
+from dblog_core.model import durations, position_spec, table_names, table_patterns
+from dblog_core.model.hosts import all_near, host_of, hosts_of
 
 Place = tuple[str | int, ...]
 
@@ -255,10 +255,10 @@ def authority_of_postgres(place: Place, given: Mapping[str, Any]) -> Iterator[Fa
 
 
 def _start(start: str | None, kind: str) -> Iterator[Fault]:
-    if start in (None, places.LATEST, places.INITIAL) or kind not in places.KINDS:
+    if start in (None, position_spec.LATEST, position_spec.INITIAL) or kind not in position_spec.KINDS:
         return
     try:
-        places.parse(start, kind)
+        position_spec.parse(start, kind)
     except ValueError as error:
         yield Fault(("source", "start"), str(error), 'mend it, or use "latest", "initial" or "earliest"')
 
@@ -369,7 +369,7 @@ def _pattern(place: Place, table: str) -> Iterator[Fault]:
 
 def _unwanted(place: Place, table: str, captured: Iterable[str]) -> Iterator[Fault]:
     """A rule that nothing captured meets is a slip of the pen, and would leave what it hides in the open."""
-    if re.match(table_names.FORM, table) and captured and not patterns.match_text(table, captured):
+    if re.match(table_names.FORM, table) and captured and not table_patterns.match_text(table, captured):
         yield Fault(place, "is no table of this capture", "no pattern of [source] tables matches it")
 
 

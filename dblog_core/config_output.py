@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema, model_validator
 
-from dblog_core import table_names
 from dblog_core.config_section import Duration, Flag, Number, Section, Size, Whole
-from dblog_core.hosts import LOOPBACK, all_near, hosts_of
+from dblog_core.model import table_names
+from dblog_core.model.hosts import LOOPBACK, all_near, hosts_of
 
 _PORTS = {"postgres": 5432, "mysql": 3306}
 

@@ -17,7 +17,8 @@ from pydantic import (
     field_validator,
 )
 
-from dblog_core import config_secrets, durations, sizes
+from dblog_core import config_secrets
+from dblog_core.model import durations, sizes
 
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True)]

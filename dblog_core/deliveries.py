@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dblog_core.events import FINISHED, REFRESH, SCHEMA
 from dblog_core.interfaces import Json
+from dblog_core.model.events import FINISHED, REFRESH, SCHEMA
 
 
 @dataclass(frozen=True, slots=True)

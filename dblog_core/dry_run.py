@@ -9,7 +9,7 @@ from dblog_core.config import Config, LakeConfig, SchemaChanges
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status
 from dblog_core.merge_plan import Span, Work, next_span, works
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location

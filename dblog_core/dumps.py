@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from dblog_core import arrivals
 from dblog_core.arrivals import LOOKS, Look, Move, Trail
-from dblog_core.watermark import High, Low, Mark
+from dblog_core.model.watermark import High, Low, Mark
 
 BROUGHT = 50_000
 """Keys of rows that have been brought, remembered at most for a table of a dump: some 10 MB."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.config import ColumnRules
-from dblog_core.schema import Column, TableSchema
+from dblog_core.model.schema import Column, TableSchema
 
 _DECIMAL = re.compile(r"(decimal|numeric)\b(?!.*\[\])", re.IGNORECASE)
 _CLOCK = re.compile(r"time(\(\d\))?( without time zone)?", re.IGNORECASE)

@@ -9,8 +9,8 @@ from dblog_core import control, requests, wiring
 from dblog_core.config import Config
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import StateStore
+from dblog_core.model.table_names import some
 from dblog_core.requests import DumpRequest
-from dblog_core.table_names import some
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dblog_core.config import Config, uses_s3
 from dblog_core.config_kafka import KafkaConfig
 from dblog_core.config_output import OutputConfig
-from dblog_core.hosts import all_near, hosts_of, in_the_clear
 from dblog_core.interfaces import Problem
+from dblog_core.model.hosts import all_near, hosts_of, in_the_clear
 
 _ENCRYPT = 'set tls = "verify-full" (and tls_ca), as the default is there'
 _HTTPS = "use an https:// address"

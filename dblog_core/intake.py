@@ -7,12 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dblog_core import control, healing, identities, owed, patterns, recent_errors, reload, stopped, table_names
+from dblog_core import (
+    control,
+    healing,
+    owed,
+    recent_errors,
+    reload,
+    stopped,
+)
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
-from dblog_core.events import SCHEMA
 from dblog_core.interfaces import Json, Lease, StateStore
+from dblog_core.model import table_identity, table_names, table_patterns
+from dblog_core.model.events import SCHEMA
+from dblog_core.model.schema import TableName
 from dblog_core.requests import WHOLE
-from dblog_core.schema import TableName
 from dblog_core.staging.manifest import LogMark, Manifest
 
 if TYPE_CHECKING:
@@ -35,9 +43,9 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
     """
     before, now = reload.in_force(parts.state), reload.live(parts.config.source)
     known = reload.shown(parts.state) if showing is not None else None
-    made = identities.others(known, showing) if showing is not None and known is not None else set()
+    made = table_identity.others(known, showing) if showing is not None and known is not None else set()
     refused, held = stopped.by_source(parts.source.refused()), stopped.read(parts.state)
-    same = before == now and (showing is None or known == identities.remembered(showing))
+    same = before == now and (showing is None or known == table_identity.remembered(showing))
     if same and not made and refused == held:
         return head
     if before is not None:
@@ -111,7 +119,7 @@ def broken(
         (table, head.schemas[table])
         for table in tables
         if table in head.schemas
-        and patterns.matches(TableName.parse(table), wanted)
+        and table_patterns.matches(TableName.parse(table), wanted)
         and parts.staging.schema(head.schemas[table]).key
     ]
     return tuple(

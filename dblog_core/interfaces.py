@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from dblog_core.events import LogBatch
-from dblog_core.filters import Filter
-from dblog_core.places import Place
-from dblog_core.schema import TableName, TableSchema
-from dblog_core.values import Key
+from dblog_core.model.events import LogBatch
+from dblog_core.model.filters import Filter
+from dblog_core.model.position_spec import Place
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.values import Key
 
 if TYPE_CHECKING:
     import threading
@@ -210,7 +210,7 @@ class Source(Protocol):
         """Why the other wanted tables cannot be captured as they are, each with its `table`."""
 
     def identities(self) -> frozenset[str] | None:
-        """What the wanted tables are, whatever their names are (`dblog_core.identities`); None where the log tells when
+        """What the wanted tables are, whatever their names are (`dblog_core.model.table_identity`); None where the log tells when
         one takes the place of another, and shows all of them from their beginning."""
 
     def shows_whole_logs(self) -> bool:

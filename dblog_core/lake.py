@@ -25,7 +25,7 @@ import orjson
 
 from dblog_core.config import Config, S3Config
 from dblog_core.errors import LakeError
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
 from dblog_core.storage.opening import open_storage
 from dblog_core.wiring import open_lake

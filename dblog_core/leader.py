@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import again, control, healing, intake, owed, places, predecessors, requests, stopped
+from dblog_core import (
+    again,
+    control,
+    healing,
+    intake,
+    owed,
+    predecessors,
+    requests,
+    stopped,
+)
 from dblog_core.beside import HOUSEKEEPING as HOUSEKEEPING
 from dblog_core.beside import Beside
 from dblog_core.beside import Parts as Parts
@@ -21,12 +30,13 @@ from dblog_core.errors import (
     StateError,
     VersionConflict,
 )
-from dblog_core.events import Transaction
 from dblog_core.interfaces import Json, Lease, LogStream
+from dblog_core.model import position_spec
+from dblog_core.model.events import Transaction
+from dblog_core.model.schema import TableName
 from dblog_core.openings import Openings
 from dblog_core.requests import SHAPES, WHOLE
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName
 from dblog_core.sealing import Sealing
 from dblog_core.sequencer import SIGNALS, Sequencer
 from dblog_core.signals.table import refuse_rest, take_in
@@ -181,7 +191,7 @@ class Leader:
         """Where a first capture begins that is told to begin elsewhere than at the present end. Asked before anything
         is made at the source: what is made now has no past."""
         source = self._config.source
-        if source.start in (places.LATEST, places.INITIAL):
+        if source.start in (position_spec.LATEST, position_spec.INITIAL):
             return None
         return self._source.begin(source.start_place)
 
@@ -203,7 +213,9 @@ class Leader:
             unseen_after=0,
             start=self._source.horizon(),
         )
-        if self._config.source.start == places.INITIAL:  # before the manifest: a crash between the two must not lose it
+        if (
+            self._config.source.start == position_spec.INITIAL
+        ):  # before the manifest: a crash between the two must not lose it
             self._dump_all()
         self._staging.publish(manifest)
         return manifest
@@ -388,7 +400,7 @@ class Leader:
     def _dump_unproven(self, tables: dict[TableName, Transaction]) -> None:
         """Requests dumps of tables that have come since all were dumped at the start, where they may have had rows
         before their log begins here."""
-        if not tables or self._config.source.start != places.INITIAL:
+        if not tables or self._config.source.start != position_spec.INITIAL:
             return
         known = again.whole_tables(self._state) | owed.read(self._state).keys()
         wanted = {str(table): at for table, at in tables.items() if str(table) not in known}

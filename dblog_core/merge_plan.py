@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from dblog_core.events import FINISHED, SCHEMA, TRUNCATE
+from dblog_core.model.events import FINISHED, SCHEMA, TRUNCATE
+from dblog_core.model.schema import TableSchema
 from dblog_core.renames import Renames
-from dblog_core.schema import TableSchema
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest, is_full
 
 MAX_ROWS = 500_000

@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 
-from dblog_core import durations, maintenance, needs, wiring
+from dblog_core import maintenance, needs, wiring
 from dblog_core.config import Config
 from dblog_core.dump_status import OVER, DumpStatus
 from dblog_core.footprint import Patience, of_staging, of_table
 from dblog_core.freshness import Waiting
 from dblog_core.interfaces import Json
 from dblog_core.lake import OWN, LakeStatus, history_location, table_location
-from dblog_core.schema import TableName
+from dblog_core.model import durations
+from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dblog_core import control, output_places
 from dblog_core.dump_status import DumpStatus
 from dblog_core.dumps import TaskProgress
-from dblog_core.events import FINISHED
 from dblog_core.interfaces import StateStore
 from dblog_core.lake import LakeStatus, State
+from dblog_core.model.events import FINISHED
 from dblog_core.staging import Staging
 from dblog_core.staging.beginning import Need
 from dblog_core.staging.manifest import Manifest

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dblog_core.config import Config, load
 from dblog_core.errors import ConfigError
-from dblog_core.hosts import LOOPBACK
+from dblog_core.model.hosts import LOOPBACK
 
 
 @dataclass(frozen=True, slots=True)

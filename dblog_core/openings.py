@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from dblog_core import announced
 from dblog_core.errors import VersionConflict
 from dblog_core.interfaces import Clock, Source, StateStore
+from dblog_core.model.watermark import High, Low, Probe
 from dblog_core.sequencer import Sequencer
-from dblog_core.watermark import High, Low, Probe
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from dblog_core import neighbours, output_places, places, wiring
+from dblog_core import neighbours, output_places, wiring
 from dblog_core.config import ColumnRules, Config
 from dblog_core.config_secrets import named_secrets
 from dblog_core.errors import DblogError, StagingError
@@ -25,7 +25,8 @@ from dblog_core.in_clear import in_clear_text
 from dblog_core.interfaces import Problem, Source
 from dblog_core.lake import OWN, shares_history
 from dblog_core.leader import LEASE
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model import position_spec
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.storage.opening import open_storage
 
 ROOM = 1 << 30  # bytes: less is soon used up by a busy source
@@ -64,7 +65,7 @@ def capture_runs(config: Config) -> bool | None:
 
 def _begins(config: Config, source: Source) -> None:
     """Raises SourceRefused where a first capture is still to come, and cannot begin where it is told to."""
-    if config.source.start in (places.LATEST, places.INITIAL):
+    if config.source.start in (position_spec.LATEST, position_spec.INITIAL):
         return
     try:
         begun = wiring.open_staging(config).head() is not None

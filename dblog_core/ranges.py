@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.filters import Filter
 from dblog_core.interfaces import ChunkReader, Json
-from dblog_core.schema import TableSchema
-from dblog_core.values import Key, key_from_json, key_to_json
+from dblog_core.model.filters import Filter
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key, key_from_json, key_to_json
 
 MOST_RANGES = 64
 RANGES_PER_WORKER = 4

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core.changes import ChangeTouches, runs
-from dblog_core.events import TRUNCATE
-from dblog_core.schema import TableName
+from dblog_core.model.events import TRUNCATE
+from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import DataFile, Manifest
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dblog_core import durations, output_places, recent_errors, wiring
+from dblog_core import output_places, recent_errors, wiring
 from dblog_core.capture import holder_name
 from dblog_core.clock import SystemClock
 from dblog_core.config import Config
@@ -31,6 +31,7 @@ from dblog_core.errors import (
 )
 from dblog_core.hold import give_back
 from dblog_core.interfaces import Clock, Lease, Output
+from dblog_core.model import durations
 from dblog_core.relay_term import Term, Workplace
 from dblog_core.retry import retrying
 

@@ -11,14 +11,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dblog_core import patterns
 from dblog_core.config_output import OutputConfig
 from dblog_core.dead_letters import DeadLetters
 from dblog_core.deliveries import Part, parts, singly
 from dblog_core.errors import LeaseLost, PoisonLine
 from dblog_core.interfaces import Clock, Json, Lease, Output, StateStore
+from dblog_core.model import table_patterns
+from dblog_core.model.schema import TableName
 from dblog_core.output_places import Place, Record
-from dblog_core.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.reader import Follower
 
@@ -186,7 +186,7 @@ class _Wanted:
     def __contains__(self, table: object) -> bool:
         name = str(table)
         if name not in self._known:
-            self._known[name] = patterns.matches(TableName.parse(name), self._patterns)
+            self._known[name] = table_patterns.matches(TableName.parse(name), self._patterns)
         return self._known[name]
 
 

@@ -20,12 +20,13 @@ from pathlib import Path
 
 import orjson
 
-from dblog_core import identities, patterns, stopped
+from dblog_core import stopped
 from dblog_core.config import Config, SourceConfig
 from dblog_core.errors import ConfigError, DblogError
 from dblog_core.interfaces import Clock, Json, Problem, Source, StateStore
+from dblog_core.model import table_identity, table_patterns
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rules import key_digest
-from dblog_core.schema import TableName, TableSchema
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ def shown(state: StateStore) -> set[str] | None:
 
 def put_shown(state: StateStore, tables: Iterable[str]) -> None:
     """Remembers the tables whose log a term is shown. Raises VersionConflict where another capture does so too."""
-    _put(state, _SHOWN, sorted(identities.remembered(tables)))
+    _put(state, _SHOWN, sorted(table_identity.remembered(tables)))
 
 
 def _put(state: StateStore, node: str, value: object) -> None:
@@ -103,7 +104,7 @@ def is_new(table: TableName, before: Json, source: SourceConfig) -> bool:
     """Whether the log of a table was not read as it is to be now."""
     name, now = str(table), live(source)
     changed = any(before[section].get(name) != now[section].get(name) for section in ("columns", "keys"))
-    return changed or not _same_key(before, now, name) or not patterns.matches(table, before["tables"])
+    return changed or not _same_key(before, now, name) or not table_patterns.matches(table, before["tables"])
 
 
 def stops_alone(problem: Problem, before: Json | None, source: SourceConfig) -> bool:
@@ -130,7 +131,7 @@ def _same_key(before: Json, now: Json, table: str) -> bool:
 
 def is_captured(table: str, settings: Json) -> bool:
     """Whether the log of a table is read under these settings."""
-    return patterns.matches(TableName.parse(table), settings["tables"])
+    return table_patterns.matches(TableName.parse(table), settings["tables"])
 
 
 # Changes of the file --------------------------------------------------------------------------------------------------
@@ -229,12 +230,12 @@ class Newcomers:
         known, now = shown(self._state), source.identities()
         if known is None or now is None:
             return False
-        if identities.others(known, now):
+        if table_identity.others(known, now):
             return True
         self._remember(known, now)
         return False
 
     def _remember(self, known: set[str], now: frozenset[str]) -> None:
         """New, empty partitions: when one of them goes, it is to be missed."""
-        if more := identities.remembered(now) - known:
+        if more := table_identity.remembered(now) - known:
             put_shown(self._state, known | more)

@@ -17,17 +17,18 @@ from typing import Any, TypeVar
 import orjson
 import pyarrow as pa
 
-from dblog_core import control, filters, patterns, ranges, table_names, wiring
+from dblog_core import control, ranges, wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SourceError, SourceForbids, ValueOutOfRange
-from dblog_core.filters import Filter
 from dblog_core.interfaces import ChunkReader, Clock, Json, Source, StateStore
+from dblog_core.model import filters, table_names, table_patterns
+from dblog_core.model.filters import Filter
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.table_names import keys_entry
+from dblog_core.model.values import key_from_json, key_to_json
 from dblog_core.ranges import MOST_RANGES, Range
-from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.stopped import by_source
-from dblog_core.table_names import keys_entry
-from dblog_core.values import key_from_json, key_to_json
 
 KEYS_PER_TASK = 5_000
 MAX_KEYS = 200_000
@@ -305,9 +306,9 @@ def _filters_of(
     """All filters of a table. Raises RequestError for one of a table that is not asked for."""
     found = list(request.filters)
     for pattern, more in request.table_filters:
-        if not any(patterns.matches(s.table, [pattern]) for s in shapes):
+        if not any(table_patterns.matches(s.table, [pattern]) for s in shapes):
             raise RequestError(f"a condition on {pattern!r}, which is not asked for", fix="name it among the tables")
-        if patterns.matches(schema.table, [pattern]):
+        if table_patterns.matches(schema.table, [pattern]):
             found += more
     return tuple(found)
 
@@ -322,7 +323,7 @@ def _stopped(source: Source, names: tuple[str, ...] | None) -> dict[str, Refusal
     found = {table: Refusal(table, entry["why"], entry["fix"]) for table, entry in entries.items()}
     if names is None:
         return found
-    return {name: refusal for name, refusal in found.items() if patterns.matches(TableName.parse(name), names)}
+    return {name: refusal for name, refusal in found.items() if table_patterns.matches(TableName.parse(name), names)}
 
 
 def _tables(
@@ -351,7 +352,7 @@ def _tables(
 
 def _matching(known: dict[str, TableSchema], pattern: str) -> dict[str, TableSchema]:
     """By the configuration's rules: `*` and `?` are special, within the schema and within the table."""
-    found = {name: schema for name, schema in known.items() if patterns.matches(schema.table, [pattern])}
+    found = {name: schema for name, schema in known.items() if table_patterns.matches(schema.table, [pattern])}
     if not found:
         captured = ", ".join(sorted(known)[:20]) or "none"
         what = "matches no captured table" if "*" in pattern or "?" in pattern else "is not a captured table"

@@ -15,11 +15,18 @@ import pyarrow.compute as pc
 from dblog_core import rule_faults
 from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.errors import ConfigError, ValueOutOfRange
-from dblog_core.events import THEN_DUMPED, TableChanges, Transaction, Unreadable, changes_schema, image_type
 from dblog_core.forms import FORMS, FormFault, form_of
 from dblog_core.interfaces import Problem
-from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.values import to_json
+from dblog_core.model.events import (
+    THEN_DUMPED,
+    TableChanges,
+    Transaction,
+    Unreadable,
+    changes_schema,
+    image_type,
+)
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.values import to_json
 
 MASK = "*****"
 KEYED = "keyed hash"

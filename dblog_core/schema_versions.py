@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dblog_core import evolution
-from dblog_core.events import SCHEMA
+from dblog_core.model.events import SCHEMA
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.model.table_names import typed
 from dblog_core.renames import Renames
-from dblog_core.schema import Column, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from dblog_core.table_names import typed
 
 ADDED, DROPPED, WIDENED, RETYPED, REKEYED, RENAMED = "added", "dropped", "widened", "retyped", "key", "renamed"
 

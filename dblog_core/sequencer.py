@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dblog_core import recall, watermark
-from dblog_core.alterations import Facts, Layout, Pending, Step, placed
+from dblog_core import recall
 from dblog_core.changes import (
     ChangeTouches,
     OrderedChanges,
@@ -29,7 +28,8 @@ from dblog_core.changes import (
 from dblog_core.chunks import Chunks, Finished, Placement, Refused
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.events import (
+from dblog_core.model import watermark
+from dblog_core.model.events import (
     Altered,
     Created,
     DatabaseDropped,
@@ -43,13 +43,14 @@ from dblog_core.events import (
     Unreadable,
     WatermarkSeen,
 )
+from dblog_core.model.schema import TableName, TableSchema, folded
+from dblog_core.model.schema_changes import Facts, Layout, Pending, Step, placed
+from dblog_core.model.values import Key, key_from_json, rows_with
+from dblog_core.model.watermark import High, Low, Probe
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName, TableSchema, folded
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest, Probed
 from dblog_core.staging.segment import SegmentWriter, log_schema
-from dblog_core.values import Key, key_from_json, rows_with
-from dblog_core.watermark import High, Low, Probe
 from dblog_core.window import LogOrder, Snapshots, Survivor
 
 log = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from pydantic import SecretStr
 from dblog_core.config import Config, uses_s3
 from dblog_core.config_secrets import READER, SECRET_NAME, SOURCE, given_to, secrets_of
 from dblog_core.errors import DblogError, LakeError
-from dblog_core.installing import with_extra
 from dblog_core.interfaces import Problem
+from dblog_core.model.install_hints import with_extra
 
 COMMIT_MARK = "dblog"
 """What the commits of our jobs carry in Delta's log, so that somebody else's are told from them."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dblog_core.cuts import Cut, findable, open_table
 from dblog_core.errors import LakeError
 from dblog_core.lake import table_location
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from dblog_core.interfaces import Clock, Source
-from dblog_core.places import Form, Place
+from dblog_core.model.position_spec import Form, Place
 
 LATE = 1_000_000
 """Microseconds: a transaction is given its time before its place in the log, and MariaDB logs whole seconds."""

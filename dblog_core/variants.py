@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from dblog_core.errors import LakeError
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 
 SUFFIX = "_variant"
 """What follows the name of the text's column in that of its VARIANT."""

@@ -57,8 +57,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import Protocol
 
-from dblog_core.schema import TableName
-from dblog_core.values import Key
+from dblog_core.model.schema import TableName
+from dblog_core.model.values import Key
 
 ROW_EVENTS = 200_000
 """Row events of one table that are remembered at most: some 40 MB of keys."""

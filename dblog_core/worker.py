@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import zlib
 
-from dblog_core import reload, table_names
+from dblog_core import reload
 from dblog_core.aside import Aside
 from dblog_core.attempt import AGAIN, PLACING, READ, Attempt, WorkerPace
 from dblog_core.errors import ConfigError, DblogError, LeaseLost, ServerNotSafe, SourceReadOnly
 from dblog_core.finder import Finder
 from dblog_core.hold import Hold, Workplace
+from dblog_core.model import table_names
 from dblog_core.window_reader import Connections
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from dblog_core.accepting import Way
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake import State, TableStatus
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.schema import TableName, TableSchema
 from spark_jobs import alters, reset, shapes
 from spark_jobs.alters import Gone
 from spark_jobs.lake import LakeTable

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pyspark.sql import types as t
 
 from dblog_core import evolution
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.renames import Rename, old_name
-from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.variants import name_of
 from spark_jobs import variants
 from spark_jobs.shapes import MOVED_FROM, arrow_type, is_odd, not_followed, quoted, row_shape

@@ -13,14 +13,14 @@ from pyspark.sql.types import StructType
 
 from dblog_core.config import JsonAs, SchemaChanges
 from dblog_core.errors import LakeError
-from dblog_core.events import DELETE
 from dblog_core.lake import TableStatus, history_location, history_name, settle, table_location
+from dblog_core.model.events import DELETE
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.table_names import typed
+from dblog_core.model.values import Key
 from dblog_core.renames import Renames, is_stale
-from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from dblog_core.table_names import typed
-from dblog_core.values import Key
 from dblog_core.variants import check_variants
 from spark_jobs import alters, changes, fold, ghosts, moves, policy, shapes, small, variants
 from spark_jobs.alters import Gone

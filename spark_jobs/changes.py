@@ -20,10 +20,10 @@ from pyspark.sql import types as t
 
 from dblog_core import evolution
 from dblog_core.errors import CorruptSegment
-from dblog_core.events import DELETE, REFRESH
+from dblog_core.model.events import DELETE, REFRESH
+from dblog_core.model.schema import Column as TableColumn
+from dblog_core.model.schema import TableSchema
 from dblog_core.renames import Renames
-from dblog_core.schema import Column as TableColumn
-from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
 from spark_jobs import policy

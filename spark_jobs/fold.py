@@ -11,8 +11,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from dblog_core.events import CREATE, DELETE
-from dblog_core.schema import TableSchema
+from dblog_core.model.events import CREATE, DELETE
+from dblog_core.model.schema import TableSchema
 from spark_jobs.shapes import quoted
 
 PUT, WITHHOLD = "p", "w"

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from dblog_core.events import CREATE, DELETE, REFRESH
-from dblog_core.schema import TableSchema
+from dblog_core.model.events import CREATE, DELETE, REFRESH
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from dblog_core.values import Key
 from spark_jobs import ranges, small
 from spark_jobs.plan import Work
 from spark_jobs.ranges import Ranges

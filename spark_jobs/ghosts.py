@@ -15,13 +15,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
-from dblog_core.events import DELETE
+from dblog_core.model.events import DELETE
+from dblog_core.model.schema import Column as SourceColumn
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import key_from_json, to_json
 from dblog_core.renames import Renames
-from dblog_core.schema import Column as SourceColumn
-from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
-from dblog_core.values import key_from_json, to_json
 from spark_jobs import changes, past
 from spark_jobs.changes import chunk_rows
 from spark_jobs.history import History

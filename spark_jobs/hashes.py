@@ -10,9 +10,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from dblog_core import schema as shape
 from dblog_core.errors import LakeError
 from dblog_core.hashes import LONGEST, LOWEST, UNIT, WINDOW, is_compared, is_json, window_bounds, window_exponent
+from dblog_core.model import schema as shape
 from spark_jobs.shapes import spark_type
 
 _SETTINGS = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"}

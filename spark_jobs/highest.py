@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.storage.location import Location
 from spark_jobs.ranges import Ranges, in_python
 from spark_jobs.shapes import quoted

@@ -22,14 +22,14 @@ from pyspark.sql import functions as F
 
 from dblog_core import evolution
 from dblog_core.errors import LakeError
-from dblog_core.events import DELETE, REFRESH, TRUNCATE
+from dblog_core.model.events import DELETE, REFRESH, TRUNCATE
+from dblog_core.model.schema import Column as TableColumn
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key
 from dblog_core.renames import Renames, is_stale, until
-from dblog_core.schema import Column as TableColumn
-from dblog_core.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
-from dblog_core.values import Key
 from spark_jobs import alters, changes, delta_log, former, moves, ranges, small
 from spark_jobs.plan import Work
 from spark_jobs.shapes import (

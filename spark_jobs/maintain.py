@@ -21,7 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dblog_core import control, durations, footprint, maintenance, needs
+from dblog_core import control, footprint, maintenance, needs
 from dblog_core.config import Config
 from dblog_core.cuts import cuts_location, findable
 from dblog_core.errors import LakeError, RequestError
@@ -29,7 +29,8 @@ from dblog_core.footprint import Patience
 from dblog_core.interfaces import Json
 from dblog_core.lake import OWN, TableStatus, history_location, own_directory, table_location
 from dblog_core.maintenance import TableSize
-from dblog_core.schema import TableName
+from dblog_core.model import durations
+from dblog_core.model.schema import TableName
 from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state

@@ -15,9 +15,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from dblog_core.events import CREATE, DELETE
-from dblog_core.schema import TableSchema
-from dblog_core.values import Key
+from dblog_core.model.events import CREATE, DELETE
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key
 from spark_jobs.shapes import key_shape, quoted
 
 

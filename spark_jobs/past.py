@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
-from dblog_core.events import CREATE, DELETE, TRUNCATE
 from dblog_core.interfaces import Json
 from dblog_core.lake import TableStatus
-from dblog_core.schema import TableSchema
+from dblog_core.model.events import CREATE, DELETE, TRUNCATE
+from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from spark_jobs import alters
 from spark_jobs.history import History

@@ -16,9 +16,9 @@ from pyspark.sql import types as t
 
 from dblog_core import accepting, evolution
 from dblog_core.errors import LakeError
-from dblog_core.schema import Column as TableColumn
-from dblog_core.schema import TableName, TableSchema
-from dblog_core.table_names import typed
+from dblog_core.model.schema import Column as TableColumn
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_names import typed
 from spark_jobs import variants
 from spark_jobs.plan import Work
 from spark_jobs.shapes import arrow_type, not_followed, spark_type

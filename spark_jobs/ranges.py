@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from dblog_core.schema import Column as SourceColumn
-from dblog_core.schema import TableSchema
-from dblog_core.values import to_json
+from dblog_core.model.schema import Column as SourceColumn
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import to_json
 from spark_jobs.shapes import quoted, spark_type
 
 Range = tuple[Any, Any]

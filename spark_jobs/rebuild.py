@@ -13,12 +13,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
-from dblog_core.events import DELETE
 from dblog_core.interfaces import Json
 from dblog_core.lake import TableStatus
+from dblog_core.model.events import DELETE
+from dblog_core.model.table_names import typed
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from dblog_core.table_names import typed
 from spark_jobs import past, refold
 from spark_jobs.fold import PUT
 from spark_jobs.past import Past

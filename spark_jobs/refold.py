@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
-from dblog_core.events import CREATE, DELETE
 from dblog_core.lake import State, TableStatus
-from dblog_core.schema import TableSchema
+from dblog_core.model.events import CREATE, DELETE
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.table_names import typed
 from dblog_core.staging import Staging
-from dblog_core.table_names import typed
 from spark_jobs import changes, fold, ghosts, moves, past, plan
 from spark_jobs.past import Past
 from spark_jobs.plan import Work

@@ -14,9 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced
-from dblog_core.events import DELETE
 from dblog_core.interfaces import Json
 from dblog_core.lake import State, TableStatus
+from dblog_core.model.events import DELETE
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from spark_jobs import refold

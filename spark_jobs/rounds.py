@@ -48,7 +48,7 @@ from dblog_core.lake import (
     table_location,
 )
 from dblog_core.lake_tasks import LakeTask, Outcome
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.storage.location import Location

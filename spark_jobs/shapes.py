@@ -9,8 +9,8 @@ from pyspark.sql import types as t
 
 from dblog_core import evolution
 from dblog_core.errors import LakeError
-from dblog_core.schema import TableSchema
-from dblog_core.table_names import typed
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.table_names import typed
 
 OFFSET, POSITION, COMMIT_TIME, ORIGIN = "_dblog_offset", "_dblog_position", "_dblog_commit_time", "_dblog_origin"
 PROVENANCE = (

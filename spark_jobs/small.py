@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
 
-from dblog_core import constants
-from dblog_core.events import CREATE, DELETE, REFRESH
+from dblog_core.model import column_defaults
+from dblog_core.model.events import CREATE, DELETE, REFRESH
+from dblog_core.model.schema import Column, TableSchema
 from dblog_core.renames import Renames
-from dblog_core.schema import Column, TableSchema
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
 from spark_jobs.fold import PUT
@@ -191,7 +191,7 @@ def _values(
         if column.name in image:
             return image[column.name].cast(column.type)
         if column.name in held:
-            return pa.chunked_array([pa.repeat(constants.scalar(held[column.name][1], column), count)])
+            return pa.chunked_array([pa.repeat(column_defaults.scalar(held[column.name][1], column), count)])
         return pa.chunked_array([pa.nulls(count, column.type)])
 
     return {f"v{i}": value(c) for i, c in enumerate(schema.columns)}

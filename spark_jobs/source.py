@@ -34,10 +34,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from dblog_core import config as configuration
-from dblog_core import table_names
 from dblog_core.config import Config
 from dblog_core.config_secrets import STORAGE, given_to
 from dblog_core.errors import RequestError
+from dblog_core.model import table_names
 from dblog_core.spark import whole
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest

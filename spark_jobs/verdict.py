@@ -17,10 +17,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core.hashes import HASH
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import key_from_json, key_to_json
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from dblog_core.values import key_from_json, key_to_json
 from dblog_core.variants import name_of
 from dblog_core.verify.exchange import MOST_KEYS, Answer, Desk, Sum, Task
 from spark_jobs import expected, variants

@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 from dblog_core import cuts, time_travel
 from dblog_core.cuts import At, Cut
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.events import DELETE, TRUNCATE
 from dblog_core.lake import history_location, lake_at, table_location
-from dblog_core.schema import TableName
+from dblog_core.model.events import DELETE, TRUNCATE
+from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
 from spark_jobs.shapes import COMMIT_TIME, MOVED_FROM, OFFSET, OP, UNCHANGED, quoted
 

@@ -16,8 +16,8 @@ import orjson
 
 from dblog_core.config import Config
 from dblog_core.errors import DblogError, LakeError
-from dblog_core.schema import TableSchema
-from dblog_core.values import Key, key_from_json, key_text
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key, key_from_json, key_text
 from spark_jobs.record import Records
 
 _DIRECTORY = "withheld"

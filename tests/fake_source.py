@@ -19,7 +19,8 @@ import pyarrow as pa
 from dblog_core import hashes
 from dblog_core.config import ColumnRules
 from dblog_core.errors import RequestError
-from dblog_core.events import (
+from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, Problem, RangeHash, ReadPlan, Strain
+from dblog_core.model.events import (
     LogBatch,
     Rewritten,
     SchemaSeen,
@@ -31,12 +32,11 @@ from dblog_core.events import (
     WatermarkSeen,
     changes_schema,
 )
-from dblog_core.filters import Filter
-from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, Problem, RangeHash, ReadPlan, Strain
-from dblog_core.places import Place
+from dblog_core.model.filters import Filter
+from dblog_core.model.position_spec import Place
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.values import Key
 from dblog_core.rules import Rules
-from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.values import Key
 
 ORDERS = TableSchema(
     TableName("shop", "orders"),

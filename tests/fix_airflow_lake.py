@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from dblog_core.lake import lake_at, table_location
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from tests.fix_airflow import DUMP, Live
 from tests.fix_servers import Database
 

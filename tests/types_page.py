@@ -18,9 +18,9 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from dblog_core.model.values import to_json
 from dblog_core.sources.mysql import types as mysql
 from dblog_core.sources.postgres import types as postgres
-from dblog_core.values import to_json
 from spark_jobs.shapes import spark_type
 
 PAGE = Path(__file__).parents[1] / "docs" / "types.md"

@@ -6,7 +6,7 @@ out as it went in, or be refused by its name.
 
 from __future__ import annotations
 
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 
 ANY = (
     "order",  # a reserved word of all three

@@ -20,8 +20,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from dblog_core.airflow import stats
 from dblog_core.airflow.engine import InProcess, configuration
 from dblog_core.airflow.form import request
-from dblog_core.durations import in_words
 from dblog_core.errors import RequestError
+from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
     from dblog_core.airflow.lineage import Lineage

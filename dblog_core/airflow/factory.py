@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
-from dblog_core import durations
 from dblog_core.airflow.capture import CaptureSensor, CaptureWatch
 from dblog_core.airflow.doorbell import sealed_segments
 from dblog_core.airflow.dump import DUMP, ApproveDump, CloseDump, CompleteDump, PlanDump, WorkDump
@@ -26,6 +25,7 @@ from dblog_core.airflow.merge import MergeOperator
 from dblog_core.airflow.notices import deadlines, notifiers
 from dblog_core.config import Config, Dag, load
 from dblog_core.errors import ConfigError
+from dblog_core.model import durations
 from dblog_core.neighbours import clashes
 
 DIRECTORY = "DBLOG_CONFIG_DIR"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Param
 
-from dblog_core import sizes
 from dblog_core.errors import RequestError
+from dblog_core.model import sizes
 
 if TYPE_CHECKING:
     from dblog_core.config import Config
@@ -206,7 +206,7 @@ def named(params: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def _table(line: str) -> str:
     """The name in a line. One that a line cannot hold as it is (spaces at its ends, a line break) is a JSON string."""
-    from dblog_core import table_names
+    from dblog_core.model import table_names
 
     text = line.strip()
     if text.startswith('"') and not table_names.is_quoted(text):

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from dblog_core import table_names
 from dblog_core.airflow import notes
 from dblog_core.airflow.engine import InProcess
 from dblog_core.airflow.form import named
 from dblog_core.airflow.spark import on_connection
 from dblog_core.errors import RequestError
+from dblog_core.model import table_names
 
 if TYPE_CHECKING:
     from dblog_core.config import Config
@@ -207,9 +207,9 @@ def of_lake(config: Config, wanted: Sequence[str]) -> list[str]:
 
 
 def _fitting(wanted: str, known: Sequence[str]) -> list[str]:
-    from dblog_core import patterns
+    from dblog_core.model import table_patterns
 
-    return [wanted] if wanted in known else [name for name in known if patterns.match_text(name, [wanted])]
+    return [wanted] if wanted in known else [name for name in known if table_patterns.match_text(name, [wanted])]
 
 
 def ends(context: Any) -> tuple[str | None, str | None]:

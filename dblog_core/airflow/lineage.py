@@ -37,7 +37,7 @@ def staged_table(config: Config, table: str) -> Place:
 
 def lake_table(config: Config, table: str) -> Place:
     from dblog_core.lake import table_location
-    from dblog_core.schema import TableName
+    from dblog_core.model.schema import TableName
     from dblog_core.wiring import open_lake
 
     return _path(str(table_location(open_lake(config), TableName.parse(table))))

@@ -15,8 +15,8 @@ from airflow.sdk import BaseNotifier
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
 
-from dblog_core import durations
 from dblog_core.errors import ConfigError, NotToldYet
+from dblog_core.model import durations
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

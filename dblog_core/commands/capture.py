@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dblog_core import places
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, note, session_of, stopping
 from dblog_core.config_secrets import CAPTURE
-from dblog_core.places import Form, Place
+from dblog_core.model import position_spec
+from dblog_core.model.position_spec import Form, Place
 
 if TYPE_CHECKING:
     from dblog_core.capture import CaptureStatus
@@ -88,11 +88,11 @@ def _place(until: str | None, kind: str, until_current: bool) -> Place | None:
     if until_current:
         raise typer.BadParameter("--until and --until-current exclude each other")
     try:
-        place = places.parse(until, kind)
+        place = position_spec.parse(until, kind)
     except ValueError as error:
         raise typer.BadParameter(f"--until {error}") from None
     if place.form is Form.EARLIEST:
-        raise typer.BadParameter(f"--until {until} is where a log begins: give {places.forms(kind)}")
+        raise typer.BadParameter(f"--until {until} is where a log begins: give {position_spec.forms(kind)}")
     return place
 
 

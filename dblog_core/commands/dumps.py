@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dblog_core import table_names
 from dblog_core.commands import on_spark
 from dblog_core.commands.on_spark import SparkFlag
 from dblog_core.commands.options import on_off, size
@@ -17,8 +16,9 @@ from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session
 from dblog_core.commands.tables import aligned
 from dblog_core.config_secrets import LAKE, SOURCE, STATE
 from dblog_core.dump_status import line
-from dblog_core.durations import in_words
 from dblog_core.errors import DblogError, RequestError
+from dblog_core.model import table_names
+from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
     from dblog_core.control import DumpStatus

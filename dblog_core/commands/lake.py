@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dblog_core import table_names
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
 from dblog_core.config_secrets import LAKE
 from dblog_core.errors import RequestError
+from dblog_core.model import table_names
 
 if TYPE_CHECKING:
     from dblog_core.config import Config

@@ -13,7 +13,7 @@ import typer
 from dblog_core.commands.session import FAILED, JsonFlag, session_of, stopping
 from dblog_core.config_secrets import STORAGE
 from dblog_core.errors import StagingError
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 
 if TYPE_CHECKING:
     from dblog_core.staging import Staging

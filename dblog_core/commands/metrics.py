@@ -12,7 +12,7 @@ from dblog_core.commands.session import Session, note, session_of, stopping
 from dblog_core.config import Config, load
 from dblog_core.config_secrets import READER
 from dblog_core.errors import ConfigError
-from dblog_core.hosts import LOOPBACK
+from dblog_core.model.hosts import LOOPBACK
 
 
 def metrics(

@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from dblog_core import sizes
 from dblog_core.errors import ConfigError
+from dblog_core.model import sizes
 
 
 class OnOff(Enum):

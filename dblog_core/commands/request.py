@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from dblog_core import sizes
 from dblog_core.commands.on_spark import SparkFlag
 from dblog_core.commands.options import OnOff, Size, on_off, size
 from dblog_core.commands.progress import progress
@@ -20,8 +19,9 @@ from dblog_core.commands.tables import aligned
 from dblog_core.config import DumpConfig
 from dblog_core.config_secrets import LAKE, SOURCE
 from dblog_core.dump_status import line
-from dblog_core.durations import in_words
 from dblog_core.errors import DblogError, RequestError
+from dblog_core.model import sizes
+from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
     from dblog_core.control import DumpStatus
@@ -37,7 +37,7 @@ class Condition:
 
 
 def _condition(words: Any) -> Condition:
-    from dblog_core.filters import OPERATORS
+    from dblog_core.model.filters import OPERATORS
 
     column, operator, value = words
     if operator not in OPERATORS:

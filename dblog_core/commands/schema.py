@@ -13,8 +13,8 @@ from dblog_core.commands.session import JsonFlag, Session, note, session_of, sto
 from dblog_core.commands.tables import moment
 from dblog_core.config_secrets import LAKE, READER
 from dblog_core.errors import RequestError
-from dblog_core.schema import TableName
-from dblog_core.table_names import typed
+from dblog_core.model.schema import TableName
+from dblog_core.model.table_names import typed
 from dblog_core.variants import json_columns, name_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from rich.console import Console
 from dblog_core.config import Config, load
 from dblog_core.config_secrets import Needs, is_needed, secrets_of
 from dblog_core.errors import ConfigError
-from dblog_core.installing import with_extra
+from dblog_core.model.install_hints import with_extra
 
 FAILED, WRONG_USE = 1, 2
 """Exit codes: what was asked for did not come about; it could not even be asked for like that."""

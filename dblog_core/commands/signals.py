@@ -13,7 +13,7 @@ from dblog_core.commands.session import JsonFlag, note, session_of, stopping
 from dblog_core.commands.tables import aligned
 from dblog_core.config_secrets import STATE
 from dblog_core.errors import ConfigError
-from dblog_core.hosts import LOOPBACK
+from dblog_core.model.hosts import LOOPBACK
 
 if TYPE_CHECKING:
     from dblog_core.config import HttpConfig

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from dblog_core import sizes
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import JsonFlag, session_of, stderr, stopping
 from dblog_core.config_secrets import READER
 from dblog_core.dump_status import OVER
-from dblog_core.durations import in_words
+from dblog_core.model import sizes
+from dblog_core.model.durations import in_words
 
 EVERY = 1.0  # seconds
 ERRORS = 3600.0  # seconds for which an error is worth a line

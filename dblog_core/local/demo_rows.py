@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dblog_core.local import shop
 from dblog_core.local.server import DatabaseServer
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 
 _BATCH = 10_000
 

@@ -18,9 +18,9 @@ from dblog_core import lake, wiring
 from dblog_core.config import Config
 from dblog_core.local.demo_rows import read_rows
 from dblog_core.local.server import DatabaseServer
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import key_to_json
 from dblog_core.storage.location import Location
-from dblog_core.values import key_to_json
 
 _EXAMPLES = 5
 _HERE, _THERE = "of source", "of lake"  # where a key's row stands; no column is called so

@@ -24,9 +24,9 @@ import fastavro
 import orjson
 import pyarrow as pa
 
-from dblog_core.events import FINISHED
 from dblog_core.interfaces import Json
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.events import FINISHED
+from dblog_core.model.schema import TableName, TableSchema
 
 _EPOCH, _FIRST_DAY = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.date(1970, 1, 1)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")

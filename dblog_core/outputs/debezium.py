@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 
-from dblog_core.events import FINISHED, SCHEMA
 from dblog_core.interfaces import Json
-from dblog_core.schema import TableName
+from dblog_core.model.events import FINISHED, SCHEMA
+from dblog_core.model.schema import TableName
 
 UNAVAILABLE = "__debezium_unavailable_value"
 

@@ -23,8 +23,8 @@ from confluent_kafka.cimpl import NewTopic
 from dblog_core import kafka_client
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputTaken, OutputUnavailable, PoisonLine
-from dblog_core.events import DELETE, FINISHED, SCHEMA, TRUNCATE
 from dblog_core.interfaces import Json
+from dblog_core.model.events import DELETE, FINISHED, SCHEMA, TRUNCATE
 from dblog_core.outputs import kafka_place
 from dblog_core.outputs.kafka_forms import Form, form_of
 

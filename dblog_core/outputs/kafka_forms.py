@@ -10,12 +10,12 @@ import orjson
 
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import PoisonLine
-from dblog_core.events import SCHEMA
 from dblog_core.interfaces import Json
+from dblog_core.model.events import SCHEMA
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.outputs import avro
 from dblog_core.outputs.debezium import envelope
 from dblog_core.outputs.registry import Registry
-from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging.reader import Line
 
 _MAGIC = 0

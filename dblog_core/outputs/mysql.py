@@ -10,12 +10,13 @@ from typing import Any
 
 import pymysql
 
-from dblog_core import passing, said, tls
+from dblog_core import tls
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
+from dblog_core.model import server_messages, transient_errors
 from dblog_core.outputs.tables import COLUMNS, TWICE
 
-_TRANSIENT = passing.MYSQL | {1290, 1836}  # and a server that takes no writes: the next primary does
+_TRANSIENT = transient_errors.MYSQL | {1290, 1836}  # and a server that takes no writes: the next primary does
 _TWICE, _NO_TABLE = 1062, 1146
 _NO_TLS = 2026  # the driver's own, for a server that does not offer it
 _VALUES = {1048, 1118, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025}
@@ -120,7 +121,7 @@ class MysqlDialect:
     def _error(self, error: pymysql.err.MySQLError) -> OutputError:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = str(error.args[1] if len(error.args) > 1 else error)
-        told = f"{said.by_mysql(code, text)} ({code})"
+        told = f"{server_messages.by_mysql(code, text)} ({code})"
         if code == _NO_TLS:
             return self._without_tls()
         if tls.lasting(getattr(error, "original_exception", None)):

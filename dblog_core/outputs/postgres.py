@@ -11,12 +11,13 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extras import execute_values
 
-from dblog_core import passing, said, tls
+from dblog_core import tls
 from dblog_core.config_output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
+from dblog_core.model import server_messages, transient_errors
 from dblog_core.outputs.tables import COLUMNS, TWICE
 
-_TRANSIENT = (*passing.POSTGRES, "25006")  # and a server that takes no writes: the next primary does
+_TRANSIENT = (*transient_errors.POSTGRES, "25006")  # and a server that takes no writes: the next primary does
 _TWICE = "23505"
 _VALUES = ("22", "23", "54")  # a value, a constraint, a row or index entry that is too large
 _GRANTS = "42501"
@@ -95,7 +96,7 @@ class PostgresDialect:
             raise self._error(error) from error
 
     def _error(self, error: psycopg2.Error) -> OutputError:
-        told, code = said.by_postgres(error), error.pgcode or ""
+        told, code = server_messages.by_postgres(error), error.pgcode or ""
         if code == _TWICE:
             return OutputRefused(told, where=self.where, fix=TWICE)
         if code.startswith(_VALUES) and code != "54001":  # that is the server's stack

@@ -14,12 +14,13 @@ from __future__ import annotations
 import logging
 import secrets
 
-from dblog_core import control, patterns, requests
+from dblog_core import control, requests
 from dblog_core.config import Config
 from dblog_core.errors import DblogError, RequestError, StateError, VersionConflict
 from dblog_core.interfaces import Clock, Json, StateStore
+from dblog_core.model import table_patterns
+from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import TableName
 from dblog_core.signals import inbox, message
 from dblog_core.signals.message import Message, Said, Word
 
@@ -124,7 +125,7 @@ def _meant(status: control.DumpStatus, said: Said) -> bool:
 
 def _tables(status: control.DumpStatus, given: tuple[str, ...]) -> set[str]:
     """The tables of the dump that are meant and not over."""
-    return {t.table for t in status.tasks if not t.over and patterns.matches(TableName.parse(t.table), given)}
+    return {t.table for t in status.tasks if not t.over and table_patterns.matches(TableName.parse(t.table), given)}
 
 
 def _say(state: StateStore, status: control.DumpStatus, said: Said, signal_id: str) -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from dblog_core import table_names
 from dblog_core.errors import RequestError
+from dblog_core.model import table_names
 from dblog_core.requests import DumpRequest, TableFilters
 from dblog_core.signals import conditions
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 
 from dblog_core.errors import RequestError
-from dblog_core.events import SignalSeen
 from dblog_core.interfaces import StateStore
+from dblog_core.model.events import SignalSeen
 from dblog_core.signals import inbox
 from dblog_core.signals.message import Message
 

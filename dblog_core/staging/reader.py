@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.errors import CorruptSegment, SegmentReplaced
-from dblog_core.events import FINISHED, REFRESH, SCHEMA
-from dblog_core.schema import TableSchema
+from dblog_core.model.events import FINISHED, REFRESH, SCHEMA
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import to_json
 from dblog_core.staging import parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
 from dblog_core.staging.store import Staging
-from dblog_core.values import to_json
 
 Row = dict[str, Any]
 

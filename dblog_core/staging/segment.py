@@ -13,8 +13,8 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from dblog_core.errors import StagingError
-from dblog_core.events import image_type
-from dblog_core.schema import TableSchema
+from dblog_core.model.events import image_type
+from dblog_core.model.schema import TableSchema
 from dblog_core.staging import inline, parquet
 from dblog_core.staging.background import Background
 from dblog_core.staging.manifest import DataFile

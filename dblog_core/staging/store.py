@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken, StagingError
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.staging import blocks, inline, parquet
 from dblog_core.staging.beginning import Beginning
 from dblog_core.staging.blocks import Block

@@ -18,8 +18,8 @@ import pyarrow as pa
 from dblog_core import __version__
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Json
-from dblog_core.schema import TableSchema
-from dblog_core.values import key_to_json
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import key_to_json
 from dblog_core.verify.exchange import Pin, Sum
 from dblog_core.verify.reading import Placed
 from dblog_core.verify.report import TableReport

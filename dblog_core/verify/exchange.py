@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from dblog_core.errors import LakeError
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.storage import Storage
 from dblog_core.storage.location import Location
 

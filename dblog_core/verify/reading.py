@@ -17,21 +17,21 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from dblog_core import watermark
 from dblog_core.announced import NotOpened
 from dblog_core.errors import DblogError
 from dblog_core.hashes import HASH
 from dblog_core.interfaces import ChunkReader, Clock, Source, WatermarkWriter
+from dblog_core.model import watermark
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key, key_from_json, keys_of
+from dblog_core.model.watermark import Probe
 from dblog_core.ranges import Range
 from dblog_core.retry import retrying
 from dblog_core.rules import Rules
-from dblog_core.schema import TableSchema
 from dblog_core.staging import parquet
 from dblog_core.staging.manifest import Probed
-from dblog_core.values import Key, key_from_json, keys_of
 from dblog_core.verify.exchange import Desk
 from dblog_core.verify.places import Interrupted, Places
-from dblog_core.watermark import Probe
 
 WINDOW_ROWS = 50_000
 """Rows of one SELECT: large enough that two watermarks cost nothing beside it."""

@@ -18,9 +18,9 @@ from dblog_core.config import Config
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
 from dblog_core.leader import LEASE
+from dblog_core.model.schema import TableName
 from dblog_core.ranges import Range
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import TableName
 from dblog_core.verify import certificate, repair
 from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
 from dblog_core.verify.lake_side import LakeSide

@@ -24,8 +24,8 @@ import orjson
 from dblog_core import ranges
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import ChunkReader, StateStore
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.ranges import Range
-from dblog_core.schema import TableName, TableSchema
 
 MOST = 200
 """Slices."""

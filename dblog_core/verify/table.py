@@ -12,12 +12,12 @@ from dblog_core import ranges
 from dblog_core.config import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.values import key_to_json
 from dblog_core.ranges import Range
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from dblog_core.values import key_to_json
 from dblog_core.verify import confidence
 from dblog_core.verify.certificate import Evidence
 from dblog_core.verify.exchange import Answer, Ask, Pin, Task

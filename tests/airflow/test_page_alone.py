@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, ViewportSize, expect
 
 from dblog_core.airflow import page as module
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from tests.fix_browser import PHONE, WIDE
 from tests.worst_names import EVERY
 

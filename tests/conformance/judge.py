@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dblog_core import evolution, wiring
 from dblog_core.config import Config
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging.reader import lines
 from tests.contract.printed import printed, theirs
 from tests.fix_servers import Database

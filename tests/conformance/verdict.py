@@ -9,7 +9,7 @@ from typing import Protocol
 
 from dblog_core import wiring
 from dblog_core.errors import DblogError
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from tests.conformance import judge
 from tests.conformance.forms import Case, Stop
 from tests.conformance.judge import Row

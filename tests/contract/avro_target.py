@@ -23,7 +23,7 @@ import orjson
 from dblog_core.interfaces import Json
 from dblog_core.local.kafka import KafkaServer
 from dblog_core.local.registry import RegistryServer
-from dblog_core.values import to_json
+from dblog_core.model.values import to_json
 from tests.contract.targets import KafkaOne
 from tests.waiting import PATIENCE_SECONDS
 

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from dblog_core.interfaces import ChunkReader
-from dblog_core.schema import TableName, TableSchema
-from dblog_core.values import Key, key_from_json, key_to_json, keys_of
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
 from tests.contract.test_source import run
 from tests.fix_servers import Database
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dblog_core.schema import Column, TableSchema
+from dblog_core.model.schema import Column, TableSchema
 from dblog_core.sources.postgres.connection import SESSION
 from tests.fix_servers import Database
 

@@ -10,8 +10,8 @@ import pytest
 
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SourceRefused, ValueOutOfRange
-from dblog_core.filters import parse
 from dblog_core.interfaces import ChunkReader, ChunkTooLarge, Source
+from dblog_core.model.filters import parse
 from dblog_core.wiring import open_source
 from tests.contract.keyed import (
     MYSQL_KINDS,

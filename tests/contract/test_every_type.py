@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.errors import RequestError, ValueOutOfRange
-from dblog_core.events import Unreadable
 from dblog_core.interfaces import ChunkReader, Source
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.events import Unreadable
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.sources.postgres.connection import SESSION
 from tests.contract import every_type
 from tests.contract.keyed import MYSQL_KINDS

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core import filters
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.model import filters
 from tests.contract.keyed import (
     shape,
     walk,

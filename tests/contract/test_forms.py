@@ -16,9 +16,9 @@ from dblog_core.errors import ValueOutOfRange
 from dblog_core.forms import FORMS
 from dblog_core.hashes import HASH, of_rows
 from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.preflight import form_problems
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName, TableSchema
 from dblog_core.wiring import open_source
 from tests.contract import every_type
 from tests.contract.keyed import shape

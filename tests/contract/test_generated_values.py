@@ -12,8 +12,8 @@ import pytest
 from dblog_core.config import Config
 from dblog_core.hashes import HASH, of_rows
 from dblog_core.interfaces import ChunkReader, Source
+from dblog_core.model.schema import TableName
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName
 from dblog_core.wiring import open_source
 from tests.contract import every_type, generated
 from tests.contract.keyed import MYSQL_KINDS, every_way, shape

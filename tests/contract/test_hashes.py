@@ -14,9 +14,9 @@ from dblog_core.config import ColumnRules, Config
 from dblog_core.errors import RequestError, ValueOutOfRange
 from dblog_core.hashes import HASH, fields, of_rows, total
 from dblog_core.interfaces import ChunkReader, Hashes, RangeHash, Source
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import keys_of
 from dblog_core.rules import Rules
-from dblog_core.schema import TableSchema
-from dblog_core.values import keys_of
 from dblog_core.wiring import open_source
 from tests.contract import every_type
 from tests.contract.keyed import MYSQL_KINDS, cases, composite, fill, shape

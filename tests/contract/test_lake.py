@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from tests.simulation.lake import SimLake
 from tests.spark.lakes import TestLake

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from dblog_core import filters
 from dblog_core.config import Config
 from dblog_core.interfaces import ChunkReader, Source
-from dblog_core.values import keys_of
+from dblog_core.model import filters
+from dblog_core.model.values import keys_of
 from dblog_core.wiring import open_source
 from tests.contract.keyed import (
     MYSQL_KINDS,

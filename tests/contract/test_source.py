@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dblog_core.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
 from dblog_core.interfaces import ChunkReader, Source
-from dblog_core.schema import TableName, TableSchema
-from dblog_core.values import Key, keys_of
+from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.values import Key, keys_of
 from tests.fix_servers import Database
 
 END = 60.0

@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 import pytest
 
-from dblog_core.events import LogBatch, Truncated, WatermarkSeen
 from dblog_core.interfaces import Source
-from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.values import keys_of
+from dblog_core.model.events import LogBatch, Truncated, WatermarkSeen
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.values import keys_of
 from dblog_core.window import Snapshot
 from dblog_core.wiring import open_source
 from tests.fix_servers import Database

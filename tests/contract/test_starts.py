@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from dblog_core import places
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import Source
+from dblog_core.model import position_spec
 from tests.contract.test_source import create, log, rows, run
 from tests.fix_servers import Database
 
@@ -40,7 +40,7 @@ def gtids_of(database: Database) -> str:
 
 
 def begin(source: Source, text: str) -> str:
-    return source.begin(places.parse(text, source.kind))
+    return source.begin(position_spec.parse(text, source.kind))
 
 
 def ids(source: Source, position: str) -> list[int]:
@@ -144,12 +144,12 @@ def test_a_time_begins_with_the_first_commit_at_or_after_it(database: Database, 
     moment = (source.time() // SECOND + 1) * SECOND
     wait_for(source, moment)
     run(database, "INSERT INTO a VALUES (2)", "INSERT INTO a VALUES (3)")
-    assert ids(source, begin(source, places.in_words(moment))) == [2, 3]
+    assert ids(source, begin(source, position_spec.in_words(moment))) == [2, 3]
     times = [t.commit_time for batch in log(source, start) for t in batch.transactions]
     second = next(t for t in times if t >= moment)
-    assert ids(source, begin(source, places.in_words(second))) == [2, 3]
+    assert ids(source, begin(source, position_spec.in_words(second))) == [2, 3]
     if database.kind != "mariadb":  # which logs whole seconds
-        assert ids(source, begin(source, places.in_words(second + 1))) == [3]
+        assert ids(source, begin(source, position_spec.in_words(second + 1))) == [3]
 
 
 def test_a_time_after_the_last_commit_is_the_present_end(database: Database, source: Source) -> None:
@@ -157,7 +157,7 @@ def test_a_time_after_the_last_commit_is_the_present_end(database: Database, sou
     run(database, "INSERT INTO a VALUES (1)")
     moment = (source.time() // SECOND + 1) * SECOND
     wait_for(source, moment)
-    position = begin(source, places.in_words(moment))
+    position = begin(source, position_spec.in_words(moment))
     run(database, "INSERT INTO a VALUES (2)")
     assert ids(source, position) == [2]
 
@@ -266,7 +266,7 @@ def test_looking_for_a_time_confirms_nothing(database: Database, source: Source)
     moment = source.time()
     wait_for(source, moment + 1)
     run(database, "INSERT INTO a VALUES (2)")
-    assert ids(source, begin(source, places.in_words(moment))) == [2]
+    assert ids(source, begin(source, position_spec.in_words(moment))) == [2]
     assert ids(source, begin(source, "earliest")) == [1, 2]
 
 
@@ -278,7 +278,7 @@ def test_a_bound_is_reached_with_all_that_is_committed_up_to_it(database: Databa
     middle = source.current_position()
     run(database, "INSERT INTO a VALUES (2)")
     for text in bounds:
-        target = source.bound(places.parse(text, source.kind))
+        target = source.bound(position_spec.parse(text, source.kind))
         assert not source.reached(start, target) and source.reached(middle, target), text
         assert source.reached(source.current_position(), target)
 

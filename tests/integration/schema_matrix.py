@@ -23,10 +23,10 @@ from dblog_core import control, dump, reload, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.control import OVER
 from dblog_core.errors import DblogError
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.values import to_json
 from dblog_core.reload import ConfigFile
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import TableName, TableSchema
-from dblog_core.values import to_json
 from dblog_core.window_reader import WindowReader
 from tests.fix_servers import Database
 from tests.integration.schema_changes import changes

@@ -19,8 +19,8 @@ from dblog_core import control, dump, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
 from dblog_core.interfaces import Chunk
+from dblog_core.model.schema import TableSchema
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import TableSchema
 from dblog_core.sources.postgres.chunks import PostgresChunkReader
 from dblog_core.staging.reader import Line, lines
 from dblog_core.window_reader import BY_KEYS

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql import charsets, multibyte
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database

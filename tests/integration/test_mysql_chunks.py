@@ -10,7 +10,7 @@ import pytest
 
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.interfaces import ChunkReader
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.chunks import MysqlChunks
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from dblog_core import places
 from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.local import packages
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
+from dblog_core.model import position_spec
 from dblog_core.sources.mysql.source import MysqlSource
 from dblog_core.staging import reader
 from dblog_core.wiring import open_staging
@@ -166,10 +166,10 @@ def test_a_first_capture_begins_where_it_is_told_to(database: Database, source: 
         f"{file}:4": [1, 2, 3, 4],
         end: [3, 4],
         gtids: [3, 4],
-        places.in_words(moment): [3, 4],
+        position_spec.in_words(moment): [3, 4],
     }
     for text, keys in wanted.items():
-        position = source.begin(places.parse(text, database.kind))
+        position = source.begin(position_spec.parse(text, database.kind))
         found = [row for row in changes(list(batches(source, position)), "a") if row["after"]["note"] == TOLD]
         assert [row["after"]["id"] for row in found] == keys, text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.errors import SourceUnavailable
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.connection import rows
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from dblog_core import values
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable, UnknownLogEvent, ValueOutOfRange
-from dblog_core.events import LogBatch, SchemaSeen, Truncated, Unreadable
 from dblog_core.interfaces import LogStream, Problem
+from dblog_core.model import values
+from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable
+from dblog_core.model.schema import TableName
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName
 from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql import jsontext
 from dblog_core.sources.mysql.source import MysqlSource

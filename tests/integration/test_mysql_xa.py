@@ -15,9 +15,9 @@ from dblog_core import dump, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
 from dblog_core.errors import LogPositionLost, SourceRefused, UnknownLogEvent
-from dblog_core.events import LogBatch, WatermarkSeen
+from dblog_core.model.events import LogBatch, WatermarkSeen
+from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import TableName
 from dblog_core.sources.mysql import batch as batching
 from dblog_core.sources.mysql import chunks, xa
 from dblog_core.sources.mysql.source import MysqlSource

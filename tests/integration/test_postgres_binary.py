@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dblog_core.config import SourceConfig
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.local.postgres import PostgresServer
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres import copy_rows, types
 from dblog_core.sources.postgres.binary_values import supported, to_arrow
 from dblog_core.sources.postgres.connection import connect

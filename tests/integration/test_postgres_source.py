@@ -18,11 +18,11 @@ from dblog_core.errors import (
     SourceUnavailable,
     ValueOutOfRange,
 )
-from dblog_core.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
 from dblog_core.interfaces import Problem
 from dblog_core.local.postgres import PostgresServer
+from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
+from dblog_core.model.schema import TableName
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName
 from dblog_core.sequencer import Sequencer
 from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.staging import Staging

@@ -15,8 +15,8 @@ from dblog_core import control, dump, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
 from dblog_core.errors import ServerNotSafe
+from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import TableName
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database

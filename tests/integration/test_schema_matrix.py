@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core import control, evolution, merge_plan, wiring
 from dblog_core.config import Config
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.schema_matrix import UNKNOWN, Matrix, Moment, Row

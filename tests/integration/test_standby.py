@@ -18,8 +18,8 @@ from dblog_core import control, dump, requests, wiring
 from dblog_core.config import Config
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
 from dblog_core.local.postgres import PostgresServer
+from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import TableName
 from dblog_core.sources.postgres import standby as standby_module
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.verify import reading

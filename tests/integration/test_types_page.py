@@ -8,7 +8,7 @@ import pytest
 
 from dblog_core.config import Config
 from dblog_core.interfaces import Source
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_source
 from tests import types_page
 from tests.contract.test_source import create, log, rows, run

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.config import Config
 from dblog_core.lake import table_location
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake
 from tests.fix_servers import Database
 from tests.fix_verify import Verify

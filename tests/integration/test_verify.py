@@ -21,8 +21,8 @@ from dblog_core.capture import run_capture
 from dblog_core.config import Config
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake import table_location
+from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import TableName
 from dblog_core.verify import reading, run
 from dblog_core.verify.slices import Slice
 from dblog_core.window import Windows

@@ -17,7 +17,7 @@ from dblog_core import control
 from dblog_core.config import Config
 from dblog_core.lake import table_location
 from dblog_core.local.server import DatabaseServer
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake, open_state
 from tests.fix_servers import Database
 from tests.fix_verify import Verify

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from dblog_core.watermark import High, Low, Mark
+from dblog_core.model.watermark import High, Low, Mark
 from tests.protocol.capture import TABLE, Capture
 from tests.protocol.source import FULL
 from tests.protocol.world import Entry, Scenario, Worker, World

@@ -15,7 +15,7 @@ from itertools import chain, combinations, pairwise
 from typing import Any
 
 from dblog_core.dumps import TaskProgress
-from dblog_core.watermark import Heals, High, Low, Mark
+from dblog_core.model.watermark import Heals, High, Low, Mark
 from tests.protocol.capture import DUMP, TABLE, Capture, Chunk, Rules, Staged, Violation
 from tests.protocol.changelog import UNKNOWN, LakeTable
 from tests.protocol.source import FULL, Event, Rows, Script, Visible, alters, conflicts, run

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.values import Key
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.values import Key
 from tests.simulation.scheduler import EPOCH, Signal, Simulation
 
 Row = dict[str, Any]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key, key_from_json
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
-from dblog_core.values import Key, key_from_json
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from dblog_core.errors import LogPositionLost, SourceUnavailable
-from dblog_core.events import (
+from dblog_core.model.events import (
     LogBatch,
     SchemaSeen,
     TableChanges,
@@ -17,7 +17,7 @@ from dblog_core.events import (
     WatermarkSeen,
     changes_schema,
 )
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.schema import TableName, TableSchema
 from tests.simulation import database as db
 from tests.simulation.connection import Connection
 from tests.simulation.scheduler import Process, Simulation

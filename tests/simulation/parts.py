@@ -16,7 +16,7 @@ import pyarrow as pa
 from dblog_core import announced, dump, dump_process, openings, requests, wiring
 from dblog_core.config import Config
 from dblog_core.errors import DblogError
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging import blocks, compaction, parquet, segment
 from tests.simulation import arrow_files
 

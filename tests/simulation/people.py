@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from dblog_core import control, requests
 from dblog_core.errors import DblogError, RequestError
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.values import Key, key_to_json
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import TableName, TableSchema
 from dblog_core.staging import reader
 from dblog_core.state.memory import MemoryState
-from dblog_core.values import Key, key_to_json
 from tests.simulation.database import Change, Row, Transaction
 from tests.simulation.lake import SimLake
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from dblog_core import hashes
 from dblog_core.errors import RequestError
-from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, Hashes, RangeHash, ReadPlan
+from dblog_core.model.filters import Filter
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.values import Key
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName, TableSchema
-from dblog_core.values import Key
 from tests.simulation import database as db
 from tests.simulation.connection import Connection
 from tests.simulation.scheduler import Simulation

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dblog_core.errors import SourceUnavailable
 from dblog_core.interfaces import Problem, Strain
-from dblog_core.places import Place
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.position_spec import Place
+from dblog_core.model.schema import TableName, TableSchema
 from tests.simulation import database as db
 from tests.simulation.connection import Connection, broken
 from tests.simulation.log_stream import SimStream

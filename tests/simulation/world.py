@@ -10,13 +10,13 @@ import orjson
 
 from dblog_core import capture, control, dump
 from dblog_core.errors import DblogError
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key
 from dblog_core.staging import Staging, blocks
 from dblog_core.staging.blocks import Block
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import Line
 from dblog_core.state.memory import MemoryState
-from dblog_core.values import Key
 from tests.simulation.clock import SimClock
 from tests.simulation.database import Change, Database, Row
 from tests.simulation.lake import SimLake

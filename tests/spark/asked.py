@@ -8,7 +8,7 @@ from delta.tables import DeltaTable
 
 from dblog_core import lake_tasks
 from dblog_core.lake_tasks import Outcome
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.lakes import Dumps as Dumps
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
-from dblog_core.events import DELETE
 from dblog_core.lake import history_location, read_status
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.events import DELETE
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.storage.location import Location
 from tests.spark.faults import BEGINNING, KINDS, LOST, OFTEN, Fault, Happened
 from tests.spark.lakes import TestLake

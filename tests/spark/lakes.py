@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config import JsonAs, SchemaChanges
 from dblog_core.lake import lake_at, own_directory, table_location
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from spark_jobs.apply import Lake

@@ -13,7 +13,7 @@ from deltalake import DeltaTable as PlainTable
 from pyspark.errors import PySparkException
 
 from dblog_core.cuts import cuts_location
-from dblog_core.values import Key
+from dblog_core.model.values import Key
 from spark_jobs import cuts, ghosts
 from spark_jobs.apply import TableMerge
 from spark_jobs.fence import Fence

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
 from dblog_core.staging.segment import log_schema

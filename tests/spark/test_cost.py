@@ -17,7 +17,7 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from spark_jobs import changes, delta_log, fold, plan, small
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

@@ -21,7 +21,7 @@ from dblog_core.capture import run_capture
 from dblog_core.config import Config
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import LakeStatus, lake_at, read_status, table_location
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_staging
 from spark_jobs.views import at_cut
 from tests.fix_servers import Database

@@ -15,8 +15,8 @@ from dblog_core import dump, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
 from dblog_core.lake import table_location
+from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import TableName
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.fix_verify import Verify

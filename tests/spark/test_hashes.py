@@ -17,9 +17,9 @@ from dblog_core.config import Config
 from dblog_core.errors import LakeError
 from dblog_core.hashes import HASH
 from dblog_core.hashes import row_hash as defined
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.values import keys_of
 from dblog_core.staging import Staging
-from dblog_core.values import keys_of
 from dblog_core.wiring import open_source
 from spark_jobs.hashes import row_hash
 from spark_jobs.shapes import quoted, row_shape

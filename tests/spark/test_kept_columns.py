@@ -14,7 +14,7 @@ from dblog_core import control, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config import Config
 from dblog_core.lake import table_location
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config import Config
 from dblog_core.lake import State, TableStatus, read_status, table_location
-from dblog_core.schema import TableName
-from dblog_core.values import to_json
+from dblog_core.model.schema import TableName
+from dblog_core.model.values import to_json
 from dblog_core.wiring import open_lake
 from tests.fix_servers import Database
 from tests.integration.schema_matrix import Matrix, Moment

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.lake import TableStatus, read_status
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from spark_jobs import delta_log
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table

@@ -16,7 +16,7 @@ from dblog_core.config import Config
 from dblog_core.cuts import find
 from dblog_core.footprint import Patience
 from dblog_core.lake import State, TableStatus, read_status
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs import clustering, delta_log, expected, views
 from spark_jobs.shapes import PROVENANCE

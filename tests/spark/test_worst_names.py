@@ -8,7 +8,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from dblog_core import cuts, time_travel
 from dblog_core.lake import history_location, table_location
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import Column, TableName, TableSchema
 from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake
 from tests.worst_names import EMOJI, EVERY, SCHEMAS

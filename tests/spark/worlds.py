@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from tests.spark.segments import Row, SegmentBuilder, json_in, table
 
 SHAPE = json_in(

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core import values
 from dblog_core.chunks import Chunks
+from dblog_core.model import values
 from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql import binary_values, statement_text, statements
 from tests.unit import test_chunks, test_mysql_decode, test_mysql_log, test_statements_on_tables

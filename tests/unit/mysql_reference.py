@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.events import CREATE, DELETE, UPDATE
+from dblog_core.model.events import CREATE, DELETE, UPDATE
 from dblog_core.sources.mysql import decimals, jsontext, temporal
 from dblog_core.sources.mysql.binary_values import ZERO_DATE_FIX, ValueFault
 from dblog_core.sources.mysql.decode import ColumnFault

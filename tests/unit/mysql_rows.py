@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.sources.mysql import decimals, types
 from dblog_core.sources.mysql.tablemap import TableVersion
 from dblog_core.sources.mysql.types import ColumnType, Kind

@@ -12,11 +12,11 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config import Config
-from dblog_core.filters import Filter
 from dblog_core.interfaces import ReadPlan
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.filters import Filter
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.values import Key
 from dblog_core.state.memory import MemoryState
-from dblog_core.values import Key
 from tests.fake_source import FakeDatabase, FakeReader, FakeSource
 
 

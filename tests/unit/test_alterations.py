@@ -10,13 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog_core.alterations import MOST_STEPS, Facts, Layout, Pending, Step, facts, placed
 from dblog_core.config import ColumnRules
-from dblog_core.constants import Constant
-from dblog_core.events import Altered, Created, LogBatch, Rewritten, SchemaSeen, Signal, Transaction, Truncated
+from dblog_core.model.column_defaults import Constant
+from dblog_core.model.events import (
+    Altered,
+    Created,
+    LogBatch,
+    Rewritten,
+    SchemaSeen,
+    Signal,
+    Transaction,
+    Truncated,
+)
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.schema_changes import (
+    MOST_STEPS,
+    Facts,
+    Layout,
+    Pending,
+    Step,
+    facts,
+    placed,
+)
 from dblog_core.renames import Renames, until
 from dblog_core.rules import Rules
-from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql import events
 from dblog_core.sources.mysql.columns_ddl import NOTHING, step

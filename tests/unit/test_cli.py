@@ -22,8 +22,8 @@ from dblog_core import cli, control, recent_errors, requests, wiring
 from dblog_core.cli import app
 from dblog_core.config import load
 from dblog_core.dumps import TaskProgress
-from dblog_core.durations import in_words
 from dblog_core.errors import RequestError, SourceUnavailable
+from dblog_core.model.durations import in_words
 from tests.unit import requests_world
 from tests.unit.requests_world import World
 

@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.config import Config, ConfigError, json_schema, load
 from dblog_core.config_secrets import secrets_of
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 
 SOURCE = """
 [source]

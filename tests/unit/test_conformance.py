@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import Column, TableName, TableSchema
 from tests.conformance import judge
 from tests.conformance.cases import FORMS
 from tests.conformance.forms import Case, Form, Maker, woven

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from dblog_core import cli, cuts
 from dblog_core.lake import lake_at, table_location
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from spark_jobs import cuts as written
 from spark_jobs.plan import Span
 from spark_jobs.record import Intent

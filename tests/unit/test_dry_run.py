@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from dblog_core import merge_plan
 from dblog_core.cli import app
 from dblog_core.lake import LakeStatus, State, TableStatus
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, manifest, publish, table

@@ -6,7 +6,7 @@ import pytest
 
 from dblog_core.arrivals import ARRIVED, LOOKS, Look
 from dblog_core.dumps import Refused, Tasks
-from dblog_core.watermark import Heals, High, Low, Mark
+from dblog_core.model.watermark import Heals, High, Low, Mark
 
 
 def mark(attempt: int, ordinal: int, window: str = "") -> Mark:

@@ -12,22 +12,23 @@ from typing import Any
 
 import pytest
 
-from dblog_core import arrivals, control, dump, requests, watermark, wiring
+from dblog_core import arrivals, control, dump, requests, wiring
 from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
-from dblog_core.events import LogBatch
 from dblog_core.interfaces import Chunk
+from dblog_core.model import watermark
+from dblog_core.model.events import LogBatch
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.requests import DumpRequest
 from dblog_core.rules import Rules
-from dblog_core.schema import TableSchema
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines
 from dblog_core.state.memory import MemoryState
 from dblog_core.storage.local import LocalStorage
-from dblog_core.watermark import High, Low, Mark
 from dblog_core.window import LogOrder
 from tests.fake_source import ORDERS, Change, FakeDatabase, FakeReader, FakeSource, FakeStream
 from tests.waiting import PATIENCE_SECONDS, wait_until

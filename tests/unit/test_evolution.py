@@ -7,7 +7,7 @@ import pytest
 
 from dblog_core import evolution
 from dblog_core.evolution import widens
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import Column, TableName, TableSchema
 
 DAY, TIME, MOMENT = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 WIDER = [

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core import filters
 from dblog_core.errors import RequestError
-from dblog_core.filters import Filter
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model import filters
+from dblog_core.model.filters import Filter
+from dblog_core.model.schema import Column, TableName, TableSchema
 
 TYPES = {
     "i": pa.int32(),

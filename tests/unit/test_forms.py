@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dblog_core.config import ColumnRules
-from dblog_core.events import TableChanges, Transaction, changes_schema
 from dblog_core.forms import FORMS, FormFault, digits, form_of, forms_for, printed
+from dblog_core.model.events import TableChanges, Transaction, changes_schema
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rules import Rules
-from dblog_core.schema import Column, TableName, TableSchema
 
 TABLE = TableName("shop", "t")
 

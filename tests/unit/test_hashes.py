@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from dblog_core.config import ColumnRules
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.hashes import HASH, LONGEST, UNIT, check_hashed, float_field, row_hash, row_text
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rules import Rules, mask_of
-from dblog_core.schema import Column, TableName, TableSchema
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader
 
 TABLE = TableName("shop", "t")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dblog_core import control, healing
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.requests import WHOLE
-from dblog_core.schema import TableName, TableSchema
 from tests.fake_source import ORDERS
 from tests.unit.test_engine import World
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core.identities import entry, others, remembered
+from dblog_core.model.table_identity import entry, others, remembered
 
 T, P, Q = entry("public.t", 10), entry("public.t", 10, 11), entry("public.t", 10, 12)
 

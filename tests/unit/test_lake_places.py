@@ -11,7 +11,7 @@ from dblog_core.config import Config
 from dblog_core.errors import LakeError
 from dblog_core.lake import LakeStatus, State, TableStatus, history_location, lake_at, shares_history, table_location
 from dblog_core.meter import _places
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from tests.unit.test_engine import World
 
 

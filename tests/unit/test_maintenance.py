@@ -14,7 +14,7 @@ from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from dblog_core import config as configuration
-from dblog_core import durations, footprint, lake_tasks, maintenance, sizes, wiring
+from dblog_core import footprint, lake_tasks, maintenance, wiring
 from dblog_core.cli import app
 from dblog_core.commands.maintain import shown
 from dblog_core.commands.status import text
@@ -24,6 +24,7 @@ from dblog_core.footprint import Patience, Room
 from dblog_core.lake import LakeStatus, State, TableStatus, lake_at
 from dblog_core.maintenance import Maintained, TableSize, Timetable, ask_when_due
 from dblog_core.meter import Meter
+from dblog_core.model import durations, sizes
 from dblog_core.staging import Staging
 from dblog_core.staging.beginning import Need
 from dblog_core.staging.retention import Retention

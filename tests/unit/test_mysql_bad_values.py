@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from dblog_core.events import CREATE, Transaction, Unreadable
+from dblog_core.model.events import CREATE, Transaction, Unreadable
 from dblog_core.sources.mysql import types
 from dblog_core.sources.mysql.batch import BatchBuilder
 from dblog_core.sources.mysql.types import ColumnType, Kind

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.errors import RequestError
-from dblog_core.schema import Column
+from dblog_core.model.schema import Column
 from dblog_core.sources.mysql.conditions import equal_value
 
 

@@ -13,8 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.events import CREATE, DELETE, UPDATE, LogBatch, Transaction, Truncated, Unreadable
-from dblog_core.schema import TableName
+from dblog_core.model.events import (
+    CREATE,
+    DELETE,
+    UPDATE,
+    LogBatch,
+    Transaction,
+    Truncated,
+    Unreadable,
+)
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql import decode, types
 from dblog_core.sources.mysql.batch import BatchBuilder
 from dblog_core.sources.mysql.decode import ColumnFault, EventFault, RowEvents

@@ -9,8 +9,8 @@ import pytest
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEvent
-from dblog_core.events import Altered, Created, DatabaseDropped, Rewritten, Truncated
-from dblog_core.schema import TableName
+from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten, Truncated
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql import events, gtid_request, xa
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets

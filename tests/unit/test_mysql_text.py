@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dblog_core import columnar
 from dblog_core.errors import SourceUnavailable
-from dblog_core.schema import Column
+from dblog_core.model.schema import Column
 from dblog_core.sources.mysql import text_numbers, text_values
 from dblog_core.sources.mysql.binary_values import ValueFault
 from dblog_core.sources.mysql.text_rows import Rows, TextRows

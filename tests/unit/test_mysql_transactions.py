@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import DblogError
-from dblog_core.events import LogBatch, Unreadable
+from dblog_core.model.events import LogBatch, Unreadable
 from dblog_core.sources.mysql import batch as batching
 from dblog_core.sources.mysql import events
 from dblog_core.sources.mysql.catalogue import TableFilter

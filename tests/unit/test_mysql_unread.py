@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from dblog_core import watermark
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.events import LogBatch, SchemaSeen, SignalSeen, Unreadable, WatermarkSeen
+from dblog_core.model import watermark
+from dblog_core.model.events import LogBatch, SchemaSeen, SignalSeen, Unreadable, WatermarkSeen
 from dblog_core.sources.mysql.events import Type
 from dblog_core.sources.mysql.transactions import LogState
 from tests.unit import mysql_binlog as binlog

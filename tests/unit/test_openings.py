@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import announced, control, watermark, wiring
+from dblog_core import announced, control, wiring
 from dblog_core.announced import AnnouncedWindows, NotOpened
 from dblog_core.config import Config
 from dblog_core.errors import ServerNotSafe
+from dblog_core.model import watermark
+from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.openings import Openings
 from dblog_core.rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.state.memory import MemoryState
-from dblog_core.watermark import High, Low, Mark
 from dblog_core.window import LogOrder
 from tests.fake_source import FakeDatabase, FakeSource
 from tests.unit.staged import manifest

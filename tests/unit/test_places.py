@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core import places
-from dblog_core.places import Form
+from dblog_core.model import position_spec
+from dblog_core.model.position_spec import Form
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 AT_TEN = 1_763_632_800_000_000  # 2025-11-20T10:00:00Z
@@ -28,7 +28,7 @@ AT_TEN = 1_763_632_800_000_000  # 2025-11-20T10:00:00Z
     ],
 )
 def test_each_kind_has_its_forms(kind: str, text: str, form: Form) -> None:
-    assert places.parse(text, kind).form is form
+    assert position_spec.parse(text, kind).form is form
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_each_kind_has_its_forms(kind: str, text: str, form: Form) -> None:
 )
 def test_what_is_no_place_of_the_kind_is_refused(kind: str, text: str) -> None:
     with pytest.raises(ValueError, match=r"^is (no place|no time|a time without its zone)"):
-        places.parse(text, kind)
+        position_spec.parse(text, kind)
 
 
 @pytest.mark.parametrize("text", ["2025-11-20T10:00:00Z", "2025-11-20T11:00:00+01:00", "2025-11-20 10:00:00.000000Z"])
 def test_a_time_is_that_moment_in_any_zone(text: str) -> None:
-    assert places.parse(text, "mysql").time == AT_TEN
-    assert places.in_words(AT_TEN) == "2025-11-20T10:00:00Z"
+    assert position_spec.parse(text, "mysql").time == AT_TEN
+    assert position_spec.in_words(AT_TEN) == "2025-11-20T10:00:00Z"
 
 
 def test_a_file_and_its_offset_are_told_apart() -> None:
-    assert places.parse("my.log.000012:4567", "mysql").file == ("my.log.000012", 4567)
+    assert position_spec.parse("my.log.000012:4567", "mysql").file == ("my.log.000012", 4567)

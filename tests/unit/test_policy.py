@@ -7,7 +7,7 @@ import pytest
 
 from dblog_core.errors import LakeError
 from dblog_core.merge_plan import Work
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.staging.manifest import LogMark
 from spark_jobs import policy
 from tests.unit.staged import table

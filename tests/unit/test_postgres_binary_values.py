@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres.binary_values import supported, to_arrow
 from dblog_core.sources.postgres.types import column
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dblog_core import patterns
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
-from dblog_core.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
-from dblog_core.schema import TableName
+from dblog_core.model import table_patterns
+from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
+from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres import timelines
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.messages import Messages
@@ -359,7 +359,7 @@ def test_a_table_name_is_matched_part_by_part() -> None:
     from dblog_core.sources.postgres.catalogue import wanted
 
     def matches(name: TableName, pattern: str) -> bool:
-        return patterns.matches(name, [pattern])
+        return table_patterns.matches(name, [pattern])
 
     assert matches(TableName("public", "t1"), "public.t?") and not matches(TableName("publicx", "t1"), "public.t?")
     assert matches(TableName("a", "b.c[1]"), "a.b.c[1]") and not matches(TableName("a", "b"), "A.b")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent, ValueOutOfRange
-from dblog_core.events import LogBatch, SchemaSeen, Truncated, Unreadable
+from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable
 from dblog_core.sources.postgres import types
 from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly
 from dblog_core.sources.postgres.messages import Messages

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import watermark
-from dblog_core.events import LogBatch, SchemaSeen, TableChanges, Transaction, WatermarkSeen
+from dblog_core.model import watermark
+from dblog_core.model.events import LogBatch, SchemaSeen, TableChanges, Transaction, WatermarkSeen
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.model.watermark import Probe
 from dblog_core.rules import Rules
-from dblog_core.schema import Column, TableSchema
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest, Probed, joined
 from dblog_core.staging.reader import lines
-from dblog_core.watermark import Probe
 from dblog_core.window import LogOrder, Snapshots
 from tests.fake_source import ORDERS, changes_batch
 from tests.unit.test_recall import OPENED

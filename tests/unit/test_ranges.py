@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dblog_core import ranges
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key
 from dblog_core.ranges import Range
-from dblog_core.schema import TableSchema
-from dblog_core.values import Key
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader
 
 OPTIONS: dict[str, Any] = {"chunk_size": 10, "workers": 2}

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from dblog_core.errors import CorruptSegment
+from dblog_core.model.values import to_json
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import LogMark
 from dblog_core.staging.reader import _json, lines
-from dblog_core.values import to_json
 from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, publish, table
 
 ORDERS = table()

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
-from dblog_core.installing import with_extra
+from dblog_core.model.install_hints import with_extra
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,14 +8,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dblog_core import watermark
-from dblog_core.events import LogBatch, SchemaSeen, Signal, TableChanges, Transaction, Truncated, WatermarkSeen
+from dblog_core.model import watermark
+from dblog_core.model.events import (
+    LogBatch,
+    SchemaSeen,
+    Signal,
+    TableChanges,
+    Transaction,
+    Truncated,
+    WatermarkSeen,
+)
+from dblog_core.model.watermark import Heals, High, Low, Mark
 from dblog_core.rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines
-from dblog_core.watermark import Heals, High, Low, Mark
 from dblog_core.window import Snapshots
 from tests.fake_source import ORDERS, Row, changes_batch
 

@@ -14,19 +14,20 @@ import pyarrow as pa
 import pytest
 
 from dblog_core import config as configuration
-from dblog_core import control, intake, patterns, reload, requests, wiring
+from dblog_core import control, intake, reload, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.commands.status import text
 from dblog_core.config import Config, SourceConfig
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import LeaseLost, SourceRefused
-from dblog_core.events import LogBatch
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory
 from dblog_core.leader import Parts
+from dblog_core.model import table_patterns
+from dblog_core.model.events import LogBatch
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.reload import ConfigFile, Watch
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.staging.reader import lines
 from dblog_core.state.memory import MemoryState
 from dblog_core.status import status
@@ -94,7 +95,7 @@ class World:
             def open_log(self, position: str, *, skip: int = 0) -> FakeStream:
                 return Stream(self, int(position), skip, world.batch)
 
-        return Source(self.database, wants=lambda t: patterns.matches(t, config.tables))
+        return Source(self.database, wants=lambda t: table_patterns.matches(t, config.tables))
 
     @property
     def config(self) -> Config:

@@ -14,15 +14,23 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from dblog_core import control, reload, requests, rule_faults, stopped, watermark, wiring
+from dblog_core import (
+    control,
+    reload,
+    requests,
+    rule_faults,
+    stopped,
+    wiring,
+)
 from dblog_core.config import ColumnRules, Config, SourceConfig
 from dblog_core.errors import ConfigError, RequestError, SourceRefused
 from dblog_core.hashes import is_compared
 from dblog_core.interfaces import Problem
+from dblog_core.model import watermark
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.watermark import High, Mark
 from dblog_core.requests import DumpRequest
 from dblog_core.rules import MASK, Rules
-from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.watermark import High, Mark
 from tests.fake_source import ORDERS, FakeSource
 from tests.unit.test_reload import A, B
 from tests.unit.test_reload import World as Capture

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from dblog_core import said
 from dblog_core.config import ColumnRules
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.forms import printed
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model import server_messages
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.sources.mysql import text_values
 from dblog_core.sources.mysql.binary_values import ValueFault
 from dblog_core.sources.postgres.types import from_text
@@ -34,7 +34,7 @@ VALUE = "qZx7 'of' a row"
     ],
 )
 def test_what_mysql_says_of_values_is_told_without_them(code: int, text: str, told: str) -> None:
-    assert said.by_mysql(code, text).startswith(told)
+    assert server_messages.by_mysql(code, text).startswith(told)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_postgres_says_of_values_is_told_without_them(code: str | None, lin
         pgcode = code
         diag = SimpleNamespace(message_primary=lines[0] if code else None)
 
-    assert said.by_postgres(Error("\n".join(lines))) == told
+    assert server_messages.by_postgres(Error("\n".join(lines))) == told
 
 
 TABLE = TableName("shop", "people")

@@ -16,7 +16,7 @@ from dblog_core.config import Config, SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from tests.unit.staged import MICROSECONDS, manifest, table

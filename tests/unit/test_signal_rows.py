@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.events import LogBatch, SignalSeen, Transaction
+from dblog_core.model.events import LogBatch, SignalSeen, Transaction
 from dblog_core.rules import Rules
 from dblog_core.sequencer import SIGNALS, Sequencer
 from dblog_core.signals import inbox

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dblog_core.errors import RequestError
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key, key_from_json
 from dblog_core.ranges import Range
-from dblog_core.schema import TableSchema
 from dblog_core.state.memory import MemoryState
-from dblog_core.values import Key, key_from_json
 from dblog_core.verify.slices import MOST, Slice, Slices, within
 from tests.unit import requests_world
 from tests.unit.requests_world import CUSTOMS, LINES, ORDERS, World

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import control, places
+from dblog_core import control
 from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.clock import SystemClock
 from dblog_core.config import Config
 from dblog_core.errors import ConfigError, SourceRefused, SourceUnavailable
-from dblog_core.places import Place
+from dblog_core.model import position_spec
+from dblog_core.model.position_spec import Place
 from dblog_core.until import AtTime
 from tests.fake_source import FakeDatabase, FakeSource
 from tests.unit.test_engine import World
@@ -32,7 +33,7 @@ def starting(world: World, start: str) -> None:
 
 
 def until(world: World, place: str, stop: threading.Event | None = None) -> CaptureOutcome:
-    return run_capture(world.config, stop=stop or threading.Event(), until=places.parse(place, "mysql"))
+    return run_capture(world.config, stop=stop or threading.Event(), until=position_spec.parse(place, "mysql"))
 
 
 def ids(world: World) -> list[int]:
@@ -147,7 +148,7 @@ def test_a_time_ends_it_with_the_first_commit_that_is_later(world: World) -> Non
         world.put(key)
     now = world.database.times[-1]
     world.database.times[:] = [now - 20 * SECOND, now - 10 * SECOND, now]
-    assert until(world, places.in_words(now - 15 * SECOND)) is CaptureOutcome.REACHED
+    assert until(world, position_spec.in_words(now - 15 * SECOND)) is CaptureOutcome.REACHED
     assert 0 in ids(world)
 
 
@@ -155,7 +156,7 @@ def test_a_time_ends_it_on_a_source_that_nothing_happens_on(world: World) -> Non
     world.capture()
     world.put(1)
     world.source.ahead = 60 * SECOND  # the server's clock counts, not ours
-    assert until(world, places.in_words(world.source.time() - 5 * SECOND)) is CaptureOutcome.REACHED
+    assert until(world, position_spec.in_words(world.source.time() - 5 * SECOND)) is CaptureOutcome.REACHED
     assert ids(world) == [1]
 
 
@@ -212,7 +213,7 @@ class _Beside:
             self.outcome = run_capture(
                 world.config,
                 stop=threading.Event(),
-                until=places.parse(place, "mysql"),
+                until=position_spec.parse(place, "mysql"),
                 on_status=lambda status: self._said.set() if not status.leading else self._led.set(),
             )
 

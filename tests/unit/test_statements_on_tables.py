@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.events import Altered, DatabaseDropped, Rewritten, SchemaSeen, Truncated
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.events import Altered, DatabaseDropped, Rewritten, SchemaSeen, Truncated
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.staging.reader import lines
 from tests.fake_source import ORDERS
 from tests.unit.test_probes import Log

@@ -8,13 +8,21 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, healing, reload, requests, stopped, watermark, wiring
+from dblog_core import (
+    control,
+    healing,
+    reload,
+    requests,
+    stopped,
+    wiring,
+)
 from dblog_core.config import Config
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem
+from dblog_core.model import watermark
+from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.requests import DumpRequest
 from dblog_core.status import status
-from dblog_core.watermark import High, Low, Mark
 from tests.fake_source import Change, FakeSource
 from tests.unit.test_reload import A, B, Crash, World
 from tests.waiting import wait_until

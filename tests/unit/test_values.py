@@ -10,8 +10,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dblog_core.schema import Column, TableName, TableSchema
-from dblog_core.values import keys_of, rows_with
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.values import keys_of, rows_with
 
 TYPES: dict[Any, st.SearchStrategy[Any]] = {
     pa.int8(): st.integers(-3, 3),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dblog_core.clock import SystemClock
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.storage.opening import open_storage
 from dblog_core.verify import run
 from dblog_core.verify.exchange import TOGETHER, Answer, Ask, Desk, Task

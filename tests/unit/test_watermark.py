@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core import watermark
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.watermark import Heals, High, Low, Mark, Probe
+from dblog_core.model import watermark
+from dblog_core.model.watermark import Heals, High, Low, Mark, Probe
 
 MARK = Mark("shop", "d/0", 1, 0, "w", "shop.orders")
 HIGH = High(MARK, file=None, rows=0, bytes=0, checksum="", schema="s", last_key=1, final=False)

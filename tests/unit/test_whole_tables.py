@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core import beside, control, places, sequencer, standing
+from dblog_core import beside, control, sequencer, standing
 from dblog_core.capture import run_capture
-from dblog_core.events import Created, Rewritten, SchemaSeen, Truncated, Unreadable
 from dblog_core.lake import State, TableStatus
 from dblog_core.merge_plan import Work, lacks_since
+from dblog_core.model import position_spec
+from dblog_core.model.events import Created, Rewritten, SchemaSeen, Truncated, Unreadable
+from dblog_core.model.schema import Column, TableSchema
 from dblog_core.requests import WHOLE, submit
-from dblog_core.schema import Column, TableSchema
 from dblog_core.staging.manifest import LogMark
 from tests.fake_source import ORDERS
 from tests.unit.test_engine import World
@@ -182,7 +183,7 @@ def test_with_an_initial_dump_a_table_that_comes_later_is_dumped_by_itself(
     assert second.tables == (str(later.table),) and second.requested_by == control.SYSTEM
     marks = [m for found in world.staging.manifests() for m in found.marks if m.table == str(later.table)]
     assert [(m.op, m.whole, m.dump) for m in marks] == [("s", None, None), ("s", None, second.id)]
-    monkeypatch.setattr(places, "INITIAL", "never")
+    monkeypatch.setattr(position_spec, "INITIAL", "never")
     third = replace(ORDERS, table=replace(TABLE, name="third"))
     world.database.schemas[third.table] = third
     world.database.commit(world.database.put({"id": 1, "name": "n", "big": "b"}, third.table))

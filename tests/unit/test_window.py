@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.window import (
     LogOrder,
     Overlap,

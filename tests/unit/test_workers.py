@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from dblog_core import control, dump, hold, watermark
+from dblog_core import control, dump, hold
 from dblog_core import finder as finder_module
 from dblog_core.clock import SystemClock
 from dblog_core.errors import (
@@ -29,11 +29,12 @@ from dblog_core.finder import Finder
 from dblog_core.gauge import Gauge
 from dblog_core.hold import Hold, Workplace
 from dblog_core.interfaces import Strain
-from dblog_core.schema import Column, TableSchema
+from dblog_core.model import watermark
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.model.watermark import Heals, High, Low
 from dblog_core.staging import Staging
 from dblog_core.staging.store import ChunkFile
 from dblog_core.state.memory import MemoryLease
-from dblog_core.watermark import Heals, High, Low
 from dblog_core.worker import PATIENCE
 from tests.fake_source import ORDERS, Change
 from tests.unit.workers_world import DUMP, LINES, World, world

@@ -16,16 +16,17 @@ from deltalake import DeltaTable, write_deltalake
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dblog_core import metrics, patterns, requests, table_names
+from dblog_core import metrics, requests
 from dblog_core.airflow.form import named
 from dblog_core.config import load
 from dblog_core.cuts import open_table
 from dblog_core.errors import ConfigError, RequestError
 from dblog_core.lake import history_location, lake_at, settle, table_location
 from dblog_core.metrics import Sources
+from dblog_core.model import table_names, table_patterns
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.outputs import avro
 from dblog_core.requests import DumpRequest
-from dblog_core.schema import Column, TableName, TableSchema
 from dblog_core.signals.message import EXECUTE, Message, translated
 from dblog_core.sources.mysql import statements
 from dblog_core.sources.mysql.statements import Means
@@ -63,19 +64,19 @@ def test_each_table_has_one_text_and_each_text_one_table() -> None:
 
 def test_the_text_of_a_table_is_a_pattern_of_it_and_of_no_other() -> None:
     for table in PLAIN:
-        assert patterns.matches(table, [str(table)])
+        assert table_patterns.matches(table, [str(table)])
     others = [TableName(schema, "t") for schema in EVERY]
     for schema in EVERY:
         if not set(schema) & {"*", "?"}:
             pattern = str(TableName(schema, "*"))
-            assert [t.schema for t in others if patterns.matches(t, [pattern])] == [schema]
-            assert [s for s in EVERY if patterns.matches_schema(s, [pattern])] == [schema]
+            assert [t.schema for t in others if table_patterns.matches(t, [pattern])] == [schema]
+            assert [s for s in EVERY if table_patterns.matches_schema(s, [pattern])] == [schema]
 
 
 def test_a_star_in_the_schema_takes_no_dot_of_the_table() -> None:
-    assert not patterns.matches(TableName("shop", "a.b"), ["*.b"]), "the schema is shop"
-    assert patterns.matches(TableName("shop.eu", "b"), ["*.b"])
-    assert not patterns.matches(TableName("shop.eu", "b"), ["shop.*"])
+    assert not table_patterns.matches(TableName("shop", "a.b"), ["*.b"]), "the schema is shop"
+    assert table_patterns.matches(TableName("shop.eu", "b"), ["*.b"])
+    assert not table_patterns.matches(TableName("shop.eu", "b"), ["shop.*"])
 
 
 def _toml(value: Any) -> str:
@@ -103,7 +104,7 @@ def test_a_file_names_tables_columns_and_keys(tmp_path: Path) -> None:
         _file(tmp_path, tables=[str(t) for t in tables], columns=columns, keys={str(t): ["k"] for t in tables})
     )
     for table in tables:
-        assert patterns.matches(table, config.source.tables)
+        assert table_patterns.matches(table, config.source.tables)
         assert config.source.columns[str(table)].mask == (table.name,)
         assert config.source.keys[str(table)] == ("k",)
 

@@ -10,17 +10,18 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core import control, dump, watermark, wiring
+from dblog_core import control, dump, wiring
 from dblog_core.config import Config
-from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, Spawn, Strain
+from dblog_core.model import watermark
+from dblog_core.model.filters import Filter
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.values import Key
+from dblog_core.model.watermark import High, Low
 from dblog_core.rules import Rules
-from dblog_core.schema import TableName, TableSchema
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
-from dblog_core.values import Key
-from dblog_core.watermark import High, Low
 from dblog_core.window import LogOrder
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader, FakeSource
 from tests.unit.staged import manifest

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from dblog_core.events import LogBatch
+from dblog_core.model.events import LogBatch
 
 
 class Demand(Protocol):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.events import (
+from dblog_core.model.events import (
     THEN_DUMPED,
     LogBatch,
     Signal,

@@ -14,7 +14,7 @@ from typing import Any
 import pymysql
 
 from dblog_core.interfaces import Problem
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.connection import rows, variables
 from dblog_core.sources.mysql.watermarks import qualified
 

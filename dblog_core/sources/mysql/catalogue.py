@@ -8,11 +8,12 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core import patterns, rule_faults
+from dblog_core import rule_faults
 from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.forms import printed
 from dblog_core.interfaces import Problem
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model import table_patterns
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.sources.mysql import charsets, types
 from dblog_core.sources.mysql.conditions import labels
 from dblog_core.sources.mysql.connection import is_mariadb, rows
@@ -31,7 +32,7 @@ class TableFilter:
     def wants(self, table: TableName) -> bool:
         known = self._known.get(table)
         if known is None:
-            known = not self.ours(table) and patterns.matches(table, self.patterns)
+            known = not self.ours(table) and table_patterns.matches(table, self.patterns)
             self._known[table] = known
         return known
 
@@ -41,10 +42,10 @@ class TableFilter:
 
     def may_want(self, table: TableName) -> bool:
         """Whether a statement that names this table may be about a wanted one: some servers do not mind the case."""
-        return patterns.matches(table, self.patterns, any_case=True)
+        return table_patterns.matches(table, self.patterns, any_case=True)
 
     def wants_schema(self, schema: str, *, any_case: bool = False) -> bool:
-        return patterns.matches_schema(schema, self.patterns, any_case=any_case)
+        return table_patterns.matches_schema(schema, self.patterns, any_case=any_case)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,19 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core import patterns, rule_faults
+from dblog_core import rule_faults
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
-from dblog_core.schema import TableName
+from dblog_core.model import table_patterns
+from dblog_core.model.schema import TableName
+from dblog_core.model.table_names import keys_entry
 from dblog_core.sources.mysql import cascades, catalogue, check_replica, log, types, xa_start
 from dblog_core.sources.mysql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, rows, variables
 from dblog_core.sources.mysql.places import GTIDS_FIX
 from dblog_core.sources.mysql.server import LOG_BIN_FIX, log_status
 from dblog_core.sources.mysql.watermarks import create_statement, qualified
-from dblog_core.table_names import keys_entry
 
 _WANTED = {
     "binlog_format": ("ROW", "changes would be logged as statements"),
@@ -166,8 +167,8 @@ def _missing(connection: Connection[Any], what: str, grant: str, on: str) -> Pro
 def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilter) -> Iterator[Problem]:
     names = catalogue.wanted(connection, tables)
     for pattern in tables.patterns:
-        if not any(patterns.matches(name, [pattern]) for name in names):
-            schema, name = patterns.parts(pattern)
+        if not any(table_patterns.matches(name, [pattern]) for name in names):
+            schema, name = table_patterns.parts(pattern)
             on = f"{quoted(schema)}.*" if "*" in pattern or "?" in pattern else qualified(TableName(schema, name))
             yield Problem(
                 f"source.tables: {pattern} matches no table that {config.user} can see",

@@ -14,10 +14,11 @@ from dblog_core import hashes as canonical
 from dblog_core.columnar import LARGEST, Bytes, Int64s
 from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, ServerNotSafe, TableGone, ValueOutOfRange
-from dblog_core.filters import Filter
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
-from dblog_core.key_order import order_text
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.filters import Filter
+from dblog_core.model.key_order import order_text
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.values import Key, keys_of
 from dblog_core.sources.mysql import catalogue, conditions, hashes, key_order, plans, text_values
 from dblog_core.sources.mysql.binary_values import KEY_DATE_FIX, ValueFault
 from dblog_core.sources.mysql.conditions import Condition
@@ -27,7 +28,6 @@ from dblog_core.sources.mysql.places import Sight
 from dblog_core.sources.mysql.text_rows import Rows, TextRows, TooLarge
 from dblog_core.sources.mysql.watermarks import qualified
 from dblog_core.sources.mysql.xa_visibility import await_xa_commits
-from dblog_core.values import Key, keys_of
 
 _USUAL_LIMIT = 1000  # rows of the chunk that EXPLAIN is asked about
 _NO_SUCH_INDEX = 1176

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from dblog_core.alterations import Step
-from dblog_core.constants import Constant, Kind
+from dblog_core.model.column_defaults import Constant, Kind
+from dblog_core.model.schema_changes import Step
 
 _ANSI_QUOTES, _STRICT = 1 << 2, (1 << 21) | (1 << 22)
 """Bits of a session's sql_mode, as QUERY events have it."""

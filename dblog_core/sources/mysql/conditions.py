@@ -19,11 +19,11 @@ import pyarrow as pa
 import pymysql
 
 from dblog_core.errors import RequestError
-from dblog_core.filters import Filter
-from dblog_core.schema import Column, TableSchema
+from dblog_core.model.filters import Filter
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.model.values import Key
 from dblog_core.sources.mysql.connection import quoted
 from dblog_core.sources.mysql.types import NATIVE
-from dblog_core.values import Key
 
 Condition = tuple[str, list[Any]]
 """SQL with a `%s` for each value, and the values."""

@@ -11,9 +11,10 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core import passing, said, tls
+from dblog_core import tls
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable
+from dblog_core.model import server_messages, transient_errors
 
 _CREDENTIALS = {1045, 1698}
 _GRANTS_ON_TABLES = {1142, 1143}
@@ -115,7 +116,7 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
     """The error of ours that means the same."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = str(error.args[1]) if len(error.args) > 1 else str(error)
-    message, place = f"{doing}: {said.by_mysql(code, text)} ({code})", where(config)
+    message, place = f"{doing}: {server_messages.by_mysql(code, text)} ({code})", where(config)
     if code == _NO_TLS:
         return _without_tls(config)
     if tls.lasting(getattr(error, "original_exception", None)):
@@ -139,7 +140,7 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
         return SourceReadOnly(message, where=place, fix="the server must accept writes: connect to the primary")
     if code == 1049:
         return SourceRefused(message, where=place, fix="name an existing database in source.database")
-    if code in passing.MYSQL or code == 0:
+    if code in transient_errors.MYSQL or code == 0:
         return SourceUnavailable(message, where=place, fix="check that the server runs and can be reached from here")
     return SourceError(message, where=place)
 

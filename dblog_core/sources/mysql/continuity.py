@@ -12,9 +12,9 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core import places
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceError, SourceUnavailable, UnknownLogEvent
+from dblog_core.model import position_spec
 from dblog_core.sources.mysql import events, scan
 from dblog_core.sources.mysql.connection import rows, where
 from dblog_core.sources.mysql.events import GTIDS, Event
@@ -79,7 +79,7 @@ def _compare_newest(config: SourceConfig, start: Position, newest: Newest, *, ma
         log.info("transaction %s is no longer in the log to be compared: %s", newest.gtid, error.message)
         return
     if found and found != newest.time:
-        ours, theirs = places.in_words(newest.time), places.in_words(found)
+        ours, theirs = position_spec.in_words(newest.time), position_spec.in_words(found)
         raise _other_server(config, f"calls a transaction of {theirs} {newest.gtid}, and we have read one of {ours}")
 
 

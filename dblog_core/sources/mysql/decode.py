@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.events import CREATE, DELETE, UPDATE, image_type
+from dblog_core.model.events import CREATE, DELETE, UPDATE, image_type
 from dblog_core.sources.mysql import binary_values, decimals, row_images
 from dblog_core.sources.mysql.binary_values import ValueFault, Values
 from dblog_core.sources.mysql.tablemap import TableVersion

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.connection import rows
 from dblog_core.sources.mysql.watermarks import qualified
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dblog_core.events import Transaction
+from dblog_core.model.events import Transaction
 from dblog_core.sources.mysql import xa
 
 

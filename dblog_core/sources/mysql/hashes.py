@@ -22,8 +22,8 @@ from dblog_core.hashes import (
     window_bounds,
     window_exponent,
 )
+from dblog_core.model.schema import Column, TableSchema
 from dblog_core.rules import mask_of
-from dblog_core.schema import Column, TableSchema
 from dblog_core.sources.mysql.conditions import selected
 from dblog_core.sources.mysql.connection import quoted
 from dblog_core.sources.mysql.types import NATIVE

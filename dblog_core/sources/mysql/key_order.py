@@ -10,7 +10,7 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.connection import rows
 
 _COLUMNS = """SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable
-from dblog_core.events import LogBatch
+from dblog_core.model.events import LogBatch
 from dblog_core.sources.mysql import events, stream
 from dblog_core.sources.mysql.ahead import Ahead, Demand
 from dblog_core.sources.mysql.events import Event

@@ -8,7 +8,7 @@ from typing import Any
 from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
-from dblog_core.schema import TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.sources.mysql.connection import is_mariadb, quoted
 from dblog_core.sources.mysql.watermarks import qualified
 

@@ -10,8 +10,8 @@ from dblog_core import rule_faults
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
-from dblog_core.places import Place
-from dblog_core.schema import TableSchema
+from dblog_core.model.position_spec import Place
+from dblog_core.model.schema import TableSchema
 from dblog_core.sources.mysql import (
     catalogue,
     charsets,

@@ -14,10 +14,10 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core import places
 from dblog_core.config import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceRefused
-from dblog_core.places import Form, Place
+from dblog_core.model import position_spec
+from dblog_core.model.position_spec import Form, Place
 from dblog_core.sources.mysql import scan, server, xa_start
 from dblog_core.sources.mysql.connection import rows, variables, where
 from dblog_core.sources.mysql.events import GTIDS, Event, Type
@@ -124,7 +124,7 @@ def _earliest(known: _Log, place: Place) -> Position:
 
 def _at_time(known: _Log, place: Place) -> Position:
     if place.time > (now := time(known.connection)):
-        raise known.refused(f"{place} has not come yet: the server's clock is at {places.in_words(now)}")
+        raise known.refused(f"{place} has not come yet: the server's clock is at {position_spec.in_words(now)}")
     # MariaDB logs whole seconds: a transaction of the same second may have been committed after that time.
     wanted = place.time // _SECOND * _SECOND if known.mariadb else place.time
     names = [name for name, _ in known.files]
@@ -132,7 +132,7 @@ def _at_time(known: _Log, place: Place) -> Position:
     if first is None:
         first = names[0]
         if (oldest := known.created(first)) > place.time // _SECOND:
-            raise known.refused(f"{place} lies before the oldest log, of {places.in_words(oldest * _SECOND)}")
+            raise known.refused(f"{place} lies before the oldest log, of {position_spec.in_words(oldest * _SECOND)}")
 
     def is_late(_: Scan, event: Event) -> bool:
         if event.type not in GTIDS or event.artificial:

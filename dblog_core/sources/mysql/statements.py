@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from dblog_core.schema import TableName, folded
+from dblog_core.model.schema import TableName, folded
 
 
 class Means(Enum):

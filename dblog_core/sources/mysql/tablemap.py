@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.sources.mysql import charsets, types
 from dblog_core.sources.mysql.charsets import Charsets, Decode
 from dblog_core.sources.mysql.types import ColumnType, Kind, UnsupportedType

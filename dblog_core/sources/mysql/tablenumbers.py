@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql import tablemap, types
 from dblog_core.sources.mysql.catalogue import TableFilter
 from dblog_core.sources.mysql.charsets import Charsets

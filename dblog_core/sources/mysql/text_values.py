@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from dblog_core import columnar
 from dblog_core.columnar import Bytes, Int64s
-from dblog_core.schema import Column
+from dblog_core.model.schema import Column
 from dblog_core.sources.mysql import text_numbers
 from dblog_core.sources.mysql.binary_values import ZERO_DATE_FIX, ValueFault
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from dblog_core.errors import LogPositionLost, UnknownLogEvent
-from dblog_core.events import (
+from dblog_core.model.events import (
     CREATE,
     DELETE,
     UPDATE,
@@ -27,7 +27,7 @@ from dblog_core.events import (
     Truncated,
     WatermarkSeen,
 )
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql import (
     columns_ddl,
     compressed,

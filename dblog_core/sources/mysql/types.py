@@ -8,7 +8,7 @@ from enum import Enum, auto
 
 import pyarrow as pa
 
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql import charsets
 from dblog_core.sources.mysql.charsets import Decode
 from dblog_core.sources.mysql.connection import quoted

@@ -10,8 +10,8 @@ time.
 
 from __future__ import annotations
 
-from dblog_core.events import THEN_DUMPED, Transaction, Unreadable
-from dblog_core.schema import TableName
+from dblog_core.model.events import THEN_DUMPED, Transaction, Unreadable
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql import types
 from dblog_core.sources.mysql.batch import BatchBuilder
 from dblog_core.sources.mysql.statements import Means, Statement

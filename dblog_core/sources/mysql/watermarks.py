@@ -9,7 +9,7 @@ from pymysql.connections import Connection
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import NoWatermarkTable
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.mysql.connection import connect, quoted, rows, translated
 
 _NO_SUCH_TABLE = 1146

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dblog_core.alterations import Layout
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.events import (
+from dblog_core.model.events import (
     LogBatch,
     SchemaSeen,
     Signal,
@@ -18,7 +17,8 @@ from dblog_core.events import (
     Unreadable,
     WatermarkSeen,
 )
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.schema_changes import Layout
 from dblog_core.sources.postgres import shown
 from dblog_core.sources.postgres.catalogue import FRESH_START
 from dblog_core.sources.postgres.position import Lsn, Point

@@ -6,11 +6,11 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from dblog_core import patterns
 from dblog_core.config import SourceConfig
 from dblog_core.errors import TableGone
 from dblog_core.forms import printed
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model import table_patterns
+from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.sources.postgres import types
 from dblog_core.sources.postgres.connection import Connection, rows
 
@@ -103,7 +103,7 @@ def signal_table(config: SourceConfig) -> TableName | None:
 def wanted(name: TableName, config: SourceConfig) -> bool:
     """Whether a pattern of the configuration matches the table. The tables of our own are none of them."""
     ours = (watermark_table(config), signal_table(config))
-    return name not in ours and patterns.matches(name, config.tables)
+    return name not in ours and table_patterns.matches(name, config.tables)
 
 
 def wanted_tables(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:

@@ -9,16 +9,16 @@ import psycopg2
 import psycopg2.errors
 from psycopg2 import sql
 
-from dblog_core import patterns
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
+from dblog_core.model import table_patterns
+from dblog_core.model.table_names import keys_entry
 from dblog_core.sources.postgres import catalogue, publication, slots, standby
 from dblog_core.sources.postgres.catalogue import CatalogueTable
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, session, value
 from dblog_core.sources.postgres.identity import missing, refusals, usable
 from dblog_core.sources.postgres.watermarks import creation, identifier
-from dblog_core.table_names import keys_entry
 
 OLDEST = 150000
 _SETTINGS = """
@@ -66,7 +66,7 @@ def _all(connection: Connection, config: SourceConfig) -> Iterator[Problem]:
     yield from _server(connection, config)
     tables = catalogue.wanted_tables(connection, config)
     for pattern in config.tables:
-        if not any(patterns.matches(table.name, [pattern]) for table in tables):
+        if not any(table_patterns.matches(table.name, [pattern]) for table in tables):
             yield Problem(
                 f"no table matches {pattern}",
                 "correct tables in [source]: SCHEMA.TABLE with * and ?, upper and lower case count",

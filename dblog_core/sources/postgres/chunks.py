@@ -16,11 +16,12 @@ from dblog_core import hashes as canonical
 from dblog_core.columnar import LARGEST, gather
 from dblog_core.config import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, SourceError
-from dblog_core.filters import Filter
 from dblog_core.forms import printed
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
-from dblog_core.key_order import order_text
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.filters import Filter
+from dblog_core.model.key_order import order_text
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.values import Key, keys_of
 from dblog_core.sources.postgres import (
     binary_values,
     catalogue,
@@ -36,7 +37,6 @@ from dblog_core.sources.postgres.hashes import HashQuery
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.types import column, from_text
 from dblog_core.sources.postgres.watermarks import identifier
-from dblog_core.values import Key, keys_of
 
 # Locked as the COPY locks it, but before the snapshot is taken: of a table that an ALTER rewrites between the two, the
 # COPY would see no row, and no error would tell. LOCK takes no snapshot itself. From then on types stay as they are.

@@ -18,10 +18,10 @@ from typing import Any
 from psycopg2 import sql
 
 from dblog_core.errors import RequestError
-from dblog_core.filters import Filter
-from dblog_core.schema import Column, TableSchema
+from dblog_core.model.filters import Filter
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.model.values import Key, to_json
 from dblog_core.sources.postgres.types import comparable
-from dblog_core.values import Key, to_json
 
 
 def every(conditions: Iterable[sql.Composable]) -> sql.Composable:

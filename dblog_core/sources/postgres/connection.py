@@ -10,9 +10,10 @@ import psycopg2
 import psycopg2.extensions
 from psycopg2.extras import LogicalReplicationConnection
 
-from dblog_core import passing, said, tls
+from dblog_core import tls
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceError, SourceForbids, SourceReadOnly, SourceRefused, SourceUnavailable
+from dblog_core.model import server_messages, transient_errors
 
 Connection = psycopg2.extensions.connection
 
@@ -109,7 +110,7 @@ def _arguments(config: SourceConfig, name: str) -> dict[str, Any]:
 
 
 def _connect_error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceError:
-    message = said.by_postgres(error)
+    message = server_messages.by_postgres(error)
     if tls.lasting_in_libpq(message):
         return SourceRefused(
             message, where=where, fix="set tls, tls_ca, tls_cert and tls_key in [source] to what the server offers"
@@ -128,10 +129,10 @@ def _connect_error(error: psycopg2.Error, config: SourceConfig, where: str) -> S
 
 
 def _error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceError:
-    code, message = error.pgcode, said.by_postgres(error)
+    code, message = error.pgcode, server_messages.by_postgres(error)
     if code is None and isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError | psycopg2.DatabaseError):
         return SourceUnavailable(message, where=where, fix="the connection broke: it is made again by itself")
-    if code is not None and code.startswith(passing.POSTGRES):
+    if code is not None and code.startswith(transient_errors.POSTGRES):
         return SourceUnavailable(message, where=where, fix="it is tried again by itself")
     if code == "25006":
         return SourceReadOnly(

@@ -24,8 +24,8 @@ from dblog_core.hashes import (
     window_bounds,
     window_exponent,
 )
+from dblog_core.model.schema import Column
 from dblog_core.rules import mask_of
-from dblog_core.schema import Column
 
 _PLAIN = ("text", "character varying")
 _WITH_MAXIMUM = {

@@ -9,10 +9,10 @@ from dataclasses import replace
 from dblog_core import rule_faults
 from dblog_core.config import SourceConfig
 from dblog_core.interfaces import Problem
+from dblog_core.model.table_names import keys_entry
 from dblog_core.sources.postgres import shown
 from dblog_core.sources.postgres.catalogue import CatalogueTable, leaves, wanted_tables
 from dblog_core.sources.postgres.connection import Connection
-from dblog_core.table_names import keys_entry
 
 
 def refusals(connection: Connection, table: CatalogueTable, config: SourceConfig) -> list[Problem]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres import catalogue
 from dblog_core.sources.postgres.connection import Connection, rows
 

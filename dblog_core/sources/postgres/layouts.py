@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dblog_core.alterations import Layout
-from dblog_core.constants import Constant, kind_of
-from dblog_core.schema import Column
+from dblog_core.model.column_defaults import Constant, kind_of
+from dblog_core.model.schema import Column
+from dblog_core.model.schema_changes import Layout
 from dblog_core.sources.postgres.connection import Connection, rows
 
 _COLUMNS = """

@@ -17,7 +17,7 @@ from psycopg2.extras import ReplicationCursor
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceUnavailable
-from dblog_core.events import LogBatch
+from dblog_core.model.events import LogBatch
 from dblog_core.sources.postgres import slots, standby, timelines
 from dblog_core.sources.postgres.batch import Assembly
 from dblog_core.sources.postgres.connection import Connection, connect, session, translated

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import psycopg2
 
-from dblog_core.alterations import Layout
 from dblog_core.config import SourceConfig
-from dblog_core.schema import Column, TableName
+from dblog_core.model.schema import Column, TableName
+from dblog_core.model.schema_changes import Layout
 from dblog_core.sources.postgres import catalogue, layouts, standby
 from dblog_core.sources.postgres.connection import Connection, connect, translated
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dblog_core.alterations import Layout
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
-from dblog_core.events import LogBatch, TableChanges, Transaction
 from dblog_core.forms import printed
-from dblog_core.schema import Column, TableName, TableSchema
+from dblog_core.model.events import LogBatch, TableChanges, Transaction
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.schema_changes import Layout
 from dblog_core.sources.postgres import binary_values, types
 from dblog_core.sources.postgres import rowmessages as found
 from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly, no_key_fix

@@ -10,7 +10,7 @@ from psycopg2 import sql
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres import standby
 from dblog_core.sources.postgres.catalogue import CatalogueTable, find_table, signal_table, watermark_table
 from dblog_core.sources.postgres.connection import Connection, execute, rows

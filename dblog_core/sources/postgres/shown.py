@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 _WORDS = """

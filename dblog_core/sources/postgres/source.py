@@ -10,10 +10,10 @@ from psycopg2 import sql
 
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
-from dblog_core.identities import entry
 from dblog_core.interfaces import Json, Problem, Strain
-from dblog_core.places import Place
-from dblog_core.schema import TableSchema
+from dblog_core.model.position_spec import Place
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.table_identity import entry
 from dblog_core.sources.postgres import (
     binary_values,
     catalogue,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time as clock
 from collections.abc import Callable
 
-from dblog_core import places
 from dblog_core.config import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import LogStream
-from dblog_core.places import Form, Place
+from dblog_core.model import position_spec
+from dblog_core.model.position_spec import Form, Place
 from dblog_core.sources.postgres import catalogue, publication, slots, standby
 from dblog_core.sources.postgres.connection import Connection, session, value
 from dblog_core.sources.postgres.identity import usable
@@ -35,7 +35,7 @@ def begin(config: SourceConfig, place: Place, open_log: OpenLog) -> Lsn:
         return first
     if place.form is Form.TIME:
         if place.time > now:
-            raise _refused(config, f"{place} has not come yet: the server's clock is at {places.in_words(now)}")
+            raise _refused(config, f"{place} has not come yet: the server's clock is at {position_spec.in_words(now)}")
         return _at_time(config, place, first, last, open_log)
     wanted = Lsn.parse(place.text)
     if not first <= wanted <= last:

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, field
 
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.events import Transaction
+from dblog_core.model.events import Transaction
 from dblog_core.sources.postgres.messages import Messages
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.sources.postgres.rowmessages import find_kind

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.errors import ValueOutOfRange
-from dblog_core.schema import Column, TableName
+from dblog_core.model.schema import Column, TableName
 
 _PLAIN: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import orjson
 
-from dblog_core import patterns
 from dblog_core.config import SourceConfig
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.events import THEN_DUMPED, LogBatch, Transaction, Unreadable
-from dblog_core.schema import TableName
+from dblog_core.model import table_patterns
+from dblog_core.model.events import THEN_DUMPED, LogBatch, Transaction, Unreadable
+from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres.batch import Assembly, no_key_fix
 from dblog_core.sources.postgres.catalogue import signal_table, wanted, watermark_table
 from dblog_core.sources.postgres.messages import Messages
@@ -201,7 +201,7 @@ def _nothing(record: Json) -> None:
 
 def _filter(pattern: str) -> str | None:
     """The pattern for `add-tables`; None where only no filter at all would let every match through."""
-    schema, table = patterns.parts(pattern)
+    schema, table = table_patterns.parts(pattern)
     if set("*?") & set(schema):
         return None
     return f"{schema.translate(_SPECIAL)}.{'*' if set('*?') & set(table) else table.translate(_SPECIAL)}"

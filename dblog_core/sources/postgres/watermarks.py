@@ -6,14 +6,14 @@ import psycopg2
 import psycopg2.errors
 from psycopg2 import sql
 
-from dblog_core import watermark
 from dblog_core.config import SourceConfig
 from dblog_core.errors import NoWatermarkTable
-from dblog_core.schema import TableName
+from dblog_core.model import watermark
+from dblog_core.model.schema import TableName
+from dblog_core.model.watermark import Low, Probe
 from dblog_core.sources.postgres import standby
 from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
 from dblog_core.sources.postgres.position import Lsn
-from dblog_core.watermark import Low, Probe
 
 _WRITE = sql.SQL(
     "INSERT INTO {} (worker, payload) VALUES (%s, %s) ON CONFLICT (worker) DO UPDATE SET payload = excluded.payload"

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.errors import RequestError
-from dblog_core.schema import Column, TableSchema
+from dblog_core.model.schema import Column, TableSchema
 
 Key = tuple[Any, ...]
 """A key as Python values (`RecordBatch.to_pylist` forms) in key order: exact, hashable, never compared by order."""

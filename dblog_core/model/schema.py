@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from dblog_core import table_names
+from dblog_core.model import table_names
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -26,7 +26,7 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """`SCHEMA.TABLE` as `str` writes it (see `dblog_core.table_names`). Raises ValueError on any other shape."""
+        """`SCHEMA.TABLE` as `str` writes it (see `dblog_core.model.table_names`). Raises ValueError on any other shape."""
         return cls(*table_names.split(text))
 
     @property

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dblog_core.constants import Constant
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.column_defaults import Constant
+from dblog_core.model.schema import TableName, TableSchema
 
 _Held = dict[str, Constant | None]
 """Added columns of which it is known what untouched rows hold in them; None: NULL."""

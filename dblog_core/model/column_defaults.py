@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from dblog_core import values
 from dblog_core.errors import RequestError
-from dblog_core.schema import Column
+from dblog_core.model import values
+from dblog_core.model.schema import Column
 
 Kind = Literal["number", "flag", "text", "date", "moment"]
 

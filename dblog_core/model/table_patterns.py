@@ -1,6 +1,6 @@
 """The configuration's table patterns: `*` and `?` are special, within the schema and within the table.
 
-They are cut into the two as names are (see `dblog_core.table_names`): `"shop.eu".*` is all of the schema shop.eu.
+They are cut into the two as names are (see `dblog_core.model.table_names`): `"shop.eu".*` is all of the schema shop.eu.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from dblog_core import table_names
+from dblog_core.model import table_names
 
 if TYPE_CHECKING:  # the configuration is loaded without Arrow
-    from dblog_core.schema import TableName
+    from dblog_core.model.schema import TableName
 
 
 def matches(table: TableName, patterns: Iterable[str], *, any_case: bool = False) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import orjson
 
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.schema import TableName
+from dblog_core.model.schema import TableName
 
 FORMAT = 1
 

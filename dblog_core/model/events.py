@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.alterations import Layout, Step
-from dblog_core.schema import TableName, TableSchema
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.schema_changes import Layout, Step
 
 CREATE, UPDATE, DELETE, REFRESH, TRUNCATE, SCHEMA, FINISHED = "c", "u", "d", "r", "t", "s", "f"
 """The ops of the super-changelog; log streams produce the first three as rows."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dblog_core.errors import RequestError
-from dblog_core.schema import Column, TableSchema
-from dblog_core.values import from_json as value_from_json
-from dblog_core.values import to_json as value_to_json
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.model.values import from_json as value_from_json
+from dblog_core.model.values import to_json as value_to_json
 
 OPERATORS = ("=", "<", "<=", ">", ">=", "in")
 

@@ -1,0 +1,1 @@
+"""The vocabulary: tables, events, values, watermarks, filters. No input or output."""
