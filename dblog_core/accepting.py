@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from dblog_core import evolution
-from dblog_core.config import SchemaChanges
+from dblog_core.config.settings import SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake import State, TableStatus

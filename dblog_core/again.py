@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from dblog_core import control, healing, owed
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import SourceError
 from dblog_core.healing import Asked
 from dblog_core.interfaces import Clock, StateStore

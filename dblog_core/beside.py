@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from dblog_core import dump_process, ended_dumps, recent_errors
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Running, Source, Spawn, StateStore
 from dblog_core.model import durations

@@ -18,7 +18,7 @@ from functools import partial
 
 from dblog_core import recent_errors, reload, wiring
 from dblog_core.clock import SystemClock, spawn_thread
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused, SourceUnavailable
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.leader import HOUSEKEEPING, LEASE, CaptureOutcome, CaptureStatus, Leader, Parts

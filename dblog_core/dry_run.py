@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dblog_core import evolution, wiring
-from dblog_core.config import Config, LakeConfig, SchemaChanges
+from dblog_core.config.settings import Config, LakeConfig, SchemaChanges
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status
 from dblog_core.merge_plan import Span, Work, next_span, works

@@ -17,7 +17,7 @@ from contextlib import closing
 
 from dblog_core import control, wiring
 from dblog_core.clock import SystemClock, spawn_thread
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.control import OVER, DumpStatus
 from dblog_core.crew import Crew, OnProgress
 from dblog_core.errors import DblogError

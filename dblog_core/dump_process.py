@@ -27,7 +27,7 @@ import orjson
 
 from dblog_core import control, dump, wiring
 from dblog_core.clock import SystemClock
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.finder import Finder
 from dblog_core.interfaces import Clock, StateStore

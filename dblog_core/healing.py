@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dblog_core import control, requests, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import StateStore
 from dblog_core.model.table_names import some

@@ -20,7 +20,7 @@ from typing import Any
 
 from dblog_core import control
 from dblog_core.clock import spawn_thread
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.control import TaskStatus
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import DblogError, LeaseLost, StateError, TableGone

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dblog_core.config import Config, uses_s3
-from dblog_core.config_kafka import KafkaConfig
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.kafka import KafkaConfig
+from dblog_core.config.output import OutputConfig
+from dblog_core.config.settings import Config, uses_s3
 from dblog_core.interfaces import Problem
 from dblog_core.model.hosts import all_near, hosts_of, in_the_clear
 

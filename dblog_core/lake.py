@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import orjson
 
-from dblog_core.config import Config, S3Config
+from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location

@@ -21,7 +21,7 @@ import orjson
 
 from dblog_core import spark
 from dblog_core.clock import SystemClock
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Clock, Json
 from dblog_core.lake import own_directory, read_status

@@ -14,7 +14,7 @@ import orjson
 
 from dblog_core import lake_tasks
 from dblog_core.clock import SystemClock
-from dblog_core.config import LakeConfig
+from dblog_core.config.settings import LakeConfig
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Clock
 from dblog_core.lake import own_directory

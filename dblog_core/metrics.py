@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Json
 from dblog_core.meter import Meter

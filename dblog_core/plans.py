@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from dblog_core import control, ranges, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.dump_status import DumpStatus, rate
 from dblog_core.interfaces import ChunkReader, Json, StateStore
 from dblog_core.requests import KEYS_PER_TASK, DumpRequest, Refusal, Wanted, listed_keys, of_each, options_of, settled

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from dblog_core import neighbours, output_places, wiring
-from dblog_core.config import ColumnRules, Config
-from dblog_core.config_secrets import named_secrets
+from dblog_core import output_places, wiring
+from dblog_core.config import conflicts
+from dblog_core.config.secrets import named_secrets
+from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.forms import FORMS, forms_for
 from dblog_core.in_clear import in_clear_text
@@ -97,7 +98,7 @@ def _configuration(file: Path | None, config: Config) -> Iterator[Problem]:
 
 def _file(file: Path, config: Config) -> Iterator[Problem]:
     yield from readable_secret(file)
-    for clash in neighbours.beside(file, config):
+    for clash in conflicts.beside(file, config):
         yield Problem(clash.message, clash.claim.fix, clash.claim.fatal)
 
 

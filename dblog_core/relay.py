@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from dblog_core import output_places, recent_errors, wiring
 from dblog_core.capture import holder_name
 from dblog_core.clock import SystemClock
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.dead_letters import DeadLetters
 from dblog_core.errors import (
     DblogError,

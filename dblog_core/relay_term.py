@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
 from dblog_core.dead_letters import DeadLetters
 from dblog_core.deliveries import Part, parts, singly
 from dblog_core.errors import LeaseLost, PoisonLine

@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 
 from dblog_core import stopped
-from dblog_core.config import Config, SourceConfig
+from dblog_core.config.settings import Config, SourceConfig
 from dblog_core.errors import ConfigError, DblogError
 from dblog_core.interfaces import Clock, Json, Problem, Source, StateStore
 from dblog_core.model import table_identity, table_patterns

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dblog_core import control, ranges, wiring
 from dblog_core.clock import SystemClock
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError, SourceError, SourceForbids, ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Clock, Json, Source, StateStore
 from dblog_core.model import filters, table_names, table_patterns

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core import rule_faults
-from dblog_core.config import ColumnRules, SourceConfig
+from dblog_core.config.settings import ColumnRules, SourceConfig
 from dblog_core.errors import ConfigError, ValueOutOfRange
 from dblog_core.forms import FORMS, FormFault, form_of
 from dblog_core.interfaces import Problem

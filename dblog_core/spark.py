@@ -23,8 +23,8 @@ from typing import IO
 import orjson
 from pydantic import SecretStr
 
-from dblog_core.config import Config, uses_s3
-from dblog_core.config_secrets import READER, SECRET_NAME, SOURCE, given_to, secrets_of
+from dblog_core.config.secrets import READER, SECRET_NAME, SOURCE, given_to, secrets_of
+from dblog_core.config.settings import Config, uses_s3
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Problem
 from dblog_core.model.install_hints import with_extra

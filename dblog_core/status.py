@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import partial
 
 from dblog_core import control, lake, output_places, owed, recent_errors, reload, standing, stopped, verified, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.dump_status import DumpStatus
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.leader import LEASE, CaptureStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dblog_core.config import Config, SourceConfig
+from dblog_core.config.settings import Config, SourceConfig
 from dblog_core.interfaces import Output, Source, StateStore
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from dblog_core.config import JsonAs, SchemaChanges
+from dblog_core.config.settings import JsonAs, SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.lake import TableStatus, history_location, history_name, settle, table_location
 from dblog_core.model.events import DELETE

@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.clock import SystemClock
-from dblog_core.config_secrets import SOURCE, given_to
+from dblog_core.config.secrets import SOURCE, given_to
 from dblog_core.control import DumpStatus
 from dblog_core.dump_status import line
 from dblog_core.errors import LakeError
@@ -127,7 +127,7 @@ def _worker(config: str, dump_id: str | None) -> Callable[[int], list[str]]:
         import threading
 
         from dblog_core import dump
-        from dblog_core.config import Config
+        from dblog_core.config.settings import Config
         from dblog_core.errors import DblogError
 
         try:

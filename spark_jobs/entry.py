@@ -18,10 +18,10 @@ import orjson
 import psutil
 from pyspark.sql import SparkSession
 
-from dblog_core import config as configuration
 from dblog_core import recent_errors
-from dblog_core.config import Config, S3Config
-from dblog_core.config_secrets import READER
+from dblog_core.config import settings as configuration
+from dblog_core.config.secrets import READER
+from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import StateStore
 from dblog_core.lake import own_directory

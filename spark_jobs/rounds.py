@@ -34,7 +34,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core import lake_tasks
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.cuts import cuts_location
 from dblog_core.errors import CorruptSegment, DblogError, LakeError, LeaseLost, RequestError, SegmentReplaced
 from dblog_core.interfaces import Json

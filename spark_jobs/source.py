@@ -33,9 +33,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from dblog_core import config as configuration
-from dblog_core.config import Config
-from dblog_core.config_secrets import STORAGE, given_to
+from dblog_core.config import settings as configuration
+from dblog_core.config.secrets import STORAGE, given_to
+from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError
 from dblog_core.model import table_names
 from dblog_core.spark import whole

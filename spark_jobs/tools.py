@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, TableStatus
 from dblog_core.staging import Staging

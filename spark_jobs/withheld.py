@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json, key_text

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from dblog_core import hashes
-from dblog_core.config import ColumnRules
+from dblog_core.config.settings import ColumnRules
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, Problem, RangeHash, ReadPlan, Strain
 from dblog_core.model.events import (

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dblog_core import control, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo
 from dblog_core.lake import read_status

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dblog_core import dump, dump_process
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, StateStore
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.local import cache
 from dblog_core.local.kafka import Door, KafkaServer
 from dblog_core.local.mariadb import MariadbServer

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.lake import own_directory
 from dblog_core.local.jars import jars, s3_jars
 from dblog_core.spark import spark_conf

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.lake import table_location
 from dblog_core.verify import run
 from dblog_core.verify import table as table_module

@@ -19,7 +19,7 @@ from dblog_core.airflow.notices import receivers
 
 if TYPE_CHECKING:
     from dblog_core.capture import CaptureStatus
-    from dblog_core.config import Config
+    from dblog_core.config.settings import Config
     from dblog_core.notices.channels import Receiver
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from dblog_core.airflow.provider import TLS, TYPES
-from dblog_core.config import Config, SourceConfig
+from dblog_core.config.settings import Config, SourceConfig
 from dblog_core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from dblog_core.config import uses_s3
+from dblog_core.config.settings import uses_s3
 from dblog_core.errors import DblogError
 
 if TYPE_CHECKING:
-    from dblog_core.config import Config
+    from dblog_core.config.settings import Config
     from dblog_core.staging import Staging
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Watch:
 
     def _behind(self) -> bool:
         """The first look: whether the lake lacks rows of the super-changelog."""
-        from dblog_core.config import load
+        from dblog_core.config.settings import load
         from dblog_core.lake import lake_at, read_status
         from dblog_core.staging import Staging
         from dblog_core.storage.opening import open_storage

@@ -25,7 +25,7 @@ from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
     from dblog_core.airflow.lineage import Lineage
-    from dblog_core.config import Config
+    from dblog_core.config.settings import Config
     from dblog_core.control import DumpStatus
     from dblog_core.interfaces import StateStore
     from dblog_core.plans import Plan

@@ -25,8 +25,8 @@ from dblog_core.airflow.links import SourcePage
 from dblog_core.errors import DblogError, RequestError
 
 if TYPE_CHECKING:
-    from dblog_core.config import Config
-    from dblog_core.config_secrets import Needs
+    from dblog_core.config.secrets import Needs
+    from dblog_core.config.settings import Config
 
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
@@ -127,8 +127,8 @@ def configuration(file: str, needs: Needs = None) -> Config:
     from airflow.sdk.log import mask_secret
 
     from dblog_core.airflow.connections import resolved
-    from dblog_core.config import load
-    from dblog_core.config_secrets import is_needed, secrets_of
+    from dblog_core.config.secrets import is_needed, secrets_of
+    from dblog_core.config.settings import load
 
     quiet_libraries()
     config = load(file, needs=needs)

@@ -23,10 +23,10 @@ from dblog_core.airflow.form import form, repair_form, replay_form, verify_form
 from dblog_core.airflow.lake import MaintainLake, RepairSlice, ReplayInterval, VerifyTables
 from dblog_core.airflow.merge import MergeOperator
 from dblog_core.airflow.notices import deadlines, notifiers
-from dblog_core.config import Config, Dag, load
+from dblog_core.config.conflicts import clashes
+from dblog_core.config.settings import Config, Dag, load
 from dblog_core.errors import ConfigError
 from dblog_core.model import durations
-from dblog_core.neighbours import clashes
 
 DIRECTORY = "DBLOG_CONFIG_DIR"
 _BEGINNING = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)  # without a start date a continuous DAG never gets a second run

@@ -13,7 +13,7 @@ from dblog_core.errors import RequestError
 from dblog_core.model import sizes
 
 if TYPE_CHECKING:
-    from dblog_core.config import Config
+    from dblog_core.config.settings import Config
     from dblog_core.requests import DumpRequest
 
 ALL = "*.*"

@@ -24,7 +24,7 @@ from dblog_core.errors import RequestError
 from dblog_core.model import table_names
 
 if TYPE_CHECKING:
-    from dblog_core.config import Config
+    from dblog_core.config.settings import Config
     from dblog_core.interfaces import Json
     from dblog_core.verify.report import Report, TableReport
     from dblog_core.verify.run import VerifyRequest

@@ -16,7 +16,7 @@ from dblog_core.interfaces import Json
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from dblog_core.config import Config, SourceConfig
+    from dblog_core.config.settings import Config, SourceConfig
     from dblog_core.lake import LakeStatus
 
     Lineage = OperatorLineage[Any, Any]

@@ -16,13 +16,13 @@ from dblog_core.airflow import stats
 from dblog_core.airflow.engine import configuration
 from dblog_core.airflow.links import SourcePage
 from dblog_core.airflow.spark import CONNECTION
-from dblog_core.config_secrets import LAKE
+from dblog_core.config.secrets import LAKE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dblog_core.airflow.lineage import Lineage
-    from dblog_core.config import Config
+    from dblog_core.config.settings import Config
     from dblog_core.lake import LakeStatus
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from dblog_core.model import durations
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from dblog_core.config import Config, Dag, NotifyConfig
+    from dblog_core.config.settings import Config, Dag, NotifyConfig
     from dblog_core.interfaces import Json
     from dblog_core.notices.channels import Receiver
 

@@ -29,7 +29,7 @@ from dblog_core.airflow import runs
 from dblog_core.airflow.engine import quiet_libraries
 from dblog_core.airflow.factory import read_sources
 from dblog_core.airflow.links import source_of
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.freshness import LagHistory
 from dblog_core.interfaces import Json

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import Connection
 
 if TYPE_CHECKING:
-    from dblog_core.config import Config
+    from dblog_core.config.settings import Config
 
 CONNECTION = "dblog_spark"
 

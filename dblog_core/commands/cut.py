@@ -8,7 +8,7 @@ import typer
 
 from dblog_core.commands.session import JsonFlag, session_of
 from dblog_core.commands.tables import moment
-from dblog_core.config_secrets import READER
+from dblog_core.config.secrets import READER
 
 if TYPE_CHECKING:
     from dblog_core.cuts import At, Found

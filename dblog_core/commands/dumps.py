@@ -14,7 +14,7 @@ from dblog_core.commands.options import on_off, size
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
-from dblog_core.config_secrets import LAKE, SOURCE, STATE
+from dblog_core.config.secrets import LAKE, SOURCE, STATE
 from dblog_core.dump_status import line
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.model import table_names

@@ -9,12 +9,12 @@ import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
-from dblog_core.config_secrets import LAKE
+from dblog_core.config.secrets import LAKE
 from dblog_core.errors import RequestError
 from dblog_core.model import table_names
 
 if TYPE_CHECKING:
-    from dblog_core.config import Config
+    from dblog_core.config.settings import Config
 
 _COUNTS = ("keys", "inserted", "updated", "deleted", "withheld")
 

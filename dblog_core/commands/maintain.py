@@ -8,7 +8,7 @@ import typer
 
 from dblog_core.commands.session import JsonFlag, note, session_of, stopping
 from dblog_core.commands.tables import aligned
-from dblog_core.config_secrets import LAKE
+from dblog_core.config.secrets import LAKE
 from dblog_core.model.sizes import text
 
 

@@ -11,7 +11,7 @@ import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
-from dblog_core.config_secrets import LAKE, READER
+from dblog_core.config.secrets import LAKE, READER
 from dblog_core.model import sizes
 
 

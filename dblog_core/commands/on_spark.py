@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from dblog_core.config import Config
+    from dblog_core.config.settings import Config
 
 SparkFlag = Annotated[bool, typer.Option("--spark", help="Work on the executors of [spark] master.")]
 

@@ -16,8 +16,8 @@ from dblog_core.commands.options import OnOff, Size, on_off, size
 from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stderr, stopping
 from dblog_core.commands.tables import aligned
-from dblog_core.config import DumpConfig
-from dblog_core.config_secrets import LAKE, SOURCE
+from dblog_core.config.secrets import LAKE, SOURCE
+from dblog_core.config.settings import DumpConfig
 from dblog_core.dump_status import line
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.model import sizes

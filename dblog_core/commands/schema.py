@@ -11,7 +11,7 @@ import typer
 
 from dblog_core.commands.session import JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import moment
-from dblog_core.config_secrets import LAKE, READER
+from dblog_core.config.secrets import LAKE, READER
 from dblog_core.errors import RequestError
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import typed
@@ -19,7 +19,7 @@ from dblog_core.variants import json_columns, name_of
 
 if TYPE_CHECKING:
     from dblog_core.accepting import Plan
-    from dblog_core.config import JsonAs, SchemaChanges
+    from dblog_core.config.settings import JsonAs, SchemaChanges
     from dblog_core.lake import TableStatus
     from dblog_core.schema_versions import Changed, Version
 

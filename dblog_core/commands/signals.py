@@ -11,12 +11,12 @@ import typer
 from dblog_core.commands.options import address
 from dblog_core.commands.session import JsonFlag, note, session_of, stopping
 from dblog_core.commands.tables import aligned
-from dblog_core.config_secrets import STATE
+from dblog_core.config.secrets import STATE
 from dblog_core.errors import ConfigError
 from dblog_core.model.hosts import LOOPBACK
 
 if TYPE_CHECKING:
-    from dblog_core.config import HttpConfig
+    from dblog_core.config.settings import HttpConfig
     from dblog_core.signals.endpoint import Endpoint, Signals
 
 _KEPT = ("id", "type", "channel", "state", "dump", "what", "error", "fix", "at")

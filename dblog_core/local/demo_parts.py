@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dblog_core.config import Config, load
+from dblog_core.config.settings import Config, load
 from dblog_core.local import place, shop, workload
 from dblog_core.local.airflow import AirflowServer
 from dblog_core.local.errors import LocalError

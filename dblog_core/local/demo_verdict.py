@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
 from dblog_core import lake, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.local.demo_rows import read_rows
 from dblog_core.local.server import DatabaseServer
 from dblog_core.model.schema import TableSchema

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from dblog_core import control, lake, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import StateStore
 from dblog_core.local.demo_parts import Workload
 

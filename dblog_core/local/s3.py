@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core.config import S3Config
+from dblog_core.config.settings import S3Config
 from dblog_core.local import cache, ports
 from dblog_core.local.daemon import Daemon, run_to_end
 from dblog_core.local.errors import LocalError

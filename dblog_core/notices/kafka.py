@@ -9,7 +9,7 @@ import orjson
 from confluent_kafka import KafkaException, Producer
 
 from dblog_core import kafka_client
-from dblog_core.config_kafka import KafkaConfig
+from dblog_core.config.kafka import KafkaConfig
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from dblog_core import kafka_client
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputTaken, OutputUnavailable, PoisonLine
 from dblog_core.interfaces import Json
 from dblog_core.model.events import DELETE, FINISHED, SCHEMA, TRUNCATE

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import orjson
 
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
 from dblog_core.errors import PoisonLine
 from dblog_core.interfaces import Json
 from dblog_core.model.events import SCHEMA

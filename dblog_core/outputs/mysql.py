@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 
 from dblog_core import tls
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.model import server_messages, transient_errors
 from dblog_core.outputs.tables import COLUMNS, TWICE

@@ -12,7 +12,7 @@ import psycopg2.extensions
 from psycopg2.extras import execute_values
 
 from dblog_core import tls
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.model import server_messages, transient_errors
 from dblog_core.outputs.tables import COLUMNS, TWICE

@@ -10,7 +10,7 @@ import orjson
 import urllib3
 
 from dblog_core import tls
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
 from dblog_core.errors import OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.interfaces import Json
 

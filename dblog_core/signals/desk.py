@@ -15,7 +15,7 @@ import logging
 import secrets
 
 from dblog_core import control, requests
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, RequestError, StateError, VersionConflict
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.model import table_patterns

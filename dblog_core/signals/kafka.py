@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from dblog_core import kafka_client
-from dblog_core.config_kafka import KafkaConfig
+from dblog_core.config.kafka import KafkaConfig
 from dblog_core.errors import RequestError, SignalsUnavailable
 from dblog_core.interfaces import Clock, StateStore
 from dblog_core.signals import inbox

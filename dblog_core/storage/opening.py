@@ -11,7 +11,7 @@ from dblog_core.storage import Storage
 from dblog_core.storage.local import LocalStorage
 
 if TYPE_CHECKING:
-    from dblog_core.config import S3Config
+    from dblog_core.config.settings import S3Config
 
 _URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)/?(.*)$", re.DOTALL)
 

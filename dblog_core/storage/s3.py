@@ -19,7 +19,7 @@ from dblog_core.errors import CorruptSegment, StagingError, StagingUnavailable
 from dblog_core.storage import Bytes, Stored
 
 if TYPE_CHECKING:
-    from dblog_core.config import S3Config
+    from dblog_core.config.settings import S3Config
 
 SCHEME = "s3://"
 _TOGETHER = 8  # puts of one directory at a time

@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 
 from dblog_core import spark
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Clock
 from dblog_core.verify.exchange import Answer, Ask, Desk, Task

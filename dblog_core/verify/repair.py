@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any
 
 from dblog_core import dump, requests, spark
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Clock
 from dblog_core.lake import read_status

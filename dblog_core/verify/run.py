@@ -14,7 +14,7 @@ from pathlib import Path
 from dblog_core import requests, verified, wiring
 from dblog_core.announced import AnnouncedWindows
 from dblog_core.clock import SystemClock
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
 from dblog_core.leader import LEASE

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dblog_core import ranges
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.schema import TableName, TableSchema

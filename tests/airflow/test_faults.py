@@ -19,7 +19,7 @@ import pytest
 
 from dblog_core import control, wiring
 from dblog_core.capture import LEASE
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo, StateStore
 from dblog_core.lake import lake_at, read_status

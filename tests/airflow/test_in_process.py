@@ -21,7 +21,7 @@ import pytest
 
 from dblog_core import control, recent_errors, requests, wiring
 from dblog_core.airflow import engine
-from dblog_core.config import load
+from dblog_core.config.settings import load
 from dblog_core.leader import LEASE
 from dblog_core.requests import DumpRequest
 from tests.airflow.test_factory import write

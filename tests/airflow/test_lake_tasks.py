@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from dblog_core import lake_tasks, wiring
 from dblog_core.airflow import engine, lake, notes
 from dblog_core.airflow.spark import on_connection
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError
 from dblog_core.intervals import end_json
 from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory

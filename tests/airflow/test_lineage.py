@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dblog_core.airflow import lineage
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.lake import LakeStatus, State, TableStatus
 
 

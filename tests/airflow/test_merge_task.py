@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException
 from dblog_core import lake_tasks, wiring
 from dblog_core.airflow import merge
 from dblog_core.airflow.engine import configuration
-from dblog_core.config_secrets import LAKE
+from dblog_core.config.secrets import LAKE
 from dblog_core.interfaces import Lease
 from dblog_core.lake import lake_at
 from dblog_core.spark import secret_settings

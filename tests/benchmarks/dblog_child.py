@@ -27,7 +27,7 @@ from dblog_core import dump as worker
 from dblog_core import requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.cli import do_without_pandas
-from dblog_core.config import Config, load
+from dblog_core.config.settings import Config, load
 from dblog_core.leader import CaptureStatus
 from dblog_core.requests import DumpRequest
 from dblog_core.verify import run as verification

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import psutil
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.local import guard
 from dblog_core.local.daemon import wait_until
 from tests.benchmarks.timeline import Point, Timeline

@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 
 from dblog_core import evolution, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging.reader import lines
 from tests.contract.printed import printed, theirs

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from tests.conformance.spark_lake import SparkLake
 from tests.conformance.verdict import judged
 from tests.conformance.world import World

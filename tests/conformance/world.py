@@ -16,7 +16,7 @@ import pymysql
 
 from dblog_core import control, dump, requests, wiring
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.control import OVER
 from dblog_core.errors import DblogError
 from dblog_core.reload import ConfigFile

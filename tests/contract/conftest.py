@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.wiring import open_source
 from tests.contract.keyed import TYPES

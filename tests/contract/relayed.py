@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from dblog_core import output_places, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import Json, Output
 from dblog_core.relay import run_relay
 from dblog_core.staging.reader import lines

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
 from dblog_core.interfaces import Json, Output
 from dblog_core.local.kafka import KafkaServer
 from dblog_core.outputs import python

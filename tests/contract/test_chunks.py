@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError, SourceRefused, ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, ChunkTooLarge, Source
 from dblog_core.model.filters import parse

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dblog_core import rule_faults
-from dblog_core.config import ColumnRules, Config
+from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.forms import FORMS
 from dblog_core.hashes import HASH, of_rows

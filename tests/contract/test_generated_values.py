@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.hashes import HASH, of_rows
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.schema import TableName

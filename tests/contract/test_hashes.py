@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from dblog_core.config import ColumnRules, Config
+from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.errors import RequestError, ValueOutOfRange
 from dblog_core.hashes import HASH, fields, of_rows, total
 from dblog_core.interfaces import ChunkReader, Hashes, RangeHash, Source

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable
 from dblog_core.outputs.http import HttpOutput
 from dblog_core.outputs.registry import Registry

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model import filters
 from dblog_core.model.values import keys_of

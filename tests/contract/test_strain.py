@@ -12,7 +12,7 @@ import psycopg2
 import pytest
 from psycopg2.extras import PhysicalReplicationConnection
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import Source
 from tests.contract.keyed import (
     MYSQL_KINDS,

@@ -17,7 +17,7 @@ import pytest
 
 from dblog_core import control, dump, requests, wiring
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import Chunk
 from dblog_core.model.schema import TableSchema
 from dblog_core.requests import DumpRequest

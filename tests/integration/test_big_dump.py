@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core import control, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.staging import Staging
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill

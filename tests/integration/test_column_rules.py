@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 
 from dblog_core import reload
 from dblog_core.capture import run_capture
-from dblog_core.config import ColumnRules, Config
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
+from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.lake import history_location, table_location
 from dblog_core.model.schema import TableName

@@ -14,7 +14,7 @@ import pytest
 
 from dblog_core import dump, requests, wiring
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.requests import DumpRequest
 from dblog_core.sources.mysql import chunks
 from dblog_core.staging.reader import lines

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from dblog_core.clock import SystemClock
-from dblog_core.config import ChannelConfig
-from dblog_core.config_kafka import KafkaConfig
+from dblog_core.config.kafka import KafkaConfig
+from dblog_core.config.settings import ChannelConfig
 from dblog_core.errors import NotToldYet, OutputRefused, SignalsUnavailable
 from dblog_core.local.kafka import KafkaServer
 from dblog_core.notices.channels import open_channel

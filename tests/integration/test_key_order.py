@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from tests.fix_servers import Database
 from tests.integration.test_cli import Commands, config, dblog, tables
 

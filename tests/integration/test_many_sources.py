@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, neighbours, requests, wiring
+from dblog_core import control, requests, wiring
 from dblog_core.capture import LEASE
-from dblog_core.config import Config
+from dblog_core.config import conflicts
+from dblog_core.config.settings import Config
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
@@ -82,7 +83,7 @@ def fifty(databases: list[Database], zookeeper_url: str, tmp_path: Path) -> list
 
 
 def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(fifty: list[Source]) -> None:
-    assert neighbours.clashes({Path(f"{s.name}.toml"): s.config for s in fifty}) == {}
+    assert conflicts.clashes({Path(f"{s.name}.toml"): s.config for s in fifty}) == {}
     replicas = [s.config.source.replica_id for s in fifty if s.database.kind != "postgres"]
     assert len(set(replicas)) == len(replicas) > 30
     with ExitStack() as opened:

@@ -13,7 +13,7 @@ import pymysql.connections
 import pytest
 
 from dblog_core.changes import OrderedChanges, stretches
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import Source
 from dblog_core.wiring import open_source
 from tests.fake_source import ORDERS

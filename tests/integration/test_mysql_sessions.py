@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core import dump, wiring
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.requests import DumpRequest, submit
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database

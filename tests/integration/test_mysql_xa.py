@@ -13,7 +13,7 @@ import pytest
 
 from dblog_core import dump, requests, wiring
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import LogPositionLost, SourceRefused, UnknownLogEvent
 from dblog_core.model.events import LogBatch, WatermarkSeen
 from dblog_core.model.schema import TableName

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.server import DatabaseServer

@@ -12,7 +12,7 @@ import pytest
 
 from dblog_core import control, owed, requests, wiring
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.merge_plan import lacks_since, works
 from dblog_core.requests import WHOLE
 from dblog_core.staging.reader import lines

@@ -10,7 +10,7 @@ import orjson
 import psycopg2
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import ChunkReader
 from dblog_core.model.schema import TableName
 from dblog_core.model.values import keys_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import (
     LogPositionLost,
     RequestError,

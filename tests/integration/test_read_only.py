@@ -13,7 +13,7 @@ import pytest
 
 from dblog_core import control, dump, requests, wiring
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import ServerNotSafe
 from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest

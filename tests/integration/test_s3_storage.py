@@ -16,7 +16,7 @@ from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ConnectionClosedError
 
 from dblog_core.clock import SystemClock
-from dblog_core.config import S3Config
+from dblog_core.config.settings import S3Config
 from dblog_core.errors import StagingError, StagingUnavailable
 from dblog_core.local import ports
 from dblog_core.local.s3 import Certificate, S3Server
@@ -181,7 +181,7 @@ import sys
 import deltalake  # before anything is known of an authority
 import pyarrow as pa
 
-from dblog_core.config import S3Config
+from dblog_core.config.settings import S3Config
 from dblog_core.cuts import open_table, storage_options, table_uri
 from dblog_core.lake import lake_at
 

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from dblog_core import control, requests
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.local.kafka import KafkaServer
 from dblog_core.requests import DumpRequest
 from dblog_core.sequencer import SIGNALS
@@ -172,7 +172,7 @@ def by_http(config: Config, body: Any) -> Any:
 CHILD = """
 import json, sys, threading
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.signals import table
 from dblog_core.staging import Staging
 

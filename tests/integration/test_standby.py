@@ -15,7 +15,7 @@ import psycopg2
 import pytest
 
 from dblog_core import control, dump, requests, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.model.schema import TableName

@@ -10,7 +10,7 @@ import pytest
 
 from dblog_core import reload, requests, wiring
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.preflight import findings
 from dblog_core.requests import DumpRequest

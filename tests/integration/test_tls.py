@@ -16,8 +16,8 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
+from dblog_core.config.settings import Config
 from dblog_core.errors import OutputRefused, OutputUnavailable, SourceRefused, SourceUnavailable
 from dblog_core.local import ports
 from dblog_core.local.mariadb import MariadbServer

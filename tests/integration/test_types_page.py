@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import Source
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_source

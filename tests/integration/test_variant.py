@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.lake import table_location
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake

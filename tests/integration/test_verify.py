@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core import control, dump, requests
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake import table_location
 from dblog_core.model.schema import TableName

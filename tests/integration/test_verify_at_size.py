@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core import control
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.lake import table_location
 from dblog_core.local.server import DatabaseServer
 from dblog_core.model.schema import TableName

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from dblog_core import control, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill

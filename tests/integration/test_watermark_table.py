@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core import wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import Problem
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.model.schema import TableName
 from dblog_core.preflight import findings
 from dblog_core.staging.reader import lines

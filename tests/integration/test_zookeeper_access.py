@@ -15,7 +15,7 @@ from kazoo.exceptions import AuthFailedError, SASLException, SessionClosedRequir
 from kazoo.protocol.connection import ConnectionHandler
 
 from dblog_core import wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import StateError, StateUnavailable
 from dblog_core.interfaces import Entry
 from dblog_core.local import ports

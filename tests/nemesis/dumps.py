@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from dblog_core import control, requests, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.control import OVER
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import StateStore

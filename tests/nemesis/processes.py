@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from tests.waiting import PATIENCE_SECONDS
 
 

@@ -25,7 +25,7 @@ import psutil
 import pytest
 
 from dblog_core import wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.lake import table_location
 from dblog_core.model.schema import TableName
 from dblog_core.status import status

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dblog_core import control, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.lake import State, read_status
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database

@@ -14,7 +14,7 @@ from unittest import mock
 import pyarrow as pa
 
 from dblog_core import announced, dump, dump_process, openings, requests, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging import blocks, compaction, parquet, segment

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession, functions
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import CorruptSegment
 from dblog_core.lake import own_directory, read_status, table_location
 from dblog_core.local.spark_cluster import SparkCluster

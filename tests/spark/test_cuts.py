@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from dblog_core import cuts
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import LakeStatus, lake_at, read_status, table_location
 from dblog_core.model.schema import TableName

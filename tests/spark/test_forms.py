@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core import dump, requests, wiring
 from dblog_core.capture import run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.lake import table_location
 from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest

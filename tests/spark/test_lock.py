@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import LakeBusy
 from dblog_core.lake import lake_at, own_directory
 from dblog_core.spark import CONFIG_VARIABLE

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core import cuts, lake_tasks, maintenance
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, lake_at

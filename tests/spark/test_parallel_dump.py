@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from dblog_core import control, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.control import DumpStatus
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.spark_cluster import SparkCluster

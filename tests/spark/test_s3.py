@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core import lake_tasks, maintenance
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.lake import read_status, table_location
 from dblog_core.model.schema import TableName
 from dblog_core.spark import job_command, whole

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.lake import State, TableStatus, read_status, table_location
 from dblog_core.model.schema import TableName
 from dblog_core.model.values import to_json

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, LessThanOrEqual, StringContains
 from pyspark.sql.types import StructType
 
-from dblog_core import config as configuration
+from dblog_core.config import settings as configuration
 from dblog_core.staging import Staging
 from dblog_core.staging.beginning import Beginning
 from dblog_core.staging.reader import Line, lines

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from dblog_core import footprint, lake_tasks, maintenance, time_travel
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.cuts import find
 from dblog_core.footprint import Patience
 from dblog_core.lake import State, TableStatus, read_status

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core import wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import ReadPlan
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import Column, TableName, TableSchema

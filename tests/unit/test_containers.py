@@ -24,8 +24,8 @@ import yaml
 from typer.testing import CliRunner
 
 from dblog_core.cli import app
-from dblog_core.config import load
-from dblog_core.config_secrets import CAPTURE, LAKE, READER, secrets_of
+from dblog_core.config.secrets import CAPTURE, LAKE, READER, secrets_of
+from dblog_core.config.settings import load
 from dblog_core.in_clear import in_clear_text
 from dblog_core.local import airflow_settings, kafka, kafka_jars, s3, spark_cluster, zookeeper
 from dblog_core.local.mariadb import MariadbServer

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from dblog_core import control, dump_process, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.dump_process import work
 from dblog_core.errors import DblogError
 from dblog_core.local import ports

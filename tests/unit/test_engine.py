@@ -14,7 +14,7 @@ import pytest
 
 from dblog_core import arrivals, control, dump, requests, wiring
 from dblog_core.capture import CaptureOutcome, run_capture
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
 from dblog_core.interfaces import Chunk
 from dblog_core.model import watermark

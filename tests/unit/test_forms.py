@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dblog_core.config import ColumnRules
+from dblog_core.config.settings import ColumnRules
 from dblog_core.forms import FORMS, FormFault, digits, form_of, forms_for, printed
 from dblog_core.model.events import TableChanges, Transaction, changes_schema
 from dblog_core.model.schema import Column, TableName, TableSchema

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dblog_core.config import ColumnRules
+from dblog_core.config.settings import ColumnRules
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.hashes import HASH, LONGEST, UNIT, check_hashed, float_field, row_hash, row_text
 from dblog_core.model.schema import Column, TableName, TableSchema

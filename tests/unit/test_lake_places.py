@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core import preflight
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.lake import LakeStatus, State, TableStatus, history_location, lake_at, shares_history, table_location
 from dblog_core.meter import _places

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dblog_core import lake_tasks, spark
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.lake import LakeStatus, lake_at, own_directory
 from dblog_core.lake_tasks import Outcome

@@ -13,12 +13,12 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from dblog_core import config as configuration
 from dblog_core import footprint, lake_tasks, maintenance, wiring
 from dblog_core.cli import app
 from dblog_core.commands.maintain import shown
 from dblog_core.commands.status import text
-from dblog_core.config import Config, LakeConfig
+from dblog_core.config import settings as configuration
+from dblog_core.config.settings import Config, LakeConfig
 from dblog_core.errors import ConfigError, LakeError
 from dblog_core.footprint import Patience, Room
 from dblog_core.lake import LakeStatus, State, TableStatus, lake_at

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dblog_core import metrics
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import StateUnavailable
 from dblog_core.metrics import GAUGES, Sources
 from tests.certificates import authority

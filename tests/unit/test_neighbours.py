@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import neighbours
-from dblog_core.config import load
+from dblog_core.config import conflicts
+from dblog_core.config.settings import load
 from dblog_core.preflight import _file
 
 TEXT = """
@@ -37,12 +37,12 @@ def write(directory: Path, name: str, *, source: str = "", kind: str = "mysql", 
 
 
 def found(file: Path) -> list[str]:
-    return [clash.message for clash in neighbours.beside(file, load(file))]
+    return [clash.message for clash in conflicts.beside(file, load(file))]
 
 
 def test_fifty_sources_of_one_server_staging_and_state_store_do_not_clash(tmp_path: Path) -> None:
     files = [write(tmp_path, f"s{n}", kind=("mysql", "mariadb", "postgres")[n % 3]) for n in range(50)]
-    assert neighbours.clashes({file: load(file) for file in files}) == {}
+    assert conflicts.clashes({file: load(file) for file in files}) == {}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from dblog_core import announced, control, wiring
 from dblog_core.announced import AnnouncedWindows, NotOpened
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import ServerNotSafe
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Mark

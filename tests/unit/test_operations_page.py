@@ -12,7 +12,7 @@ import pytest
 
 from dblog_core import needs, wiring
 from dblog_core.commands import status as command
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.dump_status import OVER, TaskStatus, state_of
 from dblog_core.dumps import TaskProgress
 from dblog_core.lake import State

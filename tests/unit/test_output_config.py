@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.config import Config, load
-from dblog_core.config_output import OutputConfig
-from dblog_core.config_secrets import secrets_of
+from dblog_core.config.output import OutputConfig
+from dblog_core.config.secrets import secrets_of
+from dblog_core.config.settings import Config, load
 from dblog_core.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"

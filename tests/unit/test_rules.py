@@ -22,7 +22,7 @@ from dblog_core import (
     stopped,
     wiring,
 )
-from dblog_core.config import ColumnRules, Config, SourceConfig
+from dblog_core.config.settings import ColumnRules, Config, SourceConfig
 from dblog_core.errors import ConfigError, RequestError, SourceRefused
 from dblog_core.hashes import is_compared
 from dblog_core.interfaces import Problem

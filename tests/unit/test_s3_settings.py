@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from botocore.awsrequest import AWSResponse
 
-from dblog_core.config import S3Config
+from dblog_core.config.settings import S3Config
 from dblog_core.storage.s3 import S3Storage
 from spark_jobs.session import s3a
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dblog_core import accepting, cli, lake_tasks
-from dblog_core.config import Config, SchemaChanges
+from dblog_core.config.settings import Config, SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus

@@ -11,8 +11,18 @@ import pytest
 
 from dblog_core.commands import session as sessions
 from dblog_core.commands.session import Session, set_up_logging
-from dblog_core.config import Config, load
-from dblog_core.config_secrets import CAPTURE, LAKE, READER, SOURCE, STATE, STORAGE, given_to, is_needed, secrets_of
+from dblog_core.config.secrets import (
+    CAPTURE,
+    LAKE,
+    READER,
+    SOURCE,
+    STATE,
+    STORAGE,
+    given_to,
+    is_needed,
+    secrets_of,
+)
+from dblog_core.config.settings import Config, load
 from dblog_core.errors import ConfigError
 from dblog_core.preflight import readable_secret
 from dblog_core.spark import _escaped, run_job, whole

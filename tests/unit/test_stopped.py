@@ -16,7 +16,7 @@ from dblog_core import (
     stopped,
     wiring,
 )
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem
 from dblog_core.model import watermark

@@ -13,7 +13,7 @@ import pytest
 from dblog_core import control, dump, wiring
 from dblog_core.capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.dumps import TaskProgress
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken, SourceUnavailable, StateError
 from dblog_core.leader import CaptureOutcome, CaptureStatus, Leader, Parts

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from dblog_core import tls
-from dblog_core.config import S3Config, SourceConfig
-from dblog_core.config_output import OutputConfig
+from dblog_core.config.output import OutputConfig
+from dblog_core.config.settings import S3Config, SourceConfig
 from dblog_core.errors import OutputRefused, SourceRefused
 from dblog_core.outputs.mysql import MysqlDialect
 from dblog_core.sources.mysql import connection

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dblog_core import metrics, requests
 from dblog_core.airflow.form import named
-from dblog_core.config import load
+from dblog_core.config.settings import load
 from dblog_core.cuts import open_table
 from dblog_core.errors import ConfigError, RequestError
 from dblog_core.lake import history_location, lake_at, settle, table_location

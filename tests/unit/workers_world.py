@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from dblog_core import control, dump, wiring
-from dblog_core.config import Config
+from dblog_core.config.settings import Config
 from dblog_core.interfaces import Chunk, Spawn, Strain
 from dblog_core.model import watermark
 from dblog_core.model.filters import Filter

@@ -9,7 +9,7 @@ from typing import Any
 from pymysql.connections import Connection
 
 from dblog_core import rule_faults
-from dblog_core.config import ColumnRules, SourceConfig
+from dblog_core.config.settings import ColumnRules, SourceConfig
 from dblog_core.forms import printed
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns

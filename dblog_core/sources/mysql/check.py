@@ -13,7 +13,7 @@ import pymysql
 from pymysql.connections import Connection
 
 from dblog_core import rule_faults
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns

@@ -12,7 +12,7 @@ from pymysql.connections import Connection, MySQLResult
 
 from dblog_core import hashes as canonical
 from dblog_core.columnar import LARGEST, Bytes, Int64s
-from dblog_core.config import ColumnRules, SourceConfig
+from dblog_core.config.settings import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, ServerNotSafe, TableGone, ValueOutOfRange
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter

@@ -9,7 +9,7 @@ import re
 
 import pyarrow as pa
 
-from dblog_core.config import ColumnRules
+from dblog_core.config.settings import ColumnRules
 from dblog_core.forms import form_of
 from dblog_core.hashes import (
     HASH,

@@ -12,7 +12,7 @@ import time
 import zlib
 from typing import Protocol
 
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable
 from dblog_core.model.events import LogBatch
 from dblog_core.sources.mysql import events, stream

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dblog_core.config import ColumnRules
+from dblog_core.config.settings import ColumnRules
 from dblog_core.forms import printed
 from dblog_core.model.events import CREATE, DELETE, UPDATE
 from dblog_core.model.schema import TableName

@@ -6,7 +6,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.sources.mysql import events, headers, stream, xa
 from dblog_core.sources.mysql.compressed import unpacked

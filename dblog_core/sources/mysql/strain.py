@@ -8,7 +8,7 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import DictCursor
 
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.interfaces import Strain
 from dblog_core.sources.mysql.connection import connect, rows, translated
 

@@ -15,7 +15,7 @@ from typing import Any
 import pymysql
 from pymysqlreplication import BinLogStreamReader
 
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceError, SourceUnavailable
 from dblog_core.sources.mysql import connection, events, gtid_request
 from dblog_core.sources.mysql.events import Event

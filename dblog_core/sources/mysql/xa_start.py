@@ -11,7 +11,7 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.sources.mysql import scan, server, xa
 from dblog_core.sources.mysql.connection import rows
 from dblog_core.sources.mysql.position import Position, Prepared, file_number

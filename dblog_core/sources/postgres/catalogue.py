@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import TableGone
 from dblog_core.forms import printed
 from dblog_core.model import table_patterns

@@ -14,7 +14,7 @@ from psycopg2 import sql
 
 from dblog_core import hashes as canonical
 from dblog_core.columnar import LARGEST, gather
-from dblog_core.config import ColumnRules, SourceConfig
+from dblog_core.config.settings import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, SourceError
 from dblog_core.forms import printed
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from dblog_core.config import ColumnRules
+from dblog_core.config.settings import ColumnRules
 from dblog_core.forms import form_of
 from dblog_core.hashes import (
     HASH,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from dblog_core import rule_faults
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.interfaces import Problem
 from dblog_core.model.table_names import keys_entry
 from dblog_core.sources.postgres import shown

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.forms import printed
 from dblog_core.model.events import TableChanges, changes_schema, image_type

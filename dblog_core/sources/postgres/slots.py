@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psycopg2.errors
 
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
 from dblog_core.sources.postgres import standby
 from dblog_core.sources.postgres.catalogue import FRESH_START

@@ -7,7 +7,7 @@ had what we have read there, and had something else.
 
 from __future__ import annotations
 
-from dblog_core.config import SourceConfig
+from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import LogPositionLost
 from dblog_core.sources.postgres.catalogue import FRESH_START
 from dblog_core.sources.postgres.connection import Connection, rows

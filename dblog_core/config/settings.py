@@ -17,12 +17,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 
-from dblog_core import output_faults
-from dblog_core.config_faults import NO_FILE, Fault, Place, contradictions, in_words
-from dblog_core.config_kafka import KafkaConfig
-from dblog_core.config_output import OutputConfig
-from dblog_core.config_secrets import Needs, is_needed
-from dblog_core.config_section import Duration, Flag, FromEnvironment, Number, Section, Size, Unset, Whole, Withheld
+from dblog_core.config import output_validation
+from dblog_core.config.fields import (
+    Duration,
+    Flag,
+    FromEnvironment,
+    Number,
+    Section,
+    Size,
+    Unset,
+    Whole,
+    Withheld,
+)
+from dblog_core.config.kafka import KafkaConfig
+from dblog_core.config.output import OutputConfig
+from dblog_core.config.secrets import Needs, is_needed
+from dblog_core.config.validation import NO_FILE, Fault, Place, contradictions, in_words
 from dblog_core.errors import ConfigError
 from dblog_core.model import position_spec, table_names, table_patterns
 from dblog_core.model.hosts import all_near, host_of, hosts_of
@@ -556,7 +566,7 @@ def load(path: Path | str, *, secrets: bool = True, needs: Needs = None) -> Conf
     except ValidationError as error:
         faults += [in_words(e, Config) for e in error.errors(include_input=False, include_url=False)]
     faults += contradictions(expanded, files=secrets)
-    faults += output_faults.contradictions(expanded, files=secrets)
+    faults += output_validation.contradictions(expanded, files=secrets)
     faults = [fault for fault in faults if fault.what != NO_FILE or is_needed(fault.place, needs)]
     if config is None or faults:
         order = list(Config.model_fields)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core.config import Config, load
+from dblog_core.config.settings import Config, load
 from dblog_core.errors import ConfigError
 from dblog_core.model.hosts import LOOPBACK
 

@@ -16,8 +16,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from dblog_core.config_secrets import SECRET_NAME
-from dblog_core.config_section import FromEnvironment, Unset
+from dblog_core.config.fields import FromEnvironment, Unset
+from dblog_core.config.secrets import SECRET_NAME
 from dblog_core.model import durations, position_spec, table_names, table_patterns
 from dblog_core.model.hosts import all_near, host_of, hosts_of
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, SecretStr
 from dblog_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dblog_core.config import Config
+    from dblog_core.config.settings import Config
 
 Needs = Collection[str] | None
 """Of which sections; None: of all."""

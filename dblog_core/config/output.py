@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, WithJsonSchema, model_validator
 
-from dblog_core.config_section import Duration, Flag, Number, Section, Size, Whole
+from dblog_core.config.fields import (
+    Duration,
+    Flag,
+    Number,
+    Section,
+    Size,
+    Whole,
+)
 from dblog_core.model import table_names
 from dblog_core.model.hosts import LOOPBACK, all_near, hosts_of
 

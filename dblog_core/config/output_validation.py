@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dblog_core.config_faults import NO_FILE, Fault, Text, authority_of_postgres, connection_faults
+from dblog_core.config.validation import NO_FILE, Fault, Text, authority_of_postgres, connection_faults
 from dblog_core.model.hosts import in_the_clear
 
 _TLS = ("tls_ca", "tls_cert", "tls_key")

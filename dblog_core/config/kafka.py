@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from dblog_core.config_section import Number, Section
+from dblog_core.config.fields import Number, Section
 from dblog_core.model.hosts import all_near, hosts_of
 
 

@@ -17,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from dblog_core import config_secrets
+from dblog_core.config import secrets
 from dblog_core.model import durations, sizes
 
 Whole = Annotated[int, Field(strict=True)]
@@ -59,7 +59,7 @@ class Section(BaseModel):
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            yield name, config_secrets.shown(value, name or "")
+            yield name, secrets.shown(value, name or "")
 
     @field_validator("*", mode="wrap")
     @classmethod
@@ -71,7 +71,7 @@ class Section(BaseModel):
         if _SIZE in field.metadata:
             convert = sizes.parse
         if isinstance(value, Withheld) and field.annotation is SecretStr:
-            return config_secrets.Absent(value)
+            return secrets.Absent(value)
         if isinstance(value, Unset):
             if convert is not str or field.annotation is SecretStr:
                 return field.get_default()
