@@ -12,14 +12,14 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from dblog_core.algorithm.chunk_width import Width
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.announced import NotOpened
 from dblog_core.behind import Behind
 from dblog_core.control import OVER
-from dblog_core.dumps import TaskProgress
 from dblog_core.hold import Hold
 from dblog_core.interfaces import ChunkTooLarge
 from dblog_core.pace import Limits, Pace
-from dblog_core.widths import Width
 from dblog_core.window_reader import Connections, ShapeChanged, WindowReader
 
 log = logging.getLogger(__name__)

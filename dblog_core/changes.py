@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog_core.algorithm.window import Touch, Touches
 from dblog_core.model.events import TableChanges, Transaction
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_tuples
 from dblog_core.staging.segment import log_schema
-from dblog_core.window import Touch, Touches
 
 Int64s = np.ndarray[Any, np.dtype[np.int64]]
 _TIME = pa.timestamp("us", tz="UTC")

@@ -22,11 +22,11 @@ from typing import Any
 import orjson
 
 from dblog_core import nodes, owed
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dump_status import OVER as OVER
 from dblog_core.dump_status import DumpStatus as DumpStatus
 from dblog_core.dump_status import TaskStatus as TaskStatus
 from dblog_core.dump_status import errors_of, state_of
-from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Entry, Json, StateStore
 

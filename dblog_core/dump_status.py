@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dblog_core.dumps import TaskProgress
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.interfaces import Json
 from dblog_core.model import table_names
 from dblog_core.model.durations import in_words

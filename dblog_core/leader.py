@@ -18,10 +18,11 @@ from dblog_core import (
     requests,
     stopped,
 )
+from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.algorithm.window import LogOrder, Snapshots
 from dblog_core.beside import HOUSEKEEPING as HOUSEKEEPING
 from dblog_core.beside import Beside
 from dblog_core.beside import Parts as Parts
-from dblog_core.dumps import TaskProgress
 from dblog_core.errors import (
     LeaseLost,
     LogPositionLost,
@@ -42,7 +43,6 @@ from dblog_core.sequencer import SIGNALS, Sequencer
 from dblog_core.signals.table import refuse_rest, take_in
 from dblog_core.staging.manifest import Manifest
 from dblog_core.stamps import Stamps
-from dblog_core.window import LogOrder, Snapshots
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core import recall
+from dblog_core.algorithm.chunk_placement import Chunks, Finished, Placement, Refused
+from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.algorithm.window import LogOrder, Snapshots, Survivor
 from dblog_core.changes import (
     ChangeTouches,
     OrderedChanges,
@@ -25,8 +28,6 @@ from dblog_core.changes import (
     split_key_changes,
     stretches,
 )
-from dblog_core.chunks import Chunks, Finished, Placement, Refused
-from dblog_core.dumps import TaskProgress
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.model import watermark
 from dblog_core.model.events import (
@@ -51,7 +52,6 @@ from dblog_core.rules import Rules
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest, Probed
 from dblog_core.staging.segment import SegmentWriter, log_schema
-from dblog_core.window import LogOrder, Snapshots, Survivor
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from dblog_core.algorithm.chunk_width import Width
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.announced import AnnouncedWindows
 from dblog_core.behind import Behind
-from dblog_core.dumps import TaskProgress
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.hold import Hold
 from dblog_core.interfaces import Chunk, ChunkReader, ChunkTooLarge, WatermarkWriter
@@ -33,7 +34,6 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.model.watermark import Heals, High, Low, Mark
 from dblog_core.rules import Rules
-from dblog_core.widths import Width
 
 KEYS_PER_CHUNK = 1_000
 MANY = 100

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from dblog_core import control, recent_errors, requests
 from dblog_core.airflow import dump, engine
-from dblog_core.dumps import TaskProgress
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.errors import RequestError
 from dblog_core.leader import LEASE
 from dblog_core.requests import DumpRequest

@@ -13,11 +13,11 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 import pytest
 
+from dblog_core.algorithm.window import Snapshot
 from dblog_core.interfaces import Source
 from dblog_core.model.events import LogBatch, Truncated, WatermarkSeen
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import keys_of
-from dblog_core.window import Snapshot
 from dblog_core.wiring import open_source
 from tests.fix_servers import Database
 from tests.simulation import database as simulated

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from dblog_core.algorithm.window import LogOrder
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable, UnknownLogEvent, ValueOutOfRange
 from dblog_core.interfaces import LogStream, Problem
 from dblog_core.model import values
@@ -25,7 +26,6 @@ from dblog_core.sources.mysql import jsontext
 from dblog_core.sources.mysql.source import MysqlSource
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
-from dblog_core.window import LogOrder
 from tests.fix_servers import Database
 from tests.integration import mysql_types
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dblog_core.algorithm.window import LogOrder
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import (
     LogPositionLost,
@@ -28,7 +29,6 @@ from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines as log_lines
-from dblog_core.window import LogOrder
 from tests.fix_servers import Database
 from tests.waiting import wait_until
 

@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core import control, dump, requests
+from dblog_core.algorithm.window import Windows
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, RequestError
@@ -25,7 +26,6 @@ from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest
 from dblog_core.verify import reading, run
 from dblog_core.verify.slices import Slice
-from dblog_core.window import Windows
 from dblog_core.wiring import open_lake, open_staging, open_state
 from tests.contract.test_source import numbers_of
 from tests.fix_servers import Database

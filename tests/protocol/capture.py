@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dblog_core.chunks import Chunks, Placement, Refused
-from dblog_core.dumps import TaskProgress, Tasks
+from dblog_core.algorithm.chunk_placement import Chunks, Placement, Refused
+from dblog_core.algorithm.task_progress import TaskProgress, Tasks
+from dblog_core.algorithm.window import LogOrder, Snapshots, Windows, _Entry
 from dblog_core.model.schema import TableName
 from dblog_core.model.watermark import High, Low
-from dblog_core.window import LogOrder, Snapshots, Windows, _Entry
 from tests.protocol.changelog import UNKNOWN, ChunkLine, LakeTable, Line, Replay, Values
 from tests.protocol.source import FULL, Event, Row
 

@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from dblog_core import arrivals as arrivals_module
-from dblog_core import chunks as chunks_module
-from dblog_core import window as window_module
-from dblog_core.chunks import Chunks, Finished
-from dblog_core.dumps import TaskProgress, Tasks
-from dblog_core.window import LogOrder, Overlap, Snapshots, Survivor, Touch, Windows
+from dblog_core.algorithm import arriving_rows as arrivals_module
+from dblog_core.algorithm import chunk_placement as chunks_module
+from dblog_core.algorithm import window as window_module
+from dblog_core.algorithm.chunk_placement import Chunks, Finished
+from dblog_core.algorithm.task_progress import TaskProgress, Tasks
+from dblog_core.algorithm.window import (
+    LogOrder,
+    Overlap,
+    Snapshots,
+    Survivor,
+    Touch,
+    Windows,
+)
 from tests.protocol.capture import Capture, Rules
 from tests.protocol.changelog import ChunkLine, LakeTable, Values
 from tests.protocol.read_only import read_only

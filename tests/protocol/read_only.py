@@ -1,5 +1,5 @@
 """The checker's world of a source that is never written: windows are announced, and the log's positions stand in for
-watermarks (theory in `dblog_core/window.py`).
+watermarks (theory in `dblog_core/algorithm/window.py`).
 
 Here the capture reads the log in steps of its own, since its place counts: when a window opens, and when a chunk is
 placed. What workers and captures tell each other lies in the state store, and outlives them.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, combinations, pairwise
 from typing import Any
 
-from dblog_core.dumps import TaskProgress
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.model.watermark import Heals, High, Low, Mark
 from tests.protocol.capture import DUMP, TABLE, Capture, Chunk, Rules, Staged, Violation
 from tests.protocol.changelog import UNKNOWN, LakeTable

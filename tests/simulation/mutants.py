@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from dblog_core import arrivals, openings
-from dblog_core.dumps import Tasks
+from dblog_core import openings
+from dblog_core.algorithm import arriving_rows
+from dblog_core.algorithm.task_progress import Tasks
+from dblog_core.algorithm.window import LogOrder, Snapshots
 from dblog_core.interfaces import Chunk, LogStream
 from dblog_core.leader import Leader
 from dblog_core.state.memory import MemoryState
-from dblog_core.window import LogOrder, Snapshots
 from tests.simulation.reader import SimReader
 from tests.simulation.source import SimSource
 from tests.simulation.state import SimLease
@@ -88,12 +89,12 @@ def rows_that_arrive_ignored() -> contextlib.AbstractContextManager[object]:
 @contextlib.contextmanager
 def rows_looked_for_wherever_they_go() -> Iterator[None]:
     """A row that a dump has brought is looked for at each key that it goes to: the dump ends when writers rest."""
-    real = arrivals.moved
+    real = arriving_rows.moved
 
     def moved(trails: Any, moves: Any, brought: Any, *, all_read: bool) -> Any:
         return real(trails, moves, set(), all_read=False)
 
-    with mock.patch.object(arrivals, "moved", moved):
+    with mock.patch.object(arriving_rows, "moved", moved):
         yield
 
 

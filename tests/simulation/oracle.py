@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from dblog_core import control
+from dblog_core.algorithm.window import Snapshot
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key, key_from_json, keys_of
 from dblog_core.model.watermark import High, Low, Probe
 from dblog_core.staging.manifest import ChunkRef, Manifest
 from dblog_core.staging.reader import Line, lines
-from dblog_core.window import Snapshot
 from tests.simulation import database as db
 from tests.simulation.lake import UNKNOWN
 from tests.simulation.parts import TABLES

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core.chunks import Chunks
+from dblog_core.algorithm.chunk_placement import Chunks
 from dblog_core.model import values
 from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql import binary_values, statement_text, statements

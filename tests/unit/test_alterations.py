@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dblog_core.algorithm.window import LogOrder
 from dblog_core.config.settings import ColumnRules
 from dblog_core.model.column_defaults import Constant
 from dblog_core.model.events import (
@@ -40,7 +41,6 @@ from dblog_core.sources.mysql.columns_ddl import NOTHING, step
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.staging.reader import lines
-from dblog_core.window import LogOrder
 from tests.unit import mysql_binlog as binlog
 from tests.unit.staged import table
 from tests.unit.test_mysql_transactions import state

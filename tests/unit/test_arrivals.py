@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dblog_core.arrivals import ARRIVED, Look, looked, moved, shortened
+from dblog_core.algorithm.arriving_rows import ARRIVED, Look, looked, moved, shortened
 
 
 def test_a_trail_keeps_the_keys_that_a_row_left_until_a_select_has_seen_it_go() -> None:

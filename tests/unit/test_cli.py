@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from dblog_core import capture as engine
 from dblog_core import cli, control, recent_errors, requests, wiring
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.cli import app
 from dblog_core.config.settings import load
-from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.model.durations import in_words
 from tests.unit import requests_world

@@ -10,8 +10,8 @@ import orjson
 import pytest
 
 from dblog_core import control, requests
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import SystemClock
-from dblog_core.dumps import TaskProgress
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Entry
 from dblog_core.requests import DumpRequest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core.arrivals import ARRIVED, LOOKS, Look
-from dblog_core.dumps import Refused, Tasks
+from dblog_core.algorithm.arriving_rows import ARRIVED, LOOKS, Look
+from dblog_core.algorithm.task_progress import Refused, Tasks
 from dblog_core.model.watermark import Heals, High, Low, Mark
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core import arrivals, control, dump, requests, wiring
+from dblog_core import control, dump, requests, wiring
+from dblog_core.algorithm import arriving_rows
+from dblog_core.algorithm.window import LogOrder
 from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
@@ -29,7 +31,6 @@ from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines
 from dblog_core.state.memory import MemoryState
 from dblog_core.storage.local import LocalStorage
-from dblog_core.window import LogOrder
 from tests.fake_source import ORDERS, Change, FakeDatabase, FakeReader, FakeSource, FakeStream
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -298,7 +299,7 @@ def test_a_dump_during_which_more_rows_arrive_than_are_remembered_is_followed_by
         return chunk
 
     monkeypatch.setattr(FakeReader, "read", read)
-    monkeypatch.setattr(arrivals, "ARRIVED", 0)
+    monkeypatch.setattr(arriving_rows, "ARRIVED", 0)
     dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=2))
     dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
     deadline, pause = time.monotonic() + 30, threading.Event()

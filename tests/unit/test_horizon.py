@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dblog_core.algorithm.window import Snapshot, Snapshots
 from dblog_core.sources.postgres.source import widened
-from dblog_core.window import Snapshot, Snapshots
 
 
 @pytest.mark.parametrize(

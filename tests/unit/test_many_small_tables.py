@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from dblog_core import aside, control, wiring
-from dblog_core.dumps import TaskProgress
+from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.algorithm.window import LogOrder
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.watermark import Low
 from dblog_core.rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.state.memory import MemoryState
-from dblog_core.window import LogOrder
 from tests.fake_source import ORDERS
 from tests.unit.staged import manifest
 from tests.unit.workers_world import DUMP, World

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dblog_core import control, needs, output_places
-from dblog_core.dumps import TaskProgress
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.errors import StateError
 from dblog_core.lake import LakeStatus, State, TableStatus
 from dblog_core.requests import DumpRequest, submit

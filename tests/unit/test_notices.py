@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dblog_core import control, requests
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import ChannelConfig
 from dblog_core.dump_status import OVER, DumpStatus, TaskStatus
-from dblog_core.dumps import TaskProgress
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
 from dblog_core.notices import channels

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core import announced, control, wiring
+from dblog_core.algorithm.window import LogOrder
 from dblog_core.announced import AnnouncedWindows, NotOpened
 from dblog_core.config.settings import Config
 from dblog_core.errors import ServerNotSafe
@@ -18,7 +19,6 @@ from dblog_core.openings import Openings
 from dblog_core.rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.state.memory import MemoryState
-from dblog_core.window import LogOrder
 from tests.fake_source import FakeDatabase, FakeSource
 from tests.unit.staged import manifest
 from tests.unit.workers_world import DrawnClock

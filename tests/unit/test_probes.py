@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dblog_core.algorithm.window import LogOrder, Snapshots
 from dblog_core.model import watermark
 from dblog_core.model.events import LogBatch, SchemaSeen, TableChanges, Transaction, WatermarkSeen
 from dblog_core.model.schema import Column, TableSchema
@@ -15,7 +16,6 @@ from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest, Probed, joined
 from dblog_core.staging.reader import lines
-from dblog_core.window import LogOrder, Snapshots
 from tests.fake_source import ORDERS, changes_batch
 from tests.unit.test_recall import OPENED
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dblog_core.algorithm.window import Snapshots
 from dblog_core.model import watermark
 from dblog_core.model.events import (
     LogBatch,
@@ -24,7 +25,6 @@ from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines
-from dblog_core.window import Snapshots
 from tests.fake_source import ORDERS, Row, changes_batch
 
 OPENED = "100:100:"

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from dblog_core import control, intake, reload, requests, wiring
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.commands.status import text
 from dblog_core.config import settings as configuration
 from dblog_core.config.settings import Config, SourceConfig
-from dblog_core.dumps import TaskProgress
 from dblog_core.errors import LeaseLost, SourceRefused
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory
 from dblog_core.leader import Parts

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dblog_core.algorithm.window import LogOrder
 from dblog_core.model.events import LogBatch, SignalSeen, Transaction
 from dblog_core.rules import Rules
 from dblog_core.sequencer import SIGNALS, Sequencer
@@ -14,7 +15,6 @@ from dblog_core.signals.message import LARGEST, LONGEST_ID
 from dblog_core.signals.table import refuse_rest, take_in
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
-from dblog_core.window import LogOrder
 from tests.unit.staged import manifest
 
 

@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from dblog_core import control, dump, wiring
+from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
-from dblog_core.dumps import TaskProgress
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken, SourceUnavailable, StateError
 from dblog_core.leader import CaptureOutcome, CaptureStatus, Leader, Parts
 from dblog_core.model.schema_changes import Step

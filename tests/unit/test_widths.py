@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from dblog_core.widths import Width
+from dblog_core.algorithm.chunk_width import Width
 
 MOST = 1 << 20
 

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from dblog_core.model.schema import TableName
-from dblog_core.window import (
+from dblog_core.algorithm.window import (
     LogOrder,
     Overlap,
     Snapshot,
@@ -18,6 +17,7 @@ from dblog_core.window import (
     UnknownWindow,
     Windows,
 )
+from dblog_core.model.schema import TableName
 
 T = TableName("shop", "orders")
 OTHER = TableName("shop", "items")

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from dblog_core import control, dump, wiring
+from dblog_core.algorithm.window import LogOrder
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import Chunk, Spawn, Strain
 from dblog_core.model import watermark
@@ -22,7 +23,6 @@ from dblog_core.rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
-from dblog_core.window import LogOrder
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader, FakeSource
 from tests.unit.staged import manifest
 

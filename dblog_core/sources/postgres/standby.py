@@ -3,7 +3,7 @@
 A standby shows commits in the order of the log, since one process replays them one by one, and decodes only what it has
 replayed. Its `pg_current_snapshot()` is of no use: it names no running transactions, so that those which it has begun
 to replay would count as seen. So a chunk of a standby has no snapshot, and what it sees follows the log's order
-(theory in `dblog_core/window.py`).
+(theory in `dblog_core/algorithm/window.py`).
 """
 
 from __future__ import annotations

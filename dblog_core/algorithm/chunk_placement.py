@@ -12,12 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dblog_core.arrivals import Look, Move
-from dblog_core.dumps import Refused, TaskProgress, Tasks
-from dblog_core.model.schema import TableName
-from dblog_core.model.values import Key, key_text
-from dblog_core.model.watermark import Heals, High, Low, Mark, Probe
-from dblog_core.window import (
+from dblog_core.algorithm.arriving_rows import Look, Move
+from dblog_core.algorithm.task_progress import Refused, TaskProgress, Tasks
+from dblog_core.algorithm.window import (
     Overlap,
     Survivor,
     TooManyKeys,
@@ -27,6 +24,9 @@ from dblog_core.window import (
     Windows,
     incomplete_moves,
 )
+from dblog_core.model.schema import TableName
+from dblog_core.model.values import Key, key_text
+from dblog_core.model.watermark import Heals, High, Low, Mark, Probe
 
 RowsWith = Callable[[Collection[Key]], Iterable[tuple[int, Key]]]
 """Number and key of every row of a chunk that has one of these keys, by growing number; others may be among them."""

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, Self
 
-from dblog_core import arrivals
-from dblog_core.arrivals import LOOKS, Look, Move, Trail
+from dblog_core.algorithm import arriving_rows
+from dblog_core.algorithm.arriving_rows import LOOKS, Look, Move, Trail
 from dblog_core.model.watermark import High, Low, Mark
 
 BROUGHT = 50_000
@@ -172,9 +172,9 @@ class Tasks:
         found = list(moves) if dumps else []
         for tasks in dumps if found else []:
             known = tuple(chain.from_iterable(self._tasks[task].arrived for task in tasks))
-            trails = arrivals.moved(known, found, self._of_brought(tasks[0]), all_read=self._all_read(tasks))
+            trails = arriving_rows.moved(known, found, self._of_brought(tasks[0]), all_read=self._all_read(tasks))
             owner = min(tasks, key=lambda name: (self._tasks[name].done, name))
-            if (short := arrivals.shortened(trails)) is None:
+            if (short := arriving_rows.shortened(trails)) is None:
                 self._put(owner, replace(self._tasks[owner], forgotten=True))
                 continue
             for task in tasks:
@@ -185,7 +185,7 @@ class Tasks:
         brought = self._of_brought(task)
         for name in self._beside(task):
             progress = self._tasks[name]
-            self._put(name, replace(progress, arrived=arrivals.looked(progress.arrived, look, brought)))
+            self._put(name, replace(progress, arrived=arriving_rows.looked(progress.arrived, look, brought)))
 
     def forgotten(self, task: str) -> bool:
         """Whether more rows have arrived than the task's dump remembers."""
