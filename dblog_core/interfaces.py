@@ -73,7 +73,7 @@ class ChunkTooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """Row hashes computed by the server, in its key order: the key's columns, then `dblog_core.hashes.HASH` (int64).
+    """Row hashes computed by the server, in its key order: the key's columns, then `dblog_core.rows.row_hashes.HASH` (int64).
 
     `snapshot` as in `Chunk`.
     """
@@ -163,7 +163,7 @@ class ChunkReader(Protocol):
         ChunkTooLarge as `read` does."""
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
-        """The hashes (`dblog_core.hashes`) of the rows that `read` would give, as they are staged: the configuration's
+        """The hashes (`dblog_core.rows.row_hashes`) of the rows that `read` would give, as they are staged: the configuration's
         column rules are applied by the server. `schema` is the catalogue's, in a new snapshot as there."""
 
     def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:

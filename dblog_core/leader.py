@@ -37,7 +37,7 @@ from dblog_core.model.events import Transaction
 from dblog_core.model.schema import TableName
 from dblog_core.openings import Openings
 from dblog_core.requests import SHAPES, WHOLE
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.sealing import Sealing
 from dblog_core.sequencer import SIGNALS, Sequencer
 from dblog_core.signals.table import refuse_rest, take_in

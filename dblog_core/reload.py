@@ -26,7 +26,7 @@ from dblog_core.errors import ConfigError, DblogError
 from dblog_core.interfaces import Clock, Json, Problem, Source, StateStore
 from dblog_core.model import table_identity, table_patterns
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.rules import key_digest
+from dblog_core.rows.column_rules import key_digest
 
 log = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ from dblog_core.model.schema import TableName, TableSchema, folded
 from dblog_core.model.schema_changes import Facts, Layout, Pending, Step, placed
 from dblog_core.model.values import Key, key_from_json, rows_with
 from dblog_core.model.watermark import High, Low, Probe
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest, Probed
 from dblog_core.staging.segment import SegmentWriter, log_schema

@@ -33,7 +33,7 @@ from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.model.watermark import Heals, High, Low, Mark
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 
 KEYS_PER_CHUNK = 1_000
 MANY = 100

@@ -1,4 +1,4 @@
-"""Row hashes in Spark's expressions: `dblog_core.hashes`, of the columns of a lake table or of staged rows."""
+"""Row hashes in Spark's expressions: `dblog_core.rows.row_hashes`, of the columns of a lake table or of staged rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,17 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
-from dblog_core.hashes import LONGEST, LOWEST, UNIT, WINDOW, is_compared, is_json, window_bounds, window_exponent
 from dblog_core.model import schema as shape
+from dblog_core.rows.row_hashes import (
+    LONGEST,
+    LOWEST,
+    UNIT,
+    WINDOW,
+    is_compared,
+    is_json,
+    window_bounds,
+    window_exponent,
+)
 from spark_jobs.shapes import spark_type
 
 _SETTINGS = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"}

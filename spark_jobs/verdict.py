@@ -16,9 +16,9 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from dblog_core.hashes import HASH
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json, key_to_json
+from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.variants import name_of

@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core import hashes
 from dblog_core.config.settings import ColumnRules
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, Problem, RangeHash, ReadPlan, Strain
@@ -36,7 +35,8 @@ from dblog_core.model.filters import Filter
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import Key
-from dblog_core.rules import Rules
+from dblog_core.rows import row_hashes
+from dblog_core.rows.column_rules import Rules
 
 ORDERS = TableSchema(
     TableName("shop", "orders"),
@@ -315,10 +315,10 @@ class FakeReader:
         return self._hashed(self.read_keys(schema, keys))
 
     def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
-        return hashes.total(self.hashes(schema, after=after, upto=upto, limit=limit))
+        return row_hashes.total(self.hashes(schema, after=after, upto=upto, limit=limit))
 
     def _hashed(self, chunk: Chunk) -> Hashes:
-        return hashes.of_rows(chunk, Rules(self._database.rules))
+        return row_hashes.of_rows(chunk, Rules(self._database.rules))
 
     def _keys(self, schema: TableSchema, after: Key | None, upto: Key | None) -> list[Key]:
         keys = self._database.rows.get(schema.table, {})

@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from dblog_core.config.settings import Config
-from dblog_core.hashes import HASH, row_hash
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
+from dblog_core.rows.row_hashes import HASH, row_hash
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from dblog_core.wiring import open_staging
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import types
 
-from dblog_core.compiled import RAW, int64, kernel, part
+from dblog_core.rows.jit import RAW, int64, kernel, part
 
 Words = npt.NDArray[np.uint64]
 Edges = npt.NDArray[np.int64]

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import dblog_core
-from dblog_core import compiled
 from dblog_core.local import jars, kafka_jars, packages, s3
 from dblog_core.local.errors import LocalError
+from dblog_core.rows import jit
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def _compile() -> None:
     """Says so where it will take a while: in a checkout that has compiled nothing yet."""
     if not any(Path(dblog_core.__file__).parent.rglob("*.nbi")):
         print("dblog: compiling the kernels (about a minute, once)", file=sys.stderr)
-    compiled.warm()
+    jit.warm()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import key_to_json
 from dblog_core.ranges import Range
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify import confidence

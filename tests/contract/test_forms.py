@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from dblog_core import rule_faults
 from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.errors import ValueOutOfRange
-from dblog_core.forms import FORMS
-from dblog_core.hashes import HASH, of_rows
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.preflight import form_problems
-from dblog_core.rules import Rules
+from dblog_core.rows import column_rule_faults
+from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.row_hashes import HASH, of_rows
+from dblog_core.rows.staged_as import FORMS
 from dblog_core.wiring import open_source
 from tests.contract import every_type
 from tests.contract.keyed import shape
@@ -138,7 +138,7 @@ def test_check_refuses_a_form_that_does_not_fit_a_column(
     given = {"id": "double", "v": "double", "n": "bigint", "i": "text", "gone": "hex"}
     rules = ColumnRules(staged_as=given)  # type: ignore[arg-type]
     table, names = str(schema.table), [c.name for c in schema.columns]
-    unfit = rule_faults.of_table(table, names, schema.key, {table: rules})
+    unfit = column_rule_faults.of_table(table, names, schema.key, {table: rules})
     problems = {p.what.partition("staged_as: ")[2]: p.fix for p in [*form_problems(schema, rules), *unfit]}
     told = " | ".join(f"{what}; {fix}" for what, fix in problems.items())
     assert "id belongs to the key" in told and "has no column gone" in told

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from dblog_core.config.settings import Config
-from dblog_core.hashes import HASH, of_rows
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.schema import TableName
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.row_hashes import HASH, of_rows
 from dblog_core.wiring import open_source
 from tests.contract import every_type, generated
 from tests.contract.keyed import MYSQL_KINDS, every_way, shape

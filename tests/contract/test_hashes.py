@@ -1,4 +1,4 @@
-"""Row hashes that a server computes: those of `dblog_core.hashes`, of every type, in ranges and by keys."""
+"""Row hashes that a server computes: those of `dblog_core.rows.row_hashes`, of every type, in ranges and by keys."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic import SecretStr
 
 from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.errors import RequestError, ValueOutOfRange
-from dblog_core.hashes import HASH, fields, of_rows, total
 from dblog_core.interfaces import ChunkReader, Hashes, RangeHash, Source
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import keys_of
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.row_hashes import HASH, fields, of_rows, total
 from dblog_core.wiring import open_source
 from tests.contract import every_type
 from tests.contract.keyed import MYSQL_KINDS, cases, composite, fill, shape

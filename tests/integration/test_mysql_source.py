@@ -20,7 +20,7 @@ from dblog_core.interfaces import LogStream, Problem
 from dblog_core.model import values
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable
 from dblog_core.model.schema import TableName
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql import jsontext
 from dblog_core.sources.mysql.source import MysqlSource

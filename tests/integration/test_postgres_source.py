@@ -23,7 +23,7 @@ from dblog_core.interfaces import Problem
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
 from dblog_core.model.schema import TableName
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.staging import Staging

@@ -15,10 +15,10 @@ from pyspark.sql import functions as F
 
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
-from dblog_core.hashes import HASH
-from dblog_core.hashes import row_hash as defined
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import keys_of
+from dblog_core.rows.row_hashes import HASH
+from dblog_core.rows.row_hashes import row_hash as defined
 from dblog_core.staging import Staging
 from dblog_core.wiring import open_source
 from spark_jobs.hashes import row_hash

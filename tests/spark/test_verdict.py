@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.hashes import HASH, row_hash
 from dblog_core.lake import read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_to_json
+from dblog_core.rows.row_hashes import HASH, row_hash
 from dblog_core.staging import parquet
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
 from spark_jobs import delta_log

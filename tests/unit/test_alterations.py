@@ -34,7 +34,7 @@ from dblog_core.model.schema_changes import (
     placed,
 )
 from dblog_core.renames import Renames, until
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql import events
 from dblog_core.sources.mysql.columns_ddl import NOTHING, step

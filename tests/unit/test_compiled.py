@@ -11,7 +11,7 @@ import pytest
 COUNT = """
 import importlib
 from numba.core.dispatcher import Dispatcher
-from dblog_core.compiled import MODULES
+from dblog_core.rows.jit import MODULES
 hits = misses = kernels = 0
 for module in map(importlib.import_module, MODULES):
     for found in vars(module).values():
@@ -42,10 +42,10 @@ def test_where_no_cache_can_be_written_kernels_are_compiled_all_the_same(
 ) -> None:
     from numba.core import caching
 
-    from dblog_core import compiled
+    from dblog_core.rows import jit
 
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
-    kernel = compiled.kernel(compiled.int64, compiled.int64)(twice)
+    kernel = jit.kernel(jit.int64, jit.int64)(twice)
     assert kernel(21) == 42
     assert "NUMBA_CACHE_DIR" in caplog.text
 

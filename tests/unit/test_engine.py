@@ -24,7 +24,7 @@ from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.requests import DumpRequest
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import Manifest

@@ -11,10 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dblog_core.config.settings import ColumnRules
-from dblog_core.forms import FORMS, FormFault, digits, form_of, forms_for, printed
 from dblog_core.model.events import TableChanges, Transaction, changes_schema
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.staged_as import (
+    FORMS,
+    FormFault,
+    digits,
+    form_of,
+    forms_for,
+    printed,
+)
 
 TABLE = TableName("shop", "t")
 

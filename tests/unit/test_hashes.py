@@ -16,9 +16,17 @@ from hypothesis import strategies as st
 
 from dblog_core.config.settings import ColumnRules
 from dblog_core.errors import ValueOutOfRange
-from dblog_core.hashes import HASH, LONGEST, UNIT, check_hashed, float_field, row_hash, row_text
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.rules import Rules, mask_of
+from dblog_core.rows.column_rules import Rules, mask_of
+from dblog_core.rows.row_hashes import (
+    HASH,
+    LONGEST,
+    UNIT,
+    check_hashed,
+    float_field,
+    row_hash,
+    row_text,
+)
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader
 
 TABLE = TableName("shop", "t")

@@ -14,7 +14,7 @@ from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.algorithm.window import LogOrder
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.watermark import Low
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import ORDERS

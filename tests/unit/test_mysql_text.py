@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dblog_core import columnar
 from dblog_core.errors import SourceUnavailable
 from dblog_core.model.schema import Column
+from dblog_core.rows import arrow_buffers
 from dblog_core.sources.mysql import text_numbers, text_values
 from dblog_core.sources.mysql.binary_values import ValueFault
 from dblog_core.sources.mysql.text_rows import Rows, TextRows
@@ -117,7 +117,7 @@ def read(
 
 def objects(rows: Rows) -> list[list[bytes | None]]:
     columns = [
-        columnar.gather(rows.raw, starts, lengths).to_pylist()
+        arrow_buffers.gather(rows.raw, starts, lengths).to_pylist()
         for starts, lengths in zip(rows.starts, rows.lengths, strict=True)
     ]
     return [list(row) for row in zip(*columns, strict=True)]

@@ -16,7 +16,7 @@ from dblog_core.errors import ServerNotSafe
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.openings import Openings
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import FakeDatabase, FakeSource

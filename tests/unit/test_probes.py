@@ -11,7 +11,7 @@ from dblog_core.model import watermark
 from dblog_core.model.events import LogBatch, SchemaSeen, TableChanges, Transaction, WatermarkSeen
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.watermark import Probe
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest, Probed, joined

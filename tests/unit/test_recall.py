@@ -20,7 +20,7 @@ from dblog_core.model.events import (
     WatermarkSeen,
 )
 from dblog_core.model.watermark import Heals, High, Low, Mark
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest

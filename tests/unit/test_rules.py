@@ -14,23 +14,17 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from dblog_core import (
-    control,
-    reload,
-    requests,
-    rule_faults,
-    stopped,
-    wiring,
-)
+from dblog_core import control, reload, requests, stopped, wiring
 from dblog_core.config.settings import ColumnRules, Config, SourceConfig
 from dblog_core.errors import ConfigError, RequestError, SourceRefused
-from dblog_core.hashes import is_compared
 from dblog_core.interfaces import Problem
 from dblog_core.model import watermark
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.watermark import High, Mark
 from dblog_core.requests import DumpRequest
-from dblog_core.rules import MASK, Rules
+from dblog_core.rows import column_rule_faults
+from dblog_core.rows.column_rules import MASK, Rules
+from dblog_core.rows.row_hashes import is_compared
 from tests.fake_source import ORDERS, FakeSource
 from tests.unit.test_reload import A, B
 from tests.unit.test_reload import World as Capture
@@ -46,10 +40,10 @@ RULES = '[source.columns."shop.a"]\nmask = ["v"]'
 
 def told(columns: Iterable[str], key: Iterable[str], **rules: Any) -> list[tuple[str, str]]:
     given = {"shop.a": ColumnRules.model_validate(rules)}
-    return [(p.what, p.fix) for p in rule_faults.of_table("shop.a", tuple(columns), tuple(key), given)]
+    return [(p.what, p.fix) for p in column_rule_faults.of_table("shop.a", tuple(columns), tuple(key), given)]
 
 
-@pytest.mark.parametrize("rule", rule_faults.RULES)
+@pytest.mark.parametrize("rule", column_rule_faults.RULES)
 def test_a_rule_of_a_column_that_is_not_there_is_told_with_the_column_that_was_meant(rule: str) -> None:
     value = {"IBAN": "text"} if rule == "staged_as" else ["IBAN"]
     ((what, fix),) = told(("id", "iban"), ("id",), **{rule: value})
@@ -65,7 +59,7 @@ def test_a_rule_of_a_key_column_is_told() -> None:
 
 def test_rules_of_a_table_that_is_not_captured_are_told_with_the_table_that_was_meant() -> None:
     rules = {name: ColumnRules(mask=("v",)) for name in ("shop.a", "shop.custmers")}
-    (problem,) = rule_faults.of_missing({"shop.a", "shop.customers"}, rules)
+    (problem,) = column_rule_faults.of_missing({"shop.a", "shop.customers"}, rules)
     assert problem.table == "shop.custmers" and "(to shop.customers?)" in problem.fix
 
 
@@ -107,8 +101,8 @@ def capture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Capture:
 
     def refused(self: FakeSource) -> tuple[Problem, ...]:
         rules, shapes = self.rules, tables(self)  # type: ignore[attr-defined]
-        found = [p for s in shapes for p in rule_faults.of_table(str(s.table), s.arrow.names, s.key, rules)]
-        return (*found, *rule_faults.of_missing({str(s.table) for s in shapes}, rules))
+        found = [p for s in shapes for p in column_rule_faults.of_table(str(s.table), s.arrow.names, s.key, rules)]
+        return (*found, *column_rule_faults.of_missing({str(s.table) for s in shapes}, rules))
 
     def usable(self: FakeSource) -> tuple[TableSchema, ...]:
         left_out = {problem.table for problem in refused(self)}

@@ -10,9 +10,9 @@ import pytest
 
 from dblog_core.config.settings import ColumnRules
 from dblog_core.errors import ValueOutOfRange
-from dblog_core.forms import printed
 from dblog_core.model import server_messages
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.rows.staged_as import printed
 from dblog_core.sources.mysql import text_values
 from dblog_core.sources.mysql.binary_values import ValueFault
 from dblog_core.sources.postgres.types import from_text

@@ -19,7 +19,7 @@ from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key
 from dblog_core.model.watermark import High, Low
-from dblog_core.rules import Rules
+from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState

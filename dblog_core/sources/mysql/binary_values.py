@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core import columnar
+from dblog_core.rows import arrow_buffers
 from dblog_core.sources.mysql import charsets, decimals, fixed_values, json_values, jsontext, printed_values, temporal
 from dblog_core.sources.mysql.charsets import Decode
 from dblog_core.sources.mysql.multibyte import Multibyte
@@ -84,13 +84,13 @@ def _numbers(values: Values, width: int, *, signed: bool = False) -> Int64s:
 
 def _integer(column: ColumnType, values: Values) -> pa.Array:
     numbers = _numbers(values, column.width, signed=not column.text.endswith("unsigned"))
-    return columnar.fixed(numbers.astype(column.arrow.to_pandas_dtype(), copy=False), values.present, column.arrow)
+    return arrow_buffers.fixed(numbers.astype(column.arrow.to_pandas_dtype(), copy=False), values.present, column.arrow)
 
 
 def _year(column: ColumnType, values: Values) -> pa.Array:
     years = _numbers(values, 1).astype(np.int16)
     years[years > 0] += 1900
-    return columnar.fixed(years, values.present, column.arrow)
+    return arrow_buffers.fixed(years, values.present, column.arrow)
 
 
 def _floating(column: ColumnType, values: Values) -> pa.Array:
@@ -98,7 +98,7 @@ def _floating(column: ColumnType, values: Values) -> pa.Array:
     exponent = 0x7FF << 52 if column.width == 8 else 0xFF << 23
     if (odd := (bits & exponent) == exponent).any():
         raise _undecodable(int(odd.argmax()), "it is no finite number, and the server has no others")
-    return columnar.fixed(bits if column.width == 8 else bits.astype(np.uint32), values.present, column.arrow)
+    return arrow_buffers.fixed(bits if column.width == 8 else bits.astype(np.uint32), values.present, column.arrow)
 
 
 def _unsigned64(column: ColumnType, values: Values) -> pa.Array:
@@ -109,7 +109,7 @@ def _unsigned64(column: ColumnType, values: Values) -> pa.Array:
 
 def _halves(halves: Int64s, column: ColumnType, values: Values) -> pa.Array:
     """A decimal array from the low and high halves of its integers."""
-    bitmap = None if values.present is None else columnar.validity(values.present)
+    bitmap = None if values.present is None else arrow_buffers.validity(values.present)
     return pa.Array.from_buffers(column.arrow, len(values), [bitmap, pa.py_buffer(halves)])
 
 
@@ -127,12 +127,12 @@ def _decimal(column: ColumnType, values: Values) -> pa.Array:
 
 
 def _string(offsets: npt.NDArray[np.int32], text: npt.NDArray[np.uint8], values: Values, kind: pa.DataType) -> pa.Array:
-    bitmap = None if values.present is None else columnar.validity(values.present)
+    bitmap = None if values.present is None else arrow_buffers.validity(values.present)
     return pa.Array.from_buffers(kind, len(values), [bitmap, pa.py_buffer(offsets), pa.py_buffer(text[: offsets[-1]])])
 
 
 def _room(bytes_: int) -> int:
-    if bytes_ > columnar.LARGEST:
+    if bytes_ > arrow_buffers.LARGEST:
         raise ValueError(f"{bytes_} bytes do not fit one array")
     return bytes_
 
@@ -176,13 +176,13 @@ def _text(column: ColumnType, values: Values) -> pa.Array:
     if column.decode:
         table = _table(column.decode)
         return pa.array(_each(values, column.decode), pa.string()) if table is None else _recoded(table, values)
-    return _checked(columnar.gather(values.raw, values.starts, values.lengths), values)
+    return _checked(arrow_buffers.gather(values.raw, values.starts, values.lengths), values)
 
 
 def _checked(raw: pa.Array, values: Values) -> pa.Array:
     """Bytes as text. `values`: what they were made of, where they are themselves the text."""
     try:
-        return columnar.text(raw)
+        return arrow_buffers.text(raw)
     except pa.ArrowInvalid:
         return pa.array(_each(values, bytes.decode), pa.string())
 
@@ -205,7 +205,7 @@ def _recoded(table: tuple[npt.NDArray[np.uint8], Int64s], values: Values) -> pa.
 
 
 def _binary(column: ColumnType, values: Values) -> pa.Array:
-    return columnar.gather(values.raw, values.starts, values.lengths)
+    return arrow_buffers.gather(values.raw, values.starts, values.lengths)
 
 
 def _bit(column: ColumnType, values: Values) -> pa.Array:
@@ -213,7 +213,7 @@ def _bit(column: ColumnType, values: Values) -> pa.Array:
         first = np.where(values.starts < 0, 0, values.raw[np.maximum(values.starts, 0)])
         if (odd := first >> (8 - free) != 0).any():
             raise _undecodable(int(odd.argmax()), "it has more bits than its column")
-    return columnar.gather(values.raw, values.starts, np.where(values.starts < 0, -1, column.width))
+    return arrow_buffers.gather(values.raw, values.starts, np.where(values.starts < 0, -1, column.width))
 
 
 def _padded(column: ColumnType, values: Values) -> pa.Array:
@@ -228,7 +228,9 @@ def _padded(column: ColumnType, values: Values) -> pa.Array:
 def _json(column: ColumnType, values: Values) -> pa.Array:
     rows = len(values)
     offsets, states = np.zeros(rows + 1, dtype=np.int32), np.empty(rows, dtype=np.uint8)
-    out = np.empty(min(int(np.maximum(values.lengths, 0).sum()) + 64 * rows + 1024, columnar.LARGEST), dtype=np.uint8)
+    out = np.empty(
+        min(int(np.maximum(values.lengths, 0).sum()) + 64 * rows + 1024, arrow_buffers.LARGEST), dtype=np.uint8
+    )
     done, stack = 0, np.empty(json_values.STACK, dtype=np.int64)
     while done < rows:
         done = json_values.print_documents(values.raw, values.starts, values.lengths, done, offsets, out, states, stack)
@@ -242,16 +244,16 @@ def _json(column: ColumnType, values: Values) -> pa.Array:
 
 def _grown(out: npt.NDArray[np.uint8], used: int, wanted: int) -> npt.NDArray[np.uint8]:
     """More room for text, of which `used` bytes are there and a document of `wanted` bytes comes next."""
-    if len(out) == columnar.LARGEST:
+    if len(out) == arrow_buffers.LARGEST:
         raise ValueError("the documents do not fit one array")
-    grown = np.empty(min(2 * len(out) + 8 * wanted, columnar.LARGEST), dtype=np.uint8)
+    grown = np.empty(min(2 * len(out) + 8 * wanted, arrow_buffers.LARGEST), dtype=np.uint8)
     grown[:used] = out[:used]
     return grown
 
 
 def _printed(raw: pa.Array, values: Values) -> pa.Array:
     try:
-        return columnar.text(raw)
+        return arrow_buffers.text(raw)
     except pa.ArrowInvalid:
         return pa.array(_each(values, jsontext.to_text), pa.string())
 
@@ -278,7 +280,7 @@ def _enum(column: ColumnType, values: Values) -> pa.Array:
     if unknown.any():
         row = int(unknown.argmax())
         raise _undecodable(row, f"{numbers[row]} is the number of no label")
-    return _labels(labels, columnar.fixed(numbers, values.present, pa.int64()))
+    return _labels(labels, arrow_buffers.fixed(numbers, values.present, pa.int64()))
 
 
 def _set(column: ColumnType, values: Values) -> pa.Array:
@@ -286,7 +288,7 @@ def _set(column: ColumnType, values: Values) -> pa.Array:
     if len(named) < _MOST_MEMBERS and (odd := numbers >> len(named) != 0).any():
         row = int(odd.argmax())
         raise _undecodable(row, f"{numbers[row]} has more bits than there are labels")
-    found = columnar.fixed(numbers, values.present, pa.int64()).dictionary_encode()
+    found = arrow_buffers.fixed(numbers, values.present, pa.int64()).dictionary_encode()
     texts = [members(label for i, label in enumerate(named) if bits >> i & 1) for bits in found.dictionary.to_pylist()]
     return _labels(texts, found.indices)
 
@@ -321,7 +323,7 @@ def _temporal(column: ColumnType, values: Values, zero_dates: str, fix: str) -> 
         if zero_dates != "null":
             raise ValueFault(int(missing.argmax()), "is a date that does not exist (a zero date)", fix)
         present = ~missing if present is None else present & ~missing
-    return columnar.fixed(numbers.astype(np.int32) if column.kind is Kind.DATE else numbers, present, column.arrow)
+    return arrow_buffers.fixed(numbers.astype(np.int32) if column.kind is Kind.DATE else numbers, present, column.arrow)
 
 
 def _moments(column: ColumnType, values: Values) -> pa.Array:

@@ -8,12 +8,12 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core import rule_faults
 from dblog_core.config.settings import ColumnRules, SourceConfig
-from dblog_core.forms import printed
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.rows import column_rule_faults
+from dblog_core.rows.staged_as import printed
 from dblog_core.sources.mysql import charsets, types
 from dblog_core.sources.mysql.conditions import labels
 from dblog_core.sources.mysql.connection import is_mariadb, rows
@@ -173,7 +173,7 @@ def _described(
     nullable = {str(row[0]) for row in found if row[6] == "YES"}
     unique = [whole for parts in indexes.values() if (whole := _whole(parts))]
     wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in found}, nullable, unique)
-    ruled = tuple(rule_faults.of_table(str(table), [str(row[0]) for row in found], key, rules))
+    ruled = tuple(column_rule_faults.of_table(str(table), [str(row[0]) for row in found], key, rules))
     schema = None if faults or wrong or ruled else printed(TableSchema(table, tuple(columns), key), rules)
     candidates = tuple(whole for whole in unique if not nullable & set(whole))
     return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled)

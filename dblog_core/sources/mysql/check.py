@@ -12,13 +12,13 @@ from typing import Any
 import pymysql
 from pymysql.connections import Connection
 
-from dblog_core import rule_faults
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry
+from dblog_core.rows import column_rule_faults
 from dblog_core.sources.mysql import cascades, catalogue, check_replica, log, types, xa_start
 from dblog_core.sources.mysql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, rows, variables
@@ -174,7 +174,7 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
                 f"source.tables: {pattern} matches no table that {config.user} can see",
                 f"correct the pattern, or GRANT SELECT ON {on.replace('%%', '%')} TO {_account(connection)};",
             )
-    yield from rule_faults.of_missing(set(map(str, names)), config.columns)
+    yield from column_rule_faults.of_missing(set(map(str, names)), config.columns)
     found = catalogue.describe_all(connection, names, config.keys, config.columns)
     for described in found:
         yield from _table(config, described)

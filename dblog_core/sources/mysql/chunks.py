@@ -10,8 +10,6 @@ import pyarrow as pa
 import pymysql
 from pymysql.connections import Connection, MySQLResult
 
-from dblog_core import hashes as canonical
-from dblog_core.columnar import LARGEST, Bytes, Int64s
 from dblog_core.config.settings import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, ServerNotSafe, TableGone, ValueOutOfRange
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
@@ -19,6 +17,8 @@ from dblog_core.model.filters import Filter
 from dblog_core.model.key_order import order_text
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import Key, keys_of
+from dblog_core.rows import row_hashes as canonical
+from dblog_core.rows.arrow_buffers import LARGEST, Bytes, Int64s
 from dblog_core.sources.mysql import catalogue, conditions, hashes, key_order, plans, text_values
 from dblog_core.sources.mysql.binary_values import KEY_DATE_FIX, ValueFault
 from dblog_core.sources.mysql.conditions import Condition

@@ -8,7 +8,15 @@ import numpy as np
 import numpy.typing as npt
 from numpy import uintp  # unsigned indexes: nobody looks whether they count from the end
 
-from dblog_core.compiled import FLAGS, INT64S, RAW, int64, kernel, part, void
+from dblog_core.rows.jit import (
+    FLAGS,
+    INT64S,
+    RAW,
+    int64,
+    kernel,
+    part,
+    void,
+)
 
 Number = Any  # numpy's number where it was read, Python's where it is written here
 Bytes = npt.NDArray[np.uint8]

@@ -1,4 +1,4 @@
-"""Row hashes in MySQL's and MariaDB's SQL: `dblog_core.hashes`, of what a chunk stages of each column.
+"""Row hashes in MySQL's and MariaDB's SQL: `dblog_core.rows.row_hashes`, of what a chunk stages of each column.
 
 A function costs the server about as much as a column does, so each field has as few as its type allows.
 """
@@ -10,8 +10,9 @@ import re
 import pyarrow as pa
 
 from dblog_core.config.settings import ColumnRules
-from dblog_core.forms import form_of
-from dblog_core.hashes import (
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.rows.column_rules import mask_of
+from dblog_core.rows.row_hashes import (
     HASH,
     LONGEST,
     UNIT,
@@ -22,8 +23,7 @@ from dblog_core.hashes import (
     window_bounds,
     window_exponent,
 )
-from dblog_core.model.schema import Column, TableSchema
-from dblog_core.rules import mask_of
+from dblog_core.rows.staged_as import form_of
 from dblog_core.sources.mysql.conditions import selected
 from dblog_core.sources.mysql.connection import quoted
 from dblog_core.sources.mysql.types import NATIVE
@@ -98,7 +98,7 @@ def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]
 
 
 def _formed(form: str, column: Column, value: str) -> list[str]:
-    """What `staged_as` stages, see `dblog_core.forms`."""
+    """What `staged_as` stages, see `dblog_core.rows.staged_as`."""
     match form:
         case "double":
             return [_float(f"({value} + 0e0)")]
@@ -159,7 +159,7 @@ def _binary(column: Column, value: str) -> list[str]:
 
 
 def _digest(value: str, column: Column) -> list[str]:
-    """What the rule `hash` stages, see `dblog_core.rules`."""
+    """What the rule `hash` stages, see `dblog_core.rows.column_rules`."""
     if not is_compared(Column(column.name, column.source_type, pa.string())):
         return []
     kind, text = column.type, _text(column, value)

@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from dblog_core.compiled import INT64_ROWS, INT64S, RAW, int64, kernel, part
+from dblog_core.rows.jit import (
+    INT64_ROWS,
+    INT64S,
+    RAW,
+    int64,
+    kernel,
+    part,
+)
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]

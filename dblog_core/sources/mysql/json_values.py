@@ -15,7 +15,15 @@ import numpy as np
 import numpy.typing as npt
 from numpy import uintp  # unsigned indexes: nobody looks whether they count from the end
 
-from dblog_core.compiled import BYTES, INT32S, INT64S, RAW, int64, kernel, part
+from dblog_core.rows.jit import (
+    BYTES,
+    INT32S,
+    INT64S,
+    RAW,
+    int64,
+    kernel,
+    part,
+)
 
 Number = Any  # numpy's number where it was read, Python's where it is written here
 Bytes = npt.NDArray[np.uint8]

@@ -16,7 +16,16 @@ import numpy.typing as npt
 from numpy import uintp
 from pymysql.connections import Connection
 
-from dblog_core.compiled import BYTES, INT32S, INT64S, RAW, boolean, int64, kernel, part
+from dblog_core.rows.jit import (
+    BYTES,
+    INT32S,
+    INT64S,
+    RAW,
+    boolean,
+    int64,
+    kernel,
+    part,
+)
 from dblog_core.sources.mysql.connection import rows
 
 Bytes = npt.NDArray[np.uint8]

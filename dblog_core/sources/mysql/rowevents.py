@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dblog_core.config.settings import ColumnRules
-from dblog_core.forms import printed
 from dblog_core.model.events import CREATE, DELETE, UPDATE
 from dblog_core.model.schema import TableName
+from dblog_core.rows.staged_as import printed
 from dblog_core.sources.mysql import events, tablemap
 from dblog_core.sources.mysql.charsets import Charsets
 from dblog_core.sources.mysql.decode import Buffer, RowEvents

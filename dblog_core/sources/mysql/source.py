@@ -6,12 +6,12 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from dblog_core import rule_faults
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, WatermarkWriter
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableSchema
+from dblog_core.rows import column_rule_faults
 from dblog_core.sources.mysql import (
     catalogue,
     charsets,
@@ -72,7 +72,7 @@ class MysqlSource:
             names = [name for name in wanted if name in suspects or str(name) in asked]
             found = catalogue.describe_all(connection, names, self._config.keys, self._config.columns)
         problems = [problem for described in found for problem in check.table_problems(described)]
-        return (*problems, *rule_faults.of_missing(set(map(str, wanted)), self._config.columns))
+        return (*problems, *column_rule_faults.of_missing(set(map(str, wanted)), self._config.columns))
 
     def shows_whole_logs(self) -> bool:
         return True

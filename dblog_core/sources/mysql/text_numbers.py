@@ -12,9 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core import columnar
-from dblog_core.columnar import Bytes, Int64s
-from dblog_core.compiled import INT64S, RAW, boolean, int64, kernel, void
+from dblog_core.rows import arrow_buffers
+from dblog_core.rows.arrow_buffers import Bytes, Int64s
+from dblog_core.rows.jit import (
+    INT64S,
+    RAW,
+    boolean,
+    int64,
+    kernel,
+    void,
+)
 
 _MOST_DIGITS = 18
 """Decimal digits that any 64-bit integer holds."""
@@ -58,7 +65,7 @@ def _array(kind: pa.DataType, values: Int64s, lengths: Int64s) -> pa.Array:
     mask = None if present.all() else present
     if pa.types.is_decimal(kind):
         fitting = values.reshape(len(lengths), 2)
-    return columnar.fixed(fitting, mask, kind)
+    return arrow_buffers.fixed(fitting, mask, kind)
 
 
 @kernel(int64, RAW, int64, int64)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dblog_core.columnar import Bytes, Int64s
-from dblog_core.compiled import INT64S, RAW, int64, kernel
 from dblog_core.errors import SourceUnavailable
+from dblog_core.rows.arrow_buffers import Bytes, Int64s
+from dblog_core.rows.jit import INT64S, RAW, int64, kernel
 
 Receive = Callable[[memoryview], int]
 """Fills the beginning of a buffer with received bytes, and returns how many; 0: the server closed the connection."""

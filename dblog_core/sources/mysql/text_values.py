@@ -8,9 +8,9 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core import columnar
-from dblog_core.columnar import Bytes, Int64s
 from dblog_core.model.schema import Column
+from dblog_core.rows import arrow_buffers
+from dblog_core.rows.arrow_buffers import Bytes, Int64s
 from dblog_core.sources.mysql import text_numbers
 from dblog_core.sources.mysql.binary_values import ZERO_DATE_FIX, ValueFault
 
@@ -22,7 +22,7 @@ def read(column: Column, raw: Bytes, starts: Int64s, lengths: Int64s, *, zero_da
     quick = text_numbers.to_arrow(column.type, raw, starts, lengths)
     if quick is not None:
         return quick
-    return to_arrow(column, columnar.gather(raw, starts, lengths), zero_dates=zero_dates)
+    return to_arrow(column, arrow_buffers.gather(raw, starts, lengths), zero_dates=zero_dates)
 
 
 def to_arrow(column: Column, raw: pa.BinaryArray, *, zero_dates: str) -> pa.Array:
@@ -31,7 +31,7 @@ def to_arrow(column: Column, raw: pa.BinaryArray, *, zero_dates: str) -> pa.Arra
     if pa.types.is_binary(kind):
         return raw
     try:
-        text = columnar.text(raw)
+        text = arrow_buffers.text(raw)
     except pa.ArrowInvalid as error:
         raise ValueFault(_first_invalid(raw), "is not valid UTF-8", "correct the value in the source") from error
     if pa.types.is_string(kind):

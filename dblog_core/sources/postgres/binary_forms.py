@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from dblog_core.compiled import BYTES, INT32S, INT64S, RAW, boolean, int64, kernel, void
+from dblog_core.rows.jit import (
+    BYTES,
+    INT32S,
+    INT64S,
+    RAW,
+    boolean,
+    int64,
+    kernel,
+    void,
+)
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]

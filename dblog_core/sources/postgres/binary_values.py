@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.columnar import LARGEST, fixed, gather, text
 from dblog_core.errors import RequestError, UnknownLogEvent
 from dblog_core.model.schema import Column, TableName
+from dblog_core.rows.arrow_buffers import LARGEST, fixed, gather, text
 from dblog_core.sources.postgres import binary_forms as forms
 from dblog_core.sources.postgres.types import arrow_type, out_of_range
 

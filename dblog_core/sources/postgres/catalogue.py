@@ -8,9 +8,9 @@ from typing import Any
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import TableGone
-from dblog_core.forms import printed
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.rows.staged_as import printed
 from dblog_core.sources.postgres import types
 from dblog_core.sources.postgres.connection import Connection, rows
 

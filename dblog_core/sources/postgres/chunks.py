@@ -12,16 +12,16 @@ import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
 
-from dblog_core import hashes as canonical
-from dblog_core.columnar import LARGEST, gather
 from dblog_core.config.settings import ColumnRules, SourceConfig
 from dblog_core.errors import RequestError, SourceError
-from dblog_core.forms import printed
 from dblog_core.interfaces import Chunk, ChunkTooLarge, Hashes, RangeHash, ReadPlan
 from dblog_core.model.filters import Filter
 from dblog_core.model.key_order import order_text
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import Key, keys_of
+from dblog_core.rows import row_hashes as canonical
+from dblog_core.rows.arrow_buffers import LARGEST, gather
+from dblog_core.rows.staged_as import printed
 from dblog_core.sources.postgres import (
     binary_values,
     catalogue,

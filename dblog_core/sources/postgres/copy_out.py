@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import psycopg2
 
-from dblog_core.compiled import BYTES, INT64S, int64, kernel
+from dblog_core.rows.jit import BYTES, INT64S, int64, kernel
 from dblog_core.sources.postgres import libpq
 from dblog_core.sources.postgres.connection import Connection
 

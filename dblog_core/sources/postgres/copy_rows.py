@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dblog_core.compiled import INT64_ROWS, RAW, int64, kernel
+from dblog_core.rows.jit import INT64_ROWS, RAW, int64, kernel
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]

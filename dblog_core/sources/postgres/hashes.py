@@ -1,4 +1,4 @@
-"""Row hashes in PostgreSQL's SQL: `dblog_core.hashes`, of what a chunk stages of each column.
+"""Row hashes in PostgreSQL's SQL: `dblog_core.rows.row_hashes`, of what a chunk stages of each column.
 
 Levels of SELECT, each over a `t`: the innermost reads the table's rows and makes the texts that the hash needs more
 than once; above it each row gets its hash; above that, a range its sum.
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dblog_core.config.settings import ColumnRules
-from dblog_core.forms import form_of
-from dblog_core.hashes import (
+from dblog_core.model.schema import Column
+from dblog_core.rows.column_rules import mask_of
+from dblog_core.rows.row_hashes import (
     HASH,
     LONGEST,
     UNIT,
@@ -24,8 +25,7 @@ from dblog_core.hashes import (
     window_bounds,
     window_exponent,
 )
-from dblog_core.model.schema import Column
-from dblog_core.rules import mask_of
+from dblog_core.rows.staged_as import form_of
 
 _PLAIN = ("text", "character varying")
 _WITH_MAXIMUM = {
@@ -110,7 +110,7 @@ class HashQuery:
         return [value]
 
     def _formed(self, form: str, name: str) -> list[str]:
-        """What `staged_as` stages, see `dblog_core.forms`."""
+        """What `staged_as` stages, see `dblog_core.rows.staged_as`."""
         match form:
             case "double":
                 return [_float(f"{name}::float8")]
@@ -132,7 +132,7 @@ class HashQuery:
         return f"t.{_form_name(self.columns.index(column))}" if _has_form(column) else _named(column)
 
     def _digest(self, column: Column) -> list[str]:
-        """What the rule `hash` stages, see `dblog_core.rules`."""
+        """What the rule `hash` stages, see `dblog_core.rows.column_rules`."""
         if not is_compared(Column(column.name, column.source_type, pa.string())):
             return []
         there = _is_there(column)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from dblog_core import rule_faults
 from dblog_core.config.settings import SourceConfig
 from dblog_core.interfaces import Problem
 from dblog_core.model.table_names import keys_entry
+from dblog_core.rows import column_rule_faults
 from dblog_core.sources.postgres import shown
 from dblog_core.sources.postgres.catalogue import CatalogueTable, leaves, wanted_tables
 from dblog_core.sources.postgres.connection import Connection
@@ -27,7 +27,7 @@ def refusals(connection: Connection, table: CatalogueTable, config: SourceConfig
 
 def missing(tables: Iterable[CatalogueTable], config: SourceConfig) -> list[Problem]:
     """Column rules of tables that are none of the wanted ones."""
-    return list(rule_faults.of_missing({str(table.name) for table in tables}, config.columns))
+    return list(column_rule_faults.of_missing({str(table.name) for table in tables}, config.columns))
 
 
 def usable(connection: Connection, config: SourceConfig) -> list[CatalogueTable]:
@@ -37,7 +37,7 @@ def usable(connection: Connection, config: SourceConfig) -> list[CatalogueTable]
 
 def _rule_problems(table: CatalogueTable, config: SourceConfig) -> Iterator[Problem]:
     stored = [column.name for column in table.columns if not column.generated]
-    return rule_faults.of_table(str(table.name), stored, table.key(config), config.columns)
+    return column_rule_faults.of_table(str(table.name), stored, table.key(config), config.columns)
 
 
 def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfig) -> list[Problem]:

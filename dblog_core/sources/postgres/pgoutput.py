@@ -17,10 +17,10 @@ import numpy.typing as npt
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent
-from dblog_core.forms import printed
 from dblog_core.model.events import LogBatch, TableChanges, Transaction
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.schema_changes import Layout
+from dblog_core.rows.staged_as import printed
 from dblog_core.sources.postgres import binary_values, types
 from dblog_core.sources.postgres import rowmessages as found
 from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly, no_key_fix

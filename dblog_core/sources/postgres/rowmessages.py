@@ -10,7 +10,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from dblog_core.compiled import BYTES, INT64_ROWS, INT64S, RAW, boolean, int64, kernel, part
+from dblog_core.rows.jit import (
+    BYTES,
+    INT64_ROWS,
+    INT64S,
+    RAW,
+    boolean,
+    int64,
+    kernel,
+    part,
+)
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]

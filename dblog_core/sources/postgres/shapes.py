@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import ValueOutOfRange
-from dblog_core.forms import printed
 from dblog_core.model.events import TableChanges, changes_schema, image_type
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.rows.staged_as import printed
 from dblog_core.sources.postgres import types
 from dblog_core.sources.postgres.catalogue import FRESH_START, CatalogueTable
 

@@ -12,8 +12,8 @@ import tempfile
 import numpy as np
 import numpy.typing as npt
 
-from dblog_core.compiled import INT64S, RAW, int64, kernel
 from dblog_core.errors import StagingUnavailable
+from dblog_core.rows.jit import INT64S, RAW, int64, kernel
 from dblog_core.sources.postgres.messages import PREFIX, Messages
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.columnar import fixed, gather, text, validity
 from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.events import THEN_DUMPED, Unreadable, changes_schema, image_type
 from dblog_core.model.schema import Column, TableSchema
+from dblog_core.rows.arrow_buffers import fixed, gather, text, validity
 from dblog_core.sources.postgres import binary_values
 from dblog_core.sources.postgres import rowmessages as found
 from dblog_core.sources.postgres.types import from_text

@@ -12,10 +12,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core import rule_faults
 from dblog_core.config.settings import ColumnRules, SourceConfig
 from dblog_core.errors import ConfigError, ValueOutOfRange
-from dblog_core.forms import FORMS, FormFault, form_of
 from dblog_core.interfaces import Problem
 from dblog_core.model.events import (
     THEN_DUMPED,
@@ -27,6 +25,8 @@ from dblog_core.model.events import (
 )
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import to_json
+from dblog_core.rows import column_rule_faults
+from dblog_core.rows.staged_as import FORMS, FormFault, form_of
 
 MASK = "*****"
 KEYED = "keyed hash"
@@ -92,8 +92,8 @@ class Rules:
             return None
         shape = (table, schema.fingerprint)
         if shape not in self._misfits:
-            found = list(rule_faults.of_table(table, [c.name for c in schema.columns], schema.key, self._rules))
-            self._misfits[shape] = rule_faults.joined(found)
+            found = list(column_rule_faults.of_table(table, [c.name for c in schema.columns], schema.key, self._rules))
+            self._misfits[shape] = column_rule_faults.joined(found)
         return self._misfits[shape]
 
     def schema(self, schema: TableSchema) -> TableSchema:

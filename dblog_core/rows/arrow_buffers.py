@@ -8,7 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.compiled import BYTES, INT32S, INT64S, RAW, kernel, void
+from dblog_core.rows.jit import (
+    BYTES,
+    INT32S,
+    INT64S,
+    RAW,
+    kernel,
+    void,
+)
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]

@@ -29,7 +29,7 @@ from dblog_core.errors import ValueOutOfRange
 from dblog_core.interfaces import Chunk, Hashes, RangeHash
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.values import keys_of
-from dblog_core.rules import KEYED, Rules
+from dblog_core.rows.column_rules import KEYED, Rules
 
 HASH = "_dblog_hash"
 """The name of the column of hashes beside those of the key; the lake refuses it for a column of a source."""

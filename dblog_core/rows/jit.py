@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
 MODULES = (
-    "dblog_core.columnar",
+    "dblog_core.rows.arrow_buffers",
     "dblog_core.delta.key_hash",
     "dblog_core.sources.mysql.headers",
     "dblog_core.sources.mysql.fixed_values",

@@ -1,0 +1,1 @@
+"""Rows in Arrow's form: column rules, staged types, hashes, compiled kernels."""
