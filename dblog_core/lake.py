@@ -26,8 +26,8 @@ import orjson
 from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableName
+from dblog_core.storage.factory import open_storage
 from dblog_core.storage.location import Location
-from dblog_core.storage.opening import open_storage
 from dblog_core.wiring import open_lake
 
 OWN = "_dblog"

@@ -28,7 +28,7 @@ from dblog_core.leader import LEASE
 from dblog_core.model import position_spec
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows.staged_as import FORMS, forms_for
-from dblog_core.storage.opening import open_storage
+from dblog_core.storage.factory import open_storage
 
 ROOM = 1 << 30  # bytes: less is soon used up by a busy source
 

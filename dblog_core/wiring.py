@@ -49,7 +49,7 @@ def open_state(config: Config) -> StateStore:
 def open_staging(config: Config) -> Staging:
     """The source's super-changelog: the directory is made where missing."""
     from dblog_core.staging import Staging
-    from dblog_core.storage.opening import open_storage
+    from dblog_core.storage.factory import open_storage
 
     name = config.source.name
     return Staging(source=name, storage=open_storage(config.staging.path, name, s3=config.s3))
@@ -88,7 +88,7 @@ def open_output(config: Config, name: str) -> Output:
 
         return python.load(given.implementation, source=config.source.name, output=name, options=given.options)
     from dblog_core.outputs.files import FilesOutput
-    from dblog_core.storage.opening import open_storage
+    from dblog_core.storage.factory import open_storage
 
     storage = open_storage(given.path, f"{config.source.name}/{name}", temporary="_tmp", s3=config.s3)
     return FilesOutput(storage, form=given.form or "jsonl")

@@ -90,7 +90,7 @@ class Watch:
         from dblog_core.config.settings import load
         from dblog_core.lake import lake_at, read_status
         from dblog_core.staging import Staging
-        from dblog_core.storage.opening import open_storage
+        from dblog_core.storage.factory import open_storage
 
         root, source = self._where
         s3 = load(self._config, secrets=False).s3 if self._config else None

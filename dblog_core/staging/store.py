@@ -20,7 +20,7 @@ from dblog_core.staging.inline import OPTIONAL
 from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.segment import SegmentWriter, log_schema, safe_name
 from dblog_core.storage import Storage
-from dblog_core.storage.opening import open_storage
+from dblog_core.storage.factory import open_storage
 
 _MANIFEST = re.compile(r"(\d{20})\.json")
 _LOG_FILE = re.compile(r"log/(\d{20})-")

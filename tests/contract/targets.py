@@ -30,7 +30,7 @@ from dblog_core.outputs.mysql import MysqlDialect
 from dblog_core.outputs.postgres import PostgresDialect
 from dblog_core.outputs.tables import TableOutput
 from dblog_core.signatures import verified
-from dblog_core.storage.opening import open_storage
+from dblog_core.storage.factory import open_storage
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS
 

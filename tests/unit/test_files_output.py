@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.outputs.files import FilesOutput
-from dblog_core.storage.opening import open_storage
+from dblog_core.storage.factory import open_storage
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])

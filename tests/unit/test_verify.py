@@ -18,7 +18,7 @@ from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directo
 from dblog_core.requests import Refusal
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
-from dblog_core.storage.opening import open_storage
+from dblog_core.storage.factory import open_storage
 from dblog_core.verify import certificate, reading
 from dblog_core.verify.confidence import at_most
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Sum, Task

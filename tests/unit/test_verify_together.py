@@ -12,7 +12,7 @@ import pytest
 
 from dblog_core.clock import SystemClock
 from dblog_core.model.schema import TableName
-from dblog_core.storage.opening import open_storage
+from dblog_core.storage.factory import open_storage
 from dblog_core.verify import run
 from dblog_core.verify.exchange import TOGETHER, Answer, Ask, Desk, Task
 from dblog_core.verify.lake_side import LakeSide
