@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from dblog_core import control, healing, owed
+from dblog_core import control, healing
 from dblog_core.config.settings import Config
 from dblog_core.errors import SourceError
 from dblog_core.healing import Asked
 from dblog_core.interfaces import Clock, StateStore
-from dblog_core.owed import Entries, Waits
 from dblog_core.requests import WHOLE
 from dblog_core.staging.manifest import LogMark, is_full
+from dblog_core.state import owed_dumps
+from dblog_core.state.owed_dumps import Entries, Waits
 
 log = logging.getLogger(__name__)
 
@@ -28,20 +29,20 @@ class Again:
     def altered(self, tables: Iterable[str]) -> None:
         """These tables are others by now: what has kept them from being dumped may be gone."""
         if tables := set(tables):
-            self._waits.nudge(tables & owed.read(self._state).keys())
+            self._waits.nudge(tables & owed_dumps.read(self._state).keys())
 
     def finished(self, marks: Iterable[LogMark]) -> None:
         """Dumps have ended in the log: of a whole table that one brings all which began after we knew of the debt."""
         if not (whole := [m for m in marks if is_full(m)]):
             return
-        entries, never = owed.read(self._state), float("inf")
+        entries, never = owed_dumps.read(self._state), float("inf")
         found = [m for m in whole if m.table in entries]
         paid = [
             m
             for m in found
             if m.dump == entries[m.table]["asked"] or (m.since or 0) >= self._noticed.get(m.table, never)
         ]
-        owed.forget(self._state, [m.table for m in paid])
+        owed_dumps.forget(self._state, [m.table for m in paid])
 
     def look(self, passes_over: Callable[[str], bool], *, offset: int) -> None:
         """Requests what is due. `passes_over`: tables that are stopped, whose dump is requested once they are mended;
@@ -49,7 +50,7 @@ class Again:
 
         Raises what the state store raises.
         """
-        entries = owed.read(self._state)
+        entries = owed_dumps.read(self._state)
         self._waits.begin(entries)
         if not entries:
             return
@@ -67,9 +68,9 @@ class Again:
             asked = healing.request(self._config, WHOLE, tables, state=self._state)
         except SourceError as error:  # the log goes on without
             asked = Asked(refused=dict.fromkeys(tables, " ".join(str(error).split())))
-        owed.asked(self._state, dict(asked.dumps))
-        owed.failed(self._state, "", asked.refused)
-        owed.forget(self._state, [*asked.gone, *asked.keyless])
+        owed_dumps.asked(self._state, dict(asked.dumps))
+        owed_dumps.failed(self._state, "", asked.refused)
+        owed_dumps.forget(self._state, [*asked.gone, *asked.keyless])
         for table, dump in asked.dumps.items():
             log.warning("%s is dumped again, as dump %s; it has failed: %s", table, dump, entries[table]["why"])
 
@@ -79,10 +80,10 @@ class Again:
         for table, dump in dumps.items():
             status = control.find(self._state, dump)
             if status is None:
-                owed.asked(self._state, {table: None})
+                owed_dumps.asked(self._state, {table: None})
             elif status.state in control.OVER:
                 failed = {t.table: t.error for t in status.tasks if t.table == table and t.error is not None}
-                owed.failed(self._state, dump, failed) if failed else owed.forget(self._state, [table])
+                owed_dumps.failed(self._state, dump, failed) if failed else owed_dumps.forget(self._state, [table])
 
 
 def whole_tables(state: StateStore) -> set[str]:

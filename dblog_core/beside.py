@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from dblog_core import dump_process, ended_dumps, recent_errors
+from dblog_core import dump_process, ended_dumps
 from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Running, Source, Spawn, StateStore
@@ -24,6 +24,7 @@ from dblog_core.signals.desk import Desk
 from dblog_core.signals.file import SignalFile
 from dblog_core.staging import Staging, compaction
 from dblog_core.staging.compaction import Compactor
+from dblog_core.state import recent_errors
 
 log = logging.getLogger(__name__)
 

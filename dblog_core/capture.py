@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from dblog_core import recent_errors, reload, wiring
+from dblog_core import reload, wiring
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused, SourceUnavailable
@@ -26,6 +26,7 @@ from dblog_core.model.position_spec import Place
 from dblog_core.notices.channels import Receiver
 from dblog_core.reload import ConfigFile
 from dblog_core.staging.manifest import Manifest
+from dblog_core.state import recent_errors
 from dblog_core.until import AtPosition, Goal, goal
 
 __all__ = ["LEASE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]

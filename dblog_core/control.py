@@ -21,7 +21,6 @@ from typing import Any
 
 import orjson
 
-from dblog_core import nodes, owed
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dump_status import OVER as OVER
 from dblog_core.dump_status import DumpStatus as DumpStatus
@@ -29,6 +28,7 @@ from dblog_core.dump_status import TaskStatus as TaskStatus
 from dblog_core.dump_status import errors_of, state_of
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Entry, Json, StateStore
+from dblog_core.state import compare_and_set, owed_dumps
 
 CAPTURE = "capture"
 """The lease of who leads."""
@@ -265,7 +265,7 @@ def _settle(state: StateStore, status: DumpStatus) -> None:
     """
     if status.requested_by == SYSTEM and status.state == "failed":
         faults = {t.table: t.error for t in status.tasks if t.error is not None and t.is_whole}
-        owed.failed(state, status.id, faults)
+        owed_dumps.failed(state, status.id, faults)
     ended = [t.kept() for t in status.tasks]
     small = len(orjson.dumps(ended)) <= _LARGEST
     end = {"state": status.state, "error": status.error, "ended": ended if small else None}
@@ -485,7 +485,7 @@ def _update(state: StateStore, path: str, change: Callable[[Json], Json]) -> Jso
             raise RequestError(f"{path} is not in the state store any more", fix="`dblog dumps` lists what is there")
         return change(before)
 
-    found: Json = nodes.change(state, path, changed)
+    found: Json = compare_and_set.change(state, path, changed)
     return found
 
 

@@ -7,14 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dblog_core import (
-    control,
-    healing,
-    owed,
-    recent_errors,
-    reload,
-    stopped,
-)
+from dblog_core import control, healing, reload
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
 from dblog_core.interfaces import Json, Lease, StateStore
 from dblog_core.model import table_identity, table_names, table_patterns
@@ -22,6 +15,7 @@ from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableName
 from dblog_core.requests import WHOLE
 from dblog_core.staging.manifest import LogMark, Manifest
+from dblog_core.state import owed_dumps, recent_errors, stopped_tables
 
 if TYPE_CHECKING:
     from dblog_core.leader import Parts
@@ -44,7 +38,7 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
     before, now = reload.in_force(parts.state), reload.live(parts.config.source)
     known = reload.shown(parts.state) if showing is not None else None
     made = table_identity.others(known, showing) if showing is not None and known is not None else set()
-    refused, held = stopped.by_source(parts.source.refused()), stopped.read(parts.state)
+    refused, held = stopped_tables.by_source(parts.source.refused()), stopped_tables.read(parts.state)
     same = before == now and (showing is None or known == table_identity.remembered(showing))
     if same and not made and refused == held:
         return head
@@ -53,7 +47,7 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
         _give_up(parts, before, now)
         give_up_stopped(parts.state, {table: entry["why"] for table, entry in refused.items()})
         refused |= {table: held[table] for table in left & held.keys()}
-    stopped.change(parts.state, lambda _: refused)
+    stopped_tables.change(parts.state, lambda _: refused)
     try:
         reload.put_in_force(parts.state, now)
         if showing is not None:
@@ -79,7 +73,7 @@ def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set
             log.warning("captured from here on, and dumped: %s", table_names.some(sorted(dumps)))
         if asked.left_out:
             log.warning("captured from here on, and not dumped: %s", asked.told)
-        owed.failed(parts.state, "", asked.refused)
+        owed_dumps.failed(parts.state, "", asked.refused)
     late = [t.table for t in tables if not t.key]
     if late and parts.source.shows_whole_logs():
         late = [table for table in late if table in changed]

@@ -8,16 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import (
-    again,
-    control,
-    healing,
-    intake,
-    owed,
-    predecessors,
-    requests,
-    stopped,
-)
+from dblog_core import again, control, healing, intake, requests
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.algorithm.window import LogOrder, Snapshots
 from dblog_core.beside import HOUSEKEEPING as HOUSEKEEPING
@@ -43,6 +34,7 @@ from dblog_core.sequencer import SIGNALS, Sequencer
 from dblog_core.signals.table import refuse_rest, take_in
 from dblog_core.staging.manifest import Manifest
 from dblog_core.stamps import Stamps
+from dblog_core.state import former_leaders, owed_dumps, stopped_tables
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +143,7 @@ class Leader:
             head=head,
             visibility=visibility,
             rules=Rules.of(self._config.source),
-            stopped=stopped.read(self._state),
+            stopped=stopped_tables.read(self._state),
         )
         self._mirror()
         self._stamps, self._stamped_at = Stamps(self._state), float("-inf")
@@ -168,7 +160,7 @@ class Leader:
 
     def _read_on(self, head: Manifest) -> None:
         # Before the thread is started: where this fails nothing is left behind.
-        self._source.succeed(*predecessors.enter(self._state, self._lease.epoch))
+        self._source.succeed(*former_leaders.enter(self._state, self._lease.epoch))
         stream = self._source.open_log(head.position, skip=head.partial)
         beside = Beside(self._parts, self._quit).start()
         try:
@@ -262,7 +254,9 @@ class Leader:
         found = control.dump(self._state, dump)
         for refusal in found.refused:
             log.warning("%s is not dumped: %s\n  fix: %s", refusal["table"], refusal["reason"], refusal["fix"])
-        owed.failed(self._state, dump, {str(refusal["table"]): str(refusal["reason"]) for refusal in found.refused})
+        owed_dumps.failed(
+            self._state, dump, {str(refusal["table"]): str(refusal["reason"]) for refusal in found.refused}
+        )
         return dict.fromkeys(found.tables, dump)
 
     def _without_attempts(self, tasks: Json) -> Json:
@@ -379,7 +373,7 @@ class Leader:
         place: a crash between the two must not lose them, and two of them would do no harm."""
         for name, met in self._sequencer.take_unreadable().items():
             log.warning("%s stops alone, its rows are passed over: %s\n  fix: %s", name, met.why, met.fix)
-            stopped.add_by_log(self._state, name, met.why, met.fix, refused=met.refused)
+            stopped_tables.add_by_log(self._state, name, met.why, met.fix, refused=met.refused)
             intake.give_up_stopped(self._state, {name: met.why})
         self._again.altered(self._sequencer.take_altered())
         unproven = self._sequencer.take_unproven()
@@ -389,12 +383,12 @@ class Leader:
         asked = healing.request(self._config, WHOLE, list(map(str, rewritten)), state=self._state)
         if asked.left_out:
             log.warning("rows came or went without row events, and no dump can bring them: %s", asked.told)
-            stopped.owe(self._state, asked.left_out)
+            stopped_tables.owe(self._state, asked.left_out)
         for table, since in rewritten.items():
             if (dump := asked.dumps.get(str(table))) is not None:
                 self._healed.append(str(table))
                 self._sequencer.heal(table, dump, since)
-        owed.failed(self._state, "", asked.refused)
+        owed_dumps.failed(self._state, "", asked.refused)
         self._dump_unproven(unproven)
 
     def _dump_unproven(self, tables: dict[TableName, Transaction]) -> None:
@@ -402,10 +396,10 @@ class Leader:
         before their log begins here."""
         if not tables or self._config.source.start != position_spec.INITIAL:
             return
-        known = again.whole_tables(self._state) | owed.read(self._state).keys()
+        known = again.whole_tables(self._state) | owed_dumps.read(self._state).keys()
         wanted = {str(table): at for table, at in tables.items() if str(table) not in known}
         asked = healing.request(self._config, WHOLE, list(wanted), state=self._state)
-        owed.failed(self._state, "", asked.refused)
+        owed_dumps.failed(self._state, "", asked.refused)
         for table, dump in asked.dumps.items():
             log.info("%s may have had rows before its first change: it is dumped", table)
             self._sequencer.heal(TableName.parse(table), dump, wanted[table])
@@ -423,14 +417,14 @@ class Leader:
     def _forget_stopped(self) -> None:
         """After the manifest with their dumps: a crash in between has them dumped again."""
         if self._healed:
-            stopped.forget(self._state, self._healed)
+            stopped_tables.forget(self._state, self._healed)
             self._healed = []
 
     def _look_at_stopped(self) -> None:
         """Passes over what the source's catalogue has refused meanwhile; ends dumps of what is passed over, also those
         that were requested before anybody could know."""
-        known = stopped.read(self._state)
-        entries = {name: e for name, e in known.items() if e["by"] == stopped.SOURCE}
+        known = stopped_tables.read(self._state)
+        entries = {name: e for name, e in known.items() if e["by"] == stopped_tables.SOURCE}
         for name in self._sequencer.stop(entries):
             log.warning("%s stops alone, its rows are passed over: %s", name, entries[name]["why"])
         passed_over = {name: e["why"] for name, e in known.items() if self._sequencer.passes_over(name)}

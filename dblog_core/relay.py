@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dblog_core import output_places, recent_errors, wiring
+from dblog_core import output_places, wiring
 from dblog_core.capture import holder_name
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
@@ -34,6 +34,7 @@ from dblog_core.interfaces import Clock, Lease, Output
 from dblog_core.model import durations
 from dblog_core.relay_term import Term, Workplace
 from dblog_core.retry import retrying
+from dblog_core.state import recent_errors
 
 log = logging.getLogger(__name__)
 

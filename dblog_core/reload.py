@@ -20,13 +20,13 @@ from pathlib import Path
 
 import orjson
 
-from dblog_core import stopped
 from dblog_core.config.settings import Config, SourceConfig
 from dblog_core.errors import ConfigError, DblogError
 from dblog_core.interfaces import Clock, Json, Problem, Source, StateStore
 from dblog_core.model import table_identity, table_patterns
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows.column_rules import key_digest
+from dblog_core.state import stopped_tables
 
 log = logging.getLogger(__name__)
 
@@ -221,10 +221,10 @@ class Newcomers:
 
     def _look_at_stopped(self, source: Source) -> bool:
         """Notes what the source refuses; whether something that it has refused is mended."""
-        refused = stopped.by_source(source.refused())
-        stopped.change(self._state, lambda known: {**known, **refused})
-        known = stopped.read(self._state)
-        return any(entry["by"] != stopped.LOG and table not in refused for table, entry in known.items())
+        refused = stopped_tables.by_source(source.refused())
+        stopped_tables.change(self._state, lambda known: {**known, **refused})
+        known = stopped_tables.read(self._state)
+        return any(entry["by"] != stopped_tables.LOG and table not in refused for table, entry in known.items())
 
     def _others(self, source: Source) -> bool:
         known, now = shown(self._state), source.identities()

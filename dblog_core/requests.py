@@ -28,7 +28,7 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.table_names import keys_entry
 from dblog_core.model.values import key_from_json, key_to_json
 from dblog_core.ranges import MOST_RANGES, Range
-from dblog_core.stopped import by_source
+from dblog_core.state.stopped_tables import by_source
 
 KEYS_PER_TASK = 5_000
 MAX_KEYS = 200_000

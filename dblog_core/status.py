@@ -7,12 +7,21 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
-from dblog_core import control, lake, output_places, owed, recent_errors, reload, standing, stopped, verified, wiring
+from dblog_core import (
+    control,
+    lake,
+    output_places,
+    reload,
+    standing,
+    verified,
+    wiring,
+)
 from dblog_core.config.settings import Config
 from dblog_core.dump_status import DumpStatus
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.leader import LEASE, CaptureStatus
 from dblog_core.meter import Meter
+from dblog_core.state import owed_dumps, recent_errors, stopped_tables
 
 STALE = 15.0  # seconds after which a leader's own words are no longer believed
 
@@ -38,7 +47,9 @@ def status(config: Config, meter: Meter | None = None) -> Json:
             "offset": head.last_offset if head else None,
             "lag_seconds": told.get("lag_seconds"),
             "rows_per_second": told.get("rows_per_second"),
-            "tables": _tables(_merged(merged, dumps, state), stopped.read(state), in_force, verified.read(state)),
+            "tables": _tables(
+                _merged(merged, dumps, state), stopped_tables.read(state), in_force, verified.read(state)
+            ),
             "windows": [_window(w) for w in told.get("windows", [])],
             "dumps": [d.to_json() for d in dumps],
             "merge": {"offset": merged.offset, "lag_seconds": lag(merged.offset)},
@@ -69,7 +80,7 @@ def of_capture(config: Config) -> CaptureStatus:
 
 def _merged(merged: lake.Progress, dumps: list[DumpStatus], state: StateStore) -> list[Json]:
     """The tables as the lake has them, and why one is not well."""
-    debts, tables = owed.read(state), merged.status.tables
+    debts, tables = owed_dumps.read(state), merged.status.tables
     found = []
     for table in merged.tables_json():
         cause, fix = standing.of_table(table["table"], tables[table["table"]], dumps, debts)
@@ -77,12 +88,12 @@ def _merged(merged: lake.Progress, dumps: list[DumpStatus], state: StateStore) -
     return found
 
 
-def _tables(merged: list[Json], held: stopped.Entries, in_force: Json, checked: Json) -> list[Json]:
+def _tables(merged: list[Json], held: stopped_tables.Entries, in_force: Json, checked: Json) -> list[Json]:
     """Each table as the lake has it, those that the capture has stopped as such; with its last verification."""
     unmerged = dict.fromkeys(("lake_offset", "awaits", "merged", "cause", "fix"))
     tables = {name: {"table": name, **unmerged} for name in held} | {str(t["table"]): t for t in merged}
     for name, entry in held.items():
-        told = {"error": stopped.told(entry), "cause": entry["why"], "fix": entry["fix"]}
+        told = {"error": stopped_tables.told(entry), "cause": entry["why"], "fix": entry["fix"]}
         tables[name] = {**tables[name], "state": str(lake.State.STOPPED), **told}
     captured = {name: reload.is_captured(name, in_force) for name in tables}
     return [

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import orjson
 
-from dblog_core import nodes
 from dblog_core.interfaces import Json, StateStore
+from dblog_core.state import compare_and_set
 from dblog_core.verify.report import TableReport
 
 _NODE = "verified"
@@ -32,7 +32,7 @@ def record(state: StateStore, tables: Iterable[TableReport], *, whole: bool, now
         return dict(sorted({**(known or {}), **found}.items(), key=lambda item: -item[1]["at"])[:_MOST])
 
     if found:
-        nodes.change(state, _NODE, newest)
+        compare_and_set.change(state, _NODE, newest)
 
 
 def _told(table: TableReport, *, whole: bool, at: int) -> Json:

@@ -18,7 +18,6 @@ import orjson
 import psutil
 from pyspark.sql import SparkSession
 
-from dblog_core import recent_errors
 from dblog_core.config import settings as configuration
 from dblog_core.config.secrets import READER
 from dblog_core.config.settings import Config, S3Config
@@ -27,6 +26,7 @@ from dblog_core.interfaces import StateStore
 from dblog_core.lake import own_directory
 from dblog_core.spark import CONFIG_VARIABLE, PARENT_VARIABLE
 from dblog_core.staging import Staging
+from dblog_core.state import recent_errors
 from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.apply import Lake
 from spark_jobs.lock import lake_lock

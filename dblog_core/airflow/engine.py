@@ -111,7 +111,7 @@ class InProcess:
 
 def remember(config: Config, part: str, error: DblogError) -> None:
     """Puts the error of a task among the source's recent errors, for `dblog status` and the page."""
-    from dblog_core import recent_errors
+    from dblog_core.state import recent_errors
     from dblog_core.wiring import open_state
 
     try:

@@ -15,7 +15,7 @@ import threading
 
 import orjson
 
-from dblog_core import control, nodes, recent_errors
+from dblog_core import control
 from dblog_core.control import OVER
 from dblog_core.dump_status import DumpStatus
 from dblog_core.errors import DblogError
@@ -23,6 +23,7 @@ from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.notices.channels import Receiver
 from dblog_core.notices.news import Notice, news, refusal
 from dblog_core.signals import inbox
+from dblog_core.state import compare_and_set, recent_errors
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Follower:
         """What there was when the channel was looked at first: its past is nobody's news."""
         open_dumps = [status.id for status in control.unfinished(self._state)]
         fresh = {"began": self._now(), "open": open_dumps, "signals": inbox.names(self._state)}
-        found: Json = nodes.change(self._state, f"notify/{self._name}", lambda known: known or fresh)
+        found: Json = compare_and_set.change(self._state, f"notify/{self._name}", lambda known: known or fresh)
         self._signals = set(found["signals"])
         return found
 
@@ -98,7 +99,7 @@ class Follower:
                 self._save(path, told)
 
     def _save(self, path: str, told: Json | None) -> Json | None:
-        nodes.change(self._state, path, lambda _: told)
+        compare_and_set.change(self._state, path, lambda _: told)
         return told
 
     def _tell_of_refused(self, first: Json) -> None:
@@ -110,7 +111,7 @@ class Follower:
                 continue
             if record["state"] == inbox.REFUSED and self._state.get(path) is None:
                 self._tell(refusal(name, record))
-                nodes.change(self._state, path, lambda _: True)
+                compare_and_set.change(self._state, path, lambda _: True)
             self._signals.add(name)
 
     def _tell(self, notice: Notice) -> None:

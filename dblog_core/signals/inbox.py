@@ -18,10 +18,10 @@ from collections.abc import Iterable
 
 import orjson
 
-from dblog_core import nodes
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.signals.message import IGNORED, LARGEST, LONGEST_ID, Message
+from dblog_core.state import compare_and_set
 
 WAITING, FILING, DONE, REFUSED = "waiting", "filing", "done", "refused"
 OVER = frozenset({DONE, REFUSED})
@@ -97,7 +97,7 @@ def change(state: StateStore, record: Json, changes: Json) -> Json | None:
     def unless_changed(now: Json | None) -> Json | None:
         return after if now == record else now
 
-    return after if nodes.change(state, _node(key(record["id"])), unless_changed) == after else None
+    return after if compare_and_set.change(state, _node(key(record["id"])), unless_changed) == after else None
 
 
 def forget(state: StateStore, record: Json) -> None:
@@ -113,7 +113,7 @@ def place(state: StateStore, channel: str) -> Json | None:
 
 def put_place(state: StateStore, channel: str, value: Json) -> None:
     """All before this place is here."""
-    nodes.change(state, f"{_PLACES}/{channel}", lambda _: value)
+    compare_and_set.change(state, f"{_PLACES}/{channel}", lambda _: value)
 
 
 def _record(message: Message, channel: str, at: int) -> Json:

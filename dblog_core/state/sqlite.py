@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dblog_core.errors import StateError, StateUnavailable, VersionConflict
 from dblog_core.interfaces import Entry, Lease, LeaseInfo
-from dblog_core.state.boottime import boot_id, boottime, own_process, process_space, process_start
+from dblog_core.state.boot_clock import boot_id, boottime, own_process, process_space, process_start
 from dblog_core.state.paths import checked, fitting
 
 _BUSY_SECONDS = 10.0

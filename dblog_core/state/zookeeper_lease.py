@@ -13,7 +13,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, Roll
 
 from dblog_core.errors import StateError, StateUnavailable
 from dblog_core.interfaces import LeaseInfo
-from dblog_core.state.boottime import boottime
+from dblog_core.state.boot_clock import boottime
 from dblog_core.state.zookeeper_session import ANSWER_SECONDS, Session
 
 _SAFE_PART = 0.8  # of the session timeout: a server tells the ensemble's leader of our life up to a tick late

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from dblog_core import control, recent_errors, wiring
+from dblog_core import control, wiring
 from dblog_core.errors import SourceUnavailable
 from dblog_core.local import airflow_settings
+from dblog_core.state import recent_errors
 from tests.airflow.own_page import ask_page, own_page
 from tests.fix_airflow import CAPTURES, DUMP, Live
 from tests.fix_airflow_lake import Merged

@@ -19,11 +19,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dblog_core import control, recent_errors, requests, wiring
+from dblog_core import control, requests, wiring
 from dblog_core.airflow import engine
 from dblog_core.config.settings import load
 from dblog_core.leader import LEASE
 from dblog_core.requests import DumpRequest
+from dblog_core.state import recent_errors
 from tests.airflow.test_factory import write
 from tests.unit.requests_world import make
 from tests.unit.test_secrets import FIELDS, SECRETS

@@ -10,10 +10,11 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core import output_places, recent_errors
+from dblog_core import output_places
 from dblog_core.errors import OutputRefused, OutputUnavailable, StateError
 from dblog_core.relay import RelayStatus, run_relay
 from dblog_core.staging.reader import lines
+from dblog_core.state import recent_errors
 from dblog_core.status import status
 from tests.contract import changelog
 from tests.contract.relayed import PICKY, Death, Faulty, World, every, memory, offsets, once_each, picky

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import control, dump, recent_errors, reload, requests, wiring
+from dblog_core import control, dump, reload, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.requests import WHOLE, DumpRequest
 from dblog_core.sources.postgres import identity, publication
 from dblog_core.sources.postgres.connection import session
+from dblog_core.state import recent_errors
 from tests.fix_servers import Database
 from tests.integration.test_read_only import capturing
 from tests.integration.test_reload import Watched

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import control, owed, requests, wiring
+from dblog_core import control, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.merge_plan import lacks_since, works
 from dblog_core.requests import WHOLE
 from dblog_core.staging.reader import lines
+from dblog_core.state import owed_dumps
 from dblog_core.worker import PATIENCE
 from tests.fix_servers import Database
 from tests.integration.test_mysql_sessions import capturing
@@ -88,7 +89,9 @@ def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(database: 
     database.execute(*loose, "CREATE TABLE t (id int PRIMARY KEY, d date)", odd)
     config = database.config(tmp_path, source={"start": "initial"})
     with capturing(config), closing(wiring.open_state(config)) as state:
-        wait_until(lambda: t in owed.read(state), "the fault of the first dump", describe=lambda: control.dumps(state))
+        wait_until(
+            lambda: t in owed_dumps.read(state), "the fault of the first dump", describe=lambda: control.dumps(state)
+        )
         database.execute("INSERT INTO t VALUES (3, NULL)")
         if database.kind != "postgres":  # whose log tells of no CREATE
             database.execute("CREATE TABLE u (id int PRIMARY KEY)", "INSERT INTO u VALUES (1)")
@@ -104,5 +107,7 @@ def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(database: 
         with capturing(config):
             wait_until(lambda: staged(config, t, "f"), "the dump after the start")
     with closing(wiring.open_state(config)) as state:
-        wait_until(lambda: owed.read(state) == {}, "nothing is owed any more", describe=lambda: control.dumps(state))
+        wait_until(
+            lambda: owed_dumps.read(state) == {}, "nothing is owed any more", describe=lambda: control.dumps(state)
+        )
     assert lacks(config, t) is None

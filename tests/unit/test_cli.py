@@ -18,12 +18,13 @@ import pytest
 from typer.testing import CliRunner
 
 from dblog_core import capture as engine
-from dblog_core import cli, control, recent_errors, requests, wiring
+from dblog_core import cli, control, requests, wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.cli import app
 from dblog_core.config.settings import load
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.model.durations import in_words
+from dblog_core.state import recent_errors
 from tests.unit import requests_world
 from tests.unit.requests_world import World
 

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core import nodes
 from dblog_core.errors import StateError
+from dblog_core.state import compare_and_set
 from dblog_core.state.memory import MemoryState
 
 
@@ -19,12 +19,12 @@ def held(state: MemoryState) -> tuple[Any, int] | None:
 
 def test_it_is_made_changed_and_left_alone_where_nothing_changes() -> None:
     state = MemoryState()
-    assert nodes.change(state, "node", lambda known: known) is None
+    assert compare_and_set.change(state, "node", lambda known: known) is None
     assert held(state) is None
-    assert nodes.change(state, "node", lambda known: [*(known or []), 1]) == [1]
-    assert nodes.change(state, "node", lambda known: [*known, 2]) == [1, 2]
+    assert compare_and_set.change(state, "node", lambda known: [*(known or []), 1]) == [1]
+    assert compare_and_set.change(state, "node", lambda known: [*known, 2]) == [1, 2]
     before = held(state)
-    assert nodes.change(state, "node", list) == [1, 2]
+    assert compare_and_set.change(state, "node", list) == [1, 2]
     assert held(state) == before
 
 
@@ -36,10 +36,10 @@ def test_who_was_first_is_taken_into_account(there: bool) -> None:
 
     def mine(known: list[str] | None) -> list[str]:
         if (other := next(others, None)) is not None:  # between our read and our write
-            nodes.change(state, "node", lambda theirs: [*(theirs or []), other])
+            compare_and_set.change(state, "node", lambda theirs: [*(theirs or []), other])
         return [*(known or []), "mine"]
 
-    assert nodes.change(state, "node", mine) == ["x", "y", "mine"]
+    assert compare_and_set.change(state, "node", mine) == ["x", "y", "mine"]
     assert held(state) == (["x", "y", "mine"], 3 if there else 2)
 
 
@@ -47,9 +47,9 @@ def test_a_store_in_which_others_are_always_first_is_named() -> None:
     state, count = MemoryState(), iter(range(1000))
 
     def late(_: int | None) -> str:
-        nodes.change(state, "node", lambda _: next(count))
+        compare_and_set.change(state, "node", lambda _: next(count))
         return "mine"
 
     with pytest.raises(StateError, match="others write it all the time") as refused:
-        nodes.change(state, "node", late)
+        compare_and_set.change(state, "node", late)
     assert refused.value.where == "node"

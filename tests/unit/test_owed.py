@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import again, control, owed
+from dblog_core import again, control
 from dblog_core.again import Again
 from dblog_core.clock import SystemClock
 from dblog_core.errors import SourceUnavailable, ValueOutOfRange
 from dblog_core.requests import WHOLE, DumpRequest, submit
 from dblog_core.staging.manifest import LogMark
+from dblog_core.state import owed_dumps
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import ORDERS
 from tests.unit.test_engine import World
@@ -55,19 +56,19 @@ def test_a_whole_dump_that_the_system_has_asked_for_is_owed_once_it_has_failed(
     world: World, request_: DumpRequest, by: str, is_owed: bool
 ) -> None:
     dump = requested(world, request_, by)
-    assert owed.read(world.state) == {}
+    assert owed_dumps.read(world.state) == {}
     fails(world, dump)
     entry = {"dump": dump, "why": "n holds NaN", "times": 1, "asked": None}
-    assert owed.read(world.state) == ({NAME: entry} if is_owed else {})
+    assert owed_dumps.read(world.state) == ({NAME: entry} if is_owed else {})
 
 
 def test_one_that_somebody_cancels_is_not(world: World) -> None:
     dump = requested(world)
     control.cancel(world.state, dump)
-    assert control.unfinished(world.state) == [] and owed.read(world.state) == {}
+    assert control.unfinished(world.state) == [] and owed_dumps.read(world.state) == {}
 
 
-def entries(times: int) -> owed.Entries:
+def entries(times: int) -> owed_dumps.Entries:
     return {NAME: {"dump": "d", "why": "", "times": times, "asked": None}}
 
 
@@ -76,7 +77,7 @@ def test_it_is_requested_again_soon_where_something_has_changed_and_otherwise_la
     times: int, soon: float, later: float
 ) -> None:
     clock = Moments()
-    waits = owed.Waits(clock)
+    waits = owed_dumps.Waits(clock)
 
     def after(seconds: float) -> bool:
         """Whether it is due then, and not before."""
@@ -97,7 +98,7 @@ def test_it_is_requested_again_soon_where_something_has_changed_and_otherwise_la
 
 def test_each_failure_makes_the_next_one_wait_again() -> None:
     clock = Moments()
-    waits = owed.Waits(clock)
+    waits = owed_dumps.Waits(clock)
     waits.begin(entries(1))
     assert waits.due(entries(1)) == []
     clock.now += 2
@@ -118,24 +119,24 @@ def test_the_dump_is_requested_again_once_and_forgotten_when_it_is_over(world: W
     debts.look(lambda table: False, offset=0)
     clock.now += 1
     debts.look(lambda table: True, offset=0)  # the table is stopped: it is dumped when it is mended
-    assert owed.read(world.state)[NAME]["asked"] is None
+    assert owed_dumps.read(world.state)[NAME]["asked"] is None
     for _ in range(3):
         debts.look(lambda table: False, offset=0)
         clock.now += 86_400
     (second,) = again.whole_tables(world.state) and [d for d in control.dumps(world.state) if d.id != first]
-    assert owed.read(world.state)[NAME]["asked"] == second.id
+    assert owed_dumps.read(world.state)[NAME]["asked"] == second.id
     fails(world, second.id, "n holds infinity")
-    told = owed.read(world.state)[NAME]
+    told = owed_dumps.read(world.state)[NAME]
     assert (told["times"], told["asked"], told["why"]) == (2, None, "n holds infinity")
     debts.altered([NAME])
     debts.look(lambda table: False, offset=0)
     clock.now += 2
     debts.look(lambda table: False, offset=0)
-    third = owed.read(world.state)[NAME]["asked"]
+    third = owed_dumps.read(world.state)[NAME]["asked"]
     assert third is not None
     control.cancel(world.state, third)
     debts.look(lambda table: False, offset=0)
-    assert owed.read(world.state) == {}
+    assert owed_dumps.read(world.state) == {}
 
 
 def test_a_table_that_is_being_dumped_anyway_is_not_dumped_twice(world: World) -> None:
@@ -146,17 +147,17 @@ def test_a_table_that_is_being_dumped_anyway_is_not_dumped_twice(world: World) -
     for _ in range(2):
         debts.look(lambda table: False, offset=0)
         clock.now += 10
-    assert len(control.dumps(world.state)) == 2 and owed.read(world.state)[NAME]["asked"] is None
+    assert len(control.dumps(world.state)) == 2 and owed_dumps.read(world.state)[NAME]["asked"] is None
 
 
 def test_a_capture_that_starts_again_brings_what_failed_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault is gone by then; a dump that is merged is owed no more."""
-    monkeypatch.setattr(owed, "SOON", 0.0)
+    monkeypatch.setattr(owed_dumps, "SOON", 0.0)
     world.capture()
     world.put(1, 2)
     fails(world, requested(world))
     world.capture_until_dumped(fresh_start=False)
-    assert owed.read(world.state) == {}
+    assert owed_dumps.read(world.state) == {}
     assert [line["table"] for line in world.lines() if line["op"] == "f"] == [NAME]
 
 
@@ -166,21 +167,21 @@ def test_a_table_that_is_refused_at_its_request_is_owed(world: World, monkeypatc
 
     monkeypatch.setattr(world.source, "open_reader", refuses)
     clock = Moments()
-    owed.failed(world.state, "", {NAME: "id holds NaN"})
+    owed_dumps.failed(world.state, "", {NAME: "id holds NaN"})
     debts = Again(world.config, world.state, clock)
     debts.look(lambda table: False, offset=0)
     clock.now += 1
     debts.look(lambda table: False, offset=0)
-    assert owed.read(world.state)[NAME]["times"] == 2
+    assert owed_dumps.read(world.state)[NAME]["times"] == 2
 
 
 def test_another_processs_word_does_not_count_twice() -> None:
     state = MemoryState()
     for _ in range(2):
-        owed.failed(state, "d1", {NAME: "why"})
-    assert owed.read(state)[NAME]["times"] == 1
-    owed.forget(state, [NAME])
-    assert owed.read(state) == {}
+        owed_dumps.failed(state, "d1", {NAME: "why"})
+    assert owed_dumps.read(state)[NAME]["times"] == 1
+    owed_dumps.forget(state, [NAME])
+    assert owed_dumps.read(state) == {}
 
 
 @pytest.mark.parametrize(("since", "dump", "paid"), [(9, "another", False), (10, "another", True), (3, "asked", True)])
@@ -188,34 +189,34 @@ def test_a_full_dump_that_began_later_pays_whoever_asked_for_it(
     world: World, since: int, dump: str, paid: bool
 ) -> None:
     """One that began before may have ended without what the table lacks since."""
-    owed.failed(world.state, "d1", {NAME: "why"})
-    owed.asked(world.state, {NAME: "asked"})
+    owed_dumps.failed(world.state, "d1", {NAME: "why"})
+    owed_dumps.asked(world.state, {NAME: "asked"})
     debts = Again(world.config, world.state, Moments())
     ends = [LogMark(20, "f", NAME, "", 0, dump=dump, since=since)]
     debts.finished(ends)
     if dump == "asked":
-        assert owed.read(world.state) == {}
+        assert owed_dumps.read(world.state) == {}
         return
-    owed.asked(world.state, {NAME: None})
+    owed_dumps.asked(world.state, {NAME: None})
     debts.look(lambda table: True, offset=10)
     debts.finished([LogMark(20, "f", NAME, "", 0, dump=dump, since=since, key_from=1)])
-    assert NAME in owed.read(world.state)
+    assert NAME in owed_dumps.read(world.state)
     debts.finished(ends)
-    assert (owed.read(world.state) == {}) == paid
+    assert (owed_dumps.read(world.state) == {}) == paid
 
 
 def test_a_source_that_is_away_keeps_no_log_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object, **__: object) -> None:
         raise SourceUnavailable("the server is away")
 
-    owed.failed(world.state, "d1", {NAME: "why"})
+    owed_dumps.failed(world.state, "d1", {NAME: "why"})
     clock = Moments()
     debts = Again(world.config, world.state, clock)
     debts.look(lambda table: False, offset=0)
     clock.now += 1
     monkeypatch.setattr(world.source, "tables", away)
     debts.look(lambda table: False, offset=0)
-    entry = owed.read(world.state)[NAME]
+    entry = owed_dumps.read(world.state)[NAME]
     assert (entry["times"], entry["why"]) == (2, "the server is away")
 
 

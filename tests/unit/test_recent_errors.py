@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core import recent_errors
 from dblog_core.errors import DblogError, SourceUnavailable, StateUnavailable
+from dblog_core.state import recent_errors
 from dblog_core.state.memory import MemoryState
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from dblog_core import control, reload, requests, stopped, wiring
+from dblog_core import control, reload, requests, wiring
 from dblog_core.config.settings import ColumnRules, Config, SourceConfig
 from dblog_core.errors import ConfigError, RequestError, SourceRefused
 from dblog_core.interfaces import Problem
@@ -25,6 +25,7 @@ from dblog_core.requests import DumpRequest
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import MASK, Rules
 from dblog_core.rows.row_hashes import is_compared
+from dblog_core.state import stopped_tables
 from tests.fake_source import ORDERS, FakeSource
 from tests.unit.test_reload import A, B
 from tests.unit.test_reload import World as Capture
@@ -173,7 +174,7 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
         rename_the_ruled_column(capture)
         capture.put(B, 1)
         wait_until(lambda: any(line["op"] == "c" for line in capture.lines(B)), "the other table goes on")
-        entry = wait_until(lambda: stopped.read(capture.state).get("shop.a"), "the table is stopped")
+        entry = wait_until(lambda: stopped_tables.read(capture.state).get("shop.a"), "the table is stopped")
         assert "shop.a has no column v" in entry["why"] and "its columns are id, w" in entry["fix"]
         with pytest.raises(RequestError, match="has no column v"):
             requests.submit(capture.config, DumpRequest(("shop.a",)))
@@ -183,7 +184,7 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
         put(capture, RENAMED, {"id": 3, "w": SECRET})
         wait_until(lambda: len(capture.replayed(A)) == 3, "its log flows again")
     assert capture.replayed(A) == {(key,): {"id": key, "w": MASK} for key in (1, 2, 3)}
-    assert stopped.read(capture.state) == {} and SECRET.encode() not in written(capture)
+    assert stopped_tables.read(capture.state) == {} and SECRET.encode() not in written(capture)
 
 
 def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
@@ -194,7 +195,7 @@ def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
     capture.put(A, 1, v=SECRET)
     with capture.capturing():
         rename_the_ruled_column(capture)
-        wait_until(lambda: "shop.a" in stopped.read(capture.state), "the table is stopped")
+        wait_until(lambda: "shop.a" in stopped_tables.read(capture.state), "the table is stopped")
         rename(capture, A, "w", "v")
         capture.put(A, 3, v=SECRET)
         wait_until(lambda: [d.state for d in control.dumps(capture.state)] == ["done"], "it is dumped")
@@ -211,7 +212,7 @@ def test_a_ruled_column_that_has_gone_while_no_capture_ran_stops_its_table_alone
     capture.put(B, 1)
     capture.capture()
     assert [line["op"] for line in capture.lines(B)] == ["s", "c"]
-    assert list(stopped.read(capture.state)) == ["shop.a"] and SECRET.encode() not in written(capture)
+    assert list(stopped_tables.read(capture.state)) == ["shop.a"] and SECRET.encode() not in written(capture)
 
 
 # Workers --------------------------------------------------------------------------------------------------------------

@@ -8,20 +8,14 @@ from typing import Any
 
 import pytest
 
-from dblog_core import (
-    control,
-    healing,
-    reload,
-    requests,
-    stopped,
-    wiring,
-)
+from dblog_core import control, healing, reload, requests, wiring
 from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.requests import DumpRequest
+from dblog_core.state import stopped_tables
 from dblog_core.status import status
 from tests.fake_source import Change, FakeSource
 from tests.unit.test_reload import A, B, Crash, World
@@ -121,7 +115,7 @@ def test_a_crash_before_a_mended_table_is_forgotten_has_it_dumped_again(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(stopped, "change", die)
+        patch.setattr(stopped_tables, "change", die)
         with pytest.raises(Crash):
             world.capture()
     assert dumps(world) == [("shop.a",)] and set(shown(world.config)) == {"shop.a"}

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import orjson
 
-from dblog_core import nodes
 from dblog_core.interfaces import Problem, StateStore
+from dblog_core.state import compare_and_set
 
 _NODE = "stopped"
 
@@ -75,7 +75,7 @@ def forget(state: StateStore, tables: Iterable[str]) -> None:
 
 def change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
     """Changes the node. Raises StateError."""
-    nodes.change(state, _NODE, lambda known: to(known) if known is not None else to({}) or None)
+    compare_and_set.change(state, _NODE, lambda known: to(known) if known is not None else to({}) or None)
 
 
 def _entry(why: str, fix: str, by: str) -> dict[str, str]:

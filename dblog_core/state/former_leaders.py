@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import secrets
 
-from dblog_core import nodes
 from dblog_core.interfaces import StateStore
+from dblog_core.state import compare_and_set
 
 _NODE = "terms"
 KEPT = 20  # beside the newest
@@ -23,5 +23,5 @@ def enter(state: StateStore, epoch: int) -> tuple[str, frozenset[str]]:
     """A name for the term that begins, and those of the terms before it, with lower epochs or the same. Raises
     StateUnavailable."""
     name = secrets.token_hex(6)
-    terms = nodes.change(state, _NODE, lambda known: [{"name": name, "epoch": epoch}, *(known or ())[:KEPT]])
+    terms = compare_and_set.change(state, _NODE, lambda known: [{"name": name, "epoch": epoch}, *(known or ())[:KEPT]])
     return name, frozenset(term["name"] for term in terms[1:] if term["epoch"] <= epoch)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import orjson
 
-from dblog_core import nodes
 from dblog_core.interfaces import Clock, Json, StateStore
+from dblog_core.state import compare_and_set
 
 _NODE = "owed"
 _LONGEST = 500  # characters of a fault
@@ -68,7 +68,7 @@ def forget(state: StateStore, tables: Iterable[str]) -> None:
 
 
 def _change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
-    nodes.change(state, _NODE, lambda known: to(known) if known is not None else to({}) or None)
+    compare_and_set.change(state, _NODE, lambda known: to(known) if known is not None else to({}) or None)
 
 
 class Waits:
