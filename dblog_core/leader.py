@@ -29,10 +29,10 @@ from dblog_core.model.schema import TableName
 from dblog_core.openings import Openings
 from dblog_core.requests import SHAPES, WHOLE
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sealing import Sealing
 from dblog_core.sequencer import SIGNALS, Sequencer
 from dblog_core.signals.table import refuse_rest, take_in
 from dblog_core.staging.manifest import Manifest
+from dblog_core.staging.seal_policy import Sealing
 from dblog_core.stamps import Stamps
 from dblog_core.state import former_leaders, owed_dumps, stopped_tables
 

@@ -20,7 +20,7 @@ from dblog_core.interfaces import StateStore
 from dblog_core.lake import LakeStatus, State
 from dblog_core.model.events import FINISHED
 from dblog_core.staging import Staging
-from dblog_core.staging.beginning import Need
+from dblog_core.staging.log_start import Need
 from dblog_core.staging.manifest import Manifest
 
 

@@ -1,5 +1,5 @@
 """The super-changelog on storage."""
 
-from dblog_core.staging.store import ChunkFile, Staging
+from dblog_core.staging.changelog import ChunkFile, Staging
 
 __all__ = ["ChunkFile", "Staging"]

@@ -27,10 +27,10 @@ from dataclasses import replace
 
 from dblog_core.errors import CorruptSegment, DblogError
 from dblog_core.interfaces import Clock
-from dblog_core.staging import blocks
-from dblog_core.staging.blocks import Block
+from dblog_core.staging import compaction_blocks
+from dblog_core.staging.changelog import Staging, encoded
+from dblog_core.staging.compaction_blocks import Block
 from dblog_core.staging.manifest import DataFile, Manifest, joined
-from dblog_core.staging.store import Staging, encoded
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class Compactor:
         if not self._next:
             self._begin()
         head = self._staging.head_number()
-        for level in range(1, blocks.LEVELS + 1):
-            while (block := blocks.block(level, self._next[level])).last < head:
+        for level in range(1, compaction_blocks.LEVELS + 1):
+            while (block := compaction_blocks.block(level, self._next[level])).last < head:
                 worked = self._join(block)
                 self._next[level] = block.last + 1
                 if worked:
@@ -88,7 +88,7 @@ class Compactor:
     def _begin(self) -> None:
         """Finds what was joined already, and what of it is to be removed."""
         storage = self._staging.storage
-        found = [block for name in storage.names("compacted") if (block := blocks.named(name))]
+        found = [block for name in storage.names("compacted") if (block := compaction_blocks.named(name))]
         # By two listings: of a busy source's blocks most are too large to be joined further, and stay.
         there = {block.path for block in found} | {f"manifests/{name}" for name in storage.names("manifests")}
         first = max(1, self._staging.first_number())
@@ -96,7 +96,7 @@ class Compactor:
         for block in found:
             if block.parts[-1].path in there:
                 self._later(block)
-        begin = {level: blocks.block(level, first).first for level in range(1, blocks.LEVELS + 1)}
+        begin = {level: compaction_blocks.block(level, first).first for level in range(1, compaction_blocks.LEVELS + 1)}
         for level, start in begin.items():
             # In this level's order: of what lies before its last block, the rest cannot be joined.
             begin[level] = max([start, *(b.last + 1 for b in found if b.level >= level)])

@@ -21,8 +21,8 @@ from dblog_core.model.events import FINISHED, REFRESH, SCHEMA
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import to_json
 from dblog_core.staging import parquet
+from dblog_core.staging.changelog import Staging
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest
-from dblog_core.staging.store import Staging
 
 Row = dict[str, Any]
 

@@ -20,11 +20,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dblog_core.staging import blocks
-from dblog_core.staging.beginning import Beginning, Need
-from dblog_core.staging.blocks import Block
+from dblog_core.staging import compaction_blocks
+from dblog_core.staging.changelog import Staging
+from dblog_core.staging.compaction_blocks import Block
+from dblog_core.staging.log_start import Beginning, Need
 from dblog_core.staging.manifest import Manifest
-from dblog_core.staging.store import Staging
 
 _LOG_FILE = re.compile(r"log/(\d{20})-")
 _MANIFEST = re.compile(r"(\d{20})\.json")
@@ -121,7 +121,7 @@ class Retention:
             if (found := _MANIFEST.fullmatch(name)) and int(found[1]) < first:
                 yield Block(int(found[1]), int(found[1]))
         for name in self._storage.names("compacted"):
-            if (block := blocks.named(name)) is not None and block.last < first:
+            if (block := compaction_blocks.named(name)) is not None and block.last < first:
                 yield block
 
     def _orphans(self, first: int) -> list[str]:

@@ -15,9 +15,9 @@ import pyarrow as pa
 from dblog_core.errors import StagingError
 from dblog_core.model.events import image_type
 from dblog_core.model.schema import TableSchema
-from dblog_core.staging import inline, parquet
-from dblog_core.staging.background import Background
+from dblog_core.staging import inline_rows, parquet
 from dblog_core.staging.manifest import DataFile
+from dblog_core.staging.ordered_thread import Background
 from dblog_core.storage import Storage
 
 INLINE_BYTES = 512 << 10
@@ -63,16 +63,16 @@ class _Rows:
         self.last_offset = self.first_offset
         self.pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
-        self._left_out = inline.empty_columns(batch)
+        self._left_out = inline_rows.empty_columns(batch)
         self._encoder: parquet.Encoder | None = None
         self._started = False
 
     def takes(self, batch: pa.RecordBatch) -> bool:
         """Whether the batch can follow: what the file leaves out must be empty in it too."""
-        return not self._started or self._left_out <= inline.empty_columns(batch)
+        return not self._started or self._left_out <= inline_rows.empty_columns(batch)
 
     def add(self, batch: pa.RecordBatch, size: int) -> None:
-        empty = inline.empty_columns(batch)
+        empty = inline_rows.empty_columns(batch)
         self._left_out &= empty
         self.has_unchanged |= "unchanged" not in empty
         self.has_moves |= "moved_from" not in empty
@@ -89,7 +89,7 @@ class _Rows:
     def take(self) -> list[pa.RecordBatch]:
         """What waits, to be encoded: from now on the file's columns are settled."""
         taken, self.pending, self._pending_bytes, self._started = self.pending, [], 0, True
-        return [inline.without(batch, self._left_out) for batch in taken]
+        return [inline_rows.without(batch, self._left_out) for batch in taken]
 
     def encode(self, batches: list[pa.RecordBatch]) -> None:
         if self._encoder is None:
@@ -178,7 +178,7 @@ class SegmentWriter:
         if self._written is None:
             self._background.wait()
             places = [rows for places in self._tables.values() for rows in places]
-            small = [rows.file("", inline.encode(rows.pending)) for rows in places if rows.is_small]
+            small = [rows.file("", inline_rows.encode(rows.pending)) for rows in places if rows.is_small]
             self._written = (*small, *self._write_files([rows for rows in places if not rows.is_small]))
         return self._written
 

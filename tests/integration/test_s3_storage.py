@@ -21,7 +21,7 @@ from dblog_core.errors import StagingError, StagingUnavailable
 from dblog_core.local import ports
 from dblog_core.local.s3 import Certificate, S3Server
 from dblog_core.preflight import findings, readable_secret
-from dblog_core.staging import Staging, blocks, segment
+from dblog_core.staging import Staging, compaction_blocks, segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.reader import lines
 from dblog_core.storage.s3 import S3Storage
@@ -128,7 +128,7 @@ def test_listings_of_many_pages_are_whole(bucket: Bucket) -> None:
 def test_segments_are_joined_and_read_as_on_a_file_system(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "INLINE_BYTES", 0)
     staging = Staging(source="shop", storage=bucket.storage("staging/shop"))
-    for number in range(1, blocks.FAN + 2):
+    for number in range(1, compaction_blocks.FAN + 2):
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
     before = list(lines(staging))
     compactor = Compactor(staging.handle(), SystemClock(), grace=0)
@@ -137,8 +137,8 @@ def test_segments_are_joined_and_read_as_on_a_file_system(bucket: Bucket, monkey
     left = [file.path.split("/")[0] for file in staging.storage.files("")]
     assert (left.count("manifests"), left.count("compacted"), left.count("log")) == (1, 1, 2)
     fresh = Staging(source="shop", storage=bucket.storage("staging/shop"))
-    assert list(lines(fresh)) == before and len(before) > blocks.FAN
-    assert fresh.head_number() == blocks.FAN + 1
+    assert list(lines(fresh)) == before and len(before) > compaction_blocks.FAN
+    assert fresh.head_number() == compaction_blocks.FAN + 1
 
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dblog_core.errors import CorruptSegment
-from dblog_core.staging.inline import plain
+from dblog_core.staging.inline_rows import plain
 from dblog_core.staging.parquet import checksum
 
 

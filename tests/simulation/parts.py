@@ -17,7 +17,7 @@ from dblog_core import announced, dump, dump_process, openings, requests, wiring
 from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.staging import blocks, compaction, parquet, segment
+from dblog_core.staging import compaction, compaction_blocks, parquet, segment
 from tests.simulation import arrow_files
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
             (openings, "IDLE", 0.3),
             (announced, "SOON", 0.02),
             (announced, "LATEST", 0.2),
-            (blocks, "FAN", ids.choice((2, 2, 3, 16))),
+            (compaction_blocks, "FAN", ids.choice((2, 2, 3, 16))),
             (compaction, "GRACE", ids.choice((0.1, 1.0, 8.0))),
             (compaction, "_TICK", ids.choice((0.2, 1.0))),
             (compaction, "_LARGE", ids.choice((1, 1000, compaction._LARGE))),

@@ -12,8 +12,8 @@ from dblog_core import capture, control, dump
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
-from dblog_core.staging import Staging, blocks
-from dblog_core.staging.blocks import Block
+from dblog_core.staging import Staging, compaction_blocks
+from dblog_core.staging.compaction_blocks import Block
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import Line
 from dblog_core.state.memory import MemoryState
@@ -90,7 +90,7 @@ class World:
             self.simulation.count("segments joined")
         if path.startswith("manifests/"):
             number = int(path[10:-5])
-            if any(block.path in self.disk.files for block in blocks.over(number)):
+            if any(block.path in self.disk.files for block in compaction_blocks.over(number)):
                 return  # it was published long ago: this is a zombie's, which will see that
             self._history[number] = data
             self.published = int(orjson.loads(data.partition(b"\n")[0])["position"])

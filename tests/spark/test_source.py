@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from dblog_core.config import settings as configuration
 from dblog_core.staging import Staging
-from dblog_core.staging.beginning import Beginning
+from dblog_core.staging.log_start import Beginning
 from dblog_core.staging.reader import Line, lines
 from dblog_core.wiring import open_staging
 from spark_jobs import source

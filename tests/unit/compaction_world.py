@@ -17,7 +17,7 @@ from unittest import mock
 import pyarrow as pa
 
 from dblog_core.errors import SegmentTaken, StagingUnavailable
-from dblog_core.staging import Staging, blocks, compaction, segment
+from dblog_core.staging import Staging, compaction, compaction_blocks, segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.staging.reader import Follower, Line, lines
@@ -277,7 +277,7 @@ class World:
 def limits(dice: random.Random) -> Iterator[None]:
     """Blocks of two or three, and a drawn size from which rows lie in files, or files stay as they are."""
     with (
-        mock.patch.object(blocks, "FAN", dice.choice((2, 2, 3))),
+        mock.patch.object(compaction_blocks, "FAN", dice.choice((2, 2, 3))),
         mock.patch.object(segment, "INLINE_BYTES", dice.choice((0, 2000, 1 << 17))),
         mock.patch.object(compaction, "_LARGE", dice.choice((1, 2500, 4 << 20))),
     ):

@@ -13,7 +13,7 @@ import pytest
 
 from dblog_core.errors import CorruptSegment
 from dblog_core.staging import Staging
-from dblog_core.staging.beginning import Beginning, Need
+from dblog_core.staging.log_start import Beginning, Need
 from dblog_core.staging.reader import Line, lines
 from dblog_core.staging.retention import Retention
 from tests.simulation.storage import Disk

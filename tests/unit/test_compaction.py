@@ -12,9 +12,9 @@ from unittest import mock
 import pytest
 
 from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken, StagingError, StagingUnavailable
-from dblog_core.staging import Staging, blocks, compaction, segment
-from dblog_core.staging.blocks import Block
+from dblog_core.staging import Staging, compaction, compaction_blocks, segment
 from dblog_core.staging.compaction import Compactor
+from dblog_core.staging.compaction_blocks import Block
 from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.reader import lines
 from tests.simulation.storage import MemoryStorage
@@ -188,7 +188,7 @@ def _files(staging: Staging) -> list[str]:
 
 def test_a_thousand_segments_become_a_few_files_after_the_grace_time(staging: Staging) -> None:
     clock: Any = Clock()
-    last = blocks.FAN**2 * 2 + blocks.FAN + 3
+    last = compaction_blocks.FAN**2 * 2 + compaction_blocks.FAN + 3
     for number in range(1, last + 1):
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
     before = list(lines(staging))
@@ -197,28 +197,28 @@ def test_a_thousand_segments_become_a_few_files_after_the_grace_time(staging: St
     clock.now += 101
     _compacted(staging, clock, grace=100)
     left = _files(staging)
-    assert sum(name.startswith("manifests/") for name in left) == last % blocks.FAN
+    assert sum(name.startswith("manifests/") for name in left) == last % compaction_blocks.FAN
     assert sum(name.startswith("compacted/") for name in left) == 2 + 1
-    assert sum(name.startswith("log/") for name in left) == last % blocks.FAN + 2 + 1
+    assert sum(name.startswith("log/") for name in left) == last % compaction_blocks.FAN + 2 + 1
     assert not [p for p in (staging.storage.root / "log").iterdir() if not any(p.iterdir())], "empty directories go too"
     assert list(lines(staging)) == list(lines(staging.handle())) == before
 
 
 def test_the_newest_segment_is_never_joined(staging: Staging) -> None:
     clock: Any = Clock()
-    for number in range(1, blocks.FAN + 1):
+    for number in range(1, compaction_blocks.FAN + 1):
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
     _compacted(staging, clock, grace=0)
     assert not list(staging.storage.names("compacted"))
-    publish(staging, blocks.FAN + 1, blocks.FAN + 1, blocks.FAN)
+    publish(staging, compaction_blocks.FAN + 1, compaction_blocks.FAN + 1, compaction_blocks.FAN)
     _compacted(staging, clock, grace=0)
-    assert list(staging.storage.names("compacted")) == [Block(1, blocks.FAN).path.rpartition("/")[2]]
+    assert list(staging.storage.names("compacted")) == [Block(1, compaction_blocks.FAN).path.rpartition("/")[2]]
 
 
 def test_a_block_ends_where_a_transaction_ends(staging: Staging) -> None:
     clock: Any = Clock()
-    for number in range(1, blocks.FAN + 2):
-        staging.publish(replace(manifest(number, 1, 0), partial=int(number == blocks.FAN)))
+    for number in range(1, compaction_blocks.FAN + 2):
+        staging.publish(replace(manifest(number, 1, 0), partial=int(number == compaction_blocks.FAN)))
     _compacted(staging, clock, grace=0)
     assert not list(staging.storage.names("compacted"))
 
@@ -227,7 +227,7 @@ def test_a_reader_of_an_old_manifest_is_told_that_its_files_were_moved(staging: 
     clock: Any = Clock()
     made = [
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
-        for number in range(1, blocks.FAN + 2)
+        for number in range(1, compaction_blocks.FAN + 2)
     ]
     _compacted(staging, clock, grace=0)
     _compacted(staging, clock, grace=0)
@@ -241,13 +241,13 @@ def test_a_reader_of_an_old_manifest_is_told_that_its_files_were_moved(staging: 
 
 def test_a_capture_that_wakes_up_after_its_number_was_joined_and_removed_is_fenced(staging: Staging) -> None:
     clock: Any = Clock()
-    for number in range(1, blocks.FAN + 2):
+    for number in range(1, compaction_blocks.FAN + 2):
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
     _compacted(staging, clock, grace=0)
     _compacted(staging, clock, grace=0)
     before = _files(staging)
     with pytest.raises(SegmentTaken):
-        staging.handle().publish(manifest(blocks.FAN, blocks.FAN, blocks.FAN, epoch=2))
+        staging.handle().publish(manifest(compaction_blocks.FAN, compaction_blocks.FAN, compaction_blocks.FAN, epoch=2))
     assert _files(staging) == before
 
 
@@ -257,7 +257,7 @@ def test_a_term_begins_without_a_question_for_each_block_that_stays(
     """Blocks that are too large to be joined further are many on a busy source: each question is a request on S3."""
     staging = Staging(str(tmp_path), source="shop")
     for number in range(1, 400):
-        staging.storage.create(blocks.block(1, 16 * number).path, b"")
+        staging.storage.create(compaction_blocks.block(1, 16 * number).path, b"")
     asked: list[str] = []
     exists = staging.storage.exists
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.staging import Staging, blocks
-from dblog_core.staging.blocks import Block
-from dblog_core.staging.store import encoded
+from dblog_core.staging import Staging, compaction_blocks
+from dblog_core.staging.changelog import encoded
+from dblog_core.staging.compaction_blocks import Block
 from dblog_core.storage.local import LocalStorage
 from tests.unit.staged import manifest
 
@@ -22,7 +22,9 @@ class Counted(LocalStorage):
     def __init__(self, first: int, last: int, joined: int = 0) -> None:
         super().__init__(Path("/none"))
         self._first, self._last = first, last
-        self._joined = joined // blocks.FAN**blocks.LEVELS * blocks.FAN**blocks.LEVELS
+        self._joined = (
+            joined // compaction_blocks.FAN**compaction_blocks.LEVELS * compaction_blocks.FAN**compaction_blocks.LEVELS
+        )
         self.looks = 0
 
     def _has(self, relative: str) -> bool:
@@ -30,10 +32,10 @@ class Counted(LocalStorage):
         if "/" not in relative:
             return False
         if relative.startswith("compacted/"):
-            block = blocks.named(name)
+            block = compaction_blocks.named(name)
             return (
                 block is not None
-                and block.level == blocks.LEVELS
+                and block.level == compaction_blocks.LEVELS
                 and self._first <= block.first <= block.last <= self._joined
             )
         return self._first <= int(name[:20]) <= self._last and int(name[:20]) > self._joined
@@ -52,7 +54,7 @@ class Counted(LocalStorage):
         self.looks += 1
 
     def names(self, directory: str) -> Iterator[str]:
-        size = blocks.FAN**blocks.LEVELS
+        size = compaction_blocks.FAN**compaction_blocks.LEVELS
         if directory == "compacted":
             for last in range(size, self._joined + 1, size):
                 if last - size + 1 >= self._first:
@@ -68,7 +70,7 @@ class Counted(LocalStorage):
         (1, 100, 0, 100),
         (1, MILLION, 0, 200),
         (1, MILLION, MILLION - 100, 200),
-        (blocks.FAN**blocks.LEVELS * 100 + 1, MILLION, MILLION - 100, 500),
+        (compaction_blocks.FAN**compaction_blocks.LEVELS * 100 + 1, MILLION, MILLION - 100, 500),
     ],
 )
 def test_the_head_is_found_by_few_looks(first: int, last: int, joined: int, most: int) -> None:

@@ -26,7 +26,7 @@ from dblog_core.maintenance import Maintained, TableSize, Timetable, ask_when_du
 from dblog_core.meter import Meter
 from dblog_core.model import durations, sizes
 from dblog_core.staging import Staging
-from dblog_core.staging.beginning import Need
+from dblog_core.staging.log_start import Need
 from dblog_core.staging.retention import Retention
 from tests.unit.compaction_world import Clock
 from tests.unit.staged import MICROSECONDS, creates, manifest, table

@@ -15,9 +15,9 @@ from unittest import mock
 import pytest
 
 from dblog_core.errors import CorruptSegment, SegmentTaken, StagingError
-from dblog_core.staging import Staging, blocks, retention
-from dblog_core.staging.beginning import Beginning, Need
+from dblog_core.staging import Staging, compaction_blocks, retention
 from dblog_core.staging.compaction import Compactor
+from dblog_core.staging.log_start import Beginning, Need
 from dblog_core.staging.reader import Follower, lines
 from dblog_core.staging.retention import Removed, Retention, decide
 from tests.simulation.storage import Disk, MemoryStorage
@@ -132,7 +132,7 @@ def test_what_is_old_goes_with_its_files_and_the_rest_is_read_as_before() -> Non
 
 def test_a_block_goes_whole_or_stays() -> None:
     staging = _filled(Disk(), joined=True)
-    assert _retain(staging).beginning.segment == blocks.FAN + 1
+    assert _retain(staging).beginning.segment == compaction_blocks.FAN + 1
     assert list(staging.storage.names("compacted")) == ["00000000000000000017-00000000000000000032.json"]
 
 
@@ -221,7 +221,7 @@ def test_a_death_at_any_step_and_a_loss_of_power_leave_it_readable_and_the_next_
 def test_a_compactor_passes_over_manifests_of_removed_files_that_a_loss_of_power_has_brought_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(blocks, "FAN", 2)
+    monkeypatch.setattr(compaction_blocks, "FAN", 2)
     disk, died, step = Undecided(), True, 0.5
     before = list(lines(_filled(disk, joined=False)))
     while died:

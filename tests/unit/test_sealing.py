@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dblog_core.sealing import Sealing
+from dblog_core.staging.seal_policy import Sealing
 
 _SECONDS = st.floats(0.0001, 60)
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from dblog_core.errors import CorruptSegment
-from dblog_core.staging import Staging, inline, parquet, segment
-from dblog_core.staging.background import Background
+from dblog_core.staging import Staging, inline_rows, parquet, segment
+from dblog_core.staging.ordered_thread import Background
 from dblog_core.staging.reader import lines
 from dblog_core.staging.segment import log_schema
 from tests.unit.staged import TIME, creates, log_rows, manifest, publish, table
@@ -158,16 +158,16 @@ def test_rows_in_a_manifest_are_the_rows_that_were_given(pieces: list[list[dict[
     for piece in pieces:
         batches.append(log_rows(ORDERS, *({**row, "offset": offset + n} for n, row in enumerate(piece))))
         offset += len(piece)
-    data = inline.encode(batches)
-    decoded = inline.decode(data, log_schema(ORDERS), where="here")
+    data = inline_rows.encode(batches)
+    decoded = inline_rows.decode(data, log_schema(ORDERS), where="here")
     assert decoded.to_pylist() == pa.Table.from_batches(batches).to_pylist()
 
 
 def test_rows_of_a_manifest_that_were_altered_are_refused() -> None:
-    data = inline.encode([creates(ORDERS, 1, 3)])
+    data = inline_rows.encode([creates(ORDERS, 1, 3)])
     for damaged in (data[:-1], data[:20] + bytes([data[20] ^ 1]) + data[21:]):
         with pytest.raises(CorruptSegment):
-            inline.decode(damaged, log_schema(ORDERS), where="here")
+            inline_rows.decode(damaged, log_schema(ORDERS), where="here")
 
 
 def test_what_knows_only_paths_gets_the_same_rows(staging: Staging) -> None:

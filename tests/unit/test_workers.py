@@ -33,7 +33,7 @@ from dblog_core.model import watermark
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.watermark import Heals, High, Low
 from dblog_core.staging import Staging
-from dblog_core.staging.store import ChunkFile
+from dblog_core.staging.changelog import ChunkFile
 from dblog_core.state.memory import MemoryLease
 from dblog_core.worker import PATIENCE
 from tests.fake_source import ORDERS, Change

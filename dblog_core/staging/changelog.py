@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken, StagingError
 from dblog_core.model.schema import TableSchema
-from dblog_core.staging import blocks, inline, parquet
-from dblog_core.staging.beginning import Beginning
-from dblog_core.staging.blocks import Block
-from dblog_core.staging.inline import OPTIONAL
+from dblog_core.staging import compaction_blocks, inline_rows, parquet
+from dblog_core.staging.compaction_blocks import Block
+from dblog_core.staging.inline_rows import OPTIONAL
+from dblog_core.staging.log_start import Beginning
 from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.segment import SegmentWriter, log_schema, safe_name
 from dblog_core.storage import Storage
@@ -163,14 +163,14 @@ class Staging:
     def _block_over(self, number: int) -> Block | None:
         """The largest block that stands for the segment; in this order of looking none is missed (`blocks`)."""
         found = None
-        for block in blocks.over(number):
+        for block in compaction_blocks.over(number):
             if self.storage.exists(block.path):
                 found = block
         return found
 
     def _listed(self) -> list[int]:
         """Numbers that are there, from the directories: where nothing is known, and retention has removed the first."""
-        compacted = [block.last for name in self.storage.names("compacted") if (block := blocks.named(name))]
+        compacted = [block.last for name in self.storage.names("compacted") if (block := compaction_blocks.named(name))]
         return compacted or [int(m[1]) for name in self.storage.names("manifests") if (m := _MANIFEST.fullmatch(name))]
 
     def manifest(self, number: int) -> Manifest:
@@ -349,7 +349,7 @@ class Staging:
         """All rows of the file."""
         whole = log_schema(self.schema(file.schema))
         if not file.path:
-            yield inline.decode(file.inline, whole, where=f"rows {file.first_offset} to {file.last_offset}")
+            yield inline_rows.decode(file.inline, whole, where=f"rows {file.first_offset} to {file.last_offset}")
             return
         where = self.storage.url(file.path)
         opened = parquet.opened(self.read_file(file.path), expected=file.checksum, where=where)
@@ -359,7 +359,7 @@ class Staging:
                 "has other columns than its table version", where=where, fix="restore it from a backup"
             )
         for batch in parquet.batches(opened, where=where):
-            yield inline.complete(batch, whole)
+            yield inline_rows.complete(batch, whole)
 
     def spilled(self, files: Sequence[DataFile]) -> list[DataFile]:
         """The same rows with a path for each file: those that lie in manifests, as one Parquet file a table version.
