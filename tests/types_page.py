@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 
 from dblog_core.model.values import to_json
-from dblog_core.sources.mysql import types as mysql
+from dblog_core.sources.mysql.values import types as mysql
 from dblog_core.sources.postgres import types as postgres
 from spark_jobs.shapes import spark_type
 

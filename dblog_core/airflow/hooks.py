@@ -57,7 +57,7 @@ class MysqlSourceHook(_SourceHook):
     hook_name = TYPES[conn_type]
 
     def connect(self, source: SourceConfig) -> Any:
-        from dblog_core.sources.mysql.connection import connect
+        from dblog_core.sources.mysql.sql.connection import connect
 
         return connect(source)
 

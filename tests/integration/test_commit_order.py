@@ -16,7 +16,7 @@ from dblog_core import dump, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.requests import DumpRequest
-from dblog_core.sources.mysql import chunks
+from dblog_core.sources.mysql.sql import chunks
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_cli import Commands, write

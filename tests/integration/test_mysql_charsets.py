@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql import charsets, multibyte
 from dblog_core.sources.mysql.source import MysqlSource
+from dblog_core.sources.mysql.values import charsets, multibyte
 from tests.fix_servers import Database
 from tests.integration.test_mysql_decode import images, prepared
 

@@ -11,8 +11,8 @@ import pytest
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.interfaces import ChunkReader
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.chunks import MysqlChunks
 from dblog_core.sources.mysql.source import MysqlSource
+from dblog_core.sources.mysql.sql.chunks import MysqlChunks
 from tests.fix_servers import Database
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)

@@ -14,7 +14,7 @@ import pytest
 from dblog_core.errors import LogPositionLost
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
-from dblog_core.sources.mysql import scan
+from dblog_core.sources.mysql.binlog import scan
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database, new

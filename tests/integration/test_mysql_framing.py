@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from dblog_core.sources.mysql import batch as batching
-from dblog_core.sources.mysql import stream
+from dblog_core.sources.mysql.binlog import stream
+from dblog_core.sources.mysql.binlog.stream import StreamEnded
 from dblog_core.sources.mysql.position import Position
+from dblog_core.sources.mysql.row_events import batch as batching
 from dblog_core.sources.mysql.source import MysqlSource
-from dblog_core.sources.mysql.stream import StreamEnded
 from tests.fix_servers import Database
 from tests.integration import mysql_types
 from tests.integration.test_mysql_source import END, batches, changes, execute, insert_all_types

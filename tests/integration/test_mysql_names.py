@@ -14,8 +14,8 @@ from dblog_core import control, wiring
 from dblog_core.capture import run_capture
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
-from dblog_core.sources.mysql import statement_text
-from dblog_core.sources.mysql.charsets import Charsets
+from dblog_core.sources.mysql.ddl import statement_text
+from dblog_core.sources.mysql.values.charsets import Charsets
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 

@@ -8,8 +8,8 @@ import pytest
 
 from dblog_core.errors import SourceUnavailable
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.connection import rows
 from dblog_core.sources.mysql.source import MysqlSource
+from dblog_core.sources.mysql.sql.connection import rows
 from tests.fix_servers import Database
 
 LIMITS = {"mysql": ("max_execution_time = 100", 3024), "mariadb": ("max_statement_time = 0.1", 1969)}

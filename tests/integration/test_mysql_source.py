@@ -22,8 +22,8 @@ from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable
 from dblog_core.model.schema import TableName
 from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
-from dblog_core.sources.mysql import jsontext
 from dblog_core.sources.mysql.source import MysqlSource
+from dblog_core.sources.mysql.values import json_text
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from tests.fix_servers import Database
@@ -597,7 +597,7 @@ def test_json_doubles_print_as_the_server_prints_them(database: Database, source
     ]
     values += [x * 10.0**e for x in (1.2345678901234567, -9.87654321098765) for e in range(-20, 20)]
     shown = database.query("SELECT " + ", ".join(f"JSON_EXTRACT(CAST('[{v!r}]' AS JSON), '$[0]')" for v in values))[0]
-    assert [jsontext.double(value) for value in values] == [str(text) for text in shown]
+    assert [json_text.double(value) for value in values] == [str(text) for text in shown]
 
 
 def test_json_values_that_only_functions_make(database: Database, source: MysqlSource) -> None:

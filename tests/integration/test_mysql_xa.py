@@ -18,9 +18,10 @@ from dblog_core.errors import LogPositionLost, SourceRefused, UnknownLogEvent
 from dblog_core.model.events import LogBatch, WatermarkSeen
 from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest
-from dblog_core.sources.mysql import batch as batching
-from dblog_core.sources.mysql import chunks, xa
+from dblog_core.sources.mysql.binlog import xa
+from dblog_core.sources.mysql.row_events import batch as batching
 from dblog_core.sources.mysql.source import MysqlSource
+from dblog_core.sources.mysql.sql import chunks
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_mysql_source import batches, changes, execute

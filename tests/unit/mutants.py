@@ -16,7 +16,8 @@ import pytest
 from dblog_core.algorithm.chunk_placement import Chunks
 from dblog_core.model import values
 from dblog_core.sequencer import Sequencer
-from dblog_core.sources.mysql import binary_values, statement_text, statements
+from dblog_core.sources.mysql.ddl import statement_text, statements
+from dblog_core.sources.mysql.values import binary_values
 from tests.unit import test_chunks, test_mysql_decode, test_mysql_log, test_statements_on_tables
 
 Patch = Callable[[pytest.MonkeyPatch], None]

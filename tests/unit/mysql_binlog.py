@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from dblog_core.sources.mysql import events
-from dblog_core.sources.mysql.events import Event, Type
-from dblog_core.sources.mysql.tablemap import lenenc
+from dblog_core.sources.mysql.binlog import events
+from dblog_core.sources.mysql.binlog.events import Event, Type
+from dblog_core.sources.mysql.row_events.table_map import lenenc
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER_UUID = "aaaaaaaa-71ca-11e1-9e33-c80aa9429562"

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblog_core.model.events import CREATE, DELETE, UPDATE
-from dblog_core.sources.mysql import decimals, jsontext, temporal
-from dblog_core.sources.mysql.binary_values import ZERO_DATE_FIX, ValueFault
-from dblog_core.sources.mysql.decode import ColumnFault
-from dblog_core.sources.mysql.types import ColumnType, Kind
+from dblog_core.sources.mysql.row_events.row_decoder import ColumnFault
+from dblog_core.sources.mysql.values import decimals, json_text, temporal
+from dblog_core.sources.mysql.values.binary_values import ZERO_DATE_FIX, ValueFault
+from dblog_core.sources.mysql.values.types import ColumnType, Kind
 
 Values = Sequence[bytes | None]
 
@@ -206,7 +206,7 @@ def _padded(column: ColumnType, values: Values) -> pa.Array:
 
 
 def _json(column: ColumnType, values: Values) -> pa.Array:
-    return pa.array(_each(values, jsontext.to_text), pa.string())
+    return pa.array(_each(values, json_text.to_text), pa.string())
 
 
 def _time(column: ColumnType, values: Values) -> pa.Array:

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.sources.mysql import decimals, types
-from dblog_core.sources.mysql.tablemap import TableVersion
-from dblog_core.sources.mysql.types import ColumnType, Kind
+from dblog_core.sources.mysql.row_events.table_map import TableVersion
+from dblog_core.sources.mysql.values import decimals, types
+from dblog_core.sources.mysql.values.types import ColumnType, Kind
 
 Make = Callable[[random.Random], bytes]
 

@@ -36,8 +36,8 @@ from dblog_core.model.schema_changes import (
 from dblog_core.renames import Renames, until
 from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
-from dblog_core.sources.mysql import events
-from dblog_core.sources.mysql.columns_ddl import NOTHING, step
+from dblog_core.sources.mysql.binlog import events
+from dblog_core.sources.mysql.ddl.alter_table import NOTHING, step
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.staging.reader import lines

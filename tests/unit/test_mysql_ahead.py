@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dblog_core.model.events import LogBatch
-from dblog_core.sources.mysql.ahead import Ahead, Demand
+from dblog_core.sources.mysql.binlog.read_ahead import Ahead, Demand
 
 END = 20.0
 

@@ -7,7 +7,7 @@ import pytest
 
 from dblog_core.errors import RequestError
 from dblog_core.model.schema import Column
-from dblog_core.sources.mysql.conditions import equal_value
+from dblog_core.sources.mysql.sql.where_clause import equal_value
 
 
 def column(source_type: str) -> Column:

@@ -23,11 +23,12 @@ from dblog_core.model.events import (
     Unreadable,
 )
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql import decode, types
-from dblog_core.sources.mysql.batch import BatchBuilder
-from dblog_core.sources.mysql.decode import ColumnFault, EventFault, RowEvents
-from dblog_core.sources.mysql.tablemap import TableVersion
-from dblog_core.sources.mysql.types import ColumnType, Kind
+from dblog_core.sources.mysql.row_events import row_decoder
+from dblog_core.sources.mysql.row_events.batch import BatchBuilder
+from dblog_core.sources.mysql.row_events.row_decoder import ColumnFault, EventFault, RowEvents
+from dblog_core.sources.mysql.row_events.table_map import TableVersion
+from dblog_core.sources.mysql.values import types
+from dblog_core.sources.mysql.values.types import ColumnType, Kind
 from tests.unit import mysql_reference, mysql_rows
 
 OPS = (CREATE, UPDATE, DELETE)
@@ -261,7 +262,7 @@ def test_rows_that_do_not_end_with_their_event_are_told_with_their_transaction()
 def test_rows_before_a_value_out_of_range_stay_and_it_is_told_with_its_transaction_and_column(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decode, "_CELLS", 4)  # so that rows are split in parts
+    monkeypatch.setattr(row_decoder, "_CELLS", 4)  # so that rows are split in parts
     version = mysql_rows.version([INT, ColumnType(Kind.DATE, pa.date32(), "date", width=3)])
     good, zero = b"\0" + bytes(4) + struct.pack("<I", 2024 << 9 | 1 << 5 | 1)[:3], b"\0" + bytes(7)
     events = [("1", CREATE, good * 3), ("2", DELETE, good), ("3", CREATE, good * 2 + zero), ("4", CREATE, good)]

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from dblog_core.errors import SourceUnavailable
-from dblog_core.sources.mysql import compressed, events, headers, rowevents
-from dblog_core.sources.mysql.events import Event, Type
-from dblog_core.sources.mysql.framing import Events, Framing, NoEvent
+from dblog_core.sources.mysql.binlog import compressed, events, headers
+from dblog_core.sources.mysql.binlog.events import Event, Type
+from dblog_core.sources.mysql.binlog.framing import Events, Framing, NoEvent
+from dblog_core.sources.mysql.row_events import row_event_header
 from tests.unit import mysql_binlog as binlog
 
 FAULTS = (ValueError, SourceUnavailable, NoEvent)
@@ -63,7 +64,7 @@ def told(event: Event, code: int, start: int, a: int, b: int, c: int, owner: byt
     """What the kernel says of an event is what reading it in Python says."""
     body = event.body
     if code <= headers.DELETES:
-        op, extended, packed = rowevents.KINDS[Type(event.type)]
+        op, extended, packed = row_event_header.KINDS[Type(event.type)]
         assert "cud"[code] == op and not packed and a == int.from_bytes(body[:6], "little")
         count, size = c, (c + 7) // 8
         at = b - start
@@ -269,7 +270,7 @@ def test_events_before_a_wrong_checksum_are_whole(size: int) -> None:
         next(found)
 
 
-@pytest.mark.parametrize("kind", sorted(rowevents.KINDS))
+@pytest.mark.parametrize("kind", sorted(row_event_header.KINDS))
 def test_no_bit_of_an_event_can_turn_unnoticed(kind: int) -> None:
     """The checksum finds each, in the event's head too; the head of the packet is the connection's own."""
     draw = random.Random(int(kind))

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.sources.mysql import binary_values, json_values, jsontext
-from dblog_core.sources.mysql.binary_values import ValueFault, Values
-from dblog_core.sources.mysql.types import ColumnType, Kind
+from dblog_core.sources.mysql.values import binary_values, json_kernel, json_text
+from dblog_core.sources.mysql.values.binary_values import ValueFault, Values
+from dblog_core.sources.mysql.values.types import ColumnType, Kind
 from tests.unit.mysql_rows import Opaque, document, json_value, packed_decimal
 
 JSON = ColumnType(Kind.JSON, pa.string(), "json", prefix=4)
@@ -37,8 +37,8 @@ def states(*documents: bytes) -> list[int]:
     """What becomes of each document where the kernel has room."""
     given, room = values(*documents), sum(map(len, documents)) * 8 + 1000
     offsets, found = np.zeros(len(documents) + 1, dtype=np.int32), np.empty(len(documents), dtype=np.uint8)
-    stack, out = np.empty(json_values.STACK, dtype=np.int64), np.empty(room, dtype=np.uint8)
-    done = json_values.print_documents(given.raw, given.starts, given.lengths, 0, offsets, out, found, stack)
+    stack, out = np.empty(json_kernel.STACK, dtype=np.int64), np.empty(room, dtype=np.uint8)
+    done = json_kernel.print_documents(given.raw, given.starts, given.lengths, 0, offsets, out, found, stack)
     assert done == len(documents)
     return [int(state) for state in found]
 
@@ -47,7 +47,7 @@ def states(*documents: bytes) -> list[int]:
 def test_any_document_is_printed_as_the_plain_printer_does(large: bool) -> None:
     r = random.Random(large)
     documents = [document(json_value(r, 4), large=large) for _ in range(400)]
-    assert texts(*documents) == [jsontext.to_text(d) for d in documents]
+    assert texts(*documents) == [json_text.to_text(d) for d in documents]
 
 
 def test_documents_are_what_they_were_made_of() -> None:
@@ -66,13 +66,13 @@ def test_nulls_and_the_document_that_an_altered_column_has() -> None:
 @pytest.mark.parametrize("text", ['"\\/\b\f\n\r\t\x01\x1f\x7fé😀', "", "\0" * 50, "a" * 127, "a" * 128, "\n" * 5000])
 def test_strings_and_keys_are_escaped_alike(text: str) -> None:
     key = text[:60]
-    assert texts(document({key: text})) == ["{" + jsontext.quote(key) + ": " + jsontext.quote(text) + "}"]
+    assert texts(document({key: text})) == ["{" + json_text.quote(key) + ": " + json_text.quote(text) + "}"]
 
 
 def test_a_short_text_of_a_long_document_and_a_long_text_of_a_short_one() -> None:
     spare = document([1, 2]) + bytes(100_000)  # what an update in place leaves behind
     grows = document(["\x01" * 20_000] * 3)
-    assert texts(spare, grows, document({})) == ["[1, 2]", jsontext.to_text(grows), "{}"]
+    assert texts(spare, grows, document({})) == ["[1, 2]", json_text.to_text(grows), "{}"]
 
 
 def nested(depth: int, inner: Any = 1) -> Any:
@@ -83,7 +83,7 @@ def nested(depth: int, inner: Any = 1) -> Any:
 
 def test_containers_as_deep_as_the_server_stores_them() -> None:
     deep = document(nested(100))
-    assert texts(deep) == [jsontext.to_text(deep)] and states(deep) == [json_values.PRINTED]
+    assert texts(deep) == [json_text.to_text(deep)] and states(deep) == [json_kernel.PRINTED]
     with pytest.raises(ValueFault, match="no JSON document"):
         texts(document(nested(102)))
 
@@ -93,13 +93,13 @@ def test_containers_as_deep_as_the_server_stores_them() -> None:
     [1e15, 1e-6, 123456789012345.67, 0.1 + 0.2, 5e-324, Opaque(252, b"\0\1"), Opaque(246, b"\0\0"), Opaque(10, b"\1")],
 )
 def test_what_is_left_to_the_plain_printer_is_told_from_what_is_broken(value: Any) -> None:
-    assert states(document({"a": ["x", value], "b": 1})) == [json_values.ELSEWHERE]
+    assert states(document({"a": ["x", value], "b": 1})) == [json_kernel.ELSEWHERE]
 
 
 @pytest.mark.parametrize("value", [0.1, -0.0, 1e14, 99999999999999.9, 1e-5, 2.5, 1200.0, -0.00012])
 def test_short_numbers_are_printed_by_the_kernel(value: float) -> None:
-    assert states(document([value])) == [json_values.PRINTED]
-    assert texts(document([value])) == [f"[{jsontext.double(value)}]"]
+    assert states(document([value])) == [json_kernel.PRINTED]
+    assert texts(document([value])) == [f"[{json_text.double(value)}]"]
 
 
 def test_doubles_of_any_length() -> None:
@@ -107,7 +107,7 @@ def test_doubles_of_any_length() -> None:
     numbers = [r.randrange(10 ** r.randrange(1, 18)) / 10 ** r.randrange(20) for _ in range(3000)]
     numbers += [struct.unpack("<d", r.randbytes(8))[0] for _ in range(3000)]
     numbers = [n for n in numbers if n - n == 0]
-    assert texts(*map(document, numbers)) == [jsontext.double(n) for n in numbers]
+    assert texts(*map(document, numbers)) == [json_text.double(n) for n in numbers]
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_decimals_of_functions(precision: int, scale: int) -> None:
     r = random.Random(precision)
     numbers = [0, 1, -1, 10**precision - 1, -(10**precision - 1), *(r.randrange(10**precision) for _ in range(50))]
     made = [document([Opaque(246, bytes([precision, scale]) + packed_decimal(n, precision, scale))]) for n in numbers]
-    assert texts(*made) == [jsontext.to_text(d) for d in made] and states(*made) == [json_values.PRINTED] * len(made)
+    assert texts(*made) == [json_text.to_text(d) for d in made] and states(*made) == [json_kernel.PRINTED] * len(made)
 
 
 def test_a_document_that_points_into_itself_ends() -> None:
     itself = b"\x02" + struct.pack("<HH", 2, 10) + (b"\x02" + struct.pack("<H", 0)) * 2
-    assert states(itself) == [json_values.BROKEN]
+    assert states(itself) == [json_kernel.BROKEN]
     shared = document([[[1, 1], 1], 1])
     doubled = bytearray(shared)
     with pytest.raises(ValueFault) as raised:
@@ -135,7 +135,7 @@ def test_a_document_that_points_into_itself_ends() -> None:
 
 def test_a_document_whose_branches_meet_again_is_refused_before_it_grows() -> None:
     inner = b"".join(struct.pack("<HH", 2, 10) + (b"\x02" + struct.pack("<H", 10)) * 2 for _ in range(18))
-    assert states(b"\x02" + inner + struct.pack("<HH", 0, 4)) == [json_values.BROKEN]
+    assert states(b"\x02" + inner + struct.pack("<HH", 0, 4)) == [json_kernel.BROKEN]
 
 
 def wrong(data: bytes) -> None:
@@ -144,7 +144,7 @@ def wrong(data: bytes) -> None:
         (got,) = texts(data)
     except ValueFault:
         return
-    assert got == jsontext.to_text(data)
+    assert got == json_text.to_text(data)
 
 
 def test_wrong_bytes_are_an_error_or_the_plain_printers_text() -> None:

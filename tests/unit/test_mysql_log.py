@@ -11,13 +11,13 @@ from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEvent
 from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten, Truncated
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql import events, gtid_request, xa
-from dblog_core.sources.mysql.catalogue import TableFilter
-from dblog_core.sources.mysql.charsets import Charsets
+from dblog_core.sources.mysql.binlog import dump_command, events, xa
+from dblog_core.sources.mysql.binlog.stream import lost
+from dblog_core.sources.mysql.binlog.transactions import LogState
+from dblog_core.sources.mysql.ddl.statements import Means, classify
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position, Prepared
-from dblog_core.sources.mysql.statements import Means, classify
-from dblog_core.sources.mysql.stream import lost
-from dblog_core.sources.mysql.transactions import LogState
+from dblog_core.sources.mysql.sql.catalogue import TableFilter
+from dblog_core.sources.mysql.values.charsets import Charsets
 
 CONFIG = SourceConfig.model_validate({"name": "s", "kind": "mysql", "database": "shop", "tables": ["shop.*"]})
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -75,10 +75,10 @@ def test_a_gtid_set_is_asked_for_in_the_servers_own_form() -> None:
     """Without and with a tag (tests/integration/test_mysql_failover.py has a server read both)."""
     server = bytes.fromhex(UUID.replace("-", ""))
     plain = struct.pack("<Q16sQQQQQ", 1, server, 2, 1, 6, 7, 8)
-    assert gtid_request.encoded(MysqlGtids.parse(f"{UUID}:1-5:7")) == plain
+    assert dump_command.encoded(MysqlGtids.parse(f"{UUID}:1-5:7")) == plain
     head = bytes([1, 2, 0, 0, 0, 0, 0, 1])
     tagged = head + struct.pack("<16sBQQQ", server, 0, 1, 1, 6) + struct.pack("<16sB1sQQQ", server, 2, b"t", 1, 3, 4)
-    assert gtid_request.encoded(MysqlGtids.parse(f"{UUID}:1-5:t:3")) == tagged
+    assert dump_command.encoded(MysqlGtids.parse(f"{UUID}:1-5:t:3")) == tagged
 
 
 def test_mariadb_gtids_compare_by_domain() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.sources.mysql import binary_values, multibyte
-from dblog_core.sources.mysql.binary_values import ValueFault, Values
-from dblog_core.sources.mysql.multibyte import Multibyte
-from dblog_core.sources.mysql.types import ColumnType, Kind
+from dblog_core.sources.mysql.values import binary_values, multibyte
+from dblog_core.sources.mysql.values.binary_values import ValueFault, Values
+from dblog_core.sources.mysql.values.multibyte import Multibyte
+from dblog_core.sources.mysql.values.types import ColumnType, Kind
 
 CODECS = {"gbk": "gbk", "gb18030": "gb18030", "ujis": "euc_jp", "cp932": "cp932", "big5": "big5", "euckr": "cp949"}
 

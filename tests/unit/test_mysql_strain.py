@@ -7,7 +7,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from dblog_core.sources.mysql import strain
+from dblog_core.sources.mysql.sql import source_load
 
 
 class Answer:
@@ -48,10 +48,10 @@ class Answer:
 )
 def test_a_replica_tells_how_far_it_is_behind_its_slowest_channel(answer: Any, lag: float | None) -> None:
     connection: Any = Answer(answer)
-    assert strain._lag(connection) == lag
+    assert source_load._lag(connection) == lag
 
 
 def test_a_server_that_breaks_is_no_missing_grant() -> None:
     connection: Any = Answer(pymysql.err.OperationalError(2013, "Lost connection"))
     with pytest.raises(pymysql.err.OperationalError):
-        strain._lag(connection)
+        source_load._lag(connection)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from dblog_core.errors import SourceUnavailable
 from dblog_core.model.schema import Column
 from dblog_core.rows import arrow_buffers
-from dblog_core.sources.mysql import text_numbers, text_values
-from dblog_core.sources.mysql.binary_values import ValueFault
-from dblog_core.sources.mysql.text_rows import Rows, TextRows
+from dblog_core.sources.mysql.sql import result_numbers, result_values
+from dblog_core.sources.mysql.sql.result_rows import Rows, TextRows
+from dblog_core.sources.mysql.values.binary_values import ValueFault
 
 LARGEST = 0xFFFFFF
 END = b"\xfe\x00\x00\x02\x00"
@@ -208,11 +208,11 @@ def both(kind: pa.DataType, source_type: str, texts: Sequence[bytes | None], zer
     slow = fast = None
     slow_fault = fast_fault = None
     try:
-        slow = text_values.to_arrow(column, pa.array(texts, pa.binary()), zero_dates=zero_dates)
+        slow = result_values.to_arrow(column, pa.array(texts, pa.binary()), zero_dates=zero_dates)
     except (ValueFault, pa.ArrowInvalid) as fault:
         slow_fault = (getattr(fault, "row", None), str(fault))
     try:
-        fast = text_values.read(column, rows.raw, rows.starts[0], rows.lengths[0], zero_dates=zero_dates)
+        fast = result_values.read(column, rows.raw, rows.starts[0], rows.lengths[0], zero_dates=zero_dates)
     except (ValueFault, pa.ArrowInvalid) as fault:
         fast_fault = (getattr(fault, "row", None), str(fault))
     assert fast_fault == slow_fault
@@ -228,7 +228,7 @@ def quick(kind: pa.DataType, texts: Sequence[bytes | None]) -> bool:
     lengths = np.array([-1 if text is None else len(text) for text in texts], dtype=np.int64)
     starts = np.cumsum(lengths.clip(0)) - lengths.clip(0)
     raw = np.frombuffer(b"".join(text or b"" for text in texts) or b" ", dtype=np.uint8)
-    return text_numbers.to_arrow(kind, raw, starts, lengths) is not None
+    return result_numbers.to_arrow(kind, raw, starts, lengths) is not None
 
 
 def optional(strategy: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes | None]]:

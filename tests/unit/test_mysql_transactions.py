@@ -12,14 +12,14 @@ import pytest
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import DblogError
 from dblog_core.model.events import LogBatch, Unreadable
-from dblog_core.sources.mysql import batch as batching
-from dblog_core.sources.mysql import events
-from dblog_core.sources.mysql.catalogue import TableFilter
-from dblog_core.sources.mysql.charsets import Charsets
-from dblog_core.sources.mysql.events import Type
+from dblog_core.sources.mysql.binlog import events
+from dblog_core.sources.mysql.binlog.events import Type
+from dblog_core.sources.mysql.binlog.progress import Progress
+from dblog_core.sources.mysql.binlog.transactions import LogState
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Newest, Position
-from dblog_core.sources.mysql.progress import Progress
-from dblog_core.sources.mysql.transactions import LogState
+from dblog_core.sources.mysql.row_events import batch as batching
+from dblog_core.sources.mysql.sql.catalogue import TableFilter
+from dblog_core.sources.mysql.values.charsets import Charsets
 from tests.unit import mysql_binlog as binlog
 from tests.unit.test_mysql_framing import cut, fed
 

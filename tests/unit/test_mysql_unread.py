@@ -10,8 +10,8 @@ import pytest
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.model import watermark
 from dblog_core.model.events import LogBatch, SchemaSeen, SignalSeen, Unreadable, WatermarkSeen
-from dblog_core.sources.mysql.events import Type
-from dblog_core.sources.mysql.transactions import LogState
+from dblog_core.sources.mysql.binlog.events import Type
+from dblog_core.sources.mysql.binlog.transactions import LogState
 from tests.unit import mysql_binlog as binlog
 from tests.unit.test_mysql_transactions import CONFIG, long_way, short_way, state
 

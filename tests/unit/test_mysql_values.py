@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.sources.mysql import decimals, jsontext, temporal, types
-from dblog_core.sources.mysql.binary_values import ValueFault, Values, to_arrow
-from dblog_core.sources.mysql.types import ColumnType, Kind
+from dblog_core.sources.mysql.values import decimals, json_text, temporal, types
+from dblog_core.sources.mysql.values.binary_values import ValueFault, Values, to_arrow
+from dblog_core.sources.mysql.values.types import ColumnType, Kind
 
 
 def values(column: ColumnType, *raw: bytes | None, zero_dates: str = "error") -> list[object]:
@@ -112,16 +112,16 @@ def test_times_print_as_the_server_prints_them(raw: str, fsp: int, shown: str) -
     ],
 )
 def test_json_doubles(number: float, shown: str) -> None:
-    assert jsontext.double(number) == shown
+    assert json_text.double(number) == shown
 
 
 def test_json_document() -> None:
     # {"a": [1, "x\n"]}: an object of one key, its value an array of an inline number and a string.
     array = struct.pack("<HH", 2, 13) + b"\x05" + struct.pack("<h", 1) + b"\x0c" + struct.pack("<H", 10) + b"\x02x\n"
     head = struct.pack("<HH", 1, 12 + len(array)) + struct.pack("<HH", 11, 1) + b"\x02" + struct.pack("<H", 12) + b"a"
-    assert jsontext.to_text(b"\x00" + head + array) == '{"a": [1, "x\\n"]}'
-    assert jsontext.to_text(b"") == "null" and jsontext.to_text(b"\x04\x01") == "true"
+    assert json_text.to_text(b"\x00" + head + array) == '{"a": [1, "x\\n"]}'
+    assert json_text.to_text(b"") == "null" and json_text.to_text(b"\x04\x01") == "true"
 
 
 def test_json_strings_escape_as_the_server_does() -> None:
-    assert jsontext.quote('"\\/\b\f\n\r\t\x01\x7fé😀') == '"\\"\\\\/\\b\\f\\n\\r\\t\\u0001\x7fé😀"'
+    assert json_text.quote('"\\/\b\f\n\r\t\x01\x7fé😀') == '"\\"\\\\/\\b\\f\\n\\r\\t\\u0001\x7fé😀"'

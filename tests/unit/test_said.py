@@ -13,8 +13,8 @@ from dblog_core.errors import ValueOutOfRange
 from dblog_core.model import server_messages
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.staged_as import printed
-from dblog_core.sources.mysql import text_values
-from dblog_core.sources.mysql.binary_values import ValueFault
+from dblog_core.sources.mysql.sql import result_values
+from dblog_core.sources.mysql.values.binary_values import ValueFault
 from dblog_core.sources.postgres.types import from_text
 
 VALUE = "qZx7 'of' a row"
@@ -75,7 +75,7 @@ def test_a_value_that_cannot_be_staged_is_shown_only_where_no_rule_hides_it(rule
     columns = (Column("id", "int", pa.int32()), Column("born", "date", pa.date32()))
     column = printed(TableSchema(TABLE, columns, ("id",)), {str(TABLE): rules}).columns[1]
     with pytest.raises(ValueFault) as of_mysql:
-        text_values.to_arrow(column, pa.array([b"2024-02-01", NO_DAY.encode()]), zero_dates="error")
+        result_values.to_arrow(column, pa.array([b"2024-02-01", NO_DAY.encode()]), zero_dates="error")
     with pytest.raises(ValueOutOfRange) as of_postgres:
         from_text(pa.array(["2024-02-01", f"{NO_DAY} BC"]), column, TABLE)
     for told in (of_mysql.value, of_postgres.value):

@@ -18,7 +18,7 @@ from dblog_core.config.output import OutputConfig
 from dblog_core.config.settings import S3Config, SourceConfig
 from dblog_core.errors import OutputRefused, SourceRefused
 from dblog_core.outputs.mysql import MysqlDialect
-from dblog_core.sources.mysql import connection
+from dblog_core.sources.mysql.sql import connection
 from dblog_core.storage.s3 import S3Storage
 from tests.waiting import PATIENCE_SECONDS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core.sources.mysql import types
+from dblog_core.sources.mysql.values import types
 from tests import types_page
 from tests.types_page import MARIADB, MYSQL, MYSQL_ROWS, NAMES, catalogued
 

@@ -28,9 +28,9 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.outputs import avro
 from dblog_core.requests import DumpRequest
 from dblog_core.signals.message import EXECUTE, Message, translated
-from dblog_core.sources.mysql import statements
-from dblog_core.sources.mysql.statements import Means
-from dblog_core.sources.mysql.watermarks import qualified
+from dblog_core.sources.mysql.ddl import statements
+from dblog_core.sources.mysql.ddl.statements import Means
+from dblog_core.sources.mysql.sql.watermarks import qualified
 from dblog_core.sources.postgres import shown
 from dblog_core.sources.postgres.wal2json import _filter
 from dblog_core.staging.segment import safe_name

@@ -19,12 +19,15 @@ from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry
 from dblog_core.rows import column_rule_faults
-from dblog_core.sources.mysql import cascades, catalogue, check_replica, log, types, xa_start
-from dblog_core.sources.mysql.catalogue import Described, TableFilter
-from dblog_core.sources.mysql.connection import connect, is_mariadb, quoted, rows, variables
-from dblog_core.sources.mysql.places import GTIDS_FIX
-from dblog_core.sources.mysql.server import LOG_BIN_FIX, log_status
-from dblog_core.sources.mysql.watermarks import create_statement, qualified
+from dblog_core.sources.mysql import check_replica
+from dblog_core.sources.mysql.binlog import log, xa_start
+from dblog_core.sources.mysql.sql import catalogue, foreign_keys
+from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
+from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, quoted, rows, variables
+from dblog_core.sources.mysql.sql.log_end import GTIDS_FIX
+from dblog_core.sources.mysql.sql.server import LOG_BIN_FIX, log_status
+from dblog_core.sources.mysql.sql.watermarks import create_statement, qualified
+from dblog_core.sources.mysql.values import types
 
 _WANTED = {
     "binlog_format": ("ROW", "changes would be logged as statements"),
@@ -131,8 +134,9 @@ def _log(connection: Connection[Any], config: SourceConfig, tables: TableFilter)
 def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
     """Asks for the log from its end, under an id of its own: the server ends the stream of whoever has the same one, so
     neither a running capture's, nor one that the check of a process in another container may have."""
-    from dblog_core.sources.mysql import charsets, multibyte, server
-    from dblog_core.sources.mysql.transactions import LogState
+    from dblog_core.sources.mysql.binlog.transactions import LogState
+    from dblog_core.sources.mysql.sql import server
+    from dblog_core.sources.mysql.values import charsets, multibyte
 
     mariadb = config.kind == "mariadb"
     start = server.present_end(connection, config, mariadb=mariadb)
@@ -180,7 +184,7 @@ def _tables(connection: Connection[Any], config: SourceConfig, tables: TableFilt
         yield from _table(config, described)
     for first in range(0, len(found), _AT_ONCE):
         yield from _readable(connection, [described.table for described in found[first : first + _AT_ONCE]])
-    yield from cascades.problems(connection, names)
+    yield from foreign_keys.problems(connection, names)
 
 
 def _table(config: SourceConfig, described: Described) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from pymysql.connections import Connection
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.interfaces import Problem
-from dblog_core.sources.mysql.connection import rows, variables
+from dblog_core.sources.mysql.sql.connection import rows, variables
 
 _LOGGING = ("log_slave_updates", "log_replica_updates")
 # The server has both names from MySQL 8.0.26 on; the new one comes last, and is the one that a fix uses.

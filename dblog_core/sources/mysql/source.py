@@ -12,26 +12,17 @@ from dblog_core.interfaces import ChunkReader, LogStream, Problem, Strain, Water
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows import column_rule_faults
-from dblog_core.sources.mysql import (
-    catalogue,
-    charsets,
-    check,
-    chunks,
-    continuity,
-    log,
-    multibyte,
-    places,
-    server,
-    starts,
-    watermarks,
-    xa_start,
-)
-from dblog_core.sources.mysql import strain as load
-from dblog_core.sources.mysql.catalogue import TableFilter
-from dblog_core.sources.mysql.connection import connect, is_mariadb, rows, translated, where
-from dblog_core.sources.mysql.multibyte import Multibyte
+from dblog_core.sources.mysql import check
+from dblog_core.sources.mysql.binlog import continuity, log, xa_start
+from dblog_core.sources.mysql.binlog import start_position as starts
+from dblog_core.sources.mysql.binlog.transactions import LogState
 from dblog_core.sources.mysql.position import Position
-from dblog_core.sources.mysql.transactions import LogState
+from dblog_core.sources.mysql.sql import catalogue, chunks, log_end, server, watermarks
+from dblog_core.sources.mysql.sql import source_load as load
+from dblog_core.sources.mysql.sql.catalogue import TableFilter
+from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, rows, translated, where
+from dblog_core.sources.mysql.values import charsets, multibyte
+from dblog_core.sources.mysql.values.multibyte import Multibyte
 
 
 class MysqlSource:
@@ -110,10 +101,10 @@ class MysqlSource:
         return self._decode(position).reached(self._decode(target))
 
     def place(self, position: str) -> str:
-        return places.encode(position, self._read_from)
+        return log_end.encode(position, self._read_from)
 
     def passed(self, position: str, end: str) -> bool:
-        return places.passed(self._decode(position), end, self._read_from)
+        return log_end.passed(self._decode(position), end, self._read_from)
 
     def show(self, position: str) -> str:
         return str(self._decode(position))
@@ -128,7 +119,7 @@ class MysqlSource:
         with translated(self._config, "comparing the log with our position"), connection:
             identity = server.identity(connection, mariadb=self._mariadb)
             continuity.compare(connection, self._config, start, identity)
-            self._read_from = places.server(connection, self._config)
+            self._read_from = log_end.server(connection, self._config)
             sets, any_case = charsets.load(connection, self._charset), server.any_case(connection)
         state = LogState(
             tables=self._tables,

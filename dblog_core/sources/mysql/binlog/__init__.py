@@ -1,0 +1,1 @@
+"""The binlog: stream, framing, events, rows, transactions."""

@@ -1,0 +1,110 @@
+"""Whether a server can go on from our position: it must have had every transaction that we have read.
+
+GTIDs alone do not tell that. A server that was put back to an earlier state numbers what is committed then as it has
+numbered before: once it has come as far as we were, it has all the GTIDs, and what some of them name is not what we
+have read. So the last transaction that we have read is looked up in its log, and must be of the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pymysql.connections import Connection
+
+from dblog_core.config.settings import SourceConfig
+from dblog_core.errors import LogPositionLost, SourceError, SourceUnavailable, UnknownLogEvent
+from dblog_core.model import position_spec
+from dblog_core.sources.mysql.binlog import events, scan
+from dblog_core.sources.mysql.binlog.events import GTIDS, Event
+from dblog_core.sources.mysql.binlog.log import place_again
+from dblog_core.sources.mysql.binlog.scan import Scan
+from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Newest, Position, Prepared
+from dblog_core.sources.mysql.sql.connection import rows, where
+
+log = logging.getLogger(__name__)
+
+_LOOKED_THROUGH = 1_000
+"""Transactions among which the last one that we have read is looked for: it comes first, but where another server has
+committed others before it."""
+
+
+def compare(connection: Connection[Any], config: SourceConfig, start: Position, identity: str | None) -> None:
+    """Raises LogPositionLost for a server that was reset, restored to an earlier time, or is another one, and names
+    what it lacks. `identity`: the server's uuid."""
+    if isinstance(start.gtids, MysqlGtids):
+        executed = MysqlGtids.parse(str(rows(connection, "SELECT @@GLOBAL.gtid_executed")[0][0]))
+        if missing := start.gtids.beyond(executed):
+            raise _other_server(config, f"has not executed {missing}, which we have read: it has {executed}")
+    elif isinstance(start.gtids, MariadbGtids):
+        _compare_domains(connection, config, start.gtids)
+    elif start.server != identity:
+        raise _other_server(config, f"is {identity}, and the position is a file's of {start.server}")
+    if start.newest is not None and _is_its_own(connection, start.newest, identity):
+        _compare_newest(config, start, start.newest, mariadb=identity is None)
+
+
+def _compare_domains(connection: Connection[Any], config: SourceConfig, ours: MariadbGtids) -> None:
+    """MariaDB itself takes a domain that its log knows nothing of for another server's business, and sends from the
+    beginning of its log: so a server that was reset would go unnoticed."""
+    state = str(rows(connection, "SELECT @@GLOBAL.gtid_binlog_state")[0][0] or "")
+    if missing := ours.beyond(state):
+        raise _other_server(config, f"has not {missing} in its log, which we have read: it has {state or 'nothing'}")
+
+
+def _is_its_own(connection: Connection[Any], newest: Newest, identity: str | None) -> bool:
+    """Whether the server itself has numbered the transaction. MariaDB logs the time of an event, of which a replica
+    may make another one."""
+    if identity is not None:
+        return True
+    return newest.gtid.split("-")[1] == str(rows(connection, "SELECT @@GLOBAL.server_id")[0][0])
+
+
+def _compare_newest(config: SourceConfig, start: Position, newest: Newest, *, mariadb: bool) -> None:
+    """First where it was on the server that we have read from, at once; then by its GTID, for which the server may have
+    to read a file from its beginning."""
+    try:
+        found = _time_of(newest, config, Position(newest.file, newest.start, None), among=1, mariadb=mariadb)
+    except SourceUnavailable:
+        raise
+    except (SourceError, UnknownLogEvent) as error:
+        log.debug("%s:%d is another server's: %s", newest.file, newest.start, error)
+        found = None
+    if found == newest.time:
+        return
+    place = place_again(Prepared("", newest.file, newest.start, newest.gtid, newest.before), start)
+    try:
+        found = _time_of(newest, config, place, among=_LOOKED_THROUGH, mariadb=mariadb)
+    except LogPositionLost as error:  # it has purged up to our very place
+        log.info("transaction %s is no longer in the log to be compared: %s", newest.gtid, error.message)
+        return
+    if found and found != newest.time:
+        ours, theirs = position_spec.in_words(newest.time), position_spec.in_words(found)
+        raise _other_server(config, f"calls a transaction of {theirs} {newest.gtid}, and we have read one of {ours}")
+
+
+def _time_of(newest: Newest, config: SourceConfig, place: Position, *, among: int, mariadb: bool) -> int | None:
+    """The time of the transaction with that GTID among so many from a place on; None if it is not there."""
+    others = 0
+    found: int | None = None
+
+    def look(event: Event) -> bool:
+        nonlocal others, found
+        if event.type not in GTIDS or event.artificial:
+            return False
+        gtid = GTIDS[event.type](event)
+        if gtid.gtid == newest.gtid:
+            found = gtid.commit_time
+        others += 1
+        return found is not None or others == among
+
+    scan.read(config, Scan(place, mariadb=mariadb), until=look, mariadb=mariadb, position=place)
+    return found
+
+
+def _other_server(config: SourceConfig, what: str) -> LogPositionLost:
+    return LogPositionLost(
+        f"the server {what}. It was reset, restored, or is another one, and cannot go on from our position",
+        where=where(config),
+        fix=f"connect to a server that has it, or {events.FRESH_START}",
+    )

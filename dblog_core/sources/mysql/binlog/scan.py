@@ -1,0 +1,155 @@
+"""What lies around rows in a stretch of log: where its transactions end, and which XA transactions it prepares."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+
+from dblog_core.config.settings import SourceConfig
+from dblog_core.errors import UnknownLogEvent
+from dblog_core.sources.mysql.binlog import events, headers, stream, xa
+from dblog_core.sources.mysql.binlog.compressed import unpacked
+from dblog_core.sources.mysql.binlog.events import GTIDS, Event, GtidEvent, Type
+from dblog_core.sources.mysql.binlog.log import second_id
+from dblog_core.sources.mysql.binlog.progress import Progress
+from dblog_core.sources.mysql.binlog.stream import EventStream, StreamEnded
+from dblog_core.sources.mysql.ddl.statements import Means, classify
+from dblog_core.sources.mysql.position import Position, Prepared
+
+_QUERIES = (Type.QUERY, Type.QUERY_COMPRESSED)
+_ENDS = {Means.COMMIT, Means.ROLLBACK, Means.XA_COMMIT, Means.XA_ROLLBACK}
+_GATHERED = 10_000
+"""Transactions after which the GTIDs seen so far become a set."""
+
+
+class Scan:
+    """Takes the events of a stretch of log in order.
+
+    `place`: right after the last event. `prepared`: what the stretch prepares and does not finish; `seen`: all XA
+    transactions that it prepares. `created`: the time in the last file's head, in seconds.
+    """
+
+    def __init__(self, begin: Position, *, mariadb: bool = False, server: str | None = None) -> None:
+        self.place = begin.moved(gtids=None)
+        self.prepared: dict[str, Prepared] = {}
+        self.seen: set[str] = set()
+        self.created: int | None = None
+        self.open = False
+        self._mariadb, self._server = mariadb, server
+        self._progress, self._gathered = Progress(begin), 0
+        self._begun = False
+        self._start = begin.offset
+        self._gtid: str | None = None
+
+    @property
+    def position(self) -> Position:
+        """Right after the last whole transaction, with what is prepared there."""
+        return self._progress.position.moved(prepared=tuple(self.prepared.values()))
+
+    def moved(self, event: Event) -> Position:
+        """Where the log goes on after the event."""
+        if event.type == Type.ROTATE:
+            file = event.body[8:].rstrip(b"\0").decode()
+            return self.place.moved(file=file, offset=int.from_bytes(event.body[:8], "little"))
+        if event.end and not event.artificial and event.type not in (Type.HEARTBEAT, Type.HEARTBEAT_V2):
+            return self.place.moved(offset=self.place.offset + ((event.end - self.place.offset) & 0xFFFFFFFF))
+        return self.place
+
+    def take(self, event: Event) -> None:
+        """Raises ValueError where it cannot be read."""
+        self.place = self.moved(event)
+        if event.type == Type.FORMAT_DESCRIPTION and event.timestamp:
+            self.created = event.timestamp
+        elif event.type == Type.ROTATE:
+            self._progress.move(file=self.place.file, offset=self.place.offset)
+        elif event.type in GTIDS:
+            self._begin(event, GTIDS[event.type](event))
+        self._look(event)
+        if self.open and self._is_end(event):
+            self._end()
+
+    def _begin(self, event: Event, gtid: GtidEvent) -> None:
+        self._start, self._gtid = self.place.offset - event.size, gtid.gtid
+        self.open, self._begun = True, self._mariadb and not gtid.standalone
+
+    def _end(self) -> None:
+        self.open = False
+        self._gathered += 1
+        if self._gathered % _GATHERED == 0:
+            _ = self._progress.position  # which makes a set of them
+        if not self._progress.ended(self.place.file, self.place.offset, self._gtid):
+            # As for a capture: an anonymous transaction is in no set, from here on only the place tells.
+            self._progress.move(
+                file=self.place.file, offset=self.place.offset, gtids=None, server=self._server, newest=None
+            )
+
+    def _is_end(self, event: Event) -> bool:
+        if event.type in (Type.XID, Type.XA_PREPARE, Type.TRANSACTION_PAYLOAD):
+            return True
+        if event.type not in _QUERIES:
+            return False
+        schema, sql = _query(event)
+        means = classify(sql, schema).means
+        if means in (Means.BEGIN, Means.XA_START):
+            self._begun = True
+            return False
+        return means in _ENDS or not self._begun
+
+    def _look(self, event: Event) -> None:
+        if event.type == Type.TRANSACTION_PAYLOAD:
+            for inner in unpacked(event.body):
+                for row in inner.rest:
+                    if row[1] == headers.OTHER:
+                        self._look(inner.event(row[0]))
+        elif event.type == Type.XA_PREPARE:
+            one_phase, xid = xa.of_event(event.body)
+            if not one_phase:
+                self.seen.add(xid)
+                self.prepared[xid] = Prepared(xid, self.place.file, self._start, self._gtid, None)
+        elif event.type in _QUERIES:
+            sql = _query(event)[1]
+            if sql[:9].upper() == "XA COMMIT" or sql[:11].upper() == "XA ROLLBACK":
+                self.prepared.pop(xa.of_statement(sql), None)
+
+
+def _query(event: Event) -> tuple[str, str]:
+    return events.query(event.body if event.type == Type.QUERY else events.uncompressed_query(event.body))
+
+
+def read(
+    config: SourceConfig, scan: Scan, *, until: Callable[[Event], bool], mariadb: bool, position: Position | None = None
+) -> bool:
+    """Reads the log on from the scan's place, up to an event for which `until` holds, which is not taken; False where
+    the log ends before. `position`: another place to ask the server for."""
+    log = stream.connect(
+        config,
+        position or scan.place,
+        lambda: scan.place,
+        mariadb=mariadb,
+        identity=second_id(config),
+        blocking=False,
+    )
+    try:
+        for event in _events(log):
+            if until(event):
+                return True
+            scan.take(event)
+    except StreamEnded:
+        return False
+    except (ValueError, IndexError, struct.error, zlib.error) as error:
+        raise UnknownLogEvent(
+            f"an event cannot be read: {error}", where=f"binlog {scan.place}", fix=events.FRESH_START
+        ) from error
+    finally:
+        log.close()
+    return False
+
+
+def _events(log: EventStream) -> Iterator[Event]:
+    while True:
+        event = log.next()
+        if event is None:
+            log.receive(1.0)
+        else:
+            yield event

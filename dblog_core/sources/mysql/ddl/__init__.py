@@ -1,0 +1,1 @@
+"""What statements in the binlog say of tables."""

@@ -1,0 +1,1 @@
+"""Row events of the binlog: table maps, images, decoding into Arrow."""

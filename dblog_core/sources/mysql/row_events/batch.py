@@ -1,0 +1,229 @@
+"""Collects row events of many transactions into one LogBatch.
+
+An event is only copied when it comes; what its rows are is found when the batch is built, all events of a table version
+in one go. So nobody knows meanwhile how many there are: numbers that order rows are given out by bytes, of which every
+row has one at least.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dblog_core.errors import UnknownLogEvent
+from dblog_core.model.events import (
+    THEN_DUMPED,
+    LogBatch,
+    Signal,
+    TableChanges,
+    Transaction,
+    Unreadable,
+    changes_schema,
+)
+from dblog_core.sources.mysql.binlog import events
+from dblog_core.sources.mysql.row_events.row_decoder import Buffer, ColumnFault, EventFault, RowEvents
+from dblog_core.sources.mysql.row_events.table_map import TableVersion
+
+ROWS = 40_000
+BYTES = 4 << 20
+EVENTS = 40_000
+"""A batch ends after the event that brings it to one of these."""
+_LOOK = 256 << 10
+"""Bytes of a table after which its rows are counted, so that a batch of short rows ends too."""
+
+_CODES = {"c": 0, "u": 1, "d": 2}
+_OPS = pa.array(_CODES, pa.string())
+
+
+@dataclass(slots=True)
+class _Table:
+    """Events of one table version; `runs`: op, sequence and transaction of each."""
+
+    version: TableVersion
+    events: RowEvents
+    runs: array[int] = field(default_factory=lambda: array("q"))
+
+
+class BatchBuilder:
+    """A LogBatch in the making. Sequence numbers grow along the log, from 0 and with gaps."""
+
+    def __init__(self, zero_dates: str) -> None:
+        self._zero_dates = zero_dates
+        self._tables: dict[TableVersion, _Table] = {}
+        self._changes: list[TableChanges] | None = None
+        self._unreadable: list[Unreadable] = []
+        self._signals: list[Signal] = []
+        self._transactions: list[Transaction] = []
+        self._sequence = self._bytes = self._events = self._counted = 0
+        self._body: Buffer = b""
+        self._view = memoryview(b"")
+
+    @property
+    def empty(self) -> bool:
+        return not self._sequence
+
+    @property
+    def full(self) -> bool:
+        return self._bytes >= BYTES or self._events >= EVENTS or self._counted >= ROWS
+
+    def transaction(self, transaction: Transaction) -> int:
+        """The index of the transaction in this batch; the current one is always the last."""
+        if not self._transactions or self._transactions[-1] is not transaction:
+            self._transactions.append(transaction)
+        return len(self._transactions) - 1
+
+    def signal(self, signal: Signal) -> None:
+        """Adds a signal that was made with `next_sequence`."""
+        self._signals.append(signal)
+        self._sequence += 1
+        self._events += 1
+
+    @property
+    def next_sequence(self) -> int:
+        return self._sequence
+
+    def rows_event(
+        self,
+        version: TableVersion,
+        op: str,
+        transaction: Transaction,
+        body: Buffer,
+        at: int,
+        skip: int,
+        end: int | None = None,
+    ) -> int:
+        """Takes the row changes of an event from `at` to `end` but for the first `skip`; returns how many it left out.
+
+        The bytes are copied. Raises UnknownLogEvent, or ValueError, where the rows do not end with their event.
+        """
+        if body is not self._body:
+            self._body, self._view = body, memoryview(body)
+        rows, dropped = self._view[at:end], 0
+        if skip:
+            dropped, begin = _skipped(version, op, rows, skip)
+            rows = rows[begin:]
+        size = len(rows)
+        if not size:
+            return dropped
+        table = self._tables.get(version)
+        if table is None:
+            table = self._tables[version] = _Table(version, RowEvents(version))
+        table.runs.extend((_CODES[op], self._sequence, self.transaction(transaction)))
+        self._sequence += size
+        self._bytes += size
+        self._events += 1
+        if table.events.add(op, rows) >= _LOOK:
+            self._count(table)
+        return dropped
+
+    def kept(self, transaction: Transaction) -> int:
+        """Row changes of the transaction that this batch holds, if it is the last one. Raises UnknownLogEvent."""
+        if not self._transactions or self._transactions[-1] is not transaction:
+            return 0
+        last, rows = len(self._transactions) - 1, 0
+        for table in self._tables.values():
+            self._count(table)
+            rows += int(table.events.counts[_runs(table)[:, 2] == last].sum())
+        return rows
+
+    def decode(self) -> None:
+        """Makes columns of all rows up to the first of a table that has no exact form. Raises UnknownLogEvent."""
+        if self._changes is None:
+            for table in self._tables.values():
+                self._count(table)
+            self._changes = [TableChanges(t.version.schema, self._readable(t)) for t in self._tables.values()]
+
+    def build(self, position: str, partial: int) -> LogBatch:
+        """The batch. Raises UnknownLogEvent."""
+        self.decode()
+        assert self._changes is not None
+        signals = sorted([*self._signals, *self._unreadable], key=lambda signal: signal.sequence)
+        return LogBatch(tuple(self._changes), tuple(signals), tuple(self._transactions), position, partial)
+
+    def _count(self, table: _Table) -> None:
+        before = table.events.rows
+        try:
+            table.events.count()
+        except EventFault as fault:
+            raise UnknownLogEvent(
+                f"an event cannot be read: {fault}",
+                where=self._where(table, fault.event),
+                fix=events.FRESH_START,
+            ) from fault
+        self._counted += table.events.rows - before
+
+    def _readable(self, table: _Table) -> pa.RecordBatch:
+        """The rows before the first one with a value that has no exact form. From that one on the table is unreadable:
+        columns are decoded as wholes, so the fault that is met first may be that of a later row."""
+        end, fault = table.events.rows, None
+        while True:
+            try:
+                before, after = (images(self._zero_dates, end) for images in (table.events.before, table.events.after))
+                break
+            except ColumnFault as met:
+                end, fault = met.fault.row, met
+        if fault is not None:
+            self._unreadable.append(self._unreadable_from(table, fault))
+        return _changes(table, end, before, after)
+
+    def _unreadable_from(self, table: _Table, fault: ColumnFault) -> Unreadable:
+        counts, runs = table.events.counts, _runs(table)
+        row = fault.fault.row
+        event = int(np.searchsorted(np.cumsum(counts), row, side="right"))
+        sequence = int(runs[event, 1] + row - counts[:event].sum())
+        column = table.version.schema.columns[fault.column].name
+        why = f"{self._where(table, event)}: column {column}: a value {fault.fault.why}"
+        fix = f"{fault.fault.fix}; {THEN_DUMPED}"
+        return Unreadable(sequence, int(runs[event, 2]), table.version.schema.table, why, fix)
+
+    def _where(self, table: _Table, event: int) -> str:
+        transaction = self._transactions[table.runs[3 * event + 2]]
+        return f"{table.version.schema.table} at {transaction.position} (transaction {transaction.id})"
+
+
+def _changes(table: _Table, end: int, before: pa.StructArray, after: pa.StructArray) -> pa.RecordBatch:
+    """The change batch of the table's first `end` rows, whose images these are."""
+    runs, counts, total = _runs(table), table.events.counts, table.events.rows
+    starts = np.cumsum(counts) - counts
+    sequence = np.repeat(runs[:, 1] - starts, counts) + np.arange(total)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(sequence[:end]),
+            pa.array(np.repeat(runs[:, 2].astype(np.int32), counts)[:end]),
+            _ops(runs[:, 0], counts, total).slice(0, end),
+            pa.repeat(False, end),
+            pa.nulls(end, pa.list_(pa.string())),
+            before,
+            after,
+        ],
+        schema=_schema(table.version),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _schema(version: TableVersion) -> pa.Schema:
+    return changes_schema(version.schema)
+
+
+def _skipped(version: TableVersion, op: str, rows: memoryview, skip: int) -> tuple[int, int]:
+    """How many of the event's rows are among the first `skip`, and where the others begin. Raises EventFault."""
+    found = RowEvents(version)
+    found.add(op, rows)
+    found.count()
+    return (skip, found.start(skip)) if skip < found.rows else (found.rows, len(rows))
+
+
+def _runs(table: _Table) -> npt.NDArray[np.int64]:
+    return np.array(table.runs, dtype=np.int64).reshape(-1, 3)
+
+
+def _ops(codes: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], total: int) -> Any:
+    if (codes == codes[0]).all():
+        return pa.repeat(_OPS[int(codes[0])], total)
+    return _OPS.take(pa.array(np.repeat(codes, counts)))

@@ -1,0 +1,193 @@
+"""Row events of one table version, from bytes to columns: gathered as they come, found and split by kernels."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dblog_core.model.events import CREATE, DELETE, UPDATE, image_type
+from dblog_core.sources.mysql.row_events import row_images
+from dblog_core.sources.mysql.row_events.table_map import TableVersion
+from dblog_core.sources.mysql.values import binary_values, decimals
+from dblog_core.sources.mysql.values.binary_values import ValueFault, Values
+from dblog_core.sources.mysql.values.types import ColumnType, Kind
+
+Int64s = npt.NDArray[np.int64]
+Buffer = Any
+"""Bytes, bytearray, memoryview or an array of uint8."""
+
+_IMAGES = {CREATE: row_images.CREATED, UPDATE: row_images.UPDATED, DELETE: row_images.DELETED}
+_SHORT = 16
+"""Bytes that few rows are shorter than."""
+_CELLS = 2_000_000
+"""Values that are split at once: what is told of each takes 16 bytes."""
+
+
+class ColumnFault(ValueError):
+    """A ValueFault and the number of its column."""
+
+    def __init__(self, column: int, fault: ValueFault) -> None:
+        super().__init__(fault.why)
+        self.column, self.fault = column, fault
+
+
+class EventFault(ValueError):
+    """Rows that do not end where their event ends: the number of the event."""
+
+    def __init__(self, event: int) -> None:
+        super().__init__("the rows do not end where their event ends")
+        self.event = event
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an image's bytes are laid out, as `row_images` wants it.
+
+    By column: `widths` of fixed ones, `prefixes` (bytes of the length) of variable ones, `slots` among
+    those (-1: fixed). By variable column: `gaps` of fixed bytes before it (one more: after the last), `sizes` of its
+    prefix.
+    """
+
+    widths: Int64s
+    prefixes: Int64s
+    slots: Int64s
+    gaps: Int64s
+    sizes: Int64s
+
+
+@lru_cache(maxsize=4096)
+def _image(version: TableVersion) -> tuple[pa.StructType, list[pa.Field]]:
+    """The type of an image, and its fields."""
+    kind = image_type(version.schema)
+    return kind, list(kind)
+
+
+@lru_cache(maxsize=4096)
+def layout(version: TableVersion) -> Layout:
+    widths = [_width(column) for column in version.columns]
+    prefixes = [column.prefix for column in version.columns]
+    slots, gaps = [], [0]
+    for width, prefix in zip(widths, prefixes, strict=True):
+        slots.append(len(gaps) - 1 if prefix else -1)
+        if prefix:
+            gaps.append(0)
+        else:
+            gaps[-1] += width
+    return Layout(*(np.array(n, dtype=np.int64) for n in (widths, prefixes, slots, gaps, [p for p in prefixes if p])))
+
+
+def _width(column: ColumnType) -> int:
+    if column.kind in (Kind.DECIMAL, Kind.LONG_DECIMAL):
+        return decimals.width(column.precision, column.scale)
+    return 0 if column.prefix else column.width
+
+
+class RowEvents:
+    """Row events of one table version in the order of the log, their bytes copied."""
+
+    def __init__(self, version: TableVersion) -> None:
+        self._version, self._layout = version, layout(version)
+        schema = version.schema
+        self._in_key = frozenset(i for i, column in enumerate(schema.columns) if column.name in schema.key)
+        self._raw = bytearray()
+        self._events = array("q")  # pairs: the images of its rows, where it ends
+        self._counts: list[Int64s] = []
+        self._before: list[Int64s] = []
+        self._after: list[Int64s] = []
+        self._looked, self._walked = 0, 0
+        self.rows = 0
+
+    def add(self, op: str, rows: memoryview) -> int:
+        """Takes the row images of one event; returns how many bytes of events are not counted yet."""
+        raw = self._raw
+        raw += rows
+        end = len(raw)
+        self._events.extend((_IMAGES[op], end))
+        return end - self._walked
+
+    def count(self) -> None:
+        """Finds the rows of the events that were added since the last call. Raises EventFault."""
+        images, ends = _pairs(self._events[2 * self._looked :])
+        if not len(ends):
+            return
+        room = (len(self._raw) - self._walked) // _SHORT + 64
+        counts, before, after, found = self._walk(ends, images, room)
+        while found == -1 - len(ends):  # rows that are mostly NULL
+            room *= 4
+            counts, before, after, found = self._walk(ends, images, room)
+        if found < 0:
+            raise EventFault(self._looked - 1 - found)
+        self._counts.append(counts)
+        self._before.append(before[:found].copy())
+        self._after.append(after[:found].copy())
+        self._looked, self._walked = self._looked + len(ends), len(self._raw)
+        self.rows += found
+
+    def _walk(self, ends: Int64s, images: Int64s, room: int) -> tuple[Int64s, Int64s, Int64s, int]:
+        """What `row_images.walk` fills in and returns, with room for so many rows."""
+        plan = self._layout
+        counts, before, after = np.empty(len(ends), np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+        raw = np.frombuffer(self._raw, dtype=np.uint8)  # while it is looked at, it cannot grow
+        found = row_images.walk(
+            raw, self._walked, ends, images, plan.widths, plan.prefixes, plan.gaps, plan.sizes, counts, before, after
+        )
+        return counts, before, after, int(found)
+
+    @property
+    def counts(self) -> Int64s:
+        """Rows of each event, after `count`."""
+        return _joined(self._counts)
+
+    def start(self, row: int) -> int:
+        """Where the images of a row begin in what was added; after `count`."""
+        before, after = int(_joined(self._before)[row]), int(_joined(self._after)[row])
+        return before if before >= 0 else after
+
+    def before(self, zero_dates: str, end: int | None = None) -> pa.StructArray:
+        """The images before the change of the rows before `end`, null where there is none. Raises ColumnFault."""
+        return self._images(_joined(self._before)[:end], zero_dates)
+
+    def after(self, zero_dates: str, end: int | None = None) -> pa.StructArray:
+        """The images after the change of the rows before `end`, null where there is none. Raises ColumnFault."""
+        return self._images(_joined(self._after)[:end], zero_dates)
+
+    def _images(self, images: Int64s, zero_dates: str) -> pa.StructArray:
+        if not (images >= 0).any():
+            return pa.nulls(len(images), _image(self._version)[0])
+        raw = np.frombuffer(self._raw, dtype=np.uint8)
+        step = max(_CELLS // len(self._version.columns), 1)
+        parts = [self._part(raw, images[at : at + step], at, zero_dates) for at in range(0, len(images), step)]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _part(self, raw: npt.NDArray[np.uint8], images: Int64s, first: int, zero_dates: str) -> pa.StructArray:
+        plan, columns, rows = self._layout, self._version.columns, len(images)
+        starts = np.empty((len(columns), rows), dtype=np.int64)
+        lengths = np.empty((len(plan.sizes) + 1, rows), dtype=np.int64)
+        nulls = np.zeros(len(columns), dtype=np.int64)
+        found = row_images.locate(raw, images, plan.widths, plan.prefixes, plan.slots, starts, lengths, nulls)
+        arrays = []
+        for i, column in enumerate(columns):
+            present = starts[i] >= 0 if nulls[i] else None
+            values = Values(raw, starts[i], lengths[plan.slots[i]], present)
+            try:
+                arrays.append(binary_values.to_arrow(column, values, zero_dates=zero_dates, in_key=i in self._in_key))
+            except ValueFault as fault:
+                raise ColumnFault(i, ValueFault(fault.row + first, fault.why, fault.fix)) from fault
+        absent = None if found == rows else pa.array(images < 0)
+        return pa.StructArray.from_arrays(arrays, fields=_image(self._version)[1], mask=absent)
+
+
+def _pairs(numbers: array[int]) -> tuple[Int64s, Int64s]:
+    pairs = np.array(numbers, dtype=np.int64).reshape(-1, 2)
+    return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+
+
+def _joined(parts: Sequence[Int64s]) -> Int64s:
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])

@@ -1,0 +1,109 @@
+"""Row events, as far as one alone can be read: what its type says, its table's shape, and where its rows begin."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dblog_core.config.settings import ColumnRules
+from dblog_core.model.events import CREATE, DELETE, UPDATE
+from dblog_core.model.schema import TableName
+from dblog_core.rows.staged_as import printed
+from dblog_core.sources.mysql.binlog import events
+from dblog_core.sources.mysql.binlog.events import Event, Type
+from dblog_core.sources.mysql.row_events import table_map
+from dblog_core.sources.mysql.row_events.row_decoder import Buffer, RowEvents
+from dblog_core.sources.mysql.row_events.table_map import TableVersion
+from dblog_core.sources.mysql.values.charsets import Charsets
+
+KINDS = {
+    Type.WRITE_ROWS_V1: (CREATE, False, False),
+    Type.UPDATE_ROWS_V1: (UPDATE, False, False),
+    Type.DELETE_ROWS_V1: (DELETE, False, False),
+    Type.WRITE_ROWS: (CREATE, True, False),
+    Type.UPDATE_ROWS: (UPDATE, True, False),
+    Type.DELETE_ROWS: (DELETE, True, False),
+    Type.WRITE_ROWS_COMPRESSED_V1: (CREATE, False, True),
+    Type.UPDATE_ROWS_COMPRESSED_V1: (UPDATE, False, True),
+    Type.DELETE_ROWS_COMPRESSED_V1: (DELETE, False, True),
+    Type.WRITE_ROWS_COMPRESSED: (CREATE, True, True),
+    Type.UPDATE_ROWS_COMPRESSED: (UPDATE, True, True),
+    Type.DELETE_ROWS_COMPRESSED: (DELETE, True, True),
+}
+"""Op, whether the header has the extra part of version 2, whether MariaDB has compressed the rows."""
+DUMMY_TABLES = {0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF}
+"""Table id of a row event without rows, which only ends a statement."""
+_VERSIONS = 4096
+"""Table versions that are remembered; beyond that they are read again."""
+
+
+class Versions:
+    """Shapes of tables by the table map that describes them."""
+
+    def __init__(
+        self,
+        keys: Mapping[str, Sequence[str]],
+        charsets: Charsets,
+        rules: Mapping[str, ColumnRules],
+        *,
+        mariadb: bool,
+    ) -> None:
+        self._keys, self._charsets, self._rules, self._mariadb = keys, charsets, rules, mariadb
+        self._known: dict[bytes, TableVersion] = {}
+
+    def of(self, body: bytes, table: TableName) -> TableVersion:
+        """The shape that a TABLE_MAP gives. Raises UnsupportedType."""
+        known = self._known.get(body[6:])
+        if known is not None:
+            return known
+        keys = tuple(self._keys.get(str(table), ()))
+        version = table_map.parse(body, server=self._charsets, keys=keys, mariadb=self._mariadb)
+        version = table_map.typed(version, printed(version.schema, self._rules))
+        if len(self._known) >= _VERSIONS:
+            self._known.clear()
+        self._known[body[6:]] = version
+        return version
+
+
+class ColumnsMissing(Exception):
+    """The event's rows have not all columns of their table."""
+
+
+def images(event: Event, version: TableVersion) -> tuple[bytes, int]:
+    """The event's bytes and where its first image begins. Raises ColumnsMissing."""
+    op, extended, compressed = KINDS[Type(event.type)]
+    body, at = event.body, 8
+    if extended:
+        at += struct.unpack_from("<H", body, 8)[0]  # partition numbers and such; the length counts itself
+    count, at = table_map.lenenc(body, at)
+    size, every = (count + 7) // 8, (1 << count) - 1
+    for _ in range(2 if op == UPDATE else 1):
+        present = int.from_bytes(body[at : at + size], "little") & every
+        at += size
+        if count != len(version.columns) or present != every:
+            raise ColumnsMissing
+    return (events.uncompress_mariadb(body[at:]), 0) if compressed else (body, at)
+
+
+def watermarks(
+    version: TableVersion, op: str, body: Buffer, at: int, zero_dates: str, end: int | None = None
+) -> list[str]:
+    """The payloads that an event on the watermark table writes. Of an update counts the image after: the one before was
+    seen when it was written."""
+    if op == DELETE:
+        return []
+    found = RowEvents(version)
+    found.add(op, memoryview(body)[at:end])
+    found.count()
+    return [str(payload) for payload in found.after(zero_dates).field("payload").to_pylist()]
+
+
+def inserted(version: TableVersion, op: str, body: Buffer, at: int) -> list[list[Any]]:
+    """The rows that an event inserts, each the values of its columns in their order; of other events none."""
+    if op != CREATE:
+        return []
+    found = RowEvents(version)
+    found.add(op, memoryview(body)[at:])
+    found.count()
+    return [list(row.values()) for row in found.after("null").to_pylist()]

@@ -1,0 +1,70 @@
+"""What the numbers of tables mean, by which row events name them: the last table map of each says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dblog_core.model.schema import TableName
+from dblog_core.sources.mysql.row_events import table_map
+from dblog_core.sources.mysql.row_events.row_event_header import Versions
+from dblog_core.sources.mysql.row_events.table_map import ColumnsNotNamed, TableVersion, Unread
+from dblog_core.sources.mysql.sql.catalogue import TableFilter
+from dblog_core.sources.mysql.values import types
+from dblog_core.sources.mysql.values.charsets import Charsets
+from dblog_core.sources.mysql.values.types import UnsupportedType
+
+_OF_VERSIONS = ("row_start", "row_end")
+"""The columns that MariaDB puts behind those of a system-versioned table whose definition names none."""
+
+
+class TableNumbers:
+    """Table versions by number; of tables that nobody wants the name alone, of those that cannot be read why.
+
+    `usual`: numbers of captured tables whose rows need no further look, since one event of theirs had it and no shape
+    has changed since; `unwanted`: numbers whose rows nobody wants.
+    """
+
+    def __init__(
+        self, tables: TableFilter, keys: Mapping[str, Sequence[str]], charsets: Charsets, *, mariadb: bool
+    ) -> None:
+        self._tables, self._mariadb = tables, mariadb
+        self._versions = Versions(keys, charsets, tables.columns, mariadb=mariadb)
+        self._known: dict[int, TableVersion | Unread | TableName] = {}
+        self.usual: dict[int, TableVersion] = {}
+        self.unwanted: set[int] = set()
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._known
+
+    def get(self, number: int) -> TableVersion | Unread | TableName | None:
+        return self._known.get(number)
+
+    def take(self, body: bytes) -> bool:
+        """Takes a TABLE_MAP; whether its rows are wanted. Raises UnsupportedType for a table of our own, and where the
+        log describes no table."""
+        head = table_map.head(body)
+        wanted = self._tables.ours(head.table) or self._tables.wants(head.table)
+        described = self._described(body, head.table) if wanted else head.table
+        if self._known.get(head.table_id) != described:
+            self._known[head.table_id] = described
+            self.unwanted.discard(head.table_id)
+            self.usual.clear()
+        return wanted
+
+    def _described(self, body: bytes, table: TableName) -> TableVersion | Unread:
+        try:
+            version = self._versions.of(body, table)
+        except UnsupportedType as error:
+            if isinstance(error, ColumnsNotNamed) or self._tables.ours(table):
+                raise
+            return Unread(table, str(error), error.fix, error.catalogued)
+        versioned = self._mariadb and tuple(column.name for column in version.schema.columns[-2:]) == _OF_VERSIONS
+        if versioned and not self._tables.ours(table):
+            return Unread(table, types.VERSIONED, types.unversioned_fix(table))
+        return version
+
+    def forget(self) -> None:
+        """From here on the server numbers its tables anew."""
+        self._known.clear()
+        self.usual.clear()
+        self.unwanted.clear()

@@ -1,0 +1,1 @@
+"""Statements to MySQL and MariaDB: catalogue, chunks, watermarks."""

@@ -1,0 +1,219 @@
+"""The server's catalogue: which tables are wanted, and their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pymysql.connections import Connection
+
+from dblog_core.config.settings import ColumnRules, SourceConfig
+from dblog_core.interfaces import Problem
+from dblog_core.model import table_patterns
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.rows import column_rule_faults
+from dblog_core.rows.staged_as import printed
+from dblog_core.sources.mysql.sql.connection import is_mariadb, rows
+from dblog_core.sources.mysql.sql.where_clause import labels
+from dblog_core.sources.mysql.values import charsets, types
+
+
+class TableFilter:
+    """The configuration's patterns, of which only `*` and `?` are special. The tables of our own are never
+    wanted: `watermarks`, and `signals` (None: there is none)."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self.patterns, self.columns = config.tables, config.columns
+        self.watermarks = TableName.parse(config.watermark_table)
+        self.signals = TableName.parse(config.signal_table) if config.signal_table else None
+        self._known: dict[TableName, bool] = {}
+
+    def wants(self, table: TableName) -> bool:
+        known = self._known.get(table)
+        if known is None:
+            known = not self.ours(table) and table_patterns.matches(table, self.patterns)
+            self._known[table] = known
+        return known
+
+    def ours(self, table: TableName) -> bool:
+        """Whether its rows are for us, and for nobody behind us."""
+        return table in (self.watermarks, self.signals)
+
+    def may_want(self, table: TableName) -> bool:
+        """Whether a statement that names this table may be about a wanted one: some servers do not mind the case."""
+        return table_patterns.matches(table, self.patterns, any_case=True)
+
+    def wants_schema(self, schema: str, *, any_case: bool = False) -> bool:
+        return table_patterns.matches_schema(schema, self.patterns, any_case=any_case)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A table of the catalogue: its shape, or why it has none that we can use.
+
+    `key_faults`: what is wrong with its entry in [source.keys]; `candidates`: what could stand there instead.
+    `rule_problems`: of its column rules, those that do not fit it. `versioned`: MariaDB keeps every version of a row;
+    `periods`: the columns for that which its definition names.
+    """
+
+    table: TableName
+    schema: TableSchema | None
+    column_faults: tuple[str, ...] = ()
+    key_faults: tuple[str, ...] = ()
+    candidates: tuple[tuple[str, ...], ...] = ()
+    rule_problems: tuple[Problem, ...] = ()
+    versioned: bool = False
+    periods: tuple[str, ...] = ()
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        own = (types.VERSIONED,) if self.versioned else ()
+        return (*own, *self.column_faults, *self.key_faults, *(problem.what for problem in self.rule_problems))
+
+
+_TABLES = """SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES
+WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')
+  AND TABLE_SCHEMA NOT IN ('mysql', 'sys', 'performance_schema', 'information_schema')
+ORDER BY TABLE_SCHEMA, TABLE_NAME"""
+_VERSIONED = """SELECT TABLE_NAME FROM information_schema.TABLES
+WHERE TABLE_SCHEMA = %s {} AND TABLE_TYPE = 'SYSTEM VERSIONED'"""
+_PERIODS = """SELECT TABLE_NAME, COLUMN_NAME FROM information_schema.COLUMNS
+WHERE TABLE_SCHEMA = %s {} AND GENERATION_EXPRESSION IN ('ROW START', 'ROW END')"""
+_COLUMNS = """SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, NUMERIC_PRECISION, NUMERIC_SCALE,
+  CHARACTER_SET_NAME, IS_NULLABLE
+FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {} ORDER BY TABLE_NAME, ORDINAL_POSITION"""
+_INDEXES = """SELECT TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = %s {} AND NON_UNIQUE = 0 ORDER BY TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX"""
+_SUSPECTS = """SELECT TABLE_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s {}
+AND (DATA_TYPE IN ('enum', 'set') OR DATA_TYPE NOT IN %s OR CHARACTER_SET_NAME NOT IN %s
+  OR COLUMN_TYPE LIKE '%%/*%%' OR COLUMN_TYPE LIKE '%% COMPRESSED%%')"""
+_ONE = "AND TABLE_NAME = %s"
+_FEW = 10
+"""Tables of a schema up to which each is asked for by itself: some servers open every table that they tell of."""
+
+
+def wanted(connection: Connection[Any], tables: TableFilter) -> list[TableName]:
+    """The existing tables that the patterns match."""
+    found = (TableName(str(schema), str(name)) for schema, name in rows(connection, _TABLES))
+    return [table for table in found if tables.wants(table)]
+
+
+Rows = list[tuple[Any, ...]]
+
+
+def describe(
+    connection: Connection[Any],
+    table: TableName,
+    keys: Mapping[str, Sequence[str]],
+    rules: Mapping[str, ColumnRules],
+) -> Described | None:
+    """The table as the catalogue has it now; None if it does not exist."""
+    return next(iter(describe_all(connection, [table], keys, rules)), None)
+
+
+def describe_all(
+    connection: Connection[Any],
+    tables: Sequence[TableName],
+    keys: Mapping[str, Sequence[str]],
+    rules: Mapping[str, ColumnRules],
+) -> list[Described]:
+    """The tables that exist, as the catalogue has them now: two or three questions a schema, however many tables it
+    has."""
+    columns, indexes = _told(connection, _COLUMNS, tables), _told(connection, _INDEXES, tables)
+    versioned = _told(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
+    periods = _told(connection, _PERIODS, list(versioned))
+    return [
+        Described(table, None, versioned=True, periods=tuple(str(name) for (name,) in periods.get(table, ())))
+        if table in versioned
+        else _described(table, columns[table], _unique(indexes.get(table, [])), keys, rules)
+        for table in tables
+        if table in columns
+    ]
+
+
+def suspects(connection: Connection[Any], tables: Sequence[TableName]) -> set[TableName]:
+    """Those among the tables that `describe_all` may find to be such as cannot be captured, whatever the configuration
+    says of them: few, so that it need not be asked about all of them all the time."""
+    known = (tuple(types.known_names()), tuple(charsets.every()))
+    versioned = _told(connection, _VERSIONED, tables) if is_mariadb(connection) else {}
+    return {*_told(connection, _SUSPECTS, tables, *known), *versioned}
+
+
+def _told(connection: Connection[Any], question: str, tables: Sequence[TableName], *more: Any) -> dict[TableName, Rows]:
+    """The answer's rows by table; rows of other tables are left out. `more`: what the question asks with besides."""
+    found: dict[TableName, Rows] = {}
+    for schema in sorted({table.schema for table in tables}):
+        names = {table.name for table in tables if table.schema == schema}
+        asked = [("", (schema, *more))] if len(names) > _FEW else [(_ONE, (schema, name, *more)) for name in names]
+        for condition, values in asked:
+            for name, *row in rows(connection, question.format(condition), values):
+                if name in names:
+                    found.setdefault(TableName(schema, str(name)), []).append(tuple(row))
+    return found
+
+
+def _described(
+    table: TableName,
+    found: Rows,
+    indexes: dict[str, Parts],
+    keys: Mapping[str, Sequence[str]],
+    rules: Mapping[str, ColumnRules],
+) -> Described:
+    columns, faults = [], []
+    for name, data_type, column_type, precision, scale, charset, _ in found:
+        try:
+            kind = types.from_catalogue(str(data_type), str(column_type), precision, scale, charset)
+            columns.append(Column(str(name), str(column_type), kind))
+        except types.UnsupportedType as error:
+            faults.append(f"column {name}: {error}")
+    primary = tuple(str(column) for column, _ in indexes.pop("PRIMARY", ()))
+    key = primary or tuple(keys.get(str(table), ()))
+    faults += [f"column {c.name}: {why}" for c in columns if c.name in key and (why := _alike(c))]
+    nullable = {str(row[0]) for row in found if row[6] == "YES"}
+    unique = [whole for parts in indexes.values() if (whole := _whole(parts))]
+    wrong = () if primary or not key else _key_faults(key, {str(row[0]) for row in found}, nullable, unique)
+    ruled = tuple(column_rule_faults.of_table(str(table), [str(row[0]) for row in found], key, rules))
+    schema = None if faults or wrong or ruled else printed(TableSchema(table, tuple(columns), key), rules)
+    candidates = tuple(whole for whole in unique if not nullable & set(whole))
+    return Described(table, schema, tuple(faults), tuple(wrong), candidates, ruled)
+
+
+def _alike(column: Column) -> str | None:
+    """Why a key cannot hold the column."""
+    kind = column.source_type.lower().partition("(")[0]
+    if kind not in ("enum", "set"):
+        return None
+    return types.alike(types.in_catalogue(labels(column)), of_set=kind == "set")
+
+
+Parts = list[tuple[str | None, int | None]]
+"""Column and prefix length of each part of an index; None for an expression, and for a whole column."""
+
+
+def _unique(listed: Rows) -> dict[str, Parts]:
+    """The parts of each unique index, in index order."""
+    found: dict[str, Parts] = {}
+    for index, column, prefix in listed:
+        found.setdefault(str(index), []).append((column, prefix))
+    return found
+
+
+def _whole(parts: Parts) -> tuple[str, ...]:
+    """An index's columns; empty if it is over an expression or over the beginning of a column."""
+    columns = tuple(str(column) for column, prefix in parts if column is not None and prefix is None)
+    return columns if len(columns) == len(parts) else ()
+
+
+def _key_faults(
+    key: tuple[str, ...], names: set[str], nullable: set[str], unique: Sequence[tuple[str, ...]]
+) -> list[str]:
+    """What is wrong with a key of [source.keys]."""
+    if missing := [name for name in key if name not in names]:
+        return [f"[source.keys] names columns that do not exist: {', '.join(missing)}"]
+    faults = []
+    if empty := [name for name in key if name in nullable]:
+        faults.append(f"[source.keys] names columns that can be NULL: {', '.join(empty)}")
+    if not any(set(columns) == set(key) for columns in unique):
+        faults.append(f"[source.keys] ({', '.join(key)}) is not unique: no unique index has exactly these columns")
+    return faults

@@ -1,0 +1,202 @@
+"""Row hashes in MySQL's and MariaDB's SQL: `dblog_core.rows.row_hashes`, of what a chunk stages of each column.
+
+A function costs the server about as much as a column does, so each field has as few as its type allows.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+
+from dblog_core.config.settings import ColumnRules
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.rows.column_rules import mask_of
+from dblog_core.rows.row_hashes import (
+    HASH,
+    LONGEST,
+    UNIT,
+    WINDOWS,
+    fields,
+    is_compared,
+    is_json,
+    window_bounds,
+    window_exponent,
+)
+from dblog_core.rows.staged_as import form_of
+from dblog_core.sources.mysql.sql.connection import quoted
+from dblog_core.sources.mysql.sql.where_clause import selected
+from dblog_core.sources.mysql.values.types import NATIVE
+
+_SIZED = re.compile(r"(\w+)(?:\((\d+))?")
+_DIGITS = 16
+_WITH_MAXIMUM = {
+    *("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "date", "datetime", "timestamp"),
+    *("char", "varchar", "binary", "varbinary"),
+}
+"""Types of which MAX is the last value in the order of an index, and has the value's own form."""
+_LIMITED = ("time", "decimal", "enum")
+"""Types whose text is never longer than `LONGEST`, whatever their declaration."""
+
+
+def selected_hashes(schema: TableSchema, rules: ColumnRules, *, zero_dates: str) -> str:
+    """What a SELECT lists for `Hashes`."""
+    return f"{', '.join(map(selected, schema.key_columns))}, {row_hash(schema, rules, zero_dates=zero_dates)}"
+
+
+def counted(schema: TableSchema, rules: ColumnRules, tail: str, *, zero_dates: str) -> str:
+    """The SELECT of a range's one row; `tail` follows the columns of the SELECT of its rows. It reads those once."""
+    names = ", ".join(quoted(name) for name in schema.key)
+    rows = f"SELECT {names}, {row_hash(schema, rules, zero_dates=zero_dates)} AS {HASH} {tail}"
+    if len(schema.key) == 1 and _base(schema.key_columns[0]) in _WITH_MAXIMUM:
+        return f"SELECT MAX({names}), COUNT(*), COUNT({HASH}), SUM({HASH}) FROM ({rows}) AS hashed"
+    last = ", ".join(map(_backwards, schema.key_columns))
+    key = ", ".join(map(selected, schema.key_columns))
+    sums = f"COUNT(*) OVER (), COUNT({HASH}) OVER (), SUM({HASH}) OVER ()"
+    return f"SELECT {key}, {sums} FROM ({rows}) AS hashed ORDER BY {last} LIMIT 1"
+
+
+def _backwards(column: Column) -> str:
+    """A SET of 64 labels has the order of a number with a sign once it is outside of its table."""
+    name = quoted(column.name)
+    return f"{f'CAST({name} AS UNSIGNED)' if _base(column) == 'set' else name} DESC"
+
+
+def row_hash(schema: TableSchema, rules: ColumnRules, *, zero_dates: str) -> str:
+    """The hash of a row: NULL only where its text is longer than max_allowed_packet."""
+    listed = [
+        field
+        for column in schema.columns
+        if column.name not in rules.exclude
+        for field in _fields(column, rules, zero_dates="error" if column.name in schema.key else zero_dates)
+    ]
+    text = f"CONCAT_WS(',', {', '.join(f'IFNULL({field}, {_EMPTY})' for field in listed)})"
+    return f"CAST(CONV(LEFT(SHA2({text}, 256), {_DIGITS}), 16, -10) AS SIGNED)"
+
+
+_EMPTY, _BLANK = "''", "' '"
+
+
+def _fields(column: Column, rules: ColumnRules, *, zero_dates: str) -> list[str]:
+    """The column's fields, each NULL where the column is."""
+    value = _present(column, zero_dates)
+    if form := form_of(column, rules.staged_as):
+        return _formed(form, column, value)
+    if column.name in rules.hash:
+        return _digest(value, column)
+    if column.name in rules.mask:
+        return [f"IF({value} IS NULL, NULL, '{field}')" for field in fields(mask_of(column.type).as_py(), column)]
+    if pa.types.is_string(column.type):
+        return _content(_text(column, value), column)
+    if pa.types.is_binary(column.type):
+        return _binary(column, value)
+    if pa.types.is_floating(column.type):
+        return [_float(selected(column))]
+    if pa.types.is_timestamp(column.type):
+        return [_timestamp(column, value)]
+    return [_number(column, value)]
+
+
+def _formed(form: str, column: Column, value: str) -> list[str]:
+    """What `staged_as` stages, see `dblog_core.rows.staged_as`."""
+    match form:
+        case "double":
+            return [_float(f"({value} + 0e0)")]
+        case "bigint":
+            return [_number(column, value)]
+        case "microseconds":
+            return [f"TIMESTAMPDIFF(MICROSECOND, {_MIDNIGHT}, ADDTIME({_MIDNIGHT}, {value}))"]
+        case "text":
+            return _content(_text(column, value), column)
+    digits = _binary(column, value)[-1] if _base(column) == "bit" else f"LOWER(HEX({value}))"
+    text = digits if form == "hex" else f"REPLACE(TO_BASE64(UNHEX({digits})), {_LINE_END}, {_EMPTY})"
+    return [f"LENGTH({text})", f"IF(LENGTH({text}) > {LONGEST}, SHA2({text}, 256), {text})"]
+
+
+_MIDNIGHT, _LINE_END = "TIMESTAMP'2000-01-01 00:00:00'", "CHAR(10)"
+
+
+def _present(column: Column, zero_dates: str) -> str:
+    """The column, NULL where its date does not exist and is staged as none."""
+    name = selected(column) if _base(column) in NATIVE else quoted(column.name)
+    if not (zero_dates == "null" or column.or_null) or not (
+        pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)
+    ):
+        return name
+    exists = f"{name} >= '0001-01-01' AND DAYOFMONTH({name}) BETWEEN 1 AND DAYOFMONTH(LAST_DAY({name}))"
+    return f"IF({exists}, {name}, NULL)"
+
+
+def _number(column: Column, value: str) -> str:
+    """Its digits; a sum has none of the zeros in front that ZEROFILL and YEAR add."""
+    return f"({value} + 0)" if _base(column) == "year" or "zerofill" in column.source_type.lower() else value
+
+
+def _timestamp(column: Column, value: str) -> str:
+    return f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {value}))" if _size(column) else value
+
+
+def _text(column: Column, value: str) -> str:
+    return f"CONVERT({_number(column, value)} USING utf8mb4)"
+
+
+def _content(text: str, column: Column) -> list[str]:
+    if is_json(column):
+        return [f"SHA2({text}, 256)"]
+    size = _size(column) or 0
+    short = _base(column) in _LIMITED or (_base(column) in ("char", "varchar") and 4 * size <= LONGEST)
+    return [f"LENGTH({text})", text if short else f"IF(LENGTH({text}) > {LONGEST}, SHA2({text}, 256), {text})"]
+
+
+def _binary(column: Column, value: str) -> list[str]:
+    size, base = _size(column) or 1, _base(column)
+    if base == "bit":  # printed as a number, without the zeros in front
+        octets = (size + 7) // 8
+        return [f"IF({value} IS NULL, NULL, {octets})", f"LPAD(LOWER(HEX({value} + 0)), {2 * octets}, '0')"]
+    digits = f"LOWER(HEX({value}))"
+    short = base in ("binary", "varbinary") and size <= LONGEST
+    return [f"LENGTH({value})", digits if short else f"IF(LENGTH({value}) > {LONGEST}, SHA2({value}, 256), {digits})"]
+
+
+def _digest(value: str, column: Column) -> list[str]:
+    """What the rule `hash` stages, see `dblog_core.rows.column_rules`."""
+    if not is_compared(Column(column.name, column.source_type, pa.string())):
+        return []
+    kind, text = column.type, _text(column, value)
+    if pa.types.is_binary(kind):
+        text = value
+    elif pa.types.is_timestamp(kind):
+        zone = "Z" if kind.tz else ""
+        whole, exact = (f"DATE_FORMAT({value}, '{form}{zone}')" for form in (_SECONDS, _SECONDS + ".%%f"))
+        text = f"CONVERT(IF(MICROSECOND({value}) = 0, {whole}, {exact}) USING utf8mb4)"
+    digest = f"SHA2({text}, 256)"
+    return [f"SHA2({digest}, 256)"] if is_json(column) else [f"IF({value} IS NULL, NULL, 64)", digest]
+
+
+_SECONDS = "%%Y-%%m-%%dT%%H:%%i:%%s"
+
+
+def _float(value: str) -> str:
+    low, high = (f"{bound:.17e}" for bound in window_bounds(0))
+    usual = f"{value} = 0 OR ABS({value}) >= {low} AND ABS({value}) < {high}"
+    lows = ", ".join(f"{window_bounds(window)[0]:.17e}" for window in WINDOWS[1:])
+    window = f"(INTERVAL(ABS({value}), {lows}) + ({WINDOWS[0]}))"
+    scale = f"POW(2, {window_exponent(1)} * {window})"
+    scaled = f"({value} * {scale} * {scale})"
+    return f"CASE WHEN {usual} THEN {_parts(value)} WHEN {value} <> 0 THEN {_parts(scaled, window)} END"
+
+
+def _parts(scaled: str, *window: str) -> str:
+    whole, fraction = f"CAST(TRUNCATE({scaled}, 0) AS SIGNED)", f"CAST(MOD({scaled}, 1) * {UNIT:.17e} AS SIGNED)"
+    return f"CONCAT_WS({', '.join((_BLANK, whole, fraction, *window))})"
+
+
+def _base(column: Column) -> str:
+    found = _SIZED.match(column.source_type)
+    return found[1].lower() if found else ""
+
+
+def _size(column: Column) -> int | None:
+    """The number in brackets behind the type's name."""
+    found = _SIZED.match(column.source_type)
+    return int(found[2]) if found and found[2] else None

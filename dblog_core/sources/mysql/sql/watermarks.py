@@ -1,0 +1,52 @@
+"""The watermark table: one row per worker, overwritten for every watermark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+
+from dblog_core.config.settings import SourceConfig
+from dblog_core.errors import NoWatermarkTable
+from dblog_core.model.schema import TableName
+from dblog_core.sources.mysql.sql.connection import connect, quoted, rows, translated
+
+_NO_SUCH_TABLE = 1146
+
+
+def qualified(table: TableName) -> str:
+    return f"{quoted(table.schema)}.{quoted(table.name)}"
+
+
+def create_statement(table: TableName) -> str:
+    return (
+        f"CREATE TABLE IF NOT EXISTS {qualified(table)} "
+        "(worker varchar(64) NOT NULL PRIMARY KEY, payload longtext NOT NULL) ENGINE=InnoDB"
+        " DEFAULT CHARACTER SET utf8mb4"
+    )
+
+
+class MysqlWatermarks:
+    """A WatermarkWriter: autocommit, so the binlog holds the payload when `write` returns."""
+
+    def __init__(self, config: SourceConfig, connection: Connection[Any], worker: str) -> None:
+        self._config, self._connection, self._worker = config, connection, worker
+        table = qualified(TableName.parse(config.watermark_table))
+        self._statement = f"INSERT INTO {table} (worker, payload) VALUES (%s, %s) ON DUPLICATE KEY UPDATE payload = %s"
+
+    def write(self, payload: str) -> None:
+        with translated(self._config, "writing a watermark"):
+            try:
+                rows(self._connection, self._statement, (self._worker, payload, payload))
+            except pymysql.err.ProgrammingError as error:
+                if error.args[0] != _NO_SUCH_TABLE:
+                    raise
+                raise NoWatermarkTable(self._config.watermark_table) from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def open_watermarks(config: SourceConfig, worker: str) -> MysqlWatermarks:
+    return MysqlWatermarks(config, connect(config), worker)

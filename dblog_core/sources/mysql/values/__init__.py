@@ -1,0 +1,1 @@
+"""Values of MySQL and MariaDB, as the binlog and a SELECT give them."""
