@@ -69,6 +69,6 @@ class PostgresSourceHook(_SourceHook):
     hook_name = TYPES[conn_type]
 
     def connect(self, source: SourceConfig) -> Any:
-        from dblog_core.sources.postgres.connection import connect
+        from dblog_core.sources.postgres.sql.connection import connect
 
         return connect(source)

@@ -32,12 +32,12 @@ MODULES = (
     "dblog_core.sources.mysql.row_events.row_images",
     "dblog_core.sources.mysql.sql.result_numbers",
     "dblog_core.sources.mysql.sql.result_rows",
-    "dblog_core.sources.postgres.binary_forms",
-    "dblog_core.sources.postgres.copy_out",
-    "dblog_core.sources.postgres.copy_rows",
-    "dblog_core.sources.postgres.copystream",
-    "dblog_core.sources.postgres.rowmessages",
-    "dblog_core.sources.postgres.spool",
+    "dblog_core.sources.postgres.values.binary_kernel",
+    "dblog_core.sources.postgres.sql.copy_out",
+    "dblog_core.sources.postgres.sql.copy_rows",
+    "dblog_core.sources.postgres.logical.replication_stream",
+    "dblog_core.sources.postgres.logical.row_messages",
+    "dblog_core.sources.postgres.logical.spool",
 )
 """All modules with kernels."""
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.sources.postgres.connection import SESSION
+from dblog_core.sources.postgres.sql.connection import SESSION
 from tests.fix_servers import Database
 
 

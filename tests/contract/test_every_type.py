@@ -15,7 +15,7 @@ from dblog_core.errors import RequestError, ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.events import Unreadable
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.sources.postgres.connection import SESSION
+from dblog_core.sources.postgres.sql.connection import SESSION
 from tests.contract import every_type
 from tests.contract.keyed import MYSQL_KINDS
 from tests.contract.test_source import create, log, rows, run

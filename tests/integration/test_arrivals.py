@@ -21,7 +21,7 @@ from dblog_core.config.settings import Config
 from dblog_core.interfaces import Chunk
 from dblog_core.model.schema import TableSchema
 from dblog_core.requests import DumpRequest
-from dblog_core.sources.postgres.chunks import PostgresChunkReader
+from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader
 from dblog_core.staging.reader import Line, lines
 from dblog_core.window_reader import BY_KEYS
 from tests.fix_servers import Database

@@ -14,8 +14,8 @@ from dblog_core import control, dump, reload, requests, wiring
 from dblog_core.capture import run_capture
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.requests import WHOLE, DumpRequest
-from dblog_core.sources.postgres import identity, publication
-from dblog_core.sources.postgres.connection import session
+from dblog_core.sources.postgres.sql import publication, replica_identity
+from dblog_core.sources.postgres.sql.connection import session
 from dblog_core.state import recent_errors
 from tests.fix_servers import Database
 from tests.integration.test_read_only import capturing
@@ -66,14 +66,16 @@ def test_a_table_that_goes_before_it_is_published_keeps_no_other_from_it(
     usual = database.config(tmp_path).source.model_dump(exclude_unset=True)
     config = database.config(tmp_path, source={**usual, **admin}).source
     with session(config) as connection:
-        tables = identity.usable(connection, config)
+        tables = replica_identity.usable(connection, config)
         found = publication.find_publication(connection, config, tables)
         database.execute(
             "DROP TABLE gone", "CREATE TABLE public.dblog_watermark (worker text PRIMARY KEY, payload text)"
         )
         publication.ensure_publication(connection, config, tables)
         assert [str(name) for name in found.missing if name.name == "gone"] == ["public.gone"]
-        assert publication.find_publication(connection, config, identity.usable(connection, config)).missing == ()
+        assert (
+            publication.find_publication(connection, config, replica_identity.usable(connection, config)).missing == ()
+        )
 
 
 @pytest.mark.one_of(2)

@@ -17,9 +17,10 @@ from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.model.schema import TableName
-from dblog_core.sources.postgres import copy_rows, types
-from dblog_core.sources.postgres.binary_values import supported, to_arrow
-from dblog_core.sources.postgres.connection import connect
+from dblog_core.sources.postgres.sql import copy_rows
+from dblog_core.sources.postgres.sql.connection import connect
+from dblog_core.sources.postgres.values import types
+from dblog_core.sources.postgres.values.binary_values import supported, to_arrow
 
 TABLE = TableName("public", "t")
 

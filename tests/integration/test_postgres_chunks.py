@@ -12,8 +12,8 @@ import pytest
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.sources.postgres import chunks, copy_out, key_order
-from dblog_core.sources.postgres.chunks import PostgresChunkReader
+from dblog_core.sources.postgres.sql import chunks, copy_out, key_order
+from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader
 from tests.fix_servers import Database
 
 TABLE = TableName("public", "t")

@@ -13,10 +13,10 @@ from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceUnavailable
 from dblog_core.interfaces import LogStream
 from dblog_core.local.postgres import PostgresServer
-from dblog_core.sources.postgres.binary_values import supported
-from dblog_core.sources.postgres.messages import ROOM
-from dblog_core.sources.postgres.pgoutput import Forms
+from dblog_core.sources.postgres.logical.message_buffer import ROOM
+from dblog_core.sources.postgres.logical.pgoutput import Forms
 from dblog_core.sources.postgres.source import PostgresSource
+from dblog_core.sources.postgres.values.binary_values import supported
 from tests.fix_servers import Database
 from tests.integration.test_postgres_source import ALL_TYPES, make_types
 from tests.waiting import PATIENCE_SECONDS

@@ -14,8 +14,8 @@ from dblog_core.errors import SourceUnavailable, StagingUnavailable
 from dblog_core.interfaces import LogStream
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
-from dblog_core.sources.postgres import spool
-from dblog_core.sources.postgres.batch import MAX_ROWS
+from dblog_core.sources.postgres.logical import spool
+from dblog_core.sources.postgres.logical.batch import MAX_ROWS
 from dblog_core.sources.postgres.source import PostgresSource
 from tests.fix_servers import Database
 

@@ -20,8 +20,8 @@ from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.model.schema import TableName
 from dblog_core.requests import DumpRequest
-from dblog_core.sources.postgres import standby as standby_module
 from dblog_core.sources.postgres.position import Lsn, Point
+from dblog_core.sources.postgres.sql import standby as standby_module
 from dblog_core.verify import reading
 from tests.fix_servers import Database, drop, new, newest_programs, standby_of
 from tests.integration.test_read_only import CHUNK, ROWS, SECONDS, capturing, config_of, dumped, rows_of
@@ -251,7 +251,7 @@ def test_the_logs_end_lies_behind_a_commit_that_shows_before_it_is_wholly_replay
 def test_a_slot_on_a_standby_waits_for_its_primary_and_says_so(
     primary: Database, config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dblog_core.sources.postgres.slots._CREATION_LIMIT", "300ms")
+    monkeypatch.setattr("dblog_core.sources.postgres.sql.slots._CREATION_LIMIT", "300ms")
     source = wiring.open_source(config.source)
     with closing(primary.connect()) as connection, connection.cursor() as cursor:
         connection.autocommit = False

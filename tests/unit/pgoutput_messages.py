@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from dblog_core.model.schema import Column, TableName
-from dblog_core.sources.postgres.types import from_text
+from dblog_core.sources.postgres.values.types import from_text
 
 Values = dict[str, Any]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dblog_core.sources.postgres import copy_rows
+from dblog_core.sources.postgres.sql import copy_rows
 
 Row = list[bytes | None]
 

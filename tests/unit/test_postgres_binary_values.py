@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.schema import TableName
-from dblog_core.sources.postgres.binary_values import supported, to_arrow
-from dblog_core.sources.postgres.types import column
+from dblog_core.sources.postgres.values.binary_values import supported, to_arrow
+from dblog_core.sources.postgres.values.types import column
 
 TABLE = TableName("public", "t")
 DECIMALS = decimal.Context(prec=200_000, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)

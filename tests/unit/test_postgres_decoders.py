@@ -12,14 +12,14 @@ from dblog_core.errors import LogPositionLost, UnknownLogEvent
 from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
 from dblog_core.model.schema import TableName
-from dblog_core.sources.postgres import timelines
-from dblog_core.sources.postgres.batch import Assembly
-from dblog_core.sources.postgres.messages import Messages
-from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
+from dblog_core.sources.postgres.logical.batch import Assembly
+from dblog_core.sources.postgres.logical.message_buffer import Messages
+from dblog_core.sources.postgres.logical.pgoutput import Forms, PgoutputDecoder, Types
+from dblog_core.sources.postgres.logical.wal2json import Wal2jsonDecoder
+from dblog_core.sources.postgres.logical.wal2json_shapes import Shapes
 from dblog_core.sources.postgres.position import Lsn, Point
-from dblog_core.sources.postgres.shapes import Shapes
-from dblog_core.sources.postgres.types import arrow_type, comparable
-from dblog_core.sources.postgres.wal2json import Wal2jsonDecoder
+from dblog_core.sources.postgres.sql import timelines
+from dblog_core.sources.postgres.values.types import arrow_type, comparable
 from tests.unit.pgoutput_messages import begin, change, commit, relation, row
 
 OID_NAMES = {20: "bigint", 25: "text", 17: "bytea"}
@@ -356,7 +356,7 @@ def test_wal2json_filters_by_schema_where_a_pattern_may_match_new_tables() -> No
 
 
 def test_a_table_name_is_matched_part_by_part() -> None:
-    from dblog_core.sources.postgres.catalogue import wanted
+    from dblog_core.sources.postgres.sql.catalogue import wanted
 
     def matches(name: TableName, pattern: str) -> bool:
         return table_patterns.matches(name, [pattern])

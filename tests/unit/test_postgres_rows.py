@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceUnavailable, UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable
-from dblog_core.sources.postgres import types
-from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly
-from dblog_core.sources.postgres.messages import Messages
-from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
+from dblog_core.sources.postgres.logical.batch import MAX_ROWS, Assembly
+from dblog_core.sources.postgres.logical.message_buffer import Messages
+from dblog_core.sources.postgres.logical.pgoutput import Forms, PgoutputDecoder, Types
 from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.values import types
 from tests.unit.pgoutput_messages import (
     Wrong,
     begin,

@@ -15,7 +15,7 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.staged_as import printed
 from dblog_core.sources.mysql.sql import result_values
 from dblog_core.sources.mysql.values.binary_values import ValueFault
-from dblog_core.sources.postgres.types import from_text
+from dblog_core.sources.postgres.values.types import from_text
 
 VALUE = "qZx7 'of' a row"
 

@@ -31,8 +31,8 @@ from dblog_core.signals.message import EXECUTE, Message, translated
 from dblog_core.sources.mysql.ddl import statements
 from dblog_core.sources.mysql.ddl.statements import Means
 from dblog_core.sources.mysql.sql.watermarks import qualified
-from dblog_core.sources.postgres import shown
-from dblog_core.sources.postgres.wal2json import _filter
+from dblog_core.sources.postgres.logical.wal2json import _filter
+from dblog_core.sources.postgres.sql import typed_names
 from dblog_core.staging.segment import safe_name
 from dblog_core.verify.slices import _path
 from spark_jobs.shapes import quoted
@@ -188,9 +188,9 @@ def test_mysql_reads_its_own_statements_of_them() -> None:
 
 
 def test_sql_for_people_quotes_what_the_server_would_read_otherwise() -> None:
-    assert shown.table(TableName("public", "orders")) == "public.orders"
-    assert shown.table(TableName("order", 'a"b')) == '"order"."a""b"'
-    assert [shown.column(name) for name in ("id", "Id", "1a", "user", "grün")] == [
+    assert typed_names.table(TableName("public", "orders")) == "public.orders"
+    assert typed_names.table(TableName("order", 'a"b')) == '"order"."a""b"'
+    assert [typed_names.column(name) for name in ("id", "Id", "1a", "user", "grün")] == [
         "id",
         '"Id"',
         '"1a"',

@@ -14,11 +14,18 @@ from dblog_core.errors import SourceError
 from dblog_core.interfaces import Problem
 from dblog_core.model import table_patterns
 from dblog_core.model.table_names import keys_entry
-from dblog_core.sources.postgres import catalogue, publication, slots, standby
-from dblog_core.sources.postgres.catalogue import CatalogueTable
-from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, session, value
-from dblog_core.sources.postgres.identity import missing, refusals, usable
-from dblog_core.sources.postgres.watermarks import creation, identifier
+from dblog_core.sources.postgres.sql import catalogue, publication, slots, standby
+from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
+from dblog_core.sources.postgres.sql.connection import (
+    Connection,
+    connect,
+    execute,
+    rows,
+    session,
+    value,
+)
+from dblog_core.sources.postgres.sql.replica_identity import missing, refusals, usable
+from dblog_core.sources.postgres.sql.watermarks import creation, identifier
 
 OLDEST = 150000
 _SETTINGS = """

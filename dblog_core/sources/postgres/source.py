@@ -14,30 +14,38 @@ from dblog_core.interfaces import Json, Problem, Strain
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_identity import entry
-from dblog_core.sources.postgres import (
-    binary_values,
+from dblog_core.sources.postgres import check
+from dblog_core.sources.postgres import start_position as starts
+from dblog_core.sources.postgres.logical.batch import Assembly
+from dblog_core.sources.postgres.logical.catalogue_lookups import Lookups
+from dblog_core.sources.postgres.logical.log import Decoder, PostgresLog
+from dblog_core.sources.postgres.logical.pgoutput import Forms, PgoutputDecoder, Types
+from dblog_core.sources.postgres.logical.wal2json import Wal2jsonDecoder
+from dblog_core.sources.postgres.logical.wal2json_shapes import Shapes
+from dblog_core.sources.postgres.position import Lsn, Point
+from dblog_core.sources.postgres.sql import (
     catalogue,
-    check,
     publication,
+    rewrites,
     slots,
-    stamps,
     standby,
-    starts,
     timelines,
 )
-from dblog_core.sources.postgres import strain as load
-from dblog_core.sources.postgres.batch import Assembly
-from dblog_core.sources.postgres.chunks import PostgresChunkReader
-from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, session, translated, value
-from dblog_core.sources.postgres.identity import missing, refusals, usable
-from dblog_core.sources.postgres.log import Decoder, PostgresLog
-from dblog_core.sources.postgres.lookups import Lookups
-from dblog_core.sources.postgres.pgoutput import Forms, PgoutputDecoder, Types
-from dblog_core.sources.postgres.position import Lsn, Point
-from dblog_core.sources.postgres.shapes import Shapes
-from dblog_core.sources.postgres.slots import Line
-from dblog_core.sources.postgres.wal2json import Wal2jsonDecoder
-from dblog_core.sources.postgres.watermarks import PostgresWatermarks, creation
+from dblog_core.sources.postgres.sql import source_load as load
+from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader
+from dblog_core.sources.postgres.sql.connection import (
+    Connection,
+    connect,
+    execute,
+    rows,
+    session,
+    translated,
+    value,
+)
+from dblog_core.sources.postgres.sql.replica_identity import missing, refusals, usable
+from dblog_core.sources.postgres.sql.slots import Line
+from dblog_core.sources.postgres.sql.watermarks import PostgresWatermarks, creation
+from dblog_core.sources.postgres.values import binary_values
 
 _XIDS = 1 << 32
 _BEGUN = (
@@ -174,7 +182,7 @@ class PostgresSource:
 
     def stamps(self) -> dict[str, Json]:
         with session(self._config) as connection:
-            return stamps.stamps(connection, catalogue.wanted_tables(connection, self._config))
+            return rewrites.stamps(connection, catalogue.wanted_tables(connection, self._config))
 
     def _decoder(self, assembly: Assembly, lookups: Lookups) -> Decoder:
         if self._config.plugin == "wal2json":

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import LogPositionLost
-from dblog_core.sources.postgres.catalogue import FRESH_START
-from dblog_core.sources.postgres.connection import Connection, rows
 from dblog_core.sources.postgres.position import Lsn, Point
+from dblog_core.sources.postgres.sql.catalogue import FRESH_START
+from dblog_core.sources.postgres.sql.connection import Connection, rows
 
 
 def compare(replication: Connection, config: SourceConfig, place: Point) -> int:

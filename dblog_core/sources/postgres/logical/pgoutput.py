@@ -21,14 +21,14 @@ from dblog_core.model.events import LogBatch, TableChanges, Transaction
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.schema_changes import Layout
 from dblog_core.rows.staged_as import printed
-from dblog_core.sources.postgres import binary_values, types
-from dblog_core.sources.postgres import rowmessages as found
-from dblog_core.sources.postgres.batch import MAX_ROWS, Assembly, no_key_fix
-from dblog_core.sources.postgres.catalogue import signal_table, wanted, watermark_table
-from dblog_core.sources.postgres.messages import Messages
+from dblog_core.sources.postgres.logical import row_messages as found
+from dblog_core.sources.postgres.logical.batch import MAX_ROWS, Assembly, no_key_fix
+from dblog_core.sources.postgres.logical.message_buffer import Messages
+from dblog_core.sources.postgres.logical.streamed_transactions import EPOCH, Delivery, Streams
+from dblog_core.sources.postgres.logical.tuples import decode_placed, one_row
 from dblog_core.sources.postgres.position import Lsn
-from dblog_core.sources.postgres.streams import EPOCH, Delivery, Streams
-from dblog_core.sources.postgres.tuples import decode_placed, one_row
+from dblog_core.sources.postgres.sql.catalogue import signal_table, wanted, watermark_table
+from dblog_core.sources.postgres.values import binary_values, types
 
 Int64s = npt.NDArray[np.int64]
 

@@ -18,14 +18,14 @@ from psycopg2.extras import ReplicationCursor
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceUnavailable
 from dblog_core.model.events import LogBatch
-from dblog_core.sources.postgres import slots, standby, timelines
-from dblog_core.sources.postgres.batch import Assembly
-from dblog_core.sources.postgres.connection import Connection, connect, session, translated
-from dblog_core.sources.postgres.copystream import CopyStream
-from dblog_core.sources.postgres.lookups import Lookups
-from dblog_core.sources.postgres.messages import Messages
+from dblog_core.sources.postgres.logical.batch import Assembly
+from dblog_core.sources.postgres.logical.catalogue_lookups import Lookups
+from dblog_core.sources.postgres.logical.message_buffer import Messages
+from dblog_core.sources.postgres.logical.replication_stream import CopyStream
 from dblog_core.sources.postgres.position import Lsn, Point
-from dblog_core.sources.postgres.slots import FIRST, Line
+from dblog_core.sources.postgres.sql import slots, standby, timelines
+from dblog_core.sources.postgres.sql.connection import Connection, connect, session, translated
+from dblog_core.sources.postgres.sql.slots import FIRST, Line
 
 _IDLE = 0.1  # seconds between two batches that only move the position
 _FEEDBACK = 1.0  # seconds between two signs of life

@@ -15,9 +15,9 @@ import psycopg2
 
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.rows.jit import BYTES, INT64S, int64, kernel
-from dblog_core.sources.postgres import libpq
-from dblog_core.sources.postgres.connection import Connection
-from dblog_core.sources.postgres.messages import PREFIX, Messages
+from dblog_core.sources.postgres.logical.message_buffer import PREFIX, Messages
+from dblog_core.sources.postgres.sql import libpq
+from dblog_core.sources.postgres.sql.connection import Connection
 
 Int64s = npt.NDArray[np.int64]
 

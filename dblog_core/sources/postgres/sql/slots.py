@@ -10,10 +10,10 @@ import psycopg2.errors
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
-from dblog_core.sources.postgres import standby
-from dblog_core.sources.postgres.catalogue import FRESH_START
-from dblog_core.sources.postgres.connection import Connection, execute, rows
 from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.sql import standby
+from dblog_core.sources.postgres.sql.catalogue import FRESH_START
+from dblog_core.sources.postgres.sql.connection import Connection, execute, rows
 
 log = logging.getLogger(__name__)
 

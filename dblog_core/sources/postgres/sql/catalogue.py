@@ -11,8 +11,8 @@ from dblog_core.errors import TableGone
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.rows.staged_as import printed
-from dblog_core.sources.postgres import types
-from dblog_core.sources.postgres.connection import Connection, rows
+from dblog_core.sources.postgres.sql.connection import Connection, rows
+from dblog_core.sources.postgres.values import types
 
 _BASE = """
     LATERAL (WITH RECURSIVE base(type, typmod, depth) AS (

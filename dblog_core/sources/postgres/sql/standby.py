@@ -15,9 +15,16 @@ from contextlib import closing
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceRefused, SourceUnavailable
-from dblog_core.sources.postgres import timelines
-from dblog_core.sources.postgres.connection import Connection, connect, rows, session, translated, value
 from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.sql import timelines
+from dblog_core.sources.postgres.sql.connection import (
+    Connection,
+    connect,
+    rows,
+    session,
+    translated,
+    value,
+)
 
 DECODES = 160_000
 """The first version whose standbys decode."""

@@ -22,21 +22,28 @@ from dblog_core.model.values import Key, keys_of
 from dblog_core.rows import row_hashes as canonical
 from dblog_core.rows.arrow_buffers import LARGEST, gather
 from dblog_core.rows.staged_as import printed
-from dblog_core.sources.postgres import (
-    binary_values,
+from dblog_core.sources.postgres.position import Lsn, Point
+from dblog_core.sources.postgres.sql import (
     catalogue,
-    conditions,
     copy_out,
     copy_rows,
+    explain_plan,
     key_order,
-    plans,
     standby,
+    where_clause,
 )
-from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
-from dblog_core.sources.postgres.hashes import HashQuery
-from dblog_core.sources.postgres.position import Lsn, Point
-from dblog_core.sources.postgres.types import column, from_text
-from dblog_core.sources.postgres.watermarks import identifier
+from dblog_core.sources.postgres.sql.connection import (
+    Connection,
+    connect,
+    execute,
+    rows,
+    translated,
+    value,
+)
+from dblog_core.sources.postgres.sql.row_hashes import HashQuery
+from dblog_core.sources.postgres.sql.watermarks import identifier
+from dblog_core.sources.postgres.values import binary_values
+from dblog_core.sources.postgres.values.types import column, from_text
 
 # Locked as the COPY locks it, but before the snapshot is taken: of a table that an ALTER rewrites between the two, the
 # COPY would see no row, and no error would tell. LOCK takes no snapshot itself. From then on types stay as they are.
@@ -103,25 +110,25 @@ class PostgresChunkReader:
         first, last = self._keys(schema, ()), self.last_key(schema)
         after = first[0] if first and first[0] != last else None
         bounds, passing = (
-            conditions.between(schema, after, last, self._operators(schema)),
-            conditions.passing(schema, filters, self._operators(schema, filters)),
+            where_clause.between(schema, after, last, self._operators(schema)),
+            where_clause.passing(schema, filters, self._operators(schema, filters)),
         )
-        tail = self._query(schema, conditions.every([*bounds, *passing]), conditions.order(schema), _USUAL_LIMIT)
+        tail = self._query(schema, where_clause.every([*bounds, *passing]), where_clause.order(schema), _USUAL_LIMIT)
         chunk = sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(map(_named, schema.columns)), tail)
-        counted = sql.SQL("SELECT FROM {} WHERE {}").format(self._source(schema.table), conditions.every(passing))
+        counted = sql.SQL("SELECT FROM {} WHERE {}").format(self._source(schema.table), where_clause.every(passing))
         with translated(self._config), _refused(schema, filters):
             connection = self._open()
-            index = plans.index_used(
-                plans.explained(connection, chunk, settings=plans.BY_INDEX), bounded=last is not None
+            index = explain_plan.index_used(
+                explain_plan.explained(connection, chunk, settings=explain_plan.BY_INDEX), bounded=last is not None
             )
             if not filters:
                 return ReadPlan(index, self.estimated_rows(schema.table))
-            return ReadPlan(index, int(plans.explained(connection, counted)["Plan Rows"]))
+            return ReadPlan(index, int(explain_plan.explained(connection, counted)["Plan Rows"]))
 
     def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:
         """One SELECT of the key's columns for each key, so that neither memory nor a snapshot grows with the table."""
         while keys := self._keys(
-            schema, conditions.between(schema, after, upto, self._operators(schema)), skip=every - 1
+            schema, where_clause.between(schema, after, upto, self._operators(schema)), skip=every - 1
         ):
             after = keys[0]
             yield after
@@ -137,36 +144,38 @@ class PostgresChunkReader:
         most: int | None = None,
     ) -> Chunk:
         condition = [
-            *conditions.between(schema, after, upto, self._operators(schema)),
-            *conditions.passing(schema, filters, self._operators(schema, filters)),
+            *where_clause.between(schema, after, upto, self._operators(schema)),
+            *where_clause.passing(schema, filters, self._operators(schema, filters)),
         ]
-        query = self._query(schema, conditions.every(condition), conditions.order(schema), limit)
-        return self._chunk(schema, schema.columns, query, plans.BY_INDEX, filters, most)
+        query = self._query(schema, where_clause.every(condition), where_clause.order(schema), limit)
+        return self._chunk(schema, schema.columns, query, explain_plan.BY_INDEX, filters, most)
 
     def read_keys(
         self, schema: TableSchema, keys: Sequence[Key], *, filters: Sequence[Filter] = (), most: int | None = None
     ) -> Chunk:
         condition = [
-            conditions.listed(schema, keys, self._operators(schema)),
-            *conditions.passing(schema, filters, self._operators(schema, filters)),
+            where_clause.listed(schema, keys, self._operators(schema)),
+            *where_clause.passing(schema, filters, self._operators(schema, filters)),
         ]
-        query = self._query(schema, conditions.every(condition), conditions.order(schema), None)
-        return self._chunk(schema, schema.columns, query, plans.BY_LOOKUP, filters, most)
+        query = self._query(schema, where_clause.every(condition), where_clause.order(schema), None)
+        return self._chunk(schema, schema.columns, query, explain_plan.BY_LOOKUP, filters, most)
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
         return self._hashes(
-            schema, conditions.between(schema, after, upto, self._operators(schema)), limit, plans.BY_INDEX
+            schema, where_clause.between(schema, after, upto, self._operators(schema)), limit, explain_plan.BY_INDEX
         )
 
     def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
-        return self._hashes(schema, [conditions.listed(schema, keys, self._operators(schema))], None, plans.BY_LOOKUP)
+        return self._hashes(
+            schema, [where_clause.listed(schema, keys, self._operators(schema))], None, explain_plan.BY_LOOKUP
+        )
 
     def range_hash(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> RangeHash:
         condition, answer = (
-            conditions.between(schema, after, upto, self._operators(schema)),
+            where_clause.between(schema, after, upto, self._operators(schema)),
             canonical.range_shape(schema),
         )
-        rows, snapshot = self._hashed(schema, answer, condition, limit, plans.BY_INDEX, HashQuery.range)
+        rows, snapshot = self._hashed(schema, answer, condition, limit, explain_plan.BY_INDEX, HashQuery.range)
         return canonical.range_hash(rows, schema, snapshot)
 
     def sees(self, place: str) -> bool:
@@ -237,9 +246,9 @@ class PostgresChunkReader:
         self, schema: TableSchema, condition: Sequence[sql.Composable], *, direction: str = "ASC", skip: int = 0
     ) -> list[Key]:
         """The first key that fits after `skip` others; none or one."""
-        order = conditions.order(schema, direction)
-        query = self._query(schema, conditions.every(condition), order, 1, skip)
-        return keys_of(self._chunk(schema, schema.key_columns, query, plans.BY_INDEX).rows, schema)
+        order = where_clause.order(schema, direction)
+        query = self._query(schema, where_clause.every(condition), order, 1, skip)
+        return keys_of(self._chunk(schema, schema.key_columns, query, explain_plan.BY_INDEX).rows, schema)
 
     def _query(
         self,
@@ -302,7 +311,7 @@ class PostgresChunkReader:
             connection = self._open()
         rules = self._config.hashed_by_server(schema.table)
         recoded = connection.get_parameter_status("server_encoding") not in ("UTF8", "SQL_ASCII")
-        tail = self._query(schema, conditions.every(condition), conditions.order(schema), limit)
+        tail = self._query(schema, where_clause.every(condition), where_clause.order(schema), limit)
 
         def select(now: Sequence[Column]) -> sql.Composable:
             kinds.update({column.name: column for column in now})

@@ -13,9 +13,9 @@ from dblog_core.errors import UnknownLogEvent, ValueOutOfRange
 from dblog_core.model.events import THEN_DUMPED, Unreadable, changes_schema, image_type
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.rows.arrow_buffers import fixed, gather, text, validity
-from dblog_core.sources.postgres import binary_values
-from dblog_core.sources.postgres import rowmessages as found
-from dblog_core.sources.postgres.types import from_text
+from dblog_core.sources.postgres.logical import row_messages as found
+from dblog_core.sources.postgres.values import binary_values
+from dblog_core.sources.postgres.values.types import from_text
 
 Places = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

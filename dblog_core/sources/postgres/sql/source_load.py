@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.interfaces import Strain
-from dblog_core.sources.postgres.connection import Connection, rows, session
+from dblog_core.sources.postgres.sql.connection import Connection, rows, session
 
 # A standby's lag is NULL while nothing happens, and all but its pid is NULL for whom may not look (pg_read_all_stats).
 # Who replays nothing is no standby (pg_receivewal, pg_basebackup); logical walsenders are captures, ours among them.

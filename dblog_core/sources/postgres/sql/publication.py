@@ -11,11 +11,11 @@ from psycopg2 import sql
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceRefused
 from dblog_core.model.schema import TableName
-from dblog_core.sources.postgres import standby
-from dblog_core.sources.postgres.catalogue import CatalogueTable, find_table, signal_table, watermark_table
-from dblog_core.sources.postgres.connection import Connection, execute, rows
-from dblog_core.sources.postgres.identity import usable
-from dblog_core.sources.postgres.watermarks import identifier
+from dblog_core.sources.postgres.sql import standby
+from dblog_core.sources.postgres.sql.catalogue import CatalogueTable, find_table, signal_table, watermark_table
+from dblog_core.sources.postgres.sql.connection import Connection, execute, rows
+from dblog_core.sources.postgres.sql.replica_identity import usable
+from dblog_core.sources.postgres.sql.watermarks import identifier
 
 _PUBLICATION = """
     SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot

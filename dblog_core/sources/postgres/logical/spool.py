@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dblog_core.errors import StagingUnavailable
 from dblog_core.rows.jit import INT64S, RAW, int64, kernel
-from dblog_core.sources.postgres.messages import PREFIX, Messages
+from dblog_core.sources.postgres.logical.message_buffer import PREFIX, Messages
 
 
 @kernel(int64, RAW, int64, INT64S, INT64S)

@@ -11,9 +11,16 @@ from dblog_core.errors import NoWatermarkTable
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableName
 from dblog_core.model.watermark import Low, Probe
-from dblog_core.sources.postgres import standby
-from dblog_core.sources.postgres.connection import Connection, connect, execute, rows, translated, value
 from dblog_core.sources.postgres.position import Lsn
+from dblog_core.sources.postgres.sql import standby
+from dblog_core.sources.postgres.sql.connection import (
+    Connection,
+    connect,
+    execute,
+    rows,
+    translated,
+    value,
+)
 
 _WRITE = sql.SQL(
     "INSERT INTO {} (worker, payload) VALUES (%s, %s) ON CONFLICT (worker) DO UPDATE SET payload = excluded.payload"

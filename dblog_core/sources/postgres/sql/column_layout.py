@@ -19,7 +19,7 @@ from typing import Any
 from dblog_core.model.column_defaults import Constant, kind_of
 from dblog_core.model.schema import Column
 from dblog_core.model.schema_changes import Layout
-from dblog_core.sources.postgres.connection import Connection, rows
+from dblog_core.sources.postgres.sql.connection import Connection, rows
 
 _COLUMNS = """
     SELECT c.relkind, c.relfilenode::bigint, a.attname, a.attisdropped OR a.attgenerated <> '', a.atthasmissing,

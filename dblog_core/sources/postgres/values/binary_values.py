@@ -19,8 +19,8 @@ import pyarrow as pa
 from dblog_core.errors import RequestError, UnknownLogEvent
 from dblog_core.model.schema import Column, TableName
 from dblog_core.rows.arrow_buffers import LARGEST, fixed, gather, text
-from dblog_core.sources.postgres import binary_forms as forms
-from dblog_core.sources.postgres.types import arrow_type, out_of_range
+from dblog_core.sources.postgres.values import binary_kernel as forms
+from dblog_core.sources.postgres.values.types import arrow_type, out_of_range
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]

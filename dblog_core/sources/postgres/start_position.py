@@ -14,10 +14,10 @@ from dblog_core.errors import SourceRefused
 from dblog_core.interfaces import LogStream
 from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Form, Place
-from dblog_core.sources.postgres import catalogue, publication, slots, standby
-from dblog_core.sources.postgres.connection import Connection, session, value
-from dblog_core.sources.postgres.identity import usable
 from dblog_core.sources.postgres.position import Lsn, Point
+from dblog_core.sources.postgres.sql import catalogue, publication, slots, standby
+from dblog_core.sources.postgres.sql.connection import Connection, session, value
+from dblog_core.sources.postgres.sql.replica_identity import usable
 
 _PATIENCE, _LOOK = 5.0, 0.05
 """Seconds in which the server notices that we have left the slot, and between two looks."""

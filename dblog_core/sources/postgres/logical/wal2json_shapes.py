@@ -14,8 +14,8 @@ from dblog_core.errors import ValueOutOfRange
 from dblog_core.model.events import TableChanges, changes_schema, image_type
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.staged_as import printed
-from dblog_core.sources.postgres import types
-from dblog_core.sources.postgres.catalogue import FRESH_START, CatalogueTable
+from dblog_core.sources.postgres.sql.catalogue import FRESH_START, CatalogueTable
+from dblog_core.sources.postgres.values import types
 
 Json = dict[str, Any]
 Signature = tuple[tuple[str, str], ...]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dblog_core.interfaces import Json
-from dblog_core.sources.postgres.catalogue import CatalogueTable
-from dblog_core.sources.postgres.connection import Connection, rows
+from dblog_core.sources.postgres.sql.catalogue import CatalogueTable
+from dblog_core.sources.postgres.sql.connection import Connection, rows
 
 _COLUMNS = """
     SELECT a.attrelid::bigint, a.attname, a.attnum,

@@ -10,9 +10,9 @@ from dblog_core.config.settings import SourceConfig
 from dblog_core.interfaces import Problem
 from dblog_core.model.table_names import keys_entry
 from dblog_core.rows import column_rule_faults
-from dblog_core.sources.postgres import shown
-from dblog_core.sources.postgres.catalogue import CatalogueTable, leaves, wanted_tables
-from dblog_core.sources.postgres.connection import Connection
+from dblog_core.sources.postgres.sql import typed_names
+from dblog_core.sources.postgres.sql.catalogue import CatalogueTable, leaves, wanted_tables
+from dblog_core.sources.postgres.sql.connection import Connection
 
 
 def refusals(connection: Connection, table: CatalogueTable, config: SourceConfig) -> list[Problem]:
@@ -47,7 +47,9 @@ def _refusals(connection: Connection, table: CatalogueTable, config: SourceConfi
     found = _key_problems(table, config)
     for part in [table, *(leaves(connection, table) if table.partitioned else [])]:
         if not part.logged:
-            fix = f"ALTER TABLE {shown.table(part.name)} SET LOGGED, or a pattern in tables that does not match it"
+            fix = (
+                f"ALTER TABLE {typed_names.table(part.name)} SET LOGGED, or a pattern in tables that does not match it"
+            )
             found.append(Problem(f"{part.name} is unlogged: its changes are in no log", fix))
         if not part.full and not found:
             found += _identity_problems(part, table, config)
@@ -72,7 +74,7 @@ def _key_problems(table: CatalogueTable, config: SourceConfig) -> list[Problem]:
             found.append(
                 Problem(
                     f"{place}: column {name} may be null",
-                    f"ALTER TABLE {shown.table(table.name)} ALTER COLUMN {shown.column(name)} SET NOT NULL",
+                    f"ALTER TABLE {typed_names.table(table.name)} ALTER COLUMN {typed_names.column(name)} SET NOT NULL",
                 )
             )
     if str(table.name) in config.keys and frozenset(key) not in table.unique:
@@ -87,7 +89,7 @@ def _key_fix(table: CatalogueTable) -> str:
         return " or ".join(f"{keys_entry(table.name)} = {json.dumps(columns)}" for columns in found)
     return (
         f"name the columns of a unique index that is neither partial nor deferrable nor over an expression: ALTER "
-        f"TABLE {shown.table(table.name)} ADD UNIQUE (its key's columns), all of them NOT NULL"
+        f"TABLE {typed_names.table(table.name)} ADD UNIQUE (its key's columns), all of them NOT NULL"
     )
 
 
@@ -98,9 +100,9 @@ def _identity_problems(part: CatalogueTable, table: CatalogueTable, config: Sour
     identity = f"({', '.join(sorted(part.identity))})" if part.identity else "nothing"
     what = f"the log identifies old rows of {part.name} by {identity}, and its key is ({', '.join(key) or 'none'})"
     default = (
-        f"ALTER TABLE {shown.table(part.name)} REPLICA IDENTITY DEFAULT, or FULL"
+        f"ALTER TABLE {typed_names.table(part.name)} REPLICA IDENTITY DEFAULT, or FULL"
         if part.primary_key and key == table.primary_key
         else ""
     )
-    full = f"ALTER TABLE {shown.table(part.name)} REPLICA IDENTITY FULL"
+    full = f"ALTER TABLE {typed_names.table(part.name)} REPLICA IDENTITY FULL"
     return [Problem(what, default or (full if key else f"{full}, give it a primary key, or leave it out of `tables`"))]

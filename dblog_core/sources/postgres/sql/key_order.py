@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dblog_core.model.schema import TableName
-from dblog_core.sources.postgres import catalogue
-from dblog_core.sources.postgres.connection import Connection, rows
+from dblog_core.sources.postgres.sql import catalogue
+from dblog_core.sources.postgres.sql.connection import Connection, rows
 
 # Enough for a key of the server's own types without a collation: those have no labels, and nothing about them changes.
 _SIMPLE = f"""

@@ -7,7 +7,7 @@ from typing import Any
 
 from psycopg2 import sql
 
-from dblog_core.sources.postgres.connection import Connection, execute, rows, value
+from dblog_core.sources.postgres.sql.connection import Connection, execute, rows, value
 
 # A range in key order is always an index scan: with poor statistics the planner would sort the rest of the table.
 BY_INDEX = "SET LOCAL enable_sort = off; SET LOCAL enable_incremental_sort = off; SET LOCAL enable_bitmapscan = off"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.model.events import Transaction
-from dblog_core.sources.postgres.messages import Messages
+from dblog_core.sources.postgres.logical.message_buffer import Messages
+from dblog_core.sources.postgres.logical.row_messages import find_kind
+from dblog_core.sources.postgres.logical.spool import Spool
 from dblog_core.sources.postgres.position import Lsn
-from dblog_core.sources.postgres.rowmessages import find_kind
-from dblog_core.sources.postgres.spool import Spool
 
 EPOCH = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970: where the server's clock values begin."""

@@ -19,9 +19,9 @@ from dblog_core.model.events import (
 )
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.schema_changes import Layout
-from dblog_core.sources.postgres import shown
-from dblog_core.sources.postgres.catalogue import FRESH_START
 from dblog_core.sources.postgres.position import Lsn, Point
+from dblog_core.sources.postgres.sql import typed_names
+from dblog_core.sources.postgres.sql.catalogue import FRESH_START
 
 MAX_ROWS = 10_000
 """Row changes in one batch."""
@@ -29,7 +29,7 @@ MAX_ROWS = 10_000
 
 def no_key_fix(table: TableName) -> str:
     """What makes old rows of a table be told by its key again."""
-    return f"give {table} its key again; ALTER TABLE {shown.table(table)} REPLICA IDENTITY FULL does as well"
+    return f"give {table} its key again; ALTER TABLE {typed_names.table(table)} REPLICA IDENTITY FULL does as well"
 
 
 class Assembly:

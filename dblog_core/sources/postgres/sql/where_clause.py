@@ -21,7 +21,7 @@ from dblog_core.errors import RequestError
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.values import Key, to_json
-from dblog_core.sources.postgres.types import comparable
+from dblog_core.sources.postgres.values.types import comparable
 
 
 def every(conditions: Iterable[sql.Composable]) -> sql.Composable:

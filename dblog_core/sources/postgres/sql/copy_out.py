@@ -12,8 +12,8 @@ import numpy.typing as npt
 import psycopg2
 
 from dblog_core.rows.jit import BYTES, INT64S, int64, kernel
-from dblog_core.sources.postgres import libpq
-from dblog_core.sources.postgres.connection import Connection
+from dblog_core.sources.postgres.sql import libpq
+from dblog_core.sources.postgres.sql.connection import Connection
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]

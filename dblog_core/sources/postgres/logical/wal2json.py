@@ -18,11 +18,11 @@ from dblog_core.errors import UnknownLogEvent
 from dblog_core.model import table_patterns
 from dblog_core.model.events import THEN_DUMPED, LogBatch, Transaction, Unreadable
 from dblog_core.model.schema import TableName
-from dblog_core.sources.postgres.batch import Assembly, no_key_fix
-from dblog_core.sources.postgres.catalogue import signal_table, wanted, watermark_table
-from dblog_core.sources.postgres.messages import Messages
+from dblog_core.sources.postgres.logical.batch import Assembly, no_key_fix
+from dblog_core.sources.postgres.logical.message_buffer import Messages
+from dblog_core.sources.postgres.logical.wal2json_shapes import Json, RowFault, Shapes, Version
 from dblog_core.sources.postgres.position import Lsn
-from dblog_core.sources.postgres.shapes import Json, RowFault, Shapes, Version
+from dblog_core.sources.postgres.sql.catalogue import signal_table, wanted, watermark_table
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)

@@ -13,8 +13,8 @@ import psycopg2
 from dblog_core.config.settings import SourceConfig
 from dblog_core.model.schema import Column, TableName
 from dblog_core.model.schema_changes import Layout
-from dblog_core.sources.postgres import catalogue, layouts, standby
-from dblog_core.sources.postgres.connection import Connection, connect, translated
+from dblog_core.sources.postgres.sql import catalogue, column_layout, standby
+from dblog_core.sources.postgres.sql.connection import Connection, connect, translated
 
 Answer = TypeVar("Answer")
 
@@ -40,7 +40,7 @@ class Lookups:
         return found.key(self._config) if found else tuple(self._config.keys.get(str(table), ()))
 
     def layout(self, oid: int, columns: Sequence[Column]) -> Layout | None:
-        return self._ask(lambda connection: layouts.layout(connection, oid, columns))
+        return self._ask(lambda connection: column_layout.layout(connection, oid, columns))
 
     def recovering(self) -> bool:
         """Whether the server is a standby."""

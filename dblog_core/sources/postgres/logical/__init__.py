@@ -1,0 +1,1 @@
+"""The replication slot: stream, pgoutput, wal2json, streamed transactions."""

@@ -1,0 +1,1 @@
+"""Statements to PostgreSQL: catalogue, chunks, slots, watermarks."""

@@ -1,0 +1,1 @@
+"""Values of PostgreSQL, as text and in binary form."""
