@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from dblog_core import control, healing
+from dblog_core import healing
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
+from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import SourceError
 from dblog_core.healing import Asked
 from dblog_core.interfaces import Clock, StateStore
-from dblog_core.requests import WHOLE
 from dblog_core.staging.manifest import LogMark, is_full
 from dblog_core.state import owed_dumps
 from dblog_core.state.owed_dumps import Entries, Waits

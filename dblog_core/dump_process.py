@@ -25,11 +25,12 @@ from typing import IO, Any
 
 import orjson
 
-from dblog_core import control, dump, wiring
+from dblog_core import wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, work_loop
+from dblog_core.dumps.task_queue import Finder
 from dblog_core.errors import DblogError
-from dblog_core.finder import Finder
 from dblog_core.interfaces import Clock, StateStore
 from dblog_core.spark import whole
 
@@ -172,7 +173,7 @@ def _work(config: Config, stop: threading.Event) -> None:
         finder, found_at = Finder(state, None, REQUESTED_BY), clock.monotonic()
         while not stop.is_set() and clock.monotonic() - found_at < LINGER:
             if finder.unfinished():
-                dump.work(config, stop=stop, once=True, requested_by=REQUESTED_BY)
+                work_loop.work(config, stop=stop, once=True, requested_by=REQUESTED_BY)
                 found_at = clock.monotonic()
             clock.wait(stop, LOOK)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from dblog_core import control, requests, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import StateStore
 from dblog_core.model.table_names import some
-from dblog_core.requests import DumpRequest
 
 
 @dataclass(slots=True)

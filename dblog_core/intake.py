@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dblog_core import control, healing, reload
+from dblog_core import healing, reload
+from dblog_core.dumps import control
+from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
 from dblog_core.interfaces import Json, Lease, StateStore
 from dblog_core.model import table_identity, table_names, table_patterns
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableName
-from dblog_core.requests import WHOLE
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.state import owed_dumps, recent_errors, stopped_tables
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import again, control, healing, intake, requests
+from dblog_core import again, healing, intake
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.algorithm.window import LogOrder, Snapshots
 from dblog_core.beside import HOUSEKEEPING as HOUSEKEEPING
 from dblog_core.beside import Beside
 from dblog_core.beside import Parts as Parts
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import SHAPES, WHOLE
 from dblog_core.errors import (
     LeaseLost,
     LogPositionLost,
@@ -27,7 +29,6 @@ from dblog_core.model import position_spec
 from dblog_core.model.events import Transaction
 from dblog_core.model.schema import TableName
 from dblog_core.openings import Openings
-from dblog_core.requests import SHAPES, WHOLE
 from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import SIGNALS, Sequencer
 from dblog_core.signals.table import refuse_rest, take_in

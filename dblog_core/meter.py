@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 
 from dblog_core import maintenance, needs, wiring
 from dblog_core.config.settings import Config
-from dblog_core.dump_status import OVER, DumpStatus
+from dblog_core.dumps.status import OVER, DumpStatus
 from dblog_core.footprint import Patience, of_staging, of_table
 from dblog_core.freshness import Waiting
 from dblog_core.interfaces import Json

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dblog_core import control, output_places
+from dblog_core import output_places
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dump_status import DumpStatus
+from dblog_core.dumps import control
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import StateStore
 from dblog_core.lake import LakeStatus, State
 from dblog_core.model.events import FINISHED

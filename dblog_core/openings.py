@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dblog_core import announced
+from dblog_core.dumps import read_only_windows
 from dblog_core.errors import VersionConflict
 from dblog_core.interfaces import Clock, Source, StateStore
 from dblog_core.model.watermark import High, Low, Probe
@@ -57,7 +57,7 @@ class Openings:
         if sequencer.partial or now - self._looked_at < self.pause:
             return
         self._looked_at = now
-        names = [name for name in self._state.children(announced.ROOT) if name not in self._judged]
+        names = [name for name in self._state.children(read_only_windows.ROOT) if name not in self._judged]
         for name in names:
             if name not in self._windows:
                 self._windows[name] = window = _Window(now)
@@ -71,18 +71,18 @@ class Openings:
     def published(self) -> None:
         """All that was judged is in a manifest: its nodes may go."""
         for name in sorted(self._judged):
-            self._state.delete(announced.announcement(name))
+            self._state.delete(read_only_windows.announcement(name))
         self._judged.clear()
 
     def _open(self, name: str, window: _Window, sequencer: Sequencer) -> None:
         """Opens the window and says so, unless it does not count, or another term has answered."""
-        entry = self._state.get(announced.announcement(name))
-        mark = announced.asked(entry.data) if entry is not None else None
+        entry = self._state.get(read_only_windows.announcement(name))
+        mark = read_only_windows.asked(entry.data) if entry is not None else None
         if mark is None or not sequencer.open_window(mark, at=self._now()):
             return
         place = self._source.place(sequencer.position)
         try:
-            self._state.create(announced.answer(name), place.encode())
+            self._state.create(read_only_windows.answer(name), place.encode())
         except VersionConflict:
             log.info("window %s was opened by another term of a capture: it is void", name)
             sequencer.dumps.give_up(name)
@@ -92,9 +92,9 @@ class Openings:
     def _ask(self, sequencer: Sequencer) -> None:
         """Hears what workers have told; one that went by another term's answer has no window of ours."""
         for name, window in self._windows.items():
-            if window.high is not None or (entry := self._state.get(announced.conclusion(name))) is None:
+            if window.high is not None or (entry := self._state.get(read_only_windows.conclusion(name))) is None:
                 continue
-            if (found := announced.concluded(entry.data)) is None:
+            if (found := read_only_windows.concluded(entry.data)) is None:
                 continue
             place, window.high = found
             if window.mark is not None and not _went_by(window.place, place):

@@ -19,6 +19,7 @@ from dblog_core.capture import holder_name
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.dead_letters import DeadLetters
+from dblog_core.dumps.task_lease import give_back
 from dblog_core.errors import (
     DblogError,
     LeaseLost,
@@ -29,7 +30,6 @@ from dblog_core.errors import (
     StateError,
     VersionConflict,
 )
-from dblog_core.hold import give_back
 from dblog_core.interfaces import Clock, Lease, Output
 from dblog_core.model import durations
 from dblog_core.relay_term import Term, Workplace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dblog_core.dump_status import OVER, DumpStatus
+from dblog_core.dumps.status import OVER, DumpStatus
 from dblog_core.interfaces import Json
 from dblog_core.lake import State, TableStatus
 

@@ -8,7 +8,6 @@ from contextlib import closing
 from functools import partial
 
 from dblog_core import (
-    control,
     lake,
     output_places,
     reload,
@@ -17,7 +16,8 @@ from dblog_core import (
     wiring,
 )
 from dblog_core.config.settings import Config
-from dblog_core.dump_status import DumpStatus
+from dblog_core.dumps import control
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.leader import LEASE, CaptureStatus
 from dblog_core.meter import Meter

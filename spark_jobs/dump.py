@@ -24,10 +24,10 @@ from pyspark.sql import SparkSession
 
 from dblog_core.clock import SystemClock
 from dblog_core.config.secrets import SOURCE, given_to
-from dblog_core.control import DumpStatus
-from dblog_core.dump_status import line
+from dblog_core.dumps.control import DumpStatus
+from dblog_core.dumps.status import line
+from dblog_core.dumps.task_queue import Finder
 from dblog_core.errors import LakeError
-from dblog_core.finder import Finder
 from dblog_core.interfaces import StateStore
 from dblog_core.spark import CONFIG_VARIABLE, whole
 from dblog_core.wiring import open_state
@@ -126,12 +126,12 @@ def _worker(config: str, dump_id: str | None) -> Callable[[int], list[str]]:
     def work(_: int) -> list[str]:
         import threading
 
-        from dblog_core import dump
         from dblog_core.config.settings import Config
+        from dblog_core.dumps import work_loop
         from dblog_core.errors import DblogError
 
         try:
-            dump.work(Config.model_validate_json(config), stop=threading.Event(), dump_id=dump_id, workers=1)
+            work_loop.work(Config.model_validate_json(config), stop=threading.Event(), dump_id=dump_id, workers=1)
         except DblogError as error:
             return [str(error)]
         return []

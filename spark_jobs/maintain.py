@@ -21,9 +21,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dblog_core import control, footprint, maintenance, needs
+from dblog_core import footprint, maintenance, needs
 from dblog_core.config.settings import Config
 from dblog_core.cuts import cuts_location, findable
+from dblog_core.dumps import control
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.footprint import Patience
 from dblog_core.interfaces import Json

@@ -42,14 +42,14 @@ class ControlDumps:
         self._config = config
 
     def submit(self, table: str, keys: list[Any]) -> str:
-        from dblog_core.requests import DumpRequest, submit
+        from dblog_core.dumps.requests import DumpRequest, submit
 
         return submit(self._config, DumpRequest(tables=(table,), keys=tuple(keys)), requested_by="system")
 
     def over(self, dump: str) -> bool:
         from contextlib import closing
 
-        from dblog_core.control import is_over
+        from dblog_core.dumps.control import is_over
         from dblog_core.wiring import open_state
 
         with closing(open_state(self._config)) as state:

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.control import DumpStatus
+from dblog_core.dumps import control
+from dblog_core.dumps.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo
 from dblog_core.lake import read_status
 from dblog_core.leader import LEASE

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core import dump, dump_process
+from dblog_core import dump_process
 from dblog_core.config.settings import Config
+from dblog_core.dumps import work_loop
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, StateStore
 
@@ -23,7 +24,7 @@ def system_dumps_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(config: Config, state: StateStore, clock: Clock, stop: threading.Event, **_: Any) -> None:
         while not clock.wait(stop, dump_process.LOOK):
             try:
-                dump.work(config, stop=stop, once=True, requested_by=dump_process.REQUESTED_BY)
+                work_loop.work(config, stop=stop, once=True, requested_by=dump_process.REQUESTED_BY)
             except DblogError as error:
                 log.warning("a dump that the system or a signal requested: %s", error)
 

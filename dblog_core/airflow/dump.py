@@ -26,9 +26,9 @@ from dblog_core.model.durations import in_words
 if TYPE_CHECKING:
     from dblog_core.airflow.lineage import Lineage
     from dblog_core.config.settings import Config
-    from dblog_core.control import DumpStatus
+    from dblog_core.dumps.control import DumpStatus
+    from dblog_core.dumps.dry_run import Plan
     from dblog_core.interfaces import StateStore
-    from dblog_core.plans import Plan
 
 log = logging.getLogger(__name__)
 
@@ -104,9 +104,9 @@ class WorkDump(_DumpTask):
             raise AirflowException("told to stop before the dump was over; another attempt goes on with it")
 
     def _work(self, config: Config, stop: threading.Event) -> None:
-        from dblog_core import dump
+        from dblog_core.dumps import work_loop
 
-        dump.work(config, stop=stop, once=True, dump_id=self.dump_id, workers=1, on_progress=ProgressLines())
+        work_loop.work(config, stop=stop, once=True, dump_id=self.dump_id, workers=1, on_progress=ProgressLines())
 
 
 class CompleteDump(_DumpTask):
@@ -139,12 +139,12 @@ class CompleteDump(_DumpTask):
         return {name: result[name] for name in ("id", "state", "tables", "rows", "chunks", "evicted")}
 
     def _complete(self, config: Config, stop: threading.Event) -> DumpStatus:
-        from dblog_core import dump
+        from dblog_core.dumps import work_loop
 
         self._source = config.source.name
         # What a worker that was marked as done by hand has left would wait for ever.
-        dump.work(config, stop=stop, once=True, dump_id=self.dump_id, workers=1, on_progress=ProgressLines())
-        return dump.wait(config, self.dump_id, stop=stop)
+        work_loop.work(config, stop=stop, once=True, dump_id=self.dump_id, workers=1, on_progress=ProgressLines())
+        return work_loop.wait(config, self.dump_id, stop=stop)
 
 
 class CloseDump(_DumpTask):
@@ -220,7 +220,7 @@ def as_table(plan: Plan) -> str:
 
 
 def _planned(config: Config, params: dict[str, Any]) -> Plan:
-    from dblog_core.plans import plan
+    from dblog_core.dumps.dry_run import plan
 
     return plan(config, request(params))
 
@@ -232,7 +232,8 @@ def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
-    from dblog_core import control, requests, wiring
+    from dblog_core import wiring
+    from dblog_core.dumps import control, requests
     from dblog_core.leader import LEASE
 
     _cancel(config, name)
@@ -260,7 +261,8 @@ def no_capture(config: Config) -> str:
 
 def _cancel(config: Config, name: str) -> list[str]:
     """Cancels the unfinished dumps that were requested by `name`; returns their ids."""
-    from dblog_core import control, wiring
+    from dblog_core import wiring
+    from dblog_core.dumps import control
 
     with closing(wiring.open_state(config)) as state:
         found = [d.id for d in control.dumps(state) if d.requested_by == name and d.state not in control.OVER]
@@ -269,7 +271,8 @@ def _cancel(config: Config, name: str) -> list[str]:
 
 def _newest(config: Config, name: str) -> DumpStatus | None:
     """The last dump that was requested by `name`: a run that was cleared has filed more than one."""
-    from dblog_core import control, wiring
+    from dblog_core import wiring
+    from dblog_core.dumps import control
 
     with closing(wiring.open_state(config)) as state:
         mine = [dump for dump in control.dumps(state) if dump.requested_by == name]
@@ -277,7 +280,7 @@ def _newest(config: Config, name: str) -> DumpStatus | None:
 
 
 def _cancelled(state: StateStore, dump_id: str) -> bool:
-    from dblog_core import control
+    from dblog_core.dumps import control
 
     try:
         control.cancel(state, dump_id)

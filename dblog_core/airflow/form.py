@@ -14,7 +14,7 @@ from dblog_core.model import sizes
 
 if TYPE_CHECKING:
     from dblog_core.config.settings import Config
-    from dblog_core.requests import DumpRequest
+    from dblog_core.dumps.requests import DumpRequest
 
 ALL = "*.*"
 """All tables: what the field says unless somebody writes another name into it."""
@@ -172,7 +172,7 @@ def _dry_run() -> Param:
 
 def request(params: Mapping[str, Any]) -> DumpRequest:
     """What the parameters ask for. Names and keys are checked where the request is filed."""
-    from dblog_core.requests import DumpRequest
+    from dblog_core.dumps.requests import DumpRequest
 
     return DumpRequest(
         tables=named(params),
@@ -242,7 +242,7 @@ def _key(item: Any) -> Any:
 
 def _filter(item: Any) -> tuple[str, str, Any]:
     """A condition as `COLUMN OPERATOR VALUE`, or as an array of the three, also in a string. Raises RequestError."""
-    from dblog_core.requests import Typed
+    from dblog_core.dumps.requests import Typed
 
     if isinstance(item, str) and item.lstrip().startswith("["):
         try:

@@ -24,12 +24,13 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from dblog_core import control, wiring
+from dblog_core import wiring
 from dblog_core.airflow import runs
 from dblog_core.airflow.engine import quiet_libraries
 from dblog_core.airflow.factory import read_sources
 from dblog_core.airflow.links import source_of
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.freshness import LagHistory
 from dblog_core.interfaces import Json

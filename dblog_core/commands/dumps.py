@@ -15,13 +15,13 @@ from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.tables import aligned
 from dblog_core.config.secrets import LAKE, SOURCE, STATE
-from dblog_core.dump_status import line
+from dblog_core.dumps.status import line
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.model import table_names
 from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
-    from dblog_core.control import DumpStatus
+    from dblog_core.dumps.control import DumpStatus
     from dblog_core.interfaces import StateStore
 
 DumpId = Annotated[str, typer.Argument(metavar="ID", help="The dump's id, as `dblog dumps` shows it.")]
@@ -56,7 +56,7 @@ def work(
       dblog --config shop.toml work --once
       dblog --config shop.toml work --once --spark
     """
-    from dblog_core import dump as worker
+    from dblog_core.dumps import work_loop as worker
 
     session = session_of(context, json)
     if spark:
@@ -98,7 +98,7 @@ def dumps(context: typer.Context, json: JsonFlag = False) -> None:
     Example:
       dblog --config shop.toml dumps --json
     """
-    from dblog_core import control
+    from dblog_core.dumps import control
 
     session = session_of(context, json)
     with closing(_state(session)) as state:
@@ -140,21 +140,21 @@ def _row(status: DumpStatus) -> tuple[str, ...]:
 
 def pause(context: typer.Context, dump_id: DumpId, json: JsonFlag = False) -> None:
     """Let a dump stand still."""
-    from dblog_core import control
+    from dblog_core.dumps import control
 
     _control(session_of(context, json), dump_id, control.pause)
 
 
 def resume(context: typer.Context, dump_id: DumpId, json: JsonFlag = False) -> None:
     """Let a paused dump go on."""
-    from dblog_core import control
+    from dblog_core.dumps import control
 
     _control(session_of(context, json), dump_id, control.resume)
 
 
 def cancel(context: typer.Context, dump_id: DumpId, json: JsonFlag = False) -> None:
     """End a dump as it stands."""
-    from dblog_core import control
+    from dblog_core.dumps import control
 
     _control(session_of(context, json), dump_id, control.cancel)
 
@@ -178,7 +178,7 @@ def set_options(
       dblog --config shop.toml set 20261121T100000-a1b2c3 chunk_size=2000 delay=0.5
       dblog --config shop.toml set 20261121T100000-a1b2c3 adaptive=on max_retained=20G workers=8
     """
-    from dblog_core import control
+    from dblog_core.dumps import control
 
     changes = dict(map(_setting, settings))
     _control(session_of(context, json), dump_id, lambda state, name: control.retune(state, name, **changes))
@@ -197,7 +197,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _control(session: Session, dump_id: str, change: Callable[[StateStore, str], None]) -> None:
-    from dblog_core import control
+    from dblog_core.dumps import control
 
     with closing(_state(session)) as state:
         change(state, dump_id)

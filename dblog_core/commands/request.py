@@ -18,15 +18,15 @@ from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session
 from dblog_core.commands.tables import aligned
 from dblog_core.config.secrets import LAKE, SOURCE
 from dblog_core.config.settings import DumpConfig
-from dblog_core.dump_status import line
+from dblog_core.dumps.status import line
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.model import sizes
 from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
-    from dblog_core.control import DumpStatus
-    from dblog_core.plans import Plan, TablePlan
-    from dblog_core.requests import DumpRequest
+    from dblog_core.dumps.control import DumpStatus
+    from dblog_core.dumps.dry_run import Plan, TablePlan
+    from dblog_core.dumps.requests import DumpRequest
 
 
 class Condition:
@@ -149,7 +149,7 @@ def dump(
       dblog --config shop.toml dump --table shop.orders --workers 8 --adaptive on --max-retained 20G
       dblog --config shop.toml dump --table shop.orders --workers 32 --spark --wait
     """
-    from dblog_core.requests import DumpRequest, Typed
+    from dblog_core.dumps.requests import DumpRequest, Typed
 
     session = session_of(context, json)
     request = DumpRequest(
@@ -194,7 +194,7 @@ def _key(text: str, option: str) -> Any:
 
 
 def _show_plan(session: Session, request: DumpRequest) -> None:
-    from dblog_core.plans import plan
+    from dblog_core.dumps.dry_run import plan
 
     found = plan(session.config(SOURCE), request)
     session.result(found.to_json(), plan_text(found))
@@ -245,7 +245,7 @@ def _carry_out(session: Session, request: DumpRequest, *, wait: bool, spark: boo
 
 def _file(session: Session, request: DumpRequest) -> str:
     """Files the dump and returns its id; on a terminal it says which table's boundaries are read meanwhile."""
-    from dblog_core import requests
+    from dblog_core.dumps import requests
 
     config = session.config(SOURCE)
     with _interruptible():
@@ -266,9 +266,9 @@ def _interruptible() -> Iterator[None]:
 
 
 def _work(session: Session, dump_id: str, *, wait: bool, spark: bool) -> DumpStatus:
-    from dblog_core import control
-    from dblog_core import dump as worker
     from dblog_core.commands import on_spark
+    from dblog_core.dumps import control
+    from dblog_core.dumps import work_loop as worker
     from dblog_core.wiring import open_state
 
     config = session.config(SOURCE | LAKE if spark else SOURCE)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from dblog_core import control, lake, wiring
+from dblog_core import lake, wiring
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
 from dblog_core.interfaces import StateStore
 from dblog_core.local.demo_parts import Workload
 

@@ -15,9 +15,9 @@ import threading
 
 import orjson
 
-from dblog_core import control
-from dblog_core.control import OVER
-from dblog_core.dump_status import DumpStatus
+from dblog_core.dumps import control
+from dblog_core.dumps.control import OVER
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.notices.channels import Receiver

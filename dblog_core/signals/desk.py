@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 import secrets
 
-from dblog_core import control, requests
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError, StateError, VersionConflict
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
-from dblog_core.requests import DumpRequest
 from dblog_core.signals import inbox, message
 from dblog_core.signals.message import Message, Said, Word
 

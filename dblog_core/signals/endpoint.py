@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 import orjson
 
-from dblog_core import control
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.signals import inbox, message

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
+from dblog_core.dumps.requests import DumpRequest, TableFilters
 from dblog_core.errors import RequestError
 from dblog_core.model import table_names
-from dblog_core.requests import DumpRequest, TableFilters
 from dblog_core.signals import conditions
 
 LARGEST = 64 << 10  # bytes of a signal's data

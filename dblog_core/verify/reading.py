@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from dblog_core.announced import NotOpened
+from dblog_core.dumps.key_ranges import Range
+from dblog_core.dumps.read_only_windows import NotOpened
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import ChunkReader, Clock, Source, WatermarkWriter
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json, keys_of
 from dblog_core.model.watermark import Probe
-from dblog_core.ranges import Range
 from dblog_core.retry import retrying
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.row_hashes import HASH

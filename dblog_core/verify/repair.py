@@ -10,12 +10,13 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from dblog_core import dump, requests, spark
+from dblog_core import spark
 from dblog_core.config.settings import Config
+from dblog_core.dumps import requests, work_loop
+from dblog_core.dumps.requests import MAX_KEYS, DumpRequest
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Clock
 from dblog_core.lake import read_status
-from dblog_core.requests import MAX_KEYS, DumpRequest
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.places import Interrupted
@@ -34,8 +35,8 @@ def mend(config: Config, report: TableReport, *, stop: threading.Event, clock: C
     whole = report.more or len(keys) > MAX_KEYS
     request = DumpRequest(tables=(report.table,), keys=() if whole else keys)
     dump_id = requests.submit(config, request, clock=clock)
-    dump.work(config, stop=stop, dump_id=dump_id)
-    status = dump.wait(config, dump_id, stop=stop)
+    work_loop.work(config, stop=stop, dump_id=dump_id)
+    status = work_loop.wait(config, dump_id, stop=stop)
     if stop.is_set():
         raise Interrupted
     if status.state != "done":

@@ -11,16 +11,17 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dblog_core import requests, verified, wiring
-from dblog_core.announced import AnnouncedWindows
+from dblog_core import verified, wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
+from dblog_core.dumps import requests
+from dblog_core.dumps.key_ranges import Range
+from dblog_core.dumps.read_only_windows import AnnouncedWindows
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
 from dblog_core.leader import LEASE
 from dblog_core.model.schema import TableName
-from dblog_core.ranges import Range
-from dblog_core.requests import DumpRequest
 from dblog_core.verify import certificate, repair
 from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
 from dblog_core.verify.lake_side import LakeSide

@@ -21,11 +21,11 @@ from urllib.parse import quote
 
 import orjson
 
-from dblog_core import ranges
+from dblog_core.dumps import key_ranges
+from dblog_core.dumps.key_ranges import Range
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import ChunkReader, StateStore
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.ranges import Range
 
 MOST = 200
 """Slices."""
@@ -87,13 +87,13 @@ class Slices:
     def done(self, reader: ChunkReader, schema: TableSchema) -> None:
         """The slice has been compared whole: if the table's last range is in it and has grown, it is cut."""
         cuts = self._cuts(reader, schema)
-        whole = not ranges.ordered_alike(schema) or len(cuts.keys) >= _MOST_CUTS
+        whole = not key_ranges.ordered_alike(schema) or len(cuts.keys) >= _MOST_CUTS
         if whole or not self._is_here(schema.table, cuts, len(cuts.keys)):
             return
         last = cuts.keys[-1] if cuts.keys else None
-        found, _ = ranges.sample(reader, schema, Range(after=last), every=cuts.step)
+        found, _ = key_ranges.sample(reader, schema, Range(after=last), every=cuts.step)
         if len(found) > 1:  # twice as many rows as it had, at least
-            keys = (*cuts.keys, *ranges.as_json(found))
+            keys = (*cuts.keys, *key_ranges.as_json(found))
             small = cuts.small and len(keys) + 1 < cuts.of
             self._put(schema.table, replace(cuts, keys=keys, small=small))
 
@@ -118,12 +118,12 @@ class Slices:
     def _cut(self, reader: ChunkReader, schema: TableSchema, order: str) -> Cuts:
         plan, of = reader.explain(schema), self._wanted.of
         small = plan.rows < of * self._smallest
-        if plan.index is None or not ranges.ordered_alike(schema):
+        if plan.index is None or not key_ranges.ordered_alike(schema):
             return Cuts(of, order, self._smallest, (), small)
         every = max(self._smallest, -(-plan.rows // of))
-        keys, step = ranges.sample(reader, schema, Range(), every=every)
+        keys, step = key_ranges.sample(reader, schema, Range(), every=every)
         small = small and step == self._smallest and len(keys) + 1 < of
-        return Cuts(of, order, step, tuple(ranges.as_json(keys)), small)
+        return Cuts(of, order, step, tuple(key_ranges.as_json(keys)), small)
 
     def _put(self, table: TableName, cuts: Cuts) -> None:
         path, data = _path(table), orjson.dumps(asdict(cuts))

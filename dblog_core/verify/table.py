@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dblog_core import ranges
 from dblog_core.config.settings import Config
+from dblog_core.dumps import key_ranges
+from dblog_core.dumps.key_ranges import Range
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import key_to_json
-from dblog_core.ranges import Range
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
@@ -145,7 +145,7 @@ class TableCheck:
             return list(self._ranges)
         options = {"chunk_size": self._tools.config.dump.chunk_size, "workers": self._tools.workers}
         wanted = 1 if self._tools.workers == 1 else None
-        return ranges.cut(reader, schema, (), Range(), options, wanted=wanted, sparing=True)
+        return key_ranges.cut(reader, schema, (), Range(), options, wanted=wanted, sparing=True)
 
     def _counted(self) -> Callable[[int], None]:
         total = 0

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from dblog_core import control, wiring
+from dblog_core import wiring
+from dblog_core.dumps import control
 from dblog_core.errors import SourceUnavailable
 from dblog_core.local import airflow_settings
 from dblog_core.state import recent_errors

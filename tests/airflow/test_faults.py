@@ -17,10 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import wiring
 from dblog_core.capture import LEASE
 from dblog_core.config.settings import Config
-from dblog_core.control import DumpStatus
+from dblog_core.dumps import control
+from dblog_core.dumps.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo, StateStore
 from dblog_core.lake import lake_at, read_status
 from dblog_core.local.airflow import AirflowServer

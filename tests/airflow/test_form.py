@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from dblog_core.airflow.form import form, named, repair_form, replay_form, request, verify_form
 from dblog_core.config.settings import load
+from dblog_core.dumps.requests import DumpRequest, Typed
 from dblog_core.errors import RequestError
-from dblog_core.requests import DumpRequest, Typed
 from tests.airflow.test_factory import write
 
 

@@ -19,11 +19,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dblog_core import control, requests, wiring
+from dblog_core import wiring
 from dblog_core.airflow import engine
 from dblog_core.config.settings import load
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.leader import LEASE
-from dblog_core.requests import DumpRequest
 from dblog_core.state import recent_errors
 from tests.airflow.test_factory import write
 from tests.unit.requests_world import make

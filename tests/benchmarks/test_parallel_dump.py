@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dump_status import DumpStatus
+from dblog_core.dumps import control
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.local.spark_cluster import SparkCluster
 from tests.benchmarks import data
 from tests.benchmarks.data import NewDatabase

@@ -14,13 +14,14 @@ from typing import Any
 
 import pymysql
 
-from dblog_core import control, dump, requests, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.control import OVER
+from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps.control import OVER
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError
 from dblog_core.reload import ConfigFile
-from dblog_core.requests import DumpRequest
 from dblog_core.status import status
 from tests.conformance.forms import Case, Step, woven
 from tests.fix_servers import Database
@@ -184,7 +185,7 @@ class World:
         def work() -> None:
             try:
                 with contextlib.suppress(DblogError):  # of a table that cannot be dumped: its task says so
-                    dump.work(config, stop=stop, once=True, dump_id=dump_id)
+                    work_loop.work(config, stop=stop, once=True, dump_id=dump_id)
             except BaseException as fault:  # noqa: BLE001 - raised in the test's own thread
                 self._faults.append(fault)
 

@@ -19,15 +19,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core import control, dump, reload, requests, wiring
+from dblog_core import reload, wiring
 from dblog_core.capture import run_capture
-from dblog_core.control import OVER
+from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps.control import OVER
+from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.window_reader import WindowReader
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import to_json
 from dblog_core.reload import ConfigFile
-from dblog_core.requests import DumpRequest
-from dblog_core.window_reader import WindowReader
 from tests.fix_servers import Database
 from tests.integration.schema_changes import changes
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -256,7 +257,7 @@ class Matrix:
 
     def work(self, dump_id: str) -> None:
         """Works on a dump to its end."""
-        dump.work(self.config, stop=threading.Event(), once=True, dump_id=dump_id)
+        work_loop.work(self.config, stop=threading.Event(), once=True, dump_id=dump_id)
 
     def dumped(self) -> None:
         """Every dump has ended, those too that the capture has requested by itself."""

@@ -15,15 +15,16 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, dump, requests, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.window_reader import BY_KEYS
 from dblog_core.interfaces import Chunk
 from dblog_core.model.schema import TableSchema
-from dblog_core.requests import DumpRequest
 from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader
 from dblog_core.staging.reader import Line, lines
-from dblog_core.window_reader import BY_KEYS
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -107,7 +108,7 @@ def test_a_dump_brings_rows_that_left_what_it_was_still_to_read(
     with capturing(config), closing(wiring.open_state(config)) as state:
         dump_id = requests.submit(config, DumpRequest(tables=(name,), chunk_size=5, ranges=ranges), state=state)
         with ThreadPoolExecutor(1) as pool, setting(stop):
-            working = pool.submit(dump.work, config, stop=stop, dump_id=dump_id, workers=1)
+            working = pool.submit(work_loop.work, config, stop=stop, dump_id=dump_id, workers=1)
             while control.dump(state, dump_id).tasks[0].progress.ordinal < 2:
                 assert not working.done(), "the dump is over before it could be paused"
             control.pause(state, dump_id)
@@ -146,7 +147,7 @@ def test_a_dump_ends_under_a_writer_that_never_rests(database: Database, tmp_pat
             setting(stop),
         ):
             dump_id = requests.submit(config, DumpRequest(tables=(name,), chunk_size=10), state=state)
-            working = pool.submit(dump.work, config, stop=stop, dump_id=dump_id, workers=1)
+            working = pool.submit(work_loop.work, config, stop=stop, dump_id=dump_id, workers=1)
             working.result(timeout=PATIENCE_SECONDS)
         status = control.dump(state, dump_id)
     assert status.state == "done"

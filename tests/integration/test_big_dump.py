@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
 from dblog_core.staging import Staging
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import control, dump, reload, requests, wiring
+from dblog_core import reload, wiring
 from dblog_core.capture import run_capture
+from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps.requests import WHOLE, DumpRequest
 from dblog_core.local.postgres import PostgresServer
-from dblog_core.requests import WHOLE, DumpRequest
 from dblog_core.sources.postgres.sql import publication, replica_identity
 from dblog_core.sources.postgres.sql.connection import session
 from dblog_core.state import recent_errors
@@ -45,7 +46,7 @@ def test_a_dump_of_the_system_counts_tables_that_are_dropped_and_is_done_without
             assert (found.rows, len(found.tables_gone), found.error) == (1, MANY - 1, None)
             control.resume(state, mine)
             with pytest.raises(requests.RequestError):
-                dump.work(config, stop=threading.Event(), dump_id=mine)
+                work_loop.work(config, stop=threading.Event(), dump_id=mine)
             wait_until(lambda: control.dump(state, mine).state == "failed", "the other one fails")
             found = control.dump(state, mine)
         assert found.error is not None and found.error.startswith(f"{MANY - 1} tables are not in the source any more: ")

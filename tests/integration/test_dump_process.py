@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import control, requests, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
-from dblog_core.requests import DumpRequest
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state import recent_errors
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, reload, requests, wiring
+from dblog_core import reload, wiring
 from dblog_core.capture import run_capture
-from dblog_core.control import OVER
-from dblog_core.requests import DumpRequest
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.control import OVER
+from dblog_core.dumps.requests import DumpRequest
 from tests.fix_servers import Database
 from tests.integration.test_swapped_tables import capturing, held
 from tests.waiting import wait_until

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, dump, requests, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LogPositionLost
-from dblog_core.requests import DumpRequest
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS
@@ -112,7 +113,7 @@ def whole_dump(config: Config) -> None:
     thread.start()
     try:
         dump_id = requests.submit(config, DumpRequest(tables=("*.*",)))
-        dump.work(config, stop=threading.Event(), dump_id=dump_id)
+        work_loop.work(config, stop=threading.Event(), dump_id=dump_id)
     finally:
         stop.set()
         thread.join(timeout=PATIENCE_SECONDS)

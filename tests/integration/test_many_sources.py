@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, requests, wiring
+from dblog_core import wiring
 from dblog_core.capture import LEASE
 from dblog_core.config import conflicts
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.local.server import DatabaseServer
 from dblog_core.metrics import Sources
-from dblog_core.requests import DumpRequest
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database, drop, new
 from tests.nemesis.processes import Dblog, kill

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import dump, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import work_loop
+from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.local.mysql import MysqlServer
-from dblog_core.requests import DumpRequest, submit
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 
@@ -81,8 +82,8 @@ def _dumped(config: Config, database: Database) -> dict[int, object]:
     capture.start()
     try:
         asked = submit(config, DumpRequest(tables=(f"{database.name}.nulled",)))
-        dump.work(config, stop=threading.Event(), once=True, dump_id=asked)
-        assert dump.wait(config, asked, stop=threading.Event()).state == "done"
+        work_loop.work(config, stop=threading.Event(), once=True, dump_id=asked)
+        assert work_loop.wait(config, asked, stop=threading.Event()).state == "done"
     finally:
         stop.set()
         capture.join()

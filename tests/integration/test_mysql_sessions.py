@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import dump, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.requests import DumpRequest, submit
+from dblog_core.dumps import work_loop
+from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 
@@ -46,8 +47,8 @@ def capturing(config: Config) -> Iterator[None]:
 def dumped(config: Config) -> dict[str, list[dict[str, object]]]:
     """The rows of a dump of all tables, by table."""
     asked = submit(config, DumpRequest(tables=None))
-    dump.work(config, stop=threading.Event(), once=True, dump_id=asked)
-    assert dump.wait(config, asked, stop=threading.Event()).state == "done"
+    work_loop.work(config, stop=threading.Event(), once=True, dump_id=asked)
+    assert work_loop.wait(config, asked, stop=threading.Event()).state == "done"
     found: dict[str, list[dict[str, object]]] = {}
     for line in lines(wiring.open_staging(config)):
         if line["op"] == "r":

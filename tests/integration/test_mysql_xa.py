@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from dblog_core import dump, requests, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import requests, work_loop
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LogPositionLost, SourceRefused, UnknownLogEvent
 from dblog_core.model.events import LogBatch, WatermarkSeen
 from dblog_core.model.schema import TableName
-from dblog_core.requests import DumpRequest
 from dblog_core.sources.mysql.binlog import xa
 from dblog_core.sources.mysql.row_events import batch as batching
 from dblog_core.sources.mysql.source import MysqlSource
@@ -474,8 +475,8 @@ def test_a_dump_between_the_phases(database: Database, tmp_path: Path, first: bo
         if first:
             until_there(lambda: wiring.open_staging(config).head() is not None, faults)
         dump_id = requests.submit(config, DumpRequest(tables=(f"{database.schema}.a",)))
-        dump.work(config, stop=stop, dump_id=dump_id)
-        dump.wait(config, dump_id, stop=stop)
+        work_loop.work(config, stop=stop, dump_id=dump_id)
+        work_loop.wait(config, dump_id, stop=stop)
         dumped = [(op, key, value) for op, origin, key, value in lines_of(config) if origin == "dump"]
         assert sorted(dumped) == [("r", 1, 1), ("r", 2, 1), ("r", 3, 1)] and not faults, faults
         ids.commit("one")

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import dump, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
+from dblog_core.dumps import work_loop
+from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
-from dblog_core.requests import DumpRequest, submit
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.nemesis import oracles
@@ -102,8 +103,8 @@ def test_a_database_that_is_not_in_utf8(postgres: PostgresServer, tmp_path: Path
         capture.start()
         try:
             asked = submit(config, DumpRequest(tables=None))
-            dump.work(config, stop=threading.Event(), once=True, dump_id=asked)
-            assert dump.wait(config, asked, stop=threading.Event()).state == "done"
+            work_loop.work(config, stop=threading.Event(), once=True, dump_id=asked)
+            assert work_loop.wait(config, asked, stop=threading.Event()).state == "done"
         finally:
             stop.set()
             capture.join()

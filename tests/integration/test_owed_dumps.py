@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import control, requests, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import WHOLE
+from dblog_core.dumps.worker import PATIENCE
 from dblog_core.merge_plan import lacks_since, works
-from dblog_core.requests import WHOLE
 from dblog_core.staging.reader import lines
 from dblog_core.state import owed_dumps
-from dblog_core.worker import PATIENCE
 from tests.fix_servers import Database
 from tests.integration.test_mysql_sessions import capturing
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, dump, requests, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ServerNotSafe
 from dblog_core.model.schema import TableName
-from dblog_core.requests import DumpRequest
 from dblog_core.sources.postgres.position import Lsn
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
@@ -88,7 +89,7 @@ def capturing(config: Config) -> Iterator[None]:
 def dumped(config: Config, **wanted: Any) -> control.DumpStatus:
     dump_id = requests.submit(config, DumpRequest(**wanted))
     stop = threading.Event()
-    dump.work(config, stop=stop, dump_id=dump_id)
+    work_loop.work(config, stop=stop, dump_id=dump_id)
     with closing(wiring.open_state(config)) as state:
         wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done")
         return control.dump(state, dump_id)
@@ -156,9 +157,9 @@ def test_a_worker_beside_a_capture_that_may_write_is_told_so(database: Database,
     with capturing(config):
         dump_id = requests.submit(mistaken, DumpRequest(tables=(f"{database.schema}.quiet",)))
         with pytest.raises(ServerNotSafe, match="started without") as told:
-            dump.work(mistaken, stop=threading.Event(), dump_id=dump_id)
+            work_loop.work(mistaken, stop=threading.Event(), dump_id=dump_id)
         assert "the same read_only" in told.value.fix and "capture " in told.value.where
-        dump.work(config, stop=threading.Event(), dump_id=dump_id)
+        work_loop.work(config, stop=threading.Event(), dump_id=dump_id)
         assert len(rows_of(config, f"{database.schema}.quiet")) == 1
 
 
@@ -182,7 +183,7 @@ def test_a_restarted_capture_voids_the_windows_of_the_one_before_and_the_dump_go
     """The worker is never told more than that its attempt is over."""
     dump_id = requests.submit(config, DumpRequest(tables=(f"{reader.schema}.quiet",), delay=0.02))
     stop = threading.Event()
-    worker = threading.Thread(target=dump.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
+    worker = threading.Thread(target=work_loop.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
     worker.start()
     try:
         with closing(wiring.open_state(config)) as state:

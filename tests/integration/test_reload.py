@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, reload, wiring
+from dblog_core import reload, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.reload import ConfigFile
 from dblog_core.staging.reader import lines

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, evolution, merge_plan, wiring
+from dblog_core import evolution, merge_plan, wiring
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database

@@ -20,11 +20,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dblog_core import control, requests
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.local.kafka import KafkaServer
-from dblog_core.requests import DumpRequest
 from dblog_core.sequencer import SIGNALS
 from dblog_core.signals import inbox
 from dblog_core.signals.endpoint import Endpoint, Signals

@@ -14,12 +14,13 @@ from typing import Any
 import psycopg2
 import pytest
 
-from dblog_core import control, dump, requests, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.model.schema import TableName
-from dblog_core.requests import DumpRequest
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import standby as standby_module
 from dblog_core.verify import reading
@@ -376,7 +377,7 @@ def test_a_chunk_waits_until_its_standby_has_replayed_what_lies_before_its_windo
     with capturing(config):
         dump_id = requests.submit(config, DumpRequest(tables=(QUIET,), delay=0.02, chunk_size=25, workers=1, ranges=1))
         stop = threading.Event()
-        worker = threading.Thread(target=dump.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
+        worker = threading.Thread(target=work_loop.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
         with closing(wiring.open_state(config)) as state, caplog.at_level(logging.WARNING):
             worker.start()
             try:
@@ -442,7 +443,7 @@ def test_a_standby_that_is_promoted_under_the_capture_goes_on_on_its_new_timelin
         first.execute("UPDATE quiet SET v = 100 WHERE id = 3")
         dump_id = requests.submit(config, DumpRequest(tables=(QUIET,), delay=0.02))
         stop = threading.Event()
-        worker = threading.Thread(target=dump.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
+        worker = threading.Thread(target=work_loop.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
         worker.start()
         try:
             with closing(wiring.open_state(config)) as state:

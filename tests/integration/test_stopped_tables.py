@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import reload, requests, wiring
+from dblog_core import reload, wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.preflight import findings
-from dblog_core.requests import DumpRequest
 from dblog_core.status import status
 from tests.fix_servers import Database
 from tests.fix_verify import Verify

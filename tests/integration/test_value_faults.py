@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, requests, wiring
+from dblog_core import wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.plans import plan
-from dblog_core.requests import DumpRequest
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.dry_run import plan
+from dblog_core.dumps.requests import DumpRequest
 from tests.fix_servers import Database
 from tests.integration.test_stopped_tables import stopped
 from tests.integration.test_swapped_tables import capturing, copies, held

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core import control, dump, requests
 from dblog_core.algorithm.window import Windows
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake import table_location
 from dblog_core.model.schema import TableName
-from dblog_core.requests import DumpRequest
 from dblog_core.verify import reading, run
 from dblog_core.verify.slices import Slice
 from dblog_core.wiring import open_lake, open_staging, open_state
@@ -61,8 +61,8 @@ class Shop:
 
     def dump(self) -> None:
         dump_id = requests.submit(self.config, DumpRequest(tables=None))
-        dump.work(self.config, stop=threading.Event(), dump_id=dump_id)
-        assert dump.wait(self.config, dump_id, stop=threading.Event()).state == "done"
+        work_loop.work(self.config, stop=threading.Event(), dump_id=dump_id)
+        assert work_loop.wait(self.config, dump_id, stop=threading.Event()).state == "done"
 
     @contextmanager
     def capturing(self) -> Iterator[None]:

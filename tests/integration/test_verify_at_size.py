@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core import control
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
 from dblog_core.lake import table_location
 from dblog_core.local.server import DatabaseServer
 from dblog_core.model.schema import TableName

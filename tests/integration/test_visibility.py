@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill

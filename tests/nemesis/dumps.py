@@ -7,12 +7,13 @@ import threading
 from contextlib import closing
 from typing import Any
 
-from dblog_core import control, requests, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.control import OVER
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.control import OVER
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import StateStore
-from dblog_core.requests import DumpRequest
 from tests.fix_servers import Database
 from tests.nemesis.workload import COLD, SMALL
 from tests.waiting import PATIENCE_SECONDS

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
 from dblog_core.lake import State, read_status
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database

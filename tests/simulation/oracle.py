@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from dblog_core import control
 from dblog_core.algorithm.window import Snapshot
+from dblog_core.dumps import control
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key, key_from_json, keys_of

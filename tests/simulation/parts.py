@@ -13,8 +13,9 @@ from unittest import mock
 
 import pyarrow as pa
 
-from dblog_core import announced, dump, dump_process, openings, requests, wiring
+from dblog_core import dump_process, openings, wiring
 from dblog_core.config.settings import Config
+from dblog_core.dumps import read_only_windows, requests, work_loop
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging import compaction, compaction_blocks, parquet, segment
@@ -77,7 +78,7 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
         spawn, by = world.simulation.spawn, dump_process.REQUESTED_BY
         while not clock.wait(stop, dump_process.LOOK):
             try:
-                dump.work_here(config, stop=stop, clock=world.clock, requested_by=by, spawn=spawn)
+                work_loop.work_here(config, stop=stop, clock=world.clock, requested_by=by, spawn=spawn)
             except DblogError as error:
                 log.warning("a dump that the system or a signal requested: %s", error)
 
@@ -93,8 +94,8 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
             # A look is a step of the simulation, and costs more there than anywhere else.
             (openings, "BUSY", ids.choice((0.03, 0.1))),
             (openings, "IDLE", 0.3),
-            (announced, "SOON", 0.02),
-            (announced, "LATEST", 0.2),
+            (read_only_windows, "SOON", 0.02),
+            (read_only_windows, "LATEST", 0.2),
             (compaction_blocks, "FAN", ids.choice((2, 2, 3, 16))),
             (compaction, "GRACE", ids.choice((0.1, 1.0, 8.0))),
             (compaction, "_TICK", ids.choice((0.2, 1.0))),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dblog_core import control, requests
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key, key_to_json
-from dblog_core.requests import DumpRequest
 from dblog_core.staging import reader
 from dblog_core.state.memory import MemoryState
 from tests.simulation.database import Change, Row, Transaction

@@ -8,7 +8,8 @@ from typing import Any
 
 import orjson
 
-from dblog_core import capture, control, dump
+from dblog_core import capture
+from dblog_core.dumps import control, work_loop
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
@@ -164,7 +165,7 @@ class World:
         stop: Any = self.stop
         while not stop.is_set():
             try:
-                dump.work_here(self.config, stop=stop, clock=self.clock, spawn=self.simulation.spawn)
+                work_loop.work_here(self.config, stop=stop, clock=self.clock, spawn=self.simulation.spawn)
             except DblogError as error:
                 if not error.transient:
                     raise

@@ -11,12 +11,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dblog_core import control, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.control import DumpStatus
+from dblog_core.dumps import control
+from dblog_core.dumps.control import DumpStatus
+from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.spark_cluster import SparkCluster
-from dblog_core.requests import DumpRequest, submit
 from dblog_core.spark import run_job
 from tests.fix_servers import Database
 from tests.nemesis import oracles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core import control
+from dblog_core.dumps import control
 from dblog_core.interfaces import Chunk
 from tests.unit.workers_world import DUMP, World
 from tests.unit.workers_world import world as world

@@ -18,10 +18,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dblog_core import capture as engine
-from dblog_core import cli, control, requests, wiring
+from dblog_core import cli, wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.cli import app
 from dblog_core.config.settings import load
+from dblog_core.dumps import control, requests
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.model.durations import in_words
 from dblog_core.state import recent_errors

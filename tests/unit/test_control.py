@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core import control, requests
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import SystemClock
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Entry
-from dblog_core.requests import DumpRequest
 from dblog_core.state.memory import MemoryState
 from tests.unit import requests_world
 from tests.unit.requests_world import ORDERS, World

@@ -9,10 +9,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from dblog_core import control, ended_dumps
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.control import DumpStatus
-from dblog_core.ended_dumps import LONG, SHORTEST, EndedDumps
+from dblog_core.dumps import control, ended_dumps
+from dblog_core.dumps.control import DumpStatus
+from dblog_core.dumps.ended_dumps import LONG, SHORTEST, EndedDumps
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Entry, Json, StateStore
 from dblog_core.notices.channels import Receiver

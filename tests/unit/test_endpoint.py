@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core import control
 from dblog_core.clock import SystemClock
+from dblog_core.dumps import control
 from dblog_core.errors import StateUnavailable
 from dblog_core.signals import inbox, serving
 from dblog_core.signals.desk import Desk

@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, dump, requests, wiring
+from dblog_core import wiring
 from dblog_core.algorithm import arriving_rows
 from dblog_core.algorithm.window import LogOrder
 from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
 from dblog_core.interfaces import Chunk
 from dblog_core.model import watermark
 from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.watermark import High, Low, Mark
-from dblog_core.requests import DumpRequest
 from dblog_core.rows.column_rules import Rules
 from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging, segment
@@ -163,7 +164,7 @@ def test_a_dump_brings_rows_that_the_log_never_showed(running: World) -> None:
     with running.database.lock:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(95)}
     dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=10))
-    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     status = control.dump(running.state, dump_id)
     assert (status.state, status.rows, status.chunks) == ("done", 95, 10)
     assert running.replay() == running.rows()
@@ -175,7 +176,7 @@ def test_listed_keys_that_are_gone_become_deletes(running: World) -> None:
     with running.database.lock:
         del running.database.rows[ORDERS.table][(2,)]  # a delete that the log lost
     dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), keys=(1, 2)))
-    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     assert running.replay() == running.rows()
 
 
@@ -184,7 +185,7 @@ def test_a_full_dump_removes_ghosts(running: World) -> None:
     with running.database.lock:
         del running.database.rows[ORDERS.table][(3,)]
     dump_id = requests.submit(running.config, DumpRequest(None))
-    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     assert running.replay() == running.rows()
 
 
@@ -193,7 +194,7 @@ def test_a_key_range_includes_both_ends(running: World) -> None:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(30)}
     request = DumpRequest(("shop.orders",), key_from=5, key_to=17, chunk_size=4)
     dump_id = requests.submit(running.config, request)
-    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     assert set(running.replay()) == set(range(5, 18))
 
 
@@ -219,7 +220,7 @@ def test_writes_during_a_dump_always_win(running: World) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     done.set()
     writer.join()
     status = control.dump(running.state, dump_id)
@@ -279,7 +280,7 @@ def test_a_key_in_another_spelling_is_not_absent(running: World, monkeypatch: py
 
     monkeypatch.setattr(FakeReader, "read_keys", spelled)
     dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), keys=(1005, 1007)))
-    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     dumped = [(line["op"], line["key"]["id"]) for line in running.lines() if line["origin"] == "dump"]
     assert dumped == [("r", 5), ("d", 1007)]
 
@@ -301,7 +302,7 @@ def test_a_dump_during_which_more_rows_arrive_than_are_remembered_is_followed_by
     monkeypatch.setattr(FakeReader, "read", read)
     monkeypatch.setattr(arriving_rows, "ARRIVED", 0)
     dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=2))
-    dump.work(running.config, stop=threading.Event(), dump_id=dump_id)
+    work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     deadline, pause = time.monotonic() + 30, threading.Event()
     while [d.state for d in control.dumps(running.state)] != ["done", "done"]:
         assert time.monotonic() < deadline, control.dumps(running.state)
@@ -470,7 +471,7 @@ def test_a_paused_or_cancelled_dump_reads_nothing_while_the_log_goes_on(
 def working(world: World, dump_id: str) -> Iterator[None]:
     """A worker beside the test, whose end is awaited."""
     options = {"stop": threading.Event(), "dump_id": dump_id}
-    worker = threading.Thread(target=dump.work, args=(world.config,), kwargs=options)
+    worker = threading.Thread(target=work_loop.work, args=(world.config,), kwargs=options)
     worker.start()
     try:
         yield

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import control, healing
+from dblog_core import healing
+from dblog_core.dumps import control
+from dblog_core.dumps.requests import WHOLE
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.requests import WHOLE
 from tests.fake_source import ORDERS
 from tests.unit.test_engine import World
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, requests
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused, SourceUnavailable
 from dblog_core.model.key_order import order_text
 from dblog_core.model.schema import TableSchema
-from dblog_core.requests import DumpRequest
 from tests.fake_source import ORDERS
 from tests.unit import requests_world
 from tests.unit.workers_world import Reader, World, world

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dblog_core import aside, control, wiring
+from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.algorithm.window import LogOrder
+from dblog_core.dumps import control, tasks_aside
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.watermark import Low
 from dblog_core.rows.column_rules import Rules
@@ -83,7 +84,7 @@ def test_the_capture_asks_little_for_a_small_table_too(world: World, tmp_path: P
 
 def test_tables_are_read_while_others_wait_to_be_placed(world: World) -> None:
     """A capture that stands still: as many tables as are kept aside are read, and each is placed when it goes on."""
-    tables(world, aside.MOST + 20)
+    tables(world, tasks_aside.MOST + 20)
     world.capturing = False
     waits = 0
 
@@ -96,8 +97,8 @@ def test_tables_are_read_while_others_wait_to_be_placed(world: World) -> None:
     lows: list[int] = []
     world.clock.hooks.insert(0, lambda: lows.append(len([w for w in world.watermarks() if isinstance(w, Low)])))
     world.work()
-    assert lows[0] == aside.MOST + 1, "before the first wait"
-    assert world.status().state == "done" and len(world.dumped()) == 10 * (aside.MOST + 20)
+    assert lows[0] == tasks_aside.MOST + 1, "before the first wait"
+    assert world.status().state == "done" and len(world.dumped()) == 10 * (tasks_aside.MOST + 20)
 
 
 def test_tables_whose_attempts_break_while_they_wait_are_read_again(world: World) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, needs, output_places
+from dblog_core import needs, output_places
 from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.dumps import control
+from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.errors import StateError
 from dblog_core.lake import LakeStatus, State, TableStatus
-from dblog_core.requests import DumpRequest, submit
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.state.memory import MemoryState

@@ -17,18 +17,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dblog_core import control, requests
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import ChannelConfig
-from dblog_core.dump_status import OVER, DumpStatus, TaskStatus
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.status import OVER, DumpStatus, TaskStatus
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
 from dblog_core.notices import channels
 from dblog_core.notices.follower import Follower
 from dblog_core.notices.news import news
 from dblog_core.notices.webhook import Webhook
-from dblog_core.requests import DumpRequest
 from dblog_core.signals import inbox
 from dblog_core.signals.message import Message
 from dblog_core.signatures import verified

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import announced, control, wiring
+from dblog_core import wiring
 from dblog_core.algorithm.window import LogOrder
-from dblog_core.announced import AnnouncedWindows, NotOpened
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, read_only_windows
+from dblog_core.dumps.read_only_windows import AnnouncedWindows, NotOpened
 from dblog_core.errors import ServerNotSafe
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Mark
@@ -62,14 +63,14 @@ class Term:
         self.openings.look(self.sequencer)
 
     def announce(self, of: Mark) -> None:
-        self.state.create(announced.announcement(of.window), watermark.encode(Low(of)).encode())
+        self.state.create(read_only_windows.announcement(of.window), watermark.encode(Low(of)).encode())
 
     def conclude(self, of: Mark, *, by: str, end: str = "0") -> None:
         text = f"{by}\n{watermark.encode(high(of, end))}"
-        self.state.create(announced.conclusion(of.window), text.encode())
+        self.state.create(read_only_windows.conclusion(of.window), text.encode())
 
     def answered(self, of: Mark) -> str | None:
-        entry = self.state.get(announced.answer(of.window))
+        entry = self.state.get(read_only_windows.answer(of.window))
         return None if entry is None else entry.data.decode()
 
     @property
@@ -100,7 +101,7 @@ def test_a_chunk_whose_end_is_not_read_yet_waits(term: Term) -> None:
 
 def test_a_window_that_another_term_has_answered_is_void(term: Term) -> None:
     term.announce(mark())
-    term.state.create(announced.answer("w"), b"another place")
+    term.state.create(read_only_windows.answer("w"), b"another place")
     term.look()
     assert term.sequencer.dumps.open_windows() == []
     term.conclude(mark(), by="another place")
@@ -128,9 +129,9 @@ def test_nodes_go_when_what_became_of_them_is_published(term: Term) -> None:
     term.look()
     term.conclude(mark(), by="another place")
     term.look()
-    assert term.state.children(announced.ROOT) == ["w"], "a restart must find it"
+    assert term.state.children(read_only_windows.ROOT) == ["w"], "a restart must find it"
     term.openings.published()
-    assert term.state.children(announced.ROOT) == []
+    assert term.state.children(read_only_windows.ROOT) == []
 
 
 def test_a_worker_beside_a_capture_that_looks_for_no_announcement_is_told_so(term: Term) -> None:

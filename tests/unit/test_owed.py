@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import again, control
+from dblog_core import again
 from dblog_core.again import Again
 from dblog_core.clock import SystemClock
+from dblog_core.dumps import control
+from dblog_core.dumps.requests import WHOLE, DumpRequest, submit
 from dblog_core.errors import SourceUnavailable, ValueOutOfRange
-from dblog_core.requests import WHOLE, DumpRequest, submit
 from dblog_core.staging.manifest import LogMark
 from dblog_core.state import owed_dumps
 from dblog_core.state.memory import MemoryState

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from dblog_core.dumps.throttle import EARLY, RECOVERY, SLOWEST, Limits, Pace
 from dblog_core.interfaces import Strain
 from dblog_core.model import sizes
-from dblog_core.pace import EARLY, RECOVERY, SLOWEST, Limits, Pace
 
 FREE = Limits(delay=0.0, rate=0, workers=2, adaptive=False, max_retained=0)
 ADAPTIVE = replace(FREE, adaptive=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, requests
 from dblog_core.commands.request import plan_text
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.dry_run import ASSUMED_RATE, plan
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
-from dblog_core.plans import ASSUMED_RATE, plan
-from dblog_core.requests import DumpRequest
 from tests.unit import requests_world
 from tests.unit.requests_world import CUSTOMERS, ORDERS, World
 

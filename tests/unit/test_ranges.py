@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dblog_core import ranges
+from dblog_core.dumps import key_ranges
+from dblog_core.dumps.key_ranges import Range
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
-from dblog_core.ranges import Range
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader
 
 OPTIONS: dict[str, Any] = {"chunk_size": 10, "workers": 2}
@@ -47,7 +47,7 @@ class Walked(FakeReader):
 
 
 def cut(reader: Walked, *, sparing: bool = False) -> list[Range]:
-    return ranges.cut(reader, ORDERS, (), Range(), OPTIONS, sparing=sparing)
+    return key_ranges.cut(reader, ORDERS, (), Range(), OPTIONS, sparing=sparing)
 
 
 @pytest.mark.parametrize("step", [1, 3])

@@ -13,13 +13,15 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from dblog_core import control, intake, reload, requests, wiring
+from dblog_core import intake, reload, wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.commands.status import text
 from dblog_core.config import settings as configuration
 from dblog_core.config.settings import Config, SourceConfig
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LeaseLost, SourceRefused
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory
 from dblog_core.leader import Parts
@@ -27,7 +29,6 @@ from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.reload import ConfigFile, Watch
-from dblog_core.requests import DumpRequest
 from dblog_core.staging.reader import lines
 from dblog_core.state.memory import MemoryState
 from dblog_core.status import status

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core import control, requests
-from dblog_core.control import DumpStatus
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.control import DumpStatus
+from dblog_core.dumps.dry_run import plan
+from dblog_core.dumps.requests import DumpRequest, Typed
 from dblog_core.errors import DblogError, RequestError, SourceError, SourceForbids, ValueOutOfRange
 from dblog_core.interfaces import ReadPlan
 from dblog_core.model.schema import TableSchema
-from dblog_core.plans import plan
-from dblog_core.requests import DumpRequest, Typed
 from tests.unit import requests_world
 from tests.unit.requests_world import CUSTOMERS, CUSTOMS, LINES, ORDERS, World
 

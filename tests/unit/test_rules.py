@@ -14,14 +14,15 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from dblog_core import control, reload, requests, wiring
+from dblog_core import reload, wiring
 from dblog_core.config.settings import ColumnRules, Config, SourceConfig
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError, SourceRefused
 from dblog_core.interfaces import Problem
 from dblog_core.model import watermark
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.watermark import High, Mark
-from dblog_core.requests import DumpRequest
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import MASK, Rules
 from dblog_core.rows.row_hashes import is_compared

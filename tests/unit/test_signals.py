@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dblog_core import control, requests
 from dblog_core.clock import SystemClock
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest, Literal
 from dblog_core.errors import RequestError, StateUnavailable, VersionConflict
 from dblog_core.model.events import SignalSeen
-from dblog_core.requests import DumpRequest, Literal
 from dblog_core.signals import conditions, inbox, table
 from dblog_core.signals.desk import Desk
 from dblog_core.signals.file import SignalFile

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dblog_core.dumps.key_ranges import Range
 from dblog_core.errors import RequestError
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json
-from dblog_core.ranges import Range
 from dblog_core.state.memory import MemoryState
 from dblog_core.verify.slices import MOST, Slice, Slices, within
 from tests.unit import requests_world

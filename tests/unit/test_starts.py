@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import control
 from dblog_core.capture import CaptureOutcome, run_capture
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control
 from dblog_core.errors import ConfigError, SourceRefused, SourceUnavailable
 from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Place

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from dblog_core import control, healing, reload, requests, wiring
+from dblog_core import healing, reload, wiring
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Mark
-from dblog_core.requests import DumpRequest
 from dblog_core.state import stopped_tables
 from dblog_core.status import status
 from tests.fake_source import Change, FakeSource

@@ -10,11 +10,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from dblog_core import control, dump, wiring
+from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, work_loop
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken, SourceUnavailable, StateError
 from dblog_core.leader import CaptureOutcome, CaptureStatus, Leader, Parts
 from dblog_core.model.schema_changes import Step
@@ -200,7 +201,7 @@ def test_a_dump_ends_whose_staging_directory_was_replaced_or_put_back(term: Term
     term.database.rows[ORDERS.table] = {(k,): {"id": k, "name": "n", "big": "b"} for k in keys}
     stop = threading.Event()
     capture = spawn_thread("capture", lambda: run_capture(term.config, stop=stop))
-    worker = spawn_thread("worker", lambda: dump.work(term.config, stop=stop, dump_id=DUMP))
+    worker = spawn_thread("worker", lambda: work_loop.work(term.config, stop=stop, dump_id=DUMP))
     try:
         wait_until(lambda: control.dump(term.state, DUMP).state == "done", "the dump ends")
     finally:

@@ -11,14 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core import beside, control, sequencer, standing
+from dblog_core import beside, sequencer, standing
 from dblog_core.capture import run_capture
+from dblog_core.dumps import control
+from dblog_core.dumps.requests import WHOLE, submit
 from dblog_core.lake import State, TableStatus
 from dblog_core.merge_plan import Work, lacks_since
 from dblog_core.model import position_spec
 from dblog_core.model.events import Created, Rewritten, SchemaSeen, Truncated, Unreadable
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.requests import WHOLE, submit
 from dblog_core.staging.manifest import LogMark
 from tests.fake_source import ORDERS
 from tests.unit.test_engine import World

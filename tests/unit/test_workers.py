@@ -14,9 +14,13 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from dblog_core import control, dump, hold
-from dblog_core import finder as finder_module
 from dblog_core.clock import SystemClock
+from dblog_core.dumps import control, task_lease, work_loop
+from dblog_core.dumps import task_queue as finder_module
+from dblog_core.dumps.source_load import Gauge
+from dblog_core.dumps.task_lease import Hold, Workplace
+from dblog_core.dumps.task_queue import Finder
+from dblog_core.dumps.worker import PATIENCE
 from dblog_core.errors import (
     RequestError,
     SourceReadOnly,
@@ -25,9 +29,6 @@ from dblog_core.errors import (
     StagingUnavailable,
     StateUnavailable,
 )
-from dblog_core.finder import Finder
-from dblog_core.gauge import Gauge
-from dblog_core.hold import Hold, Workplace
 from dblog_core.interfaces import Strain
 from dblog_core.model import watermark
 from dblog_core.model.schema import Column, TableSchema
@@ -35,7 +36,6 @@ from dblog_core.model.watermark import Heals, High, Low
 from dblog_core.staging import Staging
 from dblog_core.staging.changelog import ChunkFile
 from dblog_core.state.memory import MemoryLease
-from dblog_core.worker import PATIENCE
 from tests.fake_source import ORDERS, Change
 from tests.unit.workers_world import DUMP, LINES, World, world
 from tests.waiting import PATIENCE_SECONDS
@@ -54,7 +54,7 @@ class Killed(BaseException):
 def kill_after(world: World, monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
     """The worker dies at its SELECT number `reads`; its leases stay as they are."""
     with monkeypatch.context() as patch:
-        for module in (hold, finder_module):
+        for module in (task_lease, finder_module):
             patch.setattr(module, "give_back", lambda lease: None)
         world.source.on_read = fault_at(world, reads, Killed())
         with pytest.raises(Killed):
@@ -811,7 +811,7 @@ class Running:
 
     def _run(self, **more: Any) -> None:
         try:
-            dump.work(self.world.config, stop=self.stop, **more)
+            work_loop.work(self.world.config, stop=self.stop, **more)
         except Exception as error:  # noqa: BLE001  whatever ends the work is looked at by the test
             self.error = error
 
@@ -931,5 +931,5 @@ def test_an_interrupt_of_the_crew_ends_its_workers_too(world: World) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dump.work(world.config, stop=stop, on_progress=interrupt)
+        work_loop.work(world.config, stop=stop, on_progress=interrupt)
     assert stop.is_set()

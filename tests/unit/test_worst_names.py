@@ -16,17 +16,18 @@ from deltalake import DeltaTable, write_deltalake
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dblog_core import metrics, requests
+from dblog_core import metrics
 from dblog_core.airflow.form import named
 from dblog_core.config.settings import load
 from dblog_core.cuts import open_table
+from dblog_core.dumps import requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError
 from dblog_core.lake import history_location, lake_at, settle, table_location
 from dblog_core.metrics import Sources
 from dblog_core.model import table_names, table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.outputs import avro
-from dblog_core.requests import DumpRequest
 from dblog_core.signals.message import EXECUTE, Message, translated
 from dblog_core.sources.mysql.ddl import statements
 from dblog_core.sources.mysql.ddl.statements import Means

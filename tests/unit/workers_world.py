@@ -10,9 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core import control, dump, wiring
+from dblog_core import wiring
 from dblog_core.algorithm.window import LogOrder
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, work_loop
 from dblog_core.interfaces import Chunk, Spawn, Strain
 from dblog_core.model import watermark
 from dblog_core.model.filters import Filter
@@ -188,7 +189,7 @@ class World:
 
     def work(self) -> None:
         """One worker until no task is free."""
-        dump.work_here(self.config, stop=self.stop, clock=self.clock, new_id=self.new_id, spawn=self.spawn)
+        work_loop.work_here(self.config, stop=self.stop, clock=self.clock, new_id=self.new_id, spawn=self.spawn)
 
     def new_id(self) -> str:
         self._ids += 1

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 
 import orjson
 
-from dblog_core import control
-from dblog_core.control import OVER
+from dblog_core.dumps import control
+from dblog_core.dumps.control import OVER
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Json, StateStore
 

@@ -17,9 +17,11 @@ from typing import Any, TypeVar
 import orjson
 import pyarrow as pa
 
-from dblog_core import control, ranges, wiring
+from dblog_core import wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
+from dblog_core.dumps import control, key_ranges
+from dblog_core.dumps.key_ranges import MOST_RANGES, Range
 from dblog_core.errors import RequestError, SourceError, SourceForbids, ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Clock, Json, Source, StateStore
 from dblog_core.model import filters, table_names, table_patterns
@@ -27,7 +29,6 @@ from dblog_core.model.filters import Filter
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.table_names import keys_entry
 from dblog_core.model.values import key_from_json, key_to_json
-from dblog_core.ranges import MOST_RANGES, Range
 from dblog_core.state.stopped_tables import by_source
 
 KEYS_PER_TASK = 5_000
@@ -486,7 +487,7 @@ def listed_keys(request: DumpRequest, schema: TableSchema) -> list[Any]:
 def _ranged(reader: ChunkReader, request: DumpRequest, table: Wanted, options: Json) -> list[Json]:
     schema = table.schema
     ends = _whole(request, schema)
-    cut = ranges.cut(reader, schema, table.filters, ends, options, wanted=request.ranges)
+    cut = key_ranges.cut(reader, schema, table.filters, ends, options, wanted=request.ranges)
     conditions = filters.to_json(table.filters) if table.filters else []
     heals = None if conditions or not _may_heal(ends, schema) else {"key_from": ends.key_from, "key_to": ends.key_to}
     return [_task(schema, part, parts=len(cut), filters=conditions, heals=heals) for part in cut]
@@ -504,7 +505,7 @@ def _may_heal(ends: Range, schema: TableSchema) -> bool:
     """Whether the lake can tell which of its rows lie in the range: it must order the key as the database does."""
     if ends.key_from is None and ends.key_to is None:
         return True
-    return ranges.ordered_alike(schema)
+    return key_ranges.ordered_alike(schema)
 
 
 def _task(

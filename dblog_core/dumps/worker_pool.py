@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from dblog_core.control import DumpStatus
+from dblog_core.dumps.control import DumpStatus
+from dblog_core.dumps.task_queue import REST, Finder
 from dblog_core.errors import DblogError
-from dblog_core.finder import REST, Finder
 from dblog_core.interfaces import Clock
 
 log = logging.getLogger(__name__)

@@ -22,10 +22,10 @@ from typing import Any
 import orjson
 
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dump_status import OVER as OVER
-from dblog_core.dump_status import DumpStatus as DumpStatus
-from dblog_core.dump_status import TaskStatus as TaskStatus
-from dblog_core.dump_status import errors_of, state_of
+from dblog_core.dumps.status import OVER as OVER
+from dblog_core.dumps.status import DumpStatus as DumpStatus
+from dblog_core.dumps.status import TaskStatus as TaskStatus
+from dblog_core.dumps.status import errors_of, state_of
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Entry, Json, StateStore
 from dblog_core.state import compare_and_set, owed_dumps

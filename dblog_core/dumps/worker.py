@@ -9,13 +9,13 @@ import logging
 import zlib
 
 from dblog_core import reload
-from dblog_core.aside import Aside
-from dblog_core.attempt import AGAIN, PLACING, READ, Attempt, WorkerPace
+from dblog_core.dumps.attempt import AGAIN, PLACING, READ, Attempt, WorkerPace
+from dblog_core.dumps.task_lease import Hold, Workplace
+from dblog_core.dumps.task_queue import Finder
+from dblog_core.dumps.tasks_aside import Aside
+from dblog_core.dumps.window_reader import Connections
 from dblog_core.errors import ConfigError, DblogError, LeaseLost, ServerNotSafe, SourceReadOnly
-from dblog_core.finder import Finder
-from dblog_core.hold import Hold, Workplace
 from dblog_core.model import table_names
-from dblog_core.window_reader import Connections
 
 log = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dblog_core import control
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import spawn_thread
 from dblog_core.config.settings import Config
-from dblog_core.control import TaskStatus
+from dblog_core.dumps import control
+from dblog_core.dumps.control import TaskStatus
+from dblog_core.dumps.source_load import Gauge
 from dblog_core.errors import DblogError, LeaseLost, StateError, TableGone
-from dblog_core.gauge import Gauge
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.staging import Staging
 

@@ -15,17 +15,18 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 
-from dblog_core import control, wiring
+from dblog_core import wiring
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
-from dblog_core.control import OVER, DumpStatus
-from dblog_core.crew import Crew, OnProgress
+from dblog_core.dumps import control
+from dblog_core.dumps.control import OVER, DumpStatus
+from dblog_core.dumps.source_load import Gauge
+from dblog_core.dumps.task_lease import Workplace, random_id
+from dblog_core.dumps.task_queue import REST, Finder
+from dblog_core.dumps.worker import work_until_none_is_free
+from dblog_core.dumps.worker_pool import Crew, OnProgress
 from dblog_core.errors import DblogError
-from dblog_core.finder import REST, Finder
-from dblog_core.gauge import Gauge
-from dblog_core.hold import Workplace, random_id
 from dblog_core.interfaces import Clock, Spawn
-from dblog_core.worker import work_until_none_is_free
 
 LOOK = 0.2  # seconds between two looks at a dump that somebody waits for
 

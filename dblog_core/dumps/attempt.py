@@ -14,13 +14,13 @@ from typing import Any
 
 from dblog_core.algorithm.chunk_width import Width
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.announced import NotOpened
-from dblog_core.behind import Behind
-from dblog_core.control import OVER
-from dblog_core.hold import Hold
+from dblog_core.dumps.background_step import Behind
+from dblog_core.dumps.control import OVER
+from dblog_core.dumps.read_only_windows import NotOpened
+from dblog_core.dumps.task_lease import Hold
+from dblog_core.dumps.throttle import Limits, Pace
+from dblog_core.dumps.window_reader import Connections, ShapeChanged, WindowReader
 from dblog_core.interfaces import ChunkTooLarge
-from dblog_core.pace import Limits, Pace
-from dblog_core.window_reader import Connections, ShapeChanged, WindowReader
 
 log = logging.getLogger(__name__)
 

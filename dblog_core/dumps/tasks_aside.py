@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dblog_core import control
-from dblog_core.control import OVER
+from dblog_core.dumps import control
+from dblog_core.dumps.control import OVER
+from dblog_core.dumps.task_lease import Hold, Workplace
 from dblog_core.errors import RequestError
-from dblog_core.hold import Hold, Workplace
 
 log = logging.getLogger(__name__)
 

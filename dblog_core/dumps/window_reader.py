@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from dblog_core.algorithm.chunk_width import Width
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.announced import AnnouncedWindows
-from dblog_core.behind import Behind
+from dblog_core.dumps.background_step import Behind
+from dblog_core.dumps.read_only_windows import AnnouncedWindows
+from dblog_core.dumps.task_lease import Hold
 from dblog_core.errors import DblogError, RequestError
-from dblog_core.hold import Hold
 from dblog_core.interfaces import Chunk, ChunkReader, ChunkTooLarge, WatermarkWriter
 from dblog_core.model import filters, watermark
 from dblog_core.model.filters import Filter

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
-from dblog_core import control
-from dblog_core.control import OVER, DumpStatus, TaskStatus
+from dblog_core.dumps import control
+from dblog_core.dumps.control import OVER, DumpStatus, TaskStatus
+from dblog_core.dumps.task_lease import Hold, Permit, Workplace, give_back
 from dblog_core.errors import RequestError
-from dblog_core.hold import Hold, Permit, Workplace, give_back
 from dblog_core.interfaces import Lease, StateStore
 
 RELOOK = 1.0  # seconds for which a worker goes by what it has seen of the dumps' tasks

@@ -10,11 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from dblog_core import control, ranges, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dump_status import DumpStatus, rate
+from dblog_core.dumps import control, key_ranges
+from dblog_core.dumps.requests import (
+    KEYS_PER_TASK,
+    DumpRequest,
+    Refusal,
+    Wanted,
+    listed_keys,
+    of_each,
+    options_of,
+    settled,
+)
+from dblog_core.dumps.status import DumpStatus, rate
 from dblog_core.interfaces import ChunkReader, Json, StateStore
-from dblog_core.requests import KEYS_PER_TASK, DumpRequest, Refusal, Wanted, listed_keys, of_each, options_of, settled
 
 ASSUMED_RATE = 20_000.0  # rows a second of one worker, where nothing is known
 KEYS_PER_CHUNK = 1_000  # of a task that lists its keys
@@ -119,7 +129,7 @@ def _table(
     else:
         rows = read.rows
         scanned = reader.estimated_rows(schema.table) if table.filters else rows
-        number = 1 if read.index is None else ranges.count(scanned, options, request.ranges)
+        number = 1 if read.index is None else key_ranges.count(scanned, options, request.ranges)
         chunks = max(number, -(-rows // options["chunk_size"]))
     speed, origin = _rate(measured.get(name), options)
     return TablePlan(

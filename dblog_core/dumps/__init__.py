@@ -1,0 +1,1 @@
+"""Dumps: requests, their state, and the workers that read chunks."""
