@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dblog_core import output_places
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import StateStore
 from dblog_core.lake import LakeStatus, State
 from dblog_core.model.events import FINISHED
+from dblog_core.outputs import positions
 from dblog_core.staging import Staging
 from dblog_core.staging.log_start import Need
 from dblog_core.staging.manifest import Manifest
@@ -93,7 +93,7 @@ def _of_unseen(staging: Staging, head: Manifest) -> Iterator[Need]:
 def _of_outputs(staging: Staging, head: Manifest, state: StateStore, starts: Mapping[str, str | int]) -> Iterator[Need]:
     """Of outputs that are configured: the others need nothing any more."""
     for name, start in sorted(starts.items()):
-        found = output_places.read(state, name)
+        found = positions.read(state, name)
         if found is None and start != "latest":  # that one begins where the log is when it begins
             segment = 1 if start == "earliest" else staging.segment_of(int(start), head)
             yield Need(segment, f"output {name} has not begun")

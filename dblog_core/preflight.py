@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from dblog_core import output_places, wiring
+from dblog_core import wiring
 from dblog_core.config import conflicts
 from dblog_core.config.secrets import named_secrets
 from dblog_core.config.settings import ColumnRules, Config
@@ -27,6 +27,7 @@ from dblog_core.lake import OWN, shares_history
 from dblog_core.leader import LEASE
 from dblog_core.model import position_spec
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.outputs import positions
 from dblog_core.rows.staged_as import FORMS, forms_for
 from dblog_core.storage.factory import open_storage
 
@@ -256,7 +257,7 @@ def _held(config: Config, name: str) -> bool:
     """Whether a relay is at work, or may be."""
     try:
         with closing(wiring.open_state(config)) as state:
-            return state.leader(output_places.lease_of(name)) is not None
+            return state.leader(positions.lease_of(name)) is not None
     except DblogError:
         return True  # the part of the state store tells it
 

@@ -7,20 +7,14 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
-from dblog_core import (
-    lake,
-    output_places,
-    reload,
-    standing,
-    verified,
-    wiring,
-)
+from dblog_core import lake, reload, standing, verified, wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.leader import LEASE, CaptureStatus
 from dblog_core.meter import Meter
+from dblog_core.outputs import positions
 from dblog_core.state import owed_dumps, recent_errors, stopped_tables
 
 STALE = 15.0  # seconds after which a leader's own words are no longer believed
@@ -113,7 +107,7 @@ def _window(window: Json) -> Json:
 
 def _output(config: Config, name: str, lag: Callable[[int | None], float | None], state: StateStore) -> Json:
     """An output that is configured; what it has not told yet is null."""
-    found, holder = output_places.read(state, name), state.leader(output_places.lease_of(name))
+    found, holder = positions.read(state, name), state.leader(positions.lease_of(name))
     place = found[0] if found else None
     offset = place.offset if place else None
     return {

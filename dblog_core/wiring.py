@@ -67,12 +67,12 @@ def open_output(config: Config, name: str) -> Output:
     given, full_name = config.output[name], f"{config.source.name}.{name}"
     if given.kind == "postgres":
         from dblog_core.outputs.postgres import PostgresDialect
-        from dblog_core.outputs.tables import TableOutput
+        from dblog_core.outputs.sql_table import TableOutput
 
         return TableOutput(PostgresDialect(given), full_name)
     if given.kind == "mysql":
         from dblog_core.outputs.mysql import MysqlDialect
-        from dblog_core.outputs.tables import TableOutput
+        from dblog_core.outputs.sql_table import TableOutput
 
         return TableOutput(MysqlDialect(given), full_name)
     if given.kind == "kafka":
@@ -84,9 +84,9 @@ def open_output(config: Config, name: str) -> Output:
 
         return HttpOutput(given, full_name.replace(".", "/"))
     if given.kind == "python":
-        from dblog_core.outputs import python
+        from dblog_core.outputs import custom
 
-        return python.load(given.implementation, source=config.source.name, output=name, options=given.options)
+        return custom.load(given.implementation, source=config.source.name, output=name, options=given.options)
     from dblog_core.outputs.files import FilesOutput
     from dblog_core.storage.factory import open_storage
 

@@ -10,7 +10,7 @@ from dblog_core.commands.session import FAILED, JsonFlag, note, session_of, stop
 from dblog_core.config.secrets import READER
 
 if TYPE_CHECKING:
-    from dblog_core.relay import RelayStatus
+    from dblog_core.outputs.relay import RelayStatus
 
 
 def relay(
@@ -34,7 +34,7 @@ def relay(
       dblog --config shop.toml relay search
       dblog --config shop.toml relay search --once
     """
-    from dblog_core.relay import run_relay
+    from dblog_core.outputs.relay import run_relay
 
     session = session_of(context, json)
     config = session.config(READER | {f"output.{name}"})

@@ -25,8 +25,8 @@ from dblog_core.config.output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputTaken, OutputUnavailable, PoisonLine
 from dblog_core.interfaces import Json
 from dblog_core.model.events import DELETE, FINISHED, SCHEMA, TRUNCATE
-from dblog_core.outputs import kafka_place
-from dblog_core.outputs.kafka_forms import Form, form_of
+from dblog_core.outputs import kafka_position
+from dblog_core.outputs.kafka_messages import Form, form_of
 
 _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MARKS = (SCHEMA, FINISHED, TRUNCATE)
@@ -66,7 +66,7 @@ class KafkaOutput:
             self._form = form_of(self._settings, self._source)
             self._producer = self._begun_producer()
             self._make_topic(self._place_topic, partitions=1, settings={"cleanup.policy": "compact"})
-            return kafka_place.read(self._client(), self._place_topic, timeout=self._timeout)
+            return kafka_position.read(self._client(), self._place_topic, timeout=self._timeout)
 
     def probe(self, *, held: bool) -> None:
         """A relay at work shows that its transactions are let in; a look at that would end them."""
@@ -100,7 +100,7 @@ class KafkaOutput:
     def commit(self, offset: int) -> None:
         producer = self._opened()
         with self._translated():
-            self._produce(producer, offset, self._place_topic, kafka_place.KEY, kafka_place.encoded(offset), 0)
+            self._produce(producer, offset, self._place_topic, kafka_position.KEY, kafka_position.encoded(offset), 0)
             producer.commit_transaction(self._timeout)
         self._begun = False
         self._judge()

@@ -15,7 +15,7 @@ from dblog_core import tls
 from dblog_core.config.output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable, PoisonLine
 from dblog_core.model import server_messages, transient_errors
-from dblog_core.outputs.tables import COLUMNS, TWICE
+from dblog_core.outputs.sql_table import COLUMNS, TWICE
 
 _TRANSIENT = (*transient_errors.POSTGRES, "25006")  # and a server that takes no writes: the next primary does
 _TWICE = "23505"

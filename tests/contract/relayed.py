@@ -12,10 +12,11 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core import output_places, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import Json, Output
-from dblog_core.relay import run_relay
+from dblog_core.outputs import positions
+from dblog_core.outputs.relay import run_relay
 from dblog_core.staging.reader import lines
 from tests.contract import changelog
 from tests.contract.targets import Target
@@ -68,9 +69,9 @@ class World:
     def state(self) -> Any:
         return closing(wiring.open_state(self.config()))
 
-    def place(self) -> output_places.Place:
+    def place(self) -> positions.Place:
         with self.state() as state:
-            found = output_places.read(state, "out")
+            found = positions.read(state, "out")
         assert found is not None
         return found[0]
 

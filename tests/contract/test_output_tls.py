@@ -15,7 +15,7 @@ import pytest
 from dblog_core.config.output import OutputConfig
 from dblog_core.errors import OutputError, OutputRefused, OutputUnavailable
 from dblog_core.outputs.http import HttpOutput
-from dblog_core.outputs.registry import Registry
+from dblog_core.outputs.schema_registry import Registry
 from tests.certificates import Authority, authority
 from tests.waiting import PATIENCE_SECONDS
 

@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core import output_places
 from dblog_core.errors import OutputRefused, OutputUnavailable, StateError
-from dblog_core.relay import RelayStatus, run_relay
+from dblog_core.outputs import positions
+from dblog_core.outputs.relay import RelayStatus, run_relay
 from dblog_core.staging.reader import lines
 from dblog_core.state import recent_errors
 from dblog_core.status import status
@@ -115,7 +115,7 @@ def test_a_second_relay_stands_by_and_goes_on(world: World) -> None:
 
 def _reached(world: World, offset: int) -> bool:
     with world.state() as state:
-        found = output_places.read(state, "out")
+        found = positions.read(state, "out")
     return found is not None and found[0].offset >= offset
 
 

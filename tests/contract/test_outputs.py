@@ -9,8 +9,8 @@ import itertools
 
 import pytest
 
-from dblog_core import output_places
 from dblog_core.errors import OutputRefused, OutputTaken
+from dblog_core.outputs import positions
 from tests.contract import changelog
 from tests.contract.relayed import EXACT, KINDS, Death, Faulty, World, every, exact, offsets, once_each
 
@@ -98,7 +98,7 @@ def test_a_target_that_was_restored_gets_what_it_lacks(world: World, kind: str) 
     """Played by a place in the state store that is ahead of the target's."""
     world.relay(batch_rows=1, tables=("shop.orders",))
     with world.state() as state:
-        record = output_places.Record.opened(state, "out", int)
+        record = positions.Record.opened(state, "out", int)
         record.passed(500, delivered=490)
         record.save()
     changelog.go_on(world.staging, 5, 15)

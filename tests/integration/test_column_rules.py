@@ -30,8 +30,8 @@ from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.lake import history_location, table_location
 from dblog_core.model.schema import TableName
+from dblog_core.outputs.relay import run_relay
 from dblog_core.preflight import findings
-from dblog_core.relay import run_relay
 from dblog_core.staging import segment
 from dblog_core.staging.reader import lines
 from dblog_core.status import status

@@ -24,7 +24,7 @@ from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.local.server import DatabaseServer
-from dblog_core.relay import run_relay
+from dblog_core.outputs.relay import run_relay
 from tests.certificates import Authority, authority
 from tests.fix_servers import Database
 from tests.nemesis import oracles

@@ -8,8 +8,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from dblog_core.dead_letters import DeadLetters
 from dblog_core.errors import OutputRefused
+from dblog_core.outputs.dead_letters import DeadLetters
 
 
 def _letters(path: Path, *, output: str = "out") -> DeadLetters:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dblog_core.deliveries import Part, parts, singly
 from dblog_core.interfaces import Json
+from dblog_core.outputs.batching import Part, parts, singly
 
 
 def _line(offset: int, op: str, transaction: str | None) -> Json:

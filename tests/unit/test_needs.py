@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from dblog_core import needs, output_places
+from dblog_core import needs
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps import control
 from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.errors import StateError
 from dblog_core.lake import LakeStatus, State, TableStatus
+from dblog_core.outputs import positions
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.state.memory import MemoryState
@@ -101,7 +102,7 @@ def test_the_capture_reads_events_again_that_may_be_unseen(staging: Staging) -> 
 
 
 def _passed(state: MemoryState, name: str, offset: int) -> None:
-    record = output_places.Record.opened(state, name, lambda: 0)
+    record = positions.Record.opened(state, name, lambda: 0)
     record.passed(offset)
     record.save()
 

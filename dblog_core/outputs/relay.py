@@ -14,11 +14,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dblog_core import output_places, wiring
+from dblog_core import wiring
 from dblog_core.capture import holder_name
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
-from dblog_core.dead_letters import DeadLetters
 from dblog_core.dumps.task_lease import give_back
 from dblog_core.errors import (
     DblogError,
@@ -32,7 +31,9 @@ from dblog_core.errors import (
 )
 from dblog_core.interfaces import Clock, Lease, Output
 from dblog_core.model import durations
-from dblog_core.relay_term import Term, Workplace
+from dblog_core.outputs import positions
+from dblog_core.outputs.dead_letters import DeadLetters
+from dblog_core.outputs.relay_term import Term, Workplace
 from dblog_core.retry import retrying
 from dblog_core.state import recent_errors
 
@@ -119,24 +120,24 @@ class Relay:
         """Terms under one lease. False: it is another's, or there is more to do."""
         place = self._place
         lease = place.state.acquire(
-            output_places.lease_of(place.name), holder_name(), ttl=self._ttl, wait=0.0 if self._once else _STANDBY
+            positions.lease_of(place.name), holder_name(), ttl=self._ttl, wait=0.0 if self._once else _STANDBY
         )
         if lease is None:
             return self._stand_by()
         try:
             if self._restart:
-                output_places.forget(place.state, place.name)
+                positions.forget(place.state, place.name)
                 self._restart = False
             self._tell(RelayStatus())
             return self._terms(lease)
         except OutputTaken as error:
-            place.state.raise_epoch(output_places.lease_of(place.name), error.epoch)
+            place.state.raise_epoch(positions.lease_of(place.name), error.epoch)
             raise
         finally:
             give_back(lease)
 
     def _stand_by(self) -> bool:
-        leader = self._place.state.leader(output_places.lease_of(self._place.name))
+        leader = self._place.state.leader(positions.lease_of(self._place.name))
         holder = leader.holder if leader else "another"
         if self._once:
             raise StateError(

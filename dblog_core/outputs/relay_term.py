@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dblog_core.config.output import OutputConfig
-from dblog_core.dead_letters import DeadLetters
-from dblog_core.deliveries import Part, parts, singly
 from dblog_core.errors import LeaseLost, PoisonLine
 from dblog_core.interfaces import Clock, Json, Lease, Output, StateStore
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
-from dblog_core.output_places import Place, Record
+from dblog_core.outputs.batching import Part, parts, singly
+from dblog_core.outputs.dead_letters import DeadLetters
+from dblog_core.outputs.positions import Place, Record
 from dblog_core.staging import Staging
 from dblog_core.staging.reader import Follower
 

@@ -14,8 +14,8 @@ from dblog_core.interfaces import Json
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.outputs import avro
-from dblog_core.outputs.debezium import envelope
-from dblog_core.outputs.registry import Registry
+from dblog_core.outputs.debezium_envelope import envelope
+from dblog_core.outputs.schema_registry import Registry
 from dblog_core.staging.reader import Line
 
 _MAGIC = 0
