@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from dblog_core import evolution
 from dblog_core.config.settings import SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
@@ -18,7 +17,8 @@ from dblog_core.lake import State, TableStatus
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
-from dblog_core.renames import Renames
+from dblog_core.schema_evolution import compatibility
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 
@@ -101,14 +101,14 @@ def _way(shapes: list[TableSchema], known: TableStatus, policy: SchemaChanges, *
     newest = shapes[-1]
     if any(_another_key(older, newest) for older in shapes):
         return Way.RELOAD
-    if any(evolution.change(older, newest).faults for older in shapes):
+    if any(compatibility.change(older, newest).faults for older in shapes):
         return Way.REPLACE
     if policy == "ignore":
         return Way.TAKE if changed or known.ignored is not None else None
     if policy == "fail":
         return Way.FOLLOW if changed else None
     # A merge follows such shapes by itself, but where the lake keeps a dropped column that came back as another.
-    added = any(evolution.change(older, newest).added for older in shapes)
+    added = any(compatibility.change(older, newest).added for older in shapes)
     return Way.REPLACE if known.state is State.STOPPED and added else None
 
 
@@ -116,7 +116,7 @@ def _another_key(older: TableSchema, newest: TableSchema) -> bool:
     if older.key != newest.key:
         return True
     pairs = zip(older.key_columns, newest.key_columns, strict=True)
-    return any(a.type != b.type and not evolution.widens(a.type, b.type) for a, b in pairs)
+    return any(a.type != b.type and not compatibility.widens(a.type, b.type) for a, b in pairs)
 
 
 def _nothing(table: str, known: TableStatus, *, changed: bool) -> LakeError:
@@ -134,11 +134,11 @@ def _left_out(known: TableStatus) -> list[str]:
 
 def words(before: TableSchema, after: TableSchema) -> list[str]:
     """How the shape changes, for people."""
-    found = evolution.change(before, after)
+    found = compatibility.change(before, after)
     old, new = ({c.name: c for c in schema.columns} for schema in (before, after))
-    told = [f"column {name} was added ({evolution.told(new[name])})" for name in found.added]
+    told = [f"column {name} was added ({compatibility.told(new[name])})" for name in found.added]
     told += [f"column {name} was dropped" for name in found.gone]
-    told += [f"column {n} was {evolution.told(old[n])} and is {evolution.told(new[n])}" for n in found.widened]
+    told += [f"column {n} was {compatibility.told(old[n])} and is {compatibility.told(new[n])}" for n in found.widened]
     told += found.faults
     if not told and before.fingerprint != after.fingerprint:
         return ["its columns stand in another order"]

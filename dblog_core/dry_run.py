@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dblog_core import evolution, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config, LakeConfig, SchemaChanges
 from dblog_core.interfaces import Json
 from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status
 from dblog_core.merge_plan import Span, Work, next_span, works
 from dblog_core.model.schema import TableSchema
+from dblog_core.schema_evolution import compatibility
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location
@@ -115,7 +116,7 @@ def _stops(change: Json, known: TableStatus | None, policy: SchemaChanges) -> bo
 
 def _change(before: TableSchema, after: TableSchema) -> Json:
     """How the shape changes: column names, and whether the key is another one; empty where nothing changes."""
-    found = evolution.change(before, after)
+    found = compatibility.change(before, after)
     told: Json = {
         "added": list(found.added),
         "gone": list(found.gone),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from dblog_core.model.events import FINISHED, SCHEMA, TRUNCATE
 from dblog_core.model.schema import TableSchema
-from dblog_core.renames import Renames
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging.manifest import ChunkRef, DataFile, LogMark, Manifest, is_full
 
 MAX_ROWS = 500_000

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import types as t
 
-from dblog_core import evolution
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.renames import Rename, old_name
+from dblog_core.schema_evolution import compatibility
+from dblog_core.schema_evolution.renames import Rename, old_name
 from dblog_core.variants import name_of
 from spark_jobs import variants
 from spark_jobs.shapes import MOVED_FROM, arrow_type, is_odd, not_followed, quoted, row_shape
@@ -181,7 +181,7 @@ def _retyped(own: Mapping[str, t.DataType], schema: TableSchema, back: list[str]
     for column, wanted in zip(schema.columns, row_shape(schema), strict=True):
         if column.name not in own or widens(own[column.name], wanted.dataType, or_equal=True):
             continue
-        was, now = own[column.name].simpleString(), evolution.told(column)
+        was, now = own[column.name].simpleString(), compatibility.told(column)
         if column.name in back:
             faults.append(
                 f"column {column.name}, dropped as {was}, came back as {now}, and the lake has the old values still; "
@@ -220,7 +220,7 @@ def widens(have: t.DataType, want: t.DataType, *, or_equal: bool = False) -> boo
     if have == want:
         return or_equal
     old, new = arrow_type(have), arrow_type(want)
-    return old is not None and new is not None and evolution.widens(old, new)
+    return old is not None and new is not None and compatibility.widens(old, new)
 
 
 def widened(table: str, have: t.StructType, want: t.StructType) -> list[str] | None:
@@ -255,7 +255,7 @@ def folded_into(newest: TableSchema, older: list[TableSchema], own: set[str], go
     told: dict[str, Column] = {}
     for column in (c for schema in older for c in schema.columns if c.name in own and c.name not in names):
         known = told.get(column.name)
-        if known is None or not evolution.widens(column.type, known.type):
+        if known is None or not compatibility.widens(column.type, known.type):
             told[column.name] = column
     if gone.drop or not told:
         return newest, gone

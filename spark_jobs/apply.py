@@ -18,7 +18,7 @@ from dblog_core.model.events import DELETE
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.model.values import Key
-from dblog_core.renames import Renames, is_stale
+from dblog_core.schema_evolution.renames import Renames, is_stale
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.variants import check_variants

@@ -18,12 +18,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from dblog_core import evolution
 from dblog_core.errors import CorruptSegment
 from dblog_core.model.events import DELETE, REFRESH
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableSchema
-from dblog_core.renames import Renames
+from dblog_core.schema_evolution import compatibility
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
 from spark_jobs import policy
@@ -187,7 +187,7 @@ def _image(
         if (is_now := have.get(column.name)) is None:
             return F.lit(held.get(column.name, (0, None))[1]).cast(wanted)
         field = image.getField(column.name)
-        if is_now.type == column.type or evolution.widens(is_now.type, column.type):
+        if is_now.type == column.type or compatibility.widens(is_now.type, column.type):
             return field.cast(wanted)
         return policy.exactly(
             field, spark_type(is_now.type), wanted, table=schema.table, name=column.name, offset=offset

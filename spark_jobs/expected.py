@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from dblog_core.errors import LakeError
 from dblog_core.model.events import DELETE, TRUNCATE
 from dblog_core.model.schema import TableSchema
-from dblog_core.renames import Renames
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.segment import log_schema

@@ -19,7 +19,7 @@ from dblog_core.model.events import DELETE
 from dblog_core.model.schema import Column as SourceColumn
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json, to_json
-from dblog_core.renames import Renames
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
 from spark_jobs import changes, past

@@ -20,13 +20,13 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dblog_core import evolution
 from dblog_core.errors import LakeError
 from dblog_core.model.events import DELETE, REFRESH, TRUNCATE
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
-from dblog_core.renames import Renames, is_stale, until
+from dblog_core.schema_evolution import compatibility
+from dblog_core.schema_evolution.renames import Renames, is_stale, until
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
@@ -310,7 +310,7 @@ def _stale(work: Work, staging: Staging) -> list[TableColumn]:
     found: dict[str, TableColumn] = {}
     for column in (c for shape in work.shapes(staging.schema) for c in shape.columns if is_stale(c.name)):
         known = found.get(column.name)
-        if known is None or evolution.widens(known.type, column.type):
+        if known is None or compatibility.widens(known.type, column.type):
             found[column.name] = column
     return list(found.values())
 

@@ -22,7 +22,7 @@ from dblog_core.errors import LakeError
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
-from dblog_core.renames import Renames
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
 from dblog_core.variants import check_variants, json_columns
 from spark_jobs import alters, delta_log, ranges, small, variants

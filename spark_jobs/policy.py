@@ -14,11 +14,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from dblog_core import accepting, evolution
+from dblog_core import accepting
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import typed
+from dblog_core.schema_evolution import compatibility
 from spark_jobs import variants
 from spark_jobs.plan import Work
 from spark_jobs.shapes import arrow_type, not_followed, spark_type
@@ -53,7 +54,7 @@ def check_key(before: TableSchema, shapes: Iterable[TableSchema]) -> None:
             raise not_followed(schema, ["the key is another one"])
         for was, now in zip(before.key_columns, schema.key_columns, strict=True):
             if was.type != now.type:
-                told = f"{evolution.told(was)} and is {evolution.told(now)}"
+                told = f"{compatibility.told(was)} and is {compatibility.told(now)}"
                 raise not_followed(schema, [f"column {was.name} of the key was {told}"])
 
 
@@ -61,7 +62,7 @@ def check_fits(older: TableSchema, target: TableSchema) -> None:
     """Raises LakeError unless values of each column may be values of the lake's (`target`), too."""
     own = {c.name: c for c in older.columns}
     faults = [
-        f"column {c.name} is {evolution.told(own[c.name])}, of which no value is one of the lake's {c.type}"
+        f"column {c.name} is {compatibility.told(own[c.name])}, of which no value is one of the lake's {c.type}"
         for c in target.columns
         if c.name in own and not _may_fit(own[c.name].type, c.type)
     ]
@@ -70,7 +71,7 @@ def check_fits(older: TableSchema, target: TableSchema) -> None:
 
 
 def _may_fit(own: pa.DataType, wanted: pa.DataType) -> bool:
-    if own == wanted or evolution.widens(own, wanted):
+    if own == wanted or compatibility.widens(own, wanted):
         return True
     old, new = spark_type(own), spark_type(wanted)
     return any(isinstance(old, one) and isinstance(new, other) for one, other in _FITS)
@@ -80,7 +81,8 @@ def narrows(older: TableSchema, target: TableSchema) -> bool:
     """Whether a column of the lake is not as wide as its rows' own: each value is looked at then."""
     own = {c.name: c.type for c in older.columns}
     return any(
-        c.name in own and own[c.name] != c.type and not evolution.widens(own[c.name], c.type) for c in target.columns
+        c.name in own and own[c.name] != c.type and not compatibility.widens(own[c.name], c.type)
+        for c in target.columns
     )
 
 

@@ -12,7 +12,7 @@ from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake import State
 from dblog_core.model.schema import TableSchema
-from dblog_core.renames import Renames
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from spark_jobs import shapes
 from spark_jobs.tools import Done, Tools

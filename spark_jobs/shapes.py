@@ -7,10 +7,10 @@ import re
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from dblog_core import evolution
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
+from dblog_core.schema_evolution import compatibility
 
 OFFSET, POSITION, COMMIT_TIME, ORIGIN = "_dblog_offset", "_dblog_position", "_dblog_commit_time", "_dblog_origin"
 PROVENANCE = (
@@ -132,7 +132,7 @@ def _unfit(schema: TableSchema, what: str) -> LakeError:
 
 def check_follows(older: TableSchema, newest: TableSchema) -> None:
     """Raises LakeError unless rows of `older` can be read as rows of `newest`: columns may be added, gone or wider."""
-    if faults := evolution.change(older, newest).faults:
+    if faults := compatibility.change(older, newest).faults:
         raise not_followed(newest, faults)
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 from dblog_core.model import column_defaults
 from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.renames import Renames
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
 from spark_jobs.fold import PUT

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dblog_core.accepting import Plan
     from dblog_core.config.settings import JsonAs, SchemaChanges
     from dblog_core.lake import TableStatus
-    from dblog_core.schema_versions import Changed, Version
+    from dblog_core.schema_evolution.history import Changed, Version
 
 
 _ACCEPT = "accept"
@@ -66,8 +66,8 @@ def schema(
 
 
 def _show(session: Session, name: str) -> None:
-    from dblog_core import schema_versions
     from dblog_core.lake import read_status
+    from dblog_core.schema_evolution import history
     from dblog_core.wiring import open_lake, open_staging
 
     config = session.config(READER)
@@ -75,7 +75,7 @@ def _show(session: Session, name: str) -> None:
     policy, json_as = config.lake.schema_changes_of(table), config.lake.json_as_of(table)
     found = [
         _by_policy(version, policy)
-        for version in schema_versions.versions(open_staging(config), name, drop_columns=config.lake.drop_columns)
+        for version in history.versions(open_staging(config), name, drop_columns=config.lake.drop_columns)
     ]
     if not found:
         raise RequestError(

@@ -18,9 +18,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from dblog_core import evolution, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.schema_evolution import compatibility
 from dblog_core.staging.reader import lines
 from tests.contract.printed import printed, theirs
 from tests.fix_servers import Database
@@ -78,7 +79,7 @@ class Copy:
         schema = TableSchema.from_json({"table": [name[0], name[2]], "columns": columns, "key": line["key_columns"]})
         renamed, filled = line.get("renamed") or {}, line.get("filled") or {}
         if self.shape is not None:
-            self.faults += evolution.change(_renamed(self.shape, renamed), schema).faults
+            self.faults += compatibility.change(_renamed(self.shape, renamed), schema).faults
         self.shape = schema
         for key, row in self.rows.items():
             self.rows[key] = {

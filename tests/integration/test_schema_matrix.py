@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from dblog_core import evolution, merge_plan, wiring
+from dblog_core import merge_plan, wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.model.schema import TableSchema
+from dblog_core.schema_evolution import compatibility
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.schema_matrix import UNKNOWN, Matrix, Moment, Row
@@ -68,7 +69,7 @@ class Copy:
 
     def stopped(self) -> list[str]:
         """Why a lake that had the shape `known` does not follow; nothing where it does."""
-        return evolution.change(self.known, self.shape).faults if self.known and self.shape else []
+        return compatibility.change(self.known, self.shape).faults if self.known and self.shape else []
 
 
 def folded(config: Config, known: dict[str, TableSchema]) -> dict[str, Copy]:

@@ -33,8 +33,8 @@ from dblog_core.model.schema_changes import (
     facts,
     placed,
 )
-from dblog_core.renames import Renames, until
 from dblog_core.rows.column_rules import Rules
+from dblog_core.schema_evolution.renames import Renames, until
 from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.ddl.alter_table import NOTHING, step

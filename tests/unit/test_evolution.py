@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dblog_core import evolution
-from dblog_core.evolution import widens
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.schema_evolution import compatibility
+from dblog_core.schema_evolution.compatibility import widens
 
 DAY, TIME, MOMENT = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 WIDER = [
@@ -41,8 +41,8 @@ def test_nothing_else_is_wider(old: pa.DataType, new: pa.DataType) -> None:
 def test_a_change_tells_of_each_column_what_became_of_it_and_of_a_fault_both_types() -> None:
     before = shape(("id", "int", pa.int32()), ("v", "text", pa.string()), ("w", "int", pa.int32()))
     after = shape(("id", "bigint", pa.int64()), ("x", "int", pa.int32()), ("w", "varchar(9)", pa.string()))
-    found = evolution.change(before, after)
+    found = compatibility.change(before, after)
     assert (found.added, found.gone, found.widened, found.rekeyed) == (("x",), ("v",), ("id",), False)
     assert found.faults == ["column w was int (int32) and is varchar(9) (string)"]
     rekeyed = shape(("id", "int", pa.int32()), key=("id", "v"))
-    assert evolution.change(shape(("id", "int", pa.int32())), rekeyed).faults == ["the key is another one"]
+    assert compatibility.change(shape(("id", "int", pa.int32())), rekeyed).faults == ["the key is another one"]

@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dblog_core import evolution
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.table_names import typed
-from dblog_core.renames import Renames
+from dblog_core.schema_evolution import compatibility
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 
@@ -77,7 +77,7 @@ def _changes(before: TableSchema, after: TableSchema, mark: LogMark | None, *, d
             RENAMED, name, older, name, "renamed by column mapping" if after.key else "renamed in the history"
         )
     before = facts.shape(before)
-    found = evolution.change(before, after)
+    found = compatibility.change(before, after)
     old, new = ({c.name: c for c in schema.columns} for schema in (before, after))
     keyed = bool(after.key)
     for name in found.added:
@@ -103,7 +103,7 @@ def _changed(what: str, name: str, before: Column | None, after: Column | None, 
 
 
 def _told(column: Column | None) -> str | None:
-    return None if column is None else evolution.told(column)
+    return None if column is None else compatibility.told(column)
 
 
 def _key(schema: TableSchema) -> str:

@@ -1,0 +1,1 @@
+"""How the shape of a table changes: compatibility, renames, versions."""
