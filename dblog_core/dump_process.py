@@ -32,7 +32,7 @@ from dblog_core.dumps import control, work_loop
 from dblog_core.dumps.task_queue import Finder
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, StateStore
-from dblog_core.spark import whole
+from dblog_core.lake.spark_submit import whole
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dblog_core.cuts import open_table
+from dblog_core.lake.cuts import open_table
 from dblog_core.maintenance import TableSize
 from dblog_core.storage import Storage
 from dblog_core.storage.location import Location

@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
-from dblog_core import lake_tasks
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import LakeConfig
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Clock
-from dblog_core.lake import own_directory
-from dblog_core.lake_tasks import LakeTask
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import own_directory
+from dblog_core.lake.lake_tasks import LakeTask
 from dblog_core.model import durations
 from dblog_core.storage.location import Location
 

@@ -17,7 +17,7 @@ from dblog_core.dumps.status import OVER, DumpStatus
 from dblog_core.footprint import Patience, of_staging, of_table
 from dblog_core.freshness import Waiting
 from dblog_core.interfaces import Json
-from dblog_core.lake import OWN, LakeStatus, history_location, table_location
+from dblog_core.lake.lake_status import OWN, LakeStatus, history_location, table_location
 from dblog_core.model import durations
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging

@@ -17,7 +17,7 @@ from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import StateStore
-from dblog_core.lake import LakeStatus, State
+from dblog_core.lake.lake_status import LakeStatus, State
 from dblog_core.model.events import FINISHED
 from dblog_core.outputs import positions
 from dblog_core.staging import Staging

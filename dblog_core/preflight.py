@@ -23,7 +23,7 @@ from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.errors import DblogError, StagingError
 from dblog_core.in_clear import in_clear_text
 from dblog_core.interfaces import Problem, Source
-from dblog_core.lake import OWN, shares_history
+from dblog_core.lake.lake_status import OWN, shares_history
 from dblog_core.leader import LEASE
 from dblog_core.model import position_spec
 from dblog_core.model.schema import TableName, TableSchema
@@ -263,7 +263,7 @@ def _held(config: Config, name: str) -> bool:
 
 
 def _spark(config: Config) -> Iterator[Problem]:
-    from dblog_core import spark
+    from dblog_core.lake import spark_submit
 
-    for problem in spark.check(config):
+    for problem in spark_submit.check(config):
         yield replace(problem, fatal=False)  # it hinders merges, and no capture

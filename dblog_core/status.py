@@ -7,11 +7,12 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
-from dblog_core import lake, reload, standing, verified, wiring
+from dblog_core import reload, verified, wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json, StateStore
+from dblog_core.lake import lake_status, table_health
 from dblog_core.leader import LEASE, CaptureStatus
 from dblog_core.meter import Meter
 from dblog_core.outputs import positions
@@ -28,7 +29,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
     staging, meter = wiring.open_staging(config), meter or Meter(config)
     head = staging.head()
     lag = partial(meter.lag, staging, head)
-    merged = lake.progress(config)
+    merged = lake_status.progress(config)
     with closing(wiring.open_state(config)) as state:
         leader = state.leader(LEASE)
         told = _told(state) if leader is not None else {}
@@ -72,12 +73,12 @@ def of_capture(config: Config) -> CaptureStatus:
     )
 
 
-def _merged(merged: lake.Progress, dumps: list[DumpStatus], state: StateStore) -> list[Json]:
+def _merged(merged: lake_status.Progress, dumps: list[DumpStatus], state: StateStore) -> list[Json]:
     """The tables as the lake has them, and why one is not well."""
     debts, tables = owed_dumps.read(state), merged.status.tables
     found = []
     for table in merged.tables_json():
-        cause, fix = standing.of_table(table["table"], tables[table["table"]], dumps, debts)
+        cause, fix = table_health.of_table(table["table"], tables[table["table"]], dumps, debts)
         found.append({**table, "cause": cause, "fix": fix})
     return found
 
@@ -88,7 +89,7 @@ def _tables(merged: list[Json], held: stopped_tables.Entries, in_force: Json, ch
     tables = {name: {"table": name, **unmerged} for name in held} | {str(t["table"]): t for t in merged}
     for name, entry in held.items():
         told = {"error": stopped_tables.told(entry), "cause": entry["why"], "fix": entry["fix"]}
-        tables[name] = {**tables[name], "state": str(lake.State.STOPPED), **told}
+        tables[name] = {**tables[name], "state": str(lake_status.State.STOPPED), **told}
     captured = {name: reload.is_captured(name, in_force) for name in tables}
     return [
         {**table, "captured": captured[name], "verified": checked.get(name)} for name, table in sorted(tables.items())

@@ -57,7 +57,7 @@ def open_staging(config: Config) -> Staging:
 
 def open_lake(config: Config) -> Location:
     """Where the source's Delta tables lie."""
-    from dblog_core.lake import lake_at
+    from dblog_core.lake.lake_status import lake_at
 
     return lake_at(config.lake.path, s3=config.s3)
 

@@ -1,4 +1,4 @@
-"""The acceptance of a shape that the lake does not take by itself (`dblog_core.accepting` says which way).
+"""The acceptance of a shape that the lake does not take by itself (`dblog_core.lake.accept_schema` says which way).
 
 Each way may be begun again after any step: a dump too many harms nobody, and what gives the table its shape leaves out
 what is done.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dblog_core import accepting
-from dblog_core.accepting import Way
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.lake import State, TableStatus
+from dblog_core.lake import accept_schema
+from dblog_core.lake.accept_schema import Way
+from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.schema import TableName, TableSchema
 from spark_jobs import alters, reset, shapes
 from spark_jobs.alters import Gone
@@ -23,7 +23,7 @@ from spark_jobs.tools import Done, Tools
 def plan(tools: Tools, arguments: Json) -> Json:
     """The way, fixed before anything is changed. Raises LakeError where none helps."""
     name = arguments["table"]
-    found = accepting.plan(
+    found = accept_schema.plan(
         tools.staging, name, tools.status.tables.get(name), tools.lake.changes(TableName.parse(name))
     )
     schema = tools.staging.schema(found.schema)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import types as t
 
+from dblog_core.lake.json_variants import name_of
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Rename, old_name
-from dblog_core.variants import name_of
 from spark_jobs import variants
 from spark_jobs.shapes import MOVED_FROM, arrow_type, is_odd, not_followed, quoted, row_shape
 

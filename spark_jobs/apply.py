@@ -13,7 +13,8 @@ from pyspark.sql.types import StructType
 
 from dblog_core.config.settings import JsonAs, SchemaChanges
 from dblog_core.errors import LakeError
-from dblog_core.lake import TableStatus, history_location, history_name, settle, table_location
+from dblog_core.lake.json_variants import check_variants
+from dblog_core.lake.lake_status import TableStatus, history_location, history_name, settle, table_location
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.table_names import typed
@@ -21,7 +22,6 @@ from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames, is_stale
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from dblog_core.variants import check_variants
 from spark_jobs import alters, changes, fold, ghosts, moves, policy, shapes, small, variants
 from spark_jobs.alters import Gone
 from spark_jobs.highest import Highest

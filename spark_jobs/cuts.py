@@ -10,8 +10,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from dblog_core.cuts import open_table, storage_options, table_uri
 from dblog_core.errors import LakeError
+from dblog_core.lake.cuts import open_table, storage_options, table_uri
 from dblog_core.storage.location import Location
 from spark_jobs import delta_log
 

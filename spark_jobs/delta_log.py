@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from dblog_core.errors import LakeError
-from dblog_core.spark import COMMIT_MARK
+from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.storage.location import Location
 
 _COMMIT = re.compile(r"(\d{20})\.json")

@@ -29,7 +29,7 @@ from dblog_core.dumps.status import line
 from dblog_core.dumps.task_queue import Finder
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import StateStore
-from dblog_core.spark import CONFIG_VARIABLE, whole
+from dblog_core.lake.spark_submit import CONFIG_VARIABLE, whole
 from dblog_core.wiring import open_state
 from spark_jobs import entry
 

@@ -19,12 +19,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from dblog_core.errors import LakeError
+from dblog_core.lake.json_variants import check_variants, json_columns
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
-from dblog_core.variants import check_variants, json_columns
 from spark_jobs import alters, delta_log, ranges, small, variants
 from spark_jobs.alters import KEY, Gone
 from spark_jobs.fold import PUT, WITHHOLD

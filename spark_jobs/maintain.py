@@ -23,12 +23,12 @@ from pyspark.sql import SparkSession
 
 from dblog_core import footprint, maintenance, needs
 from dblog_core.config.settings import Config
-from dblog_core.cuts import cuts_location, findable
 from dblog_core.dumps import control
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.footprint import Patience
 from dblog_core.interfaces import Json
-from dblog_core.lake import OWN, TableStatus, history_location, own_directory, table_location
+from dblog_core.lake.cuts import cuts_location, findable
+from dblog_core.lake.lake_status import OWN, TableStatus, history_location, own_directory, table_location
 from dblog_core.maintenance import TableSize
 from dblog_core.model import durations
 from dblog_core.model.schema import TableName

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError
 
-from dblog_core.cuts import open_table
 from dblog_core.errors import LakeError
+from dblog_core.lake.cuts import open_table
 from dblog_core.storage.location import Location
 
 _READ_HOURS = 1  # for who reads the table of cuts now

@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.lake import TableStatus
+from dblog_core.lake.lake_status import TableStatus
 from dblog_core.model.events import CREATE, DELETE, TRUNCATE
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging

@@ -1,6 +1,6 @@
 """What a merge applies, under the name that Spark jobs know it by; the command line plans the same without Spark."""
 
-from dblog_core.merge_plan import (
+from dblog_core.lake.merge_plan import (
     MAX_BYTES,
     MAX_ROWS,
     Span,

@@ -14,8 +14,8 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from dblog_core import accepting
 from dblog_core.errors import LakeError
+from dblog_core.lake import accept_schema
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import typed
@@ -122,7 +122,7 @@ def check_accepted(
 
 def _not_accepted(before: TableSchema, after: TableSchema, offset: int) -> LakeError:
     return LakeError(
-        f"the table's shape changed at offset {offset}: {'; '.join(accepting.words(before, after))}",
+        f"the table's shape changed at offset {offset}: {'; '.join(accept_schema.words(before, after))}",
         where=str(after.table),
         fix='`[lake] schema_changes` is "fail" for it: run '
         f"`dblog schema accept {typed(after.table)}` and merge again, or `dblog reset {typed(after.table)}`, "

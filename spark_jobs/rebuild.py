@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.lake import TableStatus
+from dblog_core.lake.lake_status import TableStatus
 from dblog_core.model.events import DELETE
 from dblog_core.model.table_names import typed
 from dblog_core.staging import Staging

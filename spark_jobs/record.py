@@ -1,4 +1,4 @@
-"""The merge's own small files in LAKE/_dblog (`dblog_core.lake` says which): durable, whole at any moment."""
+"""The merge's own small files in LAKE/_dblog (`dblog_core.lake.lake_status` says which): durable, whole at any moment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.lake import LakeStatus, outcome_of
+from dblog_core.lake.lake_status import LakeStatus, outcome_of
 from dblog_core.storage.location import Location
 from spark_jobs.plan import Span
 

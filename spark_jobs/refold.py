@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError
-from dblog_core.lake import State, TableStatus
+from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed

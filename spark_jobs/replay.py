@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced
 from dblog_core.interfaces import Json
-from dblog_core.lake import State, TableStatus
+from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.events import DELETE
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest

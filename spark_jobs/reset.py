@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.lake import State
+from dblog_core.lake.lake_status import State
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging

@@ -33,12 +33,12 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dblog_core import lake_tasks
 from dblog_core.config.settings import Config
-from dblog_core.cuts import cuts_location
 from dblog_core.errors import CorruptSegment, DblogError, LakeError, LeaseLost, RequestError, SegmentReplaced
 from dblog_core.interfaces import Json
-from dblog_core.lake import (
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.cuts import cuts_location
+from dblog_core.lake.lake_status import (
     LakeStatus,
     State,
     TableStatus,
@@ -47,7 +47,7 @@ from dblog_core.lake import (
     shares_history,
     table_location,
 )
-from dblog_core.lake_tasks import LakeTask, Outcome
+from dblog_core.lake.lake_tasks import LakeTask, Outcome
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest

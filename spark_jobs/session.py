@@ -1,4 +1,4 @@
-"""The one Spark session of a job: set up by spark-submit, or by tests with the same settings (`dblog_core.spark`)."""
+"""The one Spark session of a job: set up by spark-submit, or by tests with the same settings (`dblog_core.lake.spark_submit`)."""
 
 from __future__ import annotations
 

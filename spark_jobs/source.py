@@ -37,8 +37,8 @@ from dblog_core.config import settings as configuration
 from dblog_core.config.secrets import STORAGE, given_to
 from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError
+from dblog_core.lake.spark_submit import whole
 from dblog_core.model import table_names
-from dblog_core.spark import whole
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import Follower, Line

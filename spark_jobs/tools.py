@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import Json
-from dblog_core.lake import LakeStatus, TableStatus
+from dblog_core.lake.lake_status import LakeStatus, TableStatus
 from dblog_core.staging import Staging
 from spark_jobs.apply import Lake
 from spark_jobs.withheld import Dumps, Withheld

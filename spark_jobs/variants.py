@@ -16,9 +16,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from dblog_core.lake.json_variants import SUFFIX, json_columns, name_of, name_taken
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Rename
-from dblog_core.variants import SUFFIX, json_columns, name_of, name_taken
 from spark_jobs.shapes import quoted
 
 COMMENT = "what try_parse_json makes of the text beside it"

@@ -16,12 +16,12 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from dblog_core.lake.json_variants import name_of
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json, key_to_json
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from dblog_core.variants import name_of
 from dblog_core.verify.exchange import MOST_KEYS, Answer, Desk, Sum, Task
 from spark_jobs import expected, variants
 from spark_jobs.expected import Staged

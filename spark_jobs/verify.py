@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from dblog_core.errors import DblogError, LakeError, SegmentReplaced
-from dblog_core.lake import table_location
+from dblog_core.lake.lake_status import table_location
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import TOGETHER, Answer, Ask, Desk, Task
 from dblog_core.wiring import open_lake, open_staging

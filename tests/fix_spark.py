@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.lake import own_directory
-from dblog_core.local.jars import jars, s3_jars
-from dblog_core.spark import spark_conf
+from dblog_core.lake.lake_status import own_directory
+from dblog_core.lake.spark_jars import jars, s3_jars
+from dblog_core.lake.spark_submit import spark_conf
 from dblog_core.wiring import open_staging, open_state
 from spark_jobs.entry import lake_of
 from spark_jobs.lock import lake_lock

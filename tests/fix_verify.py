@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.lake import table_location
+from dblog_core.lake.lake_status import table_location
 from dblog_core.verify import run
 from dblog_core.verify import table as table_module
 from dblog_core.verify.exchange import Answer, Desk, Task

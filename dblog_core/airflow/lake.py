@@ -63,8 +63,8 @@ class ReplayInterval(_OnLake):
         wanted = named(context["params"])
 
         def replay(config: Config, stop: threading.Event) -> Json:
-            from dblog_core import lake_tasks
-            from dblog_core.intervals import end_json, interval
+            from dblog_core.lake import lake_tasks
+            from dblog_core.lake.replay_interval import end_json, interval
 
             tables = [] if wanted is None else of_lake(config, wanted)
             low, high = interval(begin, end, dt.datetime.now(dt.UTC))
@@ -104,8 +104,9 @@ class MaintainLake(_OnLake):
         """Returns what was done. Raises AirflowSkipException while nothing is merged."""
 
         def maintain(config: Config, stop: threading.Event) -> Json | None:
-            from dblog_core import lake_tasks, maintenance
-            from dblog_core.lake import read_status
+            from dblog_core import maintenance
+            from dblog_core.lake import lake_tasks
+            from dblog_core.lake.lake_status import read_status
             from dblog_core.wiring import open_lake
 
             if read_status(open_lake(config)) is None:
@@ -194,7 +195,7 @@ def slice_of(context: Any, slices: int, period: float) -> int:
 
 def of_lake(config: Config, wanted: Sequence[str]) -> list[str]:
     """The lake's tables among names and patterns. Raises RequestError for one that matches none."""
-    from dblog_core.lake import read_status
+    from dblog_core.lake.lake_status import read_status
     from dblog_core.wiring import open_lake
 
     status = read_status(open_lake(config))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     from dblog_core.config.settings import Config, SourceConfig
-    from dblog_core.lake import LakeStatus
+    from dblog_core.lake.lake_status import LakeStatus
 
     Lineage = OperatorLineage[Any, Any]
 
@@ -36,7 +36,7 @@ def staged_table(config: Config, table: str) -> Place:
 
 
 def lake_table(config: Config, table: str) -> Place:
-    from dblog_core.lake import table_location
+    from dblog_core.lake.lake_status import table_location
     from dblog_core.model.schema import TableName
     from dblog_core.wiring import open_lake
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dblog_core.airflow.lineage import Lineage
     from dblog_core.config.settings import Config
-    from dblog_core.lake import LakeStatus
+    from dblog_core.lake.lake_status import LakeStatus
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class MergeOperator(SparkSubmitOperator):
     def execute(self, context: Any) -> None:
         """Raises AirflowException when the merge fails; its log says why."""
         Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
-        from dblog_core.spark import secret_settings
+        from dblog_core.lake.spark_submit import secret_settings
 
         config = configuration(self.config_file, LAKE)
         if not self._has_to_merge(config):
@@ -98,7 +98,7 @@ class MergeOperator(SparkSubmitOperator):
         return lineage.of_merge(*self._merged) if self._merged else None
 
     def _take(self, config: Config, secrets: Path | None) -> None:
-        from dblog_core.spark import job_command
+        from dblog_core.lake.spark_submit import job_command
 
         wait = ["--wait", str(STAND_BY)]
         command = job_command("merge", config, config_path=self.config_file, arguments=wait, secrets=secrets)
@@ -109,14 +109,14 @@ class MergeOperator(SparkSubmitOperator):
 
 
 def _status(config: Config) -> LakeStatus:
-    from dblog_core.lake import progress
+    from dblog_core.lake.lake_status import progress
 
     return progress(config).status
 
 
 def _tasks(config: Config) -> str:
     """What it has been asked to do beside merging, for a person."""
-    from dblog_core import lake_tasks
+    from dblog_core.lake import lake_tasks
     from dblog_core.wiring import open_lake
 
     kinds = dict.fromkeys(task.kind for task in lake_tasks.waiting(open_lake(config)))
@@ -125,7 +125,7 @@ def _tasks(config: Config) -> str:
 
 def up_to_date(config: Config) -> bool:
     """Whether a merge would have nothing to do: no table waits, and no row is sealed that the lake lacks."""
-    from dblog_core.lake import State, read_status
+    from dblog_core.lake.lake_status import State, read_status
     from dblog_core.wiring import open_lake, open_staging
 
     head, lake = open_staging(config).head(), read_status(open_lake(config))

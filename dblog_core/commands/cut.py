@@ -11,7 +11,7 @@ from dblog_core.commands.tables import moment
 from dblog_core.config.secrets import READER
 
 if TYPE_CHECKING:
-    from dblog_core.cuts import At, Found
+    from dblog_core.lake.cuts import At, Found
 
 
 def cut(
@@ -34,7 +34,7 @@ def cut(
       dblog --config shop.toml cut --at 2026-11-21T14:30:00Z
       dblog --config shop.toml cut --at 17500 --json | jq .tables
     """
-    from dblog_core import cuts, time_travel
+    from dblog_core.lake import cuts, time_travel
     from dblog_core.wiring import open_lake
 
     session = session_of(context, json)

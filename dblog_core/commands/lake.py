@@ -52,7 +52,7 @@ def replay(
       dblog --config shop.toml replay --from 2026-11-21T14:00:00Z --to 2026-11-21T15:00:00Z
       dblog --config shop.toml replay --from 17500 --table shop.orders
     """
-    from dblog_core.intervals import end_json, interval
+    from dblog_core.lake.replay_interval import end_json, interval
 
     session = session_of(context, json)
     low, high = interval(start, end, dt.datetime.now(dt.UTC))
@@ -100,7 +100,7 @@ def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None
 
 def _known(config: Config, name: str) -> str:
     """The table's name, if the lake has merged it. Raises RequestError."""
-    from dblog_core.lake import read_status
+    from dblog_core.lake.lake_status import read_status
     from dblog_core.wiring import open_lake
 
     status = read_status(open_lake(config))
@@ -112,7 +112,7 @@ def _known(config: Config, name: str) -> str:
 
 
 def _carry_out(session: Session, config: Config, kind: str, arguments: dict[str, Any]) -> Any:
-    from dblog_core import lake_tasks
+    from dblog_core.lake import lake_tasks
 
     with stopping() as stop:
         return lake_tasks.carry_out(

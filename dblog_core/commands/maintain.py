@@ -33,7 +33,8 @@ def maintain(
       dblog --config shop.toml maintain
       dblog --config shop.toml maintain --table shop.orders --json
     """
-    from dblog_core import lake_tasks, maintenance
+    from dblog_core import maintenance
+    from dblog_core.lake import lake_tasks
 
     session = session_of(context, json)
     config = session.config(LAKE)

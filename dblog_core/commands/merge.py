@@ -45,14 +45,14 @@ def merge(
 
 
 def _show_plan(session: Session) -> None:
-    from dblog_core.dry_run import merge_plan
+    from dblog_core.lake.merge_dry_run import merge_plan
 
     found = merge_plan(session.config(READER))
     session.result(found, text(found))
 
 
 def _run(session: Session, *, continuous: bool) -> None:
-    from dblog_core import spark
+    from dblog_core.lake import spark_submit
 
     config = session.config(LAKE)
     merges: list[Any] = []
@@ -67,7 +67,7 @@ def _run(session: Session, *, continuous: bool) -> None:
     note(f"{config.source.name}: starting Spark")
     with stopping() as stop:
         results = take if session.json else None
-        code = spark.run_job(
+        code = spark_submit.run_job(
             "merge",
             config,
             arguments=["--continuous" if continuous else "--once"],

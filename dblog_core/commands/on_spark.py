@@ -16,8 +16,8 @@ SparkFlag = Annotated[bool, typer.Option("--spark", help="Work on the executors 
 
 def work(config: Config, *, stop: threading.Event, dump_id: str | None, on_line: Callable[[str], None]) -> int:
     """Until the dump, or without an id all that are unfinished, is over; the job's exit code."""
-    from dblog_core import spark
+    from dblog_core.lake import spark_submit
 
     on_line(f"{config.source.name}: starting Spark on {config.spark.master}")
     named = [] if dump_id is None else ["--dump", dump_id]
-    return spark.run_job("dump", config, arguments=named, stop=stop, on_line=on_line)
+    return spark_submit.run_job("dump", config, arguments=named, stop=stop, on_line=on_line)

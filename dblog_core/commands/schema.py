@@ -13,14 +13,14 @@ from dblog_core.commands.session import JsonFlag, Session, note, session_of, sto
 from dblog_core.commands.tables import moment
 from dblog_core.config.secrets import LAKE, READER
 from dblog_core.errors import RequestError
+from dblog_core.lake.json_variants import json_columns, name_of
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import typed
-from dblog_core.variants import json_columns, name_of
 
 if TYPE_CHECKING:
-    from dblog_core.accepting import Plan
     from dblog_core.config.settings import JsonAs, SchemaChanges
-    from dblog_core.lake import TableStatus
+    from dblog_core.lake.accept_schema import Plan
+    from dblog_core.lake.lake_status import TableStatus
     from dblog_core.schema_evolution.history import Changed, Version
 
 
@@ -66,7 +66,7 @@ def schema(
 
 
 def _show(session: Session, name: str) -> None:
-    from dblog_core.lake import read_status
+    from dblog_core.lake.lake_status import read_status
     from dblog_core.schema_evolution import history
     from dblog_core.wiring import open_lake, open_staging
 
@@ -106,15 +106,15 @@ def _by_policy(version: Version, policy: SchemaChanges) -> Version:
 
 
 def _accept(session: Session, name: str, *, yes: bool) -> None:
-    from dblog_core import accepting, lake_tasks
-    from dblog_core.lake import read_status
+    from dblog_core.lake import accept_schema, lake_tasks
+    from dblog_core.lake.lake_status import read_status
     from dblog_core.wiring import open_lake, open_staging
 
     config = session.config(LAKE)
     status = read_status(open_lake(config))
     known = None if status is None else status.tables.get(name)
     policy = config.lake.schema_changes_of(TableName.parse(name))
-    plan = accepting.plan(open_staging(config), name, known, policy)
+    plan = accept_schema.plan(open_staging(config), name, known, policy)
     note("\n".join([f"{name}:", *(f"  {change}" for change in plan.changes), f"  accepted: {plan.does}"]))
     if not yes and not _agreed():
         raise RequestError("nothing was done", where=name, fix="answer y, or give --yes")

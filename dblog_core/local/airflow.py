@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from dblog_core.local import airflow_settings, cache, ports
+from dblog_core.lake import download_cache
+from dblog_core.local import airflow_settings, ports
 from dblog_core.local.airflow_client import AirflowClient
 from dblog_core.local.daemon import Daemon
 from dblog_core.local.errors import LocalError
@@ -198,7 +199,7 @@ class AirflowServer:
 
 def new_database() -> Path:
     """An empty one in SQLite, made once for this version of Airflow: each new home would take 4 s for it."""
-    return cache.entry(f"airflow-database-{version('apache-airflow')}", _fill) / _DATABASE
+    return download_cache.entry(f"airflow-database-{version('apache-airflow')}", _fill) / _DATABASE
 
 
 def _fill(directory: Path) -> None:

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
-from dblog_core import lake, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
+from dblog_core.lake import lake_status
 from dblog_core.local.demo_rows import read_rows
 from dblog_core.local.server import DatabaseServer
 from dblog_core.model.schema import TableSchema
@@ -68,7 +69,7 @@ class Verdict:
 def compare(server: DatabaseServer, config: Config, schemas: Sequence[TableSchema]) -> Verdict:
     """Nothing may write to the source meanwhile."""
     root = wiring.open_lake(config)
-    places = ((schema, lake.table_location(root, schema.table)) for schema in schemas)
+    places = ((schema, lake_status.table_location(root, schema.table)) for schema in schemas)
     return Verdict(tuple(compare_rows(schema, read_rows(server, schema), read_lake(path)) for schema, path in places))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from dblog_core import lake, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.interfaces import StateStore
+from dblog_core.lake import lake_status
 from dblog_core.local.demo_parts import Workload
 
 
@@ -89,7 +90,7 @@ class View:
 
     def lake_offset(self) -> int:
         """Up to where all is merged."""
-        status = lake.read_status(self._lake)
+        status = lake_status.read_status(self._lake)
         return status.offset if status else 0
 
     def rate(self) -> float:
@@ -116,7 +117,7 @@ class View:
         segments = list(self._staging.manifests())
         rows = sum(file.rows for manifest in segments for file in manifest.files)
         seconds = (segments[-1].sealed_at - segments[0].sealed_at) / 1e6
-        merges = (lake.read_status(self._lake) or lake.LakeStatus()).merge
+        merges = (lake_status.read_status(self._lake) or lake_status.LakeStatus()).merge
         median, most = (statistics.median(self._lags), max(self._lags)) if self._lags else (0.0, 0.0)
         return {
             "super-changelog": f"{rows:,} rows of the log, {rows / max(seconds, 1):,.0f} a second; "

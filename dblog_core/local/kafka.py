@@ -6,7 +6,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core.local import jars, ports
+from dblog_core.lake import spark_jars
+from dblog_core.local import ports
 from dblog_core.local.daemon import Daemon, run_to_end
 from dblog_core.local.kafka_jars import JARS
 from dblog_core.local.server import Account
@@ -126,4 +127,4 @@ class KafkaServer:
 
 def _java() -> list[str]:
     small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    return [java(), *small, "-cp", ":".join(str(jar) for jar in jars.fetched(JARS, "Kafka"))]
+    return [java(), *small, "-cp", ":".join(str(jar) for jar in spark_jars.fetched(JARS, "Kafka"))]

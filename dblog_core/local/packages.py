@@ -14,7 +14,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core.local import cache
+from dblog_core.lake import download_cache
 from dblog_core.local.apt import PrivateApt, unpack
 from dblog_core.local.errors import LocalError
 
@@ -89,7 +89,7 @@ ALL = (MYSQL, MARIADB, POSTGRES, CHROMIUM)
 
 def tree(package: Package) -> Path:
     """The unpacked server; fetched first where the cache lacks it. Raises LocalError."""
-    return cache.entry(package.directory, lambda part: _fill(package, part))
+    return download_cache.entry(package.directory, lambda part: _fill(package, part))
 
 
 def program(package: Package, name: str) -> Path:
@@ -101,12 +101,12 @@ def _fill(package: Package, tree: Path) -> None:
     work = tree / "apt"
     work.mkdir()
     apt = PrivateApt(work, suite=package.suite)
-    cache.say(f"{package.name}: reading the package lists of {package.suite or 'this release'}")
+    download_cache.say(f"{package.name}: reading the package lists of {package.suite or 'this release'}")
     apt.prepare()
     chosen = {n: v for n, v in apt.closure(package.roots).items() if _wanted(package, n)}
-    cache.say(f"{package.name}: fetching {len(chosen)} packages")
+    download_cache.say(f"{package.name}: fetching {len(chosen)} packages")
     debs = apt.download(chosen)
-    cache.say(f"{package.name}: unpacking {sum(d.stat().st_size for d in debs) >> 20} MB")
+    download_cache.say(f"{package.name}: unpacking {sum(d.stat().st_size for d in debs) >> 20} MB")
     for deb in debs:
         unpack(deb, tree)
     shutil.rmtree(work)

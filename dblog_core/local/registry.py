@@ -10,7 +10,8 @@ from pathlib import Path
 
 import orjson
 
-from dblog_core.local import cache, ports
+from dblog_core.lake import download_cache
+from dblog_core.local import ports
 from dblog_core.local.daemon import Daemon, run_to_end
 from dblog_core.local.errors import LocalError
 from dblog_core.local.zookeeper import java
@@ -68,13 +69,13 @@ class RegistryServer:
 
 def program() -> Path:
     """Its runnable jar, with the libraries beside it; fetched first where the cache lacks it. Raises LocalError."""
-    return cache.entry(f"apicurio-{VERSION}", _fill) / f"apicurio-registry-app-{VERSION}-runner.jar"
+    return download_cache.entry(f"apicurio-{VERSION}", _fill) / f"apicurio-registry-app-{VERSION}-runner.jar"
 
 
 def _fill(directory: Path) -> None:
     if (maven := shutil.which("mvn")) is None:
         raise LocalError("there is no Maven to fetch the schema registry with", where="registry", fix="install Maven")
-    cache.say(f"fetching Apicurio {VERSION}, a schema registry (142 MB, once)")
+    download_cache.say(f"fetching Apicurio {VERSION}, a schema registry (142 MB, once)")
     goal = ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={directory}"]
     run_to_end([maven, "-B", "-q", *goal], where="registry", cwd=directory)
     packed = directory / f"apicurio-registry-app-{VERSION}-all.tar.gz"

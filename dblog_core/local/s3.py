@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dblog_core.config.settings import S3Config
-from dblog_core.local import cache, ports
+from dblog_core.lake import download_cache
+from dblog_core.local import ports
 from dblog_core.local.daemon import Daemon, run_to_end
 from dblog_core.local.errors import LocalError
 from dblog_core.local.server import remembered_password
@@ -126,14 +127,14 @@ def prepare() -> None:
 
 def program() -> Path:
     """versitygw; built first where the cache lacks it. Raises LocalError."""
-    return cache.entry(f"versitygw-{VERSION}", _build) / "versitygw"
+    return download_cache.entry(f"versitygw-{VERSION}", _build) / "versitygw"
 
 
 def _build(directory: Path) -> None:
     go = _go()
     if go is None:
         raise LocalError("there is no Go to build versitygw with", where="s3", fix="install Go, or use moto's server")
-    cache.say(f"building versitygw {VERSION}, an S3 server (about three minutes, once)")
+    download_cache.say(f"building versitygw {VERSION}, an S3 server (about three minutes, once)")
     work = directory / "work"
     work.mkdir()
     own = {"GOBIN": str(directory), "GOPATH": str(work), "GOFLAGS": "-modcacherw"}  # a cache that can be removed again

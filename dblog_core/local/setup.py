@@ -7,15 +7,16 @@ import sys
 from pathlib import Path
 
 import dblog_core
-from dblog_core.local import jars, kafka_jars, packages, s3
+from dblog_core.lake import spark_jars
+from dblog_core.local import kafka_jars, packages, s3
 from dblog_core.local.errors import LocalError
 from dblog_core.rows import jit
 
 
 def main() -> int:
     try:
-        jars.jars()
-        jars.fetched(kafka_jars.JARS, "Kafka")
+        spark_jars.jars()
+        spark_jars.fetched(kafka_jars.JARS, "Kafka")
         for package in packages.ALL:
             packages.tree(package)
         s3.prepare()

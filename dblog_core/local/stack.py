@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from dblog_core.local import airflow_settings, jars, place, shop
+from dblog_core.lake import spark_jars
+from dblog_core.lake.download_cache import say
+from dblog_core.local import airflow_settings, place, shop
 from dblog_core.local.airflow import AirflowServer
-from dblog_core.local.cache import say
 from dblog_core.local.errors import LocalError
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
@@ -59,7 +60,7 @@ class Stack:
 
     def up(self) -> None:
         """Starts what does not run, all at the same time."""
-        jars.jars()  # what the merge needs is not to be fetched inside a task
+        spark_jars.jars()  # what the merge needs is not to be fetched inside a task
         self.configs.mkdir(mode=0o700, exist_ok=True)
         steps = [*(partial(self._start_shop, d) for d in self.databases), partial(self._start, self.zookeeper)]
         steps.append(partial(self._start, self.airflow))

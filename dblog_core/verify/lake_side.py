@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 
-from dblog_core import spark
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Clock
+from dblog_core.lake import spark_submit
 from dblog_core.verify.exchange import Answer, Ask, Desk, Task
 from dblog_core.verify.places import Interrupted
 
@@ -62,7 +62,7 @@ class LakeSide:
 
     def _run(self) -> None:
         try:
-            spark.run_job(
+            spark_submit.run_job(
                 "verify",
                 self._config,
                 arguments=["--desk", self._desk.directory],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dblog_core.errors import LakeError
-from dblog_core.lake import LakeStatus, State, read_status, table_location
+from dblog_core.lake.lake_status import LakeStatus, State, read_status, table_location
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
-from dblog_core import spark
 from dblog_core.config.settings import Config
 from dblog_core.dumps import requests, work_loop
 from dblog_core.dumps.requests import MAX_KEYS, DumpRequest
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Clock
-from dblog_core.lake import read_status
+from dblog_core.lake import spark_submit
+from dblog_core.lake.lake_status import read_status
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.places import Interrupted
@@ -68,7 +68,7 @@ def merge(
                 raise Interrupted
     if _merged(lake) >= target:
         return
-    code = spark.run_job("merge", config, arguments=["--once", "--wait", "60"], stop=stop, on_line=on_line)
+    code = spark_submit.run_job("merge", config, arguments=["--once", "--wait", "60"], stop=stop, on_line=on_line)
     if stop.is_set():
         raise Interrupted
     if code and _merged(lake) < target:

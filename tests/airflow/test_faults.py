@@ -23,7 +23,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo, StateStore
-from dblog_core.lake import lake_at, read_status
+from dblog_core.lake.lake_status import lake_at, read_status
 from dblog_core.local.airflow import AirflowServer
 from dblog_core.local.airflow_client import AirflowClient
 from dblog_core.local.mysql import MysqlServer

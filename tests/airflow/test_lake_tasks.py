@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from dblog_core import lake_tasks, wiring
+from dblog_core import wiring
 from dblog_core.airflow import engine, lake, notes
 from dblog_core.airflow.spark import on_connection
 from dblog_core.config.settings import Config
 from dblog_core.dumps.requests import Refusal
 from dblog_core.errors import RequestError
-from dblog_core.intervals import end_json
-from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory
+from dblog_core.lake.replay_interval import end_json
 from dblog_core.verify import run as verification
 from dblog_core.verify.report import Report, TableReport
 from dblog_core.verify.run import VerifyRequest

@@ -9,7 +9,7 @@ import pytest
 
 from dblog_core.airflow import lineage
 from dblog_core.config.settings import Config
-from dblog_core.lake import LakeStatus, State, TableStatus
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
 
 
 def config(kind: str, lake: str = "/lake") -> Config:

@@ -12,13 +12,14 @@ import pytest
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from dblog_core import lake_tasks, wiring
+from dblog_core import wiring
 from dblog_core.airflow import merge
 from dblog_core.airflow.engine import configuration
 from dblog_core.config.secrets import LAKE
 from dblog_core.interfaces import Lease
-from dblog_core.lake import lake_at
-from dblog_core.spark import secret_settings
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import lake_at
+from dblog_core.lake.spark_submit import secret_settings
 from tests.airflow.test_lake_tasks import config
 from tests.unit.test_secrets import FIELDS, SECRETS
 

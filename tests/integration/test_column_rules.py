@@ -28,7 +28,7 @@ from dblog_core.config.output import OutputConfig
 from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.errors import RequestError, SourceRefused
-from dblog_core.lake import history_location, table_location
+from dblog_core.lake.lake_status import history_location, table_location
 from dblog_core.model.schema import TableName
 from dblog_core.outputs.relay import run_relay
 from dblog_core.preflight import findings

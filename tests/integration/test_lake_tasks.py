@@ -12,8 +12,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from dblog_core import lake_tasks
-from dblog_core.lake import lake_at
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import lake_at
 from dblog_core.staging import Staging
 from tests.integration.test_cli import Commands
 from tests.spark.segments import SegmentBuilder, table

@@ -16,7 +16,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.dumps.worker import PATIENCE
-from dblog_core.merge_plan import lacks_since, works
+from dblog_core.lake.merge_plan import lacks_since, works
 from dblog_core.staging.reader import lines
 from dblog_core.state import owed_dumps
 from tests.fix_servers import Database

@@ -182,8 +182,8 @@ import deltalake  # before anything is known of an authority
 import pyarrow as pa
 
 from dblog_core.config.settings import S3Config
-from dblog_core.cuts import open_table, storage_options, table_uri
-from dblog_core.lake import lake_at
+from dblog_core.lake.cuts import open_table, storage_options, table_uri
+from dblog_core.lake.lake_status import lake_at
 
 lake = lake_at("s3://lakehouse/lake", s3=S3Config.model_validate_json(sys.stdin.read()))
 assert (lake / "by our own client").create(b"")

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dblog_core import merge_plan, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
+from dblog_core.lake import merge_plan
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.staging.reader import lines

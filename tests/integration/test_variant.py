@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.config.settings import Config
-from dblog_core.lake import table_location
+from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake
 from tests.fix_servers import Database

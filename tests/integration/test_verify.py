@@ -22,7 +22,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
-from dblog_core.lake import table_location
+from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
 from dblog_core.verify import reading, run
 from dblog_core.verify.slices import Slice

@@ -26,7 +26,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.lake import table_location
+from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
 from dblog_core.status import status
 from tests.fix_servers import Database

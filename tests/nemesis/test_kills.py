@@ -16,7 +16,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
-from dblog_core.lake import State, read_status
+from dblog_core.lake.lake_status import State, read_status
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.nemesis import oracles

@@ -6,8 +6,8 @@ from typing import Any
 
 from delta.tables import DeltaTable
 
-from dblog_core import lake_tasks
-from dblog_core.lake_tasks import Outcome
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_tasks import Outcome
 from dblog_core.model.schema import TableSchema
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.lakes import Dumps as Dumps

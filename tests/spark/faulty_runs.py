@@ -15,7 +15,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
-from dblog_core.lake import history_location, read_status
+from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.storage.location import Location

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import JsonAs, SchemaChanges
-from dblog_core.lake import lake_at, own_directory, table_location
+from dblog_core.lake.lake_status import lake_at, own_directory, table_location
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location

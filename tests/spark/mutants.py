@@ -12,7 +12,7 @@ from unittest import mock
 from deltalake import DeltaTable as PlainTable
 from pyspark.errors import PySparkException
 
-from dblog_core.cuts import cuts_location
+from dblog_core.lake.cuts import cuts_location
 from dblog_core.model.values import Key
 from spark_jobs import cuts, ghosts
 from spark_jobs.apply import TableMerge

@@ -16,11 +16,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dblog_core import cuts
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.lake import LakeStatus, lake_at, read_status, table_location
+from dblog_core.lake import cuts
+from dblog_core.lake.lake_status import LakeStatus, lake_at, read_status, table_location
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_staging
 from spark_jobs.views import at_cut

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.clock import SystemClock
 from dblog_core.errors import CorruptSegment
-from dblog_core.lake import State, read_status
+from dblog_core.lake.lake_status import State, read_status
 from dblog_core.staging import Staging, manifest, segment
 from dblog_core.staging.compaction import Compactor
 from spark_jobs import small

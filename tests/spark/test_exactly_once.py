@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.errors import LakeBusy, LakeError, LeaseLost
-from dblog_core.lake import lake_at, read_status
+from dblog_core.lake.lake_status import lake_at, read_status
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
 from spark_jobs import delta_log

@@ -16,7 +16,7 @@ from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import requests, work_loop
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.lake import table_location
+from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from dblog_core.errors import LakeError
-from dblog_core.lake import history_location, read_status
+from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.model.schema import TableSchema
 from spark_jobs import delta_log, ghosts
 from spark_jobs.lake import LakeTable

@@ -14,7 +14,7 @@ from dblog_core import wiring
 from dblog_core.capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
-from dblog_core.lake import table_location
+from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
 from tests.fix_servers import Database
 from tests.fix_verify import Verify

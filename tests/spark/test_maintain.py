@@ -13,11 +13,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from dblog_core import cuts, lake_tasks, maintenance
+from dblog_core import maintenance
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.interfaces import Json
-from dblog_core.lake import LakeStatus, lake_at
+from dblog_core.lake import cuts, lake_tasks
+from dblog_core.lake.lake_status import LakeStatus, lake_at
 from spark_jobs import clustering, compaction, delta_log, maintain, tasks
 from spark_jobs.tasks import Kind
 from tests.spark.lakes import Crash, TestLake

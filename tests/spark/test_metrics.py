@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dblog_core.lake import read_status
+from dblog_core.lake.lake_status import read_status
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 

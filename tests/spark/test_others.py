@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.lake import State, read_status
+from dblog_core.lake.lake_status import State, read_status
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 

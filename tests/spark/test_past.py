@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from dblog_core import lake_tasks
-from dblog_core.lake import history_location
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import history_location
 from spark_jobs import delta_log
 from tests.spark.asked import Dumps, ask, damage, dies, done
 from tests.spark.lakes import TestLake

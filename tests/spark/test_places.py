@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dblog_core.lake import State
+from dblog_core.lake.lake_status import State
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.spark.test_whole import T, row, state
@@ -49,7 +49,7 @@ def test_two_names_that_a_file_system_takes_for_one_are_told_apart(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build, other = lake.build, table("T", id=pa.int64(), v=pa.string())
-    monkeypatch.setattr("dblog_core.lake._file_name", str.lower)
+    monkeypatch.setattr("dblog_core.lake.lake_status._file_name", str.lower)
     lake.history = True
     build.create(T, row(1))
     build.seal()

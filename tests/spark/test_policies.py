@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dblog_core.lake import LakeStatus, State, TableStatus, read_status
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.needs import of_lake
 from tests.spark.asked import ask, dies, done

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from dblog_core import lake_tasks
+from dblog_core.lake import lake_tasks
 from spark_jobs import delta_log
 from tests.spark.asked import ask, damage, dies, done
 from tests.spark.lakes import TestLake

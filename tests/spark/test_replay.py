@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from dblog_core import lake_tasks
-from dblog_core.lake import read_status
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import read_status
 from spark_jobs import delta_log
 from tests.spark.asked import ask, damage, dies, replay
 from tests.spark.lakes import TestLake

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dblog_core import lake_tasks
 from dblog_core.errors import SourceUnavailable
-from dblog_core.lake import State, TableStatus, read_status
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import State, TableStatus, read_status
 from spark_jobs import delta_log
 from tests.spark.asked import ask, dies, done
 from tests.spark.lakes import Dumps, TestLake

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core import lake_tasks, maintenance
+from dblog_core import maintenance
 from dblog_core.config.settings import Config
-from dblog_core.lake import read_status, table_location
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import read_status, table_location
+from dblog_core.lake.spark_submit import job_command, whole
 from dblog_core.model.schema import TableName
-from dblog_core.spark import job_command, whole
 from dblog_core.wiring import open_lake
 from spark_jobs.session import reach_s3
 from tests.fix_s3 import Bucket

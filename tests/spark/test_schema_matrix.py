@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.lake import State, TableStatus, read_status, table_location
+from dblog_core.lake.lake_status import State, TableStatus, read_status, table_location
 from dblog_core.model.schema import TableName
 from dblog_core.model.values import to_json
 from dblog_core.wiring import open_lake

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core.lake import State, TableStatus, history_location, read_status
+from dblog_core.lake.lake_status import State, TableStatus, history_location, read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs import delta_log, expected

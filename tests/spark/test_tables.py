@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core.lake import TableStatus, read_status
+from dblog_core.lake.lake_status import TableStatus, read_status
 from dblog_core.model.schema import TableSchema
 from spark_jobs import delta_log
 from tests.spark.lakes import TestLake

@@ -14,7 +14,7 @@ import pytest
 from delta.exceptions import ConcurrentTransactionException
 
 from dblog_core.errors import LeaseLost
-from dblog_core.lake import own_directory, read_status
+from dblog_core.lake.lake_status import own_directory, read_status
 from dblog_core.storage.location import Location
 from spark_jobs import delta_log
 from spark_jobs.lake import LakeTable

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from dblog_core import lake_tasks
 from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.interfaces import Json
-from dblog_core.lake import State, read_status, table_location
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import State, read_status, table_location
 from spark_jobs import delta_log, tasks
 from spark_jobs.tasks import Kind
 from spark_jobs.tools import Done, Tools

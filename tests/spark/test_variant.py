@@ -11,11 +11,12 @@ from deltalake import DeltaTable as ByDeltaRs
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from dblog_core import footprint, lake_tasks, maintenance, time_travel
+from dblog_core import footprint, maintenance
 from dblog_core.config.settings import Config
-from dblog_core.cuts import find
 from dblog_core.footprint import Patience
-from dblog_core.lake import State, TableStatus, read_status
+from dblog_core.lake import lake_tasks, time_travel
+from dblog_core.lake.cuts import find
+from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs import clustering, delta_log, expected, views

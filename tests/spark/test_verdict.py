@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.lake import read_status
+from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_to_json
 from dblog_core.rows.row_hashes import HASH, row_hash

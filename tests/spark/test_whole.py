@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core.lake import State, TableStatus, read_status
+from dblog_core.lake.lake_status import State, TableStatus, read_status
 from spark_jobs.merge import Job
 from tests.spark.asked import done, replay
 from tests.spark.lakes import TestLake

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from dblog_core import cuts, time_travel
-from dblog_core.lake import history_location, table_location
+from dblog_core.lake import cuts, time_travel
+from dblog_core.lake.lake_status import history_location, table_location
 from dblog_core.model.schema import Column, TableName, TableSchema
 from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake

@@ -10,8 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
-from dblog_core import cli, cuts
-from dblog_core.lake import lake_at, table_location
+from dblog_core import cli
+from dblog_core.lake import cuts
+from dblog_core.lake.lake_status import lake_at, table_location
 from dblog_core.model.schema import TableName
 from spark_jobs import cuts as written
 from spark_jobs.plan import Span

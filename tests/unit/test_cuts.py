@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from dblog_core import cuts
-from dblog_core.cuts import At, Cut
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.lake import lake_at
+from dblog_core.lake import cuts
+from dblog_core.lake.cuts import At, Cut
+from dblog_core.lake.lake_status import lake_at
 from dblog_core.storage.location import Location
 from spark_jobs import cuts as written
 from spark_jobs.plan import Span

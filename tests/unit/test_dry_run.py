@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from dblog_core import merge_plan
 from dblog_core.cli import app
-from dblog_core.lake import LakeStatus, State, TableStatus
+from dblog_core.lake import merge_plan
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
@@ -189,7 +189,7 @@ def test_the_number_of_merges_follows_their_limits(
         publish(staging, number, number, number, (ORDERS, creates(ORDERS, number, 1)))
     assert plan()["merges"] == 1
     whole = merge_plan.next_span
-    monkeypatch.setattr("dblog_core.dry_run.next_span", lambda found: whole(found, max_rows=1))
+    monkeypatch.setattr("dblog_core.lake.merge_dry_run.next_span", lambda found: whole(found, max_rows=1))
     assert plan()["merges"] == 3
 
 

@@ -170,7 +170,7 @@ def test_vocabulary_and_logic_are_pure() -> None:
 
 
 def test_nothing_but_the_jars_is_used_of_the_local_stack() -> None:
-    servers = {module(f) for f in sources("dblog_core/local")} - {"dblog_core.local", "dblog_core.local.jars"}
+    servers = {module(f) for f in sources("dblog_core/local")} - {"dblog_core.local", "dblog_core.lake.spark_jars"}
     files = [f for f in sources("dblog_core", "spark_jobs", "dags") if ROOT / "dblog_core" / "local" not in f.parents]
     assert offending(files, servers) == {}
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dblog_core import lake_tasks
 from dblog_core.cli import app
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.intervals import interval
-from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory
+from dblog_core.lake.replay_interval import interval
 from spark_jobs.record import Records
 
 NOW = dt.datetime(2026, 11, 21, 15, tzinfo=dt.UTC)

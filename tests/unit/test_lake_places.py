@@ -9,7 +9,15 @@ import pytest
 from dblog_core import preflight
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
-from dblog_core.lake import LakeStatus, State, TableStatus, history_location, lake_at, shares_history, table_location
+from dblog_core.lake.lake_status import (
+    LakeStatus,
+    State,
+    TableStatus,
+    history_location,
+    lake_at,
+    shares_history,
+    table_location,
+)
 from dblog_core.meter import _places
 from dblog_core.model.schema import TableName
 from tests.unit.test_engine import World

@@ -11,9 +11,16 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.errors import LakeError, LeaseLost
-from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory, read_status
+from dblog_core.lake.lake_status import (
+    LakeStatus,
+    State,
+    TableStatus,
+    lake_at,
+    own_directory,
+    read_status,
+)
+from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.spark import COMMIT_MARK
 from dblog_core.storage.location import Location
 from spark_jobs import delta_log, record
 from spark_jobs.fence import Fence

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dblog_core import lake_tasks, spark
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
-from dblog_core.lake import LakeStatus, lake_at, own_directory
-from dblog_core.lake_tasks import Outcome
+from dblog_core.lake import lake_tasks, spark_submit
+from dblog_core.lake.lake_status import LakeStatus, lake_at, own_directory
+from dblog_core.lake.lake_tasks import Outcome
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_lake, open_state
 from spark_jobs.record import Records
@@ -45,7 +45,7 @@ class Merges:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, does: Any = lambda: None) -> None:
         self.started: list[list[str]] = []
         self._does = does
-        monkeypatch.setattr(spark, "run_job", self._run)
+        monkeypatch.setattr(spark_submit, "run_job", self._run)
 
     def _run(self, job: str, config: Config, *, arguments: list[str], stop: Any, on_line: Any) -> int:
         self.started.append([job, *arguments])

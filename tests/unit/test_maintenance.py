@@ -13,7 +13,7 @@ import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner
 
-from dblog_core import footprint, lake_tasks, maintenance, wiring
+from dblog_core import footprint, maintenance, wiring
 from dblog_core.cli import app
 from dblog_core.commands.maintain import shown
 from dblog_core.commands.status import text
@@ -21,7 +21,8 @@ from dblog_core.config import settings as configuration
 from dblog_core.config.settings import Config, LakeConfig
 from dblog_core.errors import ConfigError, LakeError
 from dblog_core.footprint import Patience, Room
-from dblog_core.lake import LakeStatus, State, TableStatus, lake_at
+from dblog_core.lake import lake_tasks
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at
 from dblog_core.maintenance import Maintained, TableSize, Timetable, ask_when_due
 from dblog_core.meter import Meter
 from dblog_core.model import durations, sizes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dblog_core.lake import lake_at
+from dblog_core.lake.lake_status import lake_at
 from spark_jobs.metrics import Counted
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dblog_core.merge_plan import Work, lacks_before, rewritten, works
+from dblog_core.lake.merge_plan import Work, lacks_before, rewritten, works
 from dblog_core.staging.manifest import DataFile, LogMark
 from tests.unit.staged import manifest
 

@@ -13,7 +13,7 @@ from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps import control
 from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.errors import StateError
-from dblog_core.lake import LakeStatus, State, TableStatus
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
 from dblog_core.outputs import positions
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark

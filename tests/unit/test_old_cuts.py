@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from dblog_core import cuts as lookup
-from dblog_core.cuts import cuts_location
 from dblog_core.errors import LakeError
-from dblog_core.lake import lake_at
+from dblog_core.lake import cuts as lookup
+from dblog_core.lake.cuts import cuts_location
+from dblog_core.lake.lake_status import lake_at
 from dblog_core.storage.location import Location
 from spark_jobs import cuts, old_cuts
 from spark_jobs.old_cuts import Kept

@@ -15,7 +15,7 @@ from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.commands import status as command
 from dblog_core.config.settings import Config
 from dblog_core.dumps.status import OVER, TaskStatus, state_of
-from dblog_core.lake import State
+from dblog_core.lake.lake_status import State
 from dblog_core.state.memory import MemoryState
 from dblog_core.status import status
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.errors import LakeError
-from dblog_core.merge_plan import Work
+from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging.manifest import LogMark
 from spark_jobs import policy

@@ -23,7 +23,7 @@ from dblog_core.config.settings import Config, SourceConfig
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LeaseLost, SourceRefused
-from dblog_core.lake import LakeStatus, State, TableStatus, own_directory
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory
 from dblog_core.leader import Parts
 from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from dblog_core.merge_plan import lacks_before, stretches, works
+from dblog_core.lake.merge_plan import lacks_before, stretches, works
 from dblog_core.schema_evolution.renames import Rename
 from dblog_core.staging.manifest import DataFile, LogMark
 from spark_jobs import alters

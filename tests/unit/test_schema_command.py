@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
-from dblog_core import accepting, cli, lake_tasks
+from dblog_core import cli
 from dblog_core.config.settings import Config, SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.lake import LakeStatus, State, TableStatus
+from dblog_core.lake import accept_schema, lake_tasks
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
@@ -158,7 +159,7 @@ def test_a_shape_is_accepted_in_the_way_that_ends_with_what_the_source_has(
         **{"state": State.STOPPED, "error": "a damaged file", **status}, segment=5, offset=55, version=1
     )
     try:
-        found: str = accepting.plan(shop.staging, "shop.orders", known, policy).way.value
+        found: str = accept_schema.plan(shop.staging, "shop.orders", known, policy).way.value
     except LakeError as error:
         found = str(error)
     assert found == way or (" " in way and way in found)

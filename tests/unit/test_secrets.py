@@ -24,8 +24,8 @@ from dblog_core.config.secrets import (
 )
 from dblog_core.config.settings import Config, load
 from dblog_core.errors import ConfigError
+from dblog_core.lake.spark_submit import _escaped, run_job, whole
 from dblog_core.preflight import readable_secret
-from dblog_core.spark import _escaped, run_job, whole
 from tests import marked
 
 MARK = "qZx7-secret-{}-of-sixteen"
@@ -234,7 +234,7 @@ def test_a_job_gets_the_secrets_that_it_needs_and_none_as_an_argument(
         assert Path(argv[argv.index("--properties-file") + 1]).read_text().endswith(f" {SECRETS[11]}\n")
         raise OSError("not here")
 
-    monkeypatch.setattr("dblog_core.spark.subprocess.Popen", begin)
+    monkeypatch.setattr("dblog_core.lake.spark_submit.subprocess.Popen", begin)
     with pytest.raises(OSError, match="not here"):
         run_job(job, Session(file=file).config(), stop=threading.Event(), on_line=print)
     ((argv, env),) = begun

@@ -15,7 +15,7 @@ from dblog_core.commands.verify import text
 from dblog_core.dumps.requests import Refusal
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.interfaces import Hashes
-from dblog_core.lake import LakeStatus, State, TableStatus, lake_at, own_directory
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.factory import open_storage

@@ -11,12 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core import beside, sequencer, standing
+from dblog_core import beside, sequencer
 from dblog_core.capture import run_capture
 from dblog_core.dumps import control
 from dblog_core.dumps.requests import WHOLE, submit
-from dblog_core.lake import State, TableStatus
-from dblog_core.merge_plan import Work, lacks_since
+from dblog_core.lake import table_health
+from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.lake.merge_plan import Work, lacks_since
 from dblog_core.model import position_spec
 from dblog_core.model.events import Created, Rewritten, SchemaSeen, Truncated, Unreadable
 from dblog_core.model.schema import Column, TableSchema
@@ -210,7 +211,7 @@ def test_an_incomplete_table_says_why_and_what_mends_it(tmp_path: Path, monkeypa
     lacking, owed = replace(INCOMPLETE, lacks=0), {NAME: {"dump": "d1", "why": "NaN in n", "times": 1, "asked": None}}
 
     def told(table: TableStatus, **owed: Any) -> str:
-        return ": ".join(map(str, standing.of_table(NAME, table, control.dumps(world.state), owed)))
+        return ": ".join(map(str, table_health.of_table(NAME, table, control.dumps(world.state), owed)))
 
     assert "no full dump of it is merged: `dblog dump --table shop.orders`" in told(lacking)
     assert "dump d1 has failed: NaN in n: mend that" in told(lacking, **owed)

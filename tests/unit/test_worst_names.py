@@ -19,11 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from dblog_core import metrics
 from dblog_core.airflow.form import named
 from dblog_core.config.settings import load
-from dblog_core.cuts import open_table
 from dblog_core.dumps import requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError
-from dblog_core.lake import history_location, lake_at, settle, table_location
+from dblog_core.lake.cuts import open_table
+from dblog_core.lake.lake_status import history_location, lake_at, settle, table_location
 from dblog_core.metrics import Sources
 from dblog_core.model import table_names, table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema

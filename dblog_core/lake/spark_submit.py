@@ -100,7 +100,7 @@ def _on_s3(config: Config) -> dict[str, str]:
 def delta_jars(config: Config) -> list[Path]:
     """The jars of Delta: from the configuration's directory, or fetched. Raises LakeError where they are missing."""
     if not config.spark.jars:
-        from dblog_core.local.jars import jars
+        from dblog_core.lake.spark_jars import jars
 
         return jars()
     return _given(config, "delta-spark", "delta-storage")
@@ -110,7 +110,7 @@ def s3_jars(config: Config) -> list[Path]:
     """The jars for s3:// paths: from the configuration's directory, or fetched. Raises LakeError where they are
     missing."""
     if not config.spark.jars:
-        from dblog_core.local.jars import s3_jars
+        from dblog_core.lake.spark_jars import s3_jars
 
         return s3_jars()
     return _given(config, "hadoop-aws", "analyticsaccelerator-s3", "bundle")

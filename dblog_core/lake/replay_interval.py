@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 
-from dblog_core.cuts import At, parse_at
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Json
+from dblog_core.lake.cuts import At, parse_at
 
 _HOUR = dt.timedelta(hours=1)
 

@@ -7,9 +7,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from dblog_core.cuts import Cut, findable, open_table
 from dblog_core.errors import LakeError
-from dblog_core.lake import table_location
+from dblog_core.lake.cuts import Cut, findable, open_table
+from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dblog_core import wiring
 from dblog_core.config.settings import Config, LakeConfig, SchemaChanges
 from dblog_core.interfaces import Json
-from dblog_core.lake import LakeStatus, State, TableStatus, own_directory, read_status
-from dblog_core.merge_plan import Span, Work, next_span, works
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory, read_status
+from dblog_core.lake.merge_plan import Span, Work, next_span, works
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.staging import Staging

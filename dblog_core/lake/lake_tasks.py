@@ -19,12 +19,12 @@ from typing import Any
 
 import orjson
 
-from dblog_core import spark
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Clock, Json
-from dblog_core.lake import own_directory, read_status
+from dblog_core.lake import spark_submit
+from dblog_core.lake.lake_status import own_directory, read_status
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_lake, open_state
 
@@ -128,7 +128,7 @@ def _seen_through(
         elif tries < _TRIES:
             tries += 1
             on_line(f"{task.kind}: starting Spark")
-            spark.run_job("merge", config, arguments=["--tasks"], stop=stop, on_line=on_line)
+            spark_submit.run_job("merge", config, arguments=["--tasks"], stop=stop, on_line=on_line)
         else:
             raise LakeError(
                 f"the merge ended without carrying out the task {task.id}",

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core.local import cache
+from dblog_core.lake import download_cache
 from dblog_core.local.errors import LocalError
 from dblog_core.local.zookeeper import java
 
@@ -70,13 +70,13 @@ def s3_jars() -> list[Path]:
 def fetched(wanted: Sequence[Jar], what: str) -> list[Path]:
     """Those jars; fetched first where the cache lacks them. Raises LocalError."""
     digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
-    directory = cache.entry(f"jars-{digest}", lambda part: _fill(part, wanted, what))
+    directory = download_cache.entry(f"jars-{digest}", lambda part: _fill(part, wanted, what))
     return [directory / jar.file for jar in wanted]
 
 
 def _fill(directory: Path, wanted: Sequence[Jar], what: str) -> None:
     fetch = _by_maven if shutil.which("mvn") else _by_spark
-    cache.say(f"fetching {len(wanted)} jars of {what}")
+    download_cache.say(f"fetching {len(wanted)} jars of {what}")
     work = directory / "work"
     work.mkdir()
     fetch(directory, work, wanted)

@@ -5,7 +5,7 @@ LAKE/_dblog/
   merges/NUMBER.done.json   its outcome, created once: `LakeStatus`
   status.json            the newest outcome again, where readers begin to look
   mergers/EPOCH.json     who merged as number EPOCH; the newest one alone may write
-  tasks/                 what is asked for and was done beside merging (`dblog_core.lake_tasks`)
+  tasks/                 what is asked for and was done beside merging (`dblog_core.lake.lake_tasks`)
   withheld/EPOCH.json    that merger's keys of rows that wait for a dump, per table
   lock                   who merges now
 """

@@ -13,7 +13,7 @@ from itertools import pairwise
 from dblog_core.config.settings import SchemaChanges
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.lake import State, TableStatus
+from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed

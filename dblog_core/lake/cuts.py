@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.lake import own_directory
+from dblog_core.lake.lake_status import own_directory
 from dblog_core.storage.location import Location
 
 if TYPE_CHECKING:

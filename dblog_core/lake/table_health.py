@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from dblog_core.dumps.status import OVER, DumpStatus
 from dblog_core.interfaces import Json
-from dblog_core.lake import State, TableStatus
+from dblog_core.lake.lake_status import State, TableStatus
 
 _FIX = "\n  fix: "
 _BY_ITSELF = "none while capture, worker and merge run: `dblog dumps` shows how far it is"

@@ -1,0 +1,1 @@
+"""What is known of the lake without Spark: its status, cuts, plans and tasks."""
