@@ -21,8 +21,8 @@ from dblog_core.model import durations
 from dblog_core.notices import channels
 from dblog_core.notices.channels import Receiver
 from dblog_core.notices.follower import follow
-from dblog_core.signals.desk import Desk
 from dblog_core.signals.file import SignalFile
+from dblog_core.signals.processor import Desk
 from dblog_core.staging import Staging, compaction
 from dblog_core.staging.compaction import Compactor
 from dblog_core.state import recent_errors

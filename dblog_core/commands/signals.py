@@ -17,7 +17,7 @@ from dblog_core.model.hosts import LOOPBACK
 
 if TYPE_CHECKING:
     from dblog_core.config.settings import HttpConfig
-    from dblog_core.signals.endpoint import Endpoint, Signals
+    from dblog_core.signals.http import Endpoint, Signals
 
 _KEPT = ("id", "type", "channel", "state", "dump", "what", "error", "fix", "at")
 
@@ -37,7 +37,7 @@ def serve(
       dblog --config shop.toml serve --listen 127.0.0.1:9180
     """
     from dblog_core.clock import SystemClock
-    from dblog_core.signals.endpoint import Signals
+    from dblog_core.signals.http import Signals
     from dblog_core.wiring import open_state
 
     config = session_of(context).config(STATE | {"signals.http"})
@@ -56,7 +56,7 @@ def serve(
 
 
 def _opened(signals: Signals, host: str, port: int, http: HttpConfig) -> Endpoint:
-    from dblog_core.signals.endpoint import Endpoint
+    from dblog_core.signals.http import Endpoint
 
     certificate, key, clients = (str(path or "") for path in (http.tls_cert, http.tls_key, http.tls_client_ca))
     token = http.token.get_secret_value()

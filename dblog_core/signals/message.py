@@ -15,7 +15,7 @@ import orjson
 from dblog_core.dumps.requests import DumpRequest, TableFilters
 from dblog_core.errors import RequestError
 from dblog_core.model import table_names
-from dblog_core.signals import conditions
+from dblog_core.signals import sql_conditions
 
 LARGEST = 64 << 10  # bytes of a signal's data
 LONGEST_ID = 255  # characters
@@ -131,7 +131,7 @@ def _condition(given: dict[str, Any], kind: str) -> TableFilters:
             fix='give {"data-collection": TABLE, "filter": SQL}',
         )
     (pattern,) = _patterns([given["data-collection"]])
-    return pattern, conditions.parse(given["filter"], kind=kind)
+    return pattern, sql_conditions.parse(given["filter"], kind=kind)
 
 
 def _patterns(given: Any) -> tuple[str, ...]:

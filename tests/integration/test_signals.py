@@ -27,7 +27,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.local.kafka import KafkaServer
 from dblog_core.sequencer import SIGNALS
 from dblog_core.signals import inbox
-from dblog_core.signals.endpoint import Endpoint, Signals
+from dblog_core.signals.http import Endpoint, Signals
 from dblog_core.state.sqlite import SqliteState
 from dblog_core.wiring import open_source, open_staging, open_state
 from tests.fix_servers import Database
@@ -195,7 +195,7 @@ def published(self, manifest):
     if seen:
         pause("before the desk")
 
-import dblog_core.leader as leader, dblog_core.signals.desk as desk
+import dblog_core.leader as leader, dblog_core.signals.processor as desk
 seen = []
 def counted(state, one, *, at):
     seen.append(one)

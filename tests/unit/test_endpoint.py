@@ -20,11 +20,11 @@ import pytest
 from dblog_core.clock import SystemClock
 from dblog_core.dumps import control
 from dblog_core.errors import StateUnavailable
-from dblog_core.signals import inbox, serving
-from dblog_core.signals.desk import Desk
-from dblog_core.signals.endpoint import Endpoint, Signals
+from dblog_core.signals import http_limits, inbox
+from dblog_core.signals.http import Endpoint, Signals
+from dblog_core.signals.http_limits import Limits
 from dblog_core.signals.message import Message
-from dblog_core.signals.serving import Limits
+from dblog_core.signals.processor import Desk
 from tests.certificates import authority
 from tests.unit.requests_world import World, make
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -230,14 +230,14 @@ def test_over_tls_the_certificate_is_checked_and_a_silent_handshake_holds_nobody
 
 def test_silent_strangers_give_way_to_new_callers(world: World, server: Endpoint, ask: Ask) -> None:
     """More of them than there are places, for as long as they like: nobody waits for the end of their patience."""
-    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3 * serving._CALLERS)]
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3 * http_limits._CALLERS)]
     begun = time.monotonic()
     try:
         for number in range(5):
             assert ask("POST", "/signals", {"id": str(number), "type": "pause-snapshot"})[0] == 202
             silent.append(socket.create_connection(("127.0.0.1", server.port)))
-        assert time.monotonic() - begun < serving._PATIENCE
-        wait_until(lambda: _living(silent) <= serving._OF_ONE, what="the places of one address")
+        assert time.monotonic() - begun < http_limits._PATIENCE
+        wait_until(lambda: _living(silent) <= http_limits._OF_ONE, what="the places of one address")
     finally:
         for one in silent:
             one.close()
@@ -249,11 +249,11 @@ def _living(callers: list[socket.socket]) -> int:
 
 
 def test_strangers_of_one_address_leave_places_to_those_of_others() -> None:
-    server = object.__new__(serving.Server)
+    server = object.__new__(http_limits.Server)
     near, far = socket.socketpair()
     with near, far:
-        server._callers = [serving._Caller("many", near, 0.0) for _ in range(serving._OF_ONE)]
-        server._callers += [serving._Caller(f"another {n // 7}", near, 0.0) for n in range(28)]
+        server._callers = [http_limits._Caller("many", near, 0.0) for _ in range(http_limits._OF_ONE)]
+        server._callers += [http_limits._Caller(f"another {n // 7}", near, 0.0) for n in range(28)]
         server._make_room("one more")
         assert [n for n, caller in enumerate(server._callers) if caller.gone.is_set()] == [0], "the oldest of the most"
         server._make_room("another 3")
@@ -285,7 +285,7 @@ def test_what_a_caller_says_ends_no_line_of_the_log(server: Endpoint, caplog: py
 def test_a_new_certificate_is_taken_without_a_restart_and_a_bad_one_is_not(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "_CERTIFICATE_AGAIN", 0.0)
+    monkeypatch.setattr(http_limits, "_CERTIFICATE_AGAIN", 0.0)
     first, second = authority(tmp_path / "first", "first"), authority(tmp_path / "second", "second")
     certificate, key = first.sign("server", "127.0.0.1")
     signals = Signals(world.config, world.state, SystemClock())

@@ -22,10 +22,10 @@ from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest, Literal
 from dblog_core.errors import RequestError, StateUnavailable, VersionConflict
 from dblog_core.model.events import SignalSeen
-from dblog_core.signals import conditions, inbox, table
-from dblog_core.signals.desk import Desk
+from dblog_core.signals import inbox, sql_conditions, table
 from dblog_core.signals.file import SignalFile
 from dblog_core.signals.message import Message, Said, Word, translated
+from dblog_core.signals.processor import Desk
 from tests.unit.requests_world import World, make
 
 NOW = time.time_ns() // 1000
@@ -114,7 +114,7 @@ def said(text: str, kind: str = "mysql") -> list[tuple[str, str, Any]]:
     def plain(value: Any) -> Any:
         return [plain(one) for one in value] if isinstance(value, tuple) else (value.text, value.quoted)
 
-    return [(column, op, plain(value)) for column, op, value in conditions.parse(text, kind=kind)]
+    return [(column, op, plain(value)) for column, op, value in sql_conditions.parse(text, kind=kind)]
 
 
 def test_conditions_are_comparisons_joined_by_and() -> None:
@@ -152,14 +152,14 @@ REFUSED = [
 @pytest.mark.parametrize("kind", ["mysql", "postgres"])
 def test_a_condition_that_filters_cannot_say_exactly_is_refused(text: str, kind: str) -> None:
     with pytest.raises(RequestError) as refused:
-        conditions.parse(text, kind=kind)
+        sql_conditions.parse(text, kind=kind)
     assert "COLUMN" in refused.value.fix
 
 
 def test_quotes_that_mean_something_else_on_the_server_are_refused() -> None:
     for text, kind in (('city = "Berlin"', "mysql"), ('"city" = 1', "mariadb"), ("`city` = 1", "postgres")):
         with pytest.raises(RequestError):
-            conditions.parse(text, kind=kind)
+            sql_conditions.parse(text, kind=kind)
 
 
 _NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1, max_size=12)
@@ -196,13 +196,13 @@ def test_a_condition_that_is_written_is_read_back_whatever_names_and_texts_hold(
     comparisons: list[Any], dialect: tuple[str, str], space: str
 ) -> None:
     kind, quote = dialect
-    assert list(conditions.parse(_sql(comparisons, quote, space), kind=kind)) == comparisons
+    assert list(sql_conditions.parse(_sql(comparisons, quote, space), kind=kind)) == comparisons
 
 
 @given(st.text(max_size=80), st.sampled_from(["mysql", "mariadb", "postgres"]))
 def test_any_text_is_read_or_refused(text: str, kind: str) -> None:
     with contextlib.suppress(RequestError):
-        assert conditions.parse(text, kind=kind)
+        assert sql_conditions.parse(text, kind=kind)
 
 
 def filters(world: World, text: str, table_: str = "shop.customers") -> list[Any]:

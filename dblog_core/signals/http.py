@@ -24,8 +24,8 @@ from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.signals import inbox, message
 from dblog_core.signals.file import message_of
+from dblog_core.signals.http_limits import Certificate, Limits, Server
 from dblog_core.signals.message import LARGEST
-from dblog_core.signals.serving import Certificate, Limits, Server
 
 log = logging.getLogger(__name__)
 
