@@ -18,9 +18,9 @@ from dblog_core.dumps import ended_dumps
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Running, Source, Spawn, StateStore
 from dblog_core.model import durations
-from dblog_core.notices import channels
-from dblog_core.notices.channels import Receiver
-from dblog_core.notices.follower import follow
+from dblog_core.notifications import channels
+from dblog_core.notifications.channels import Receiver
+from dblog_core.notifications.delivery import follow
 from dblog_core.signals.file import SignalFile
 from dblog_core.signals.processor import Desk
 from dblog_core.staging import Staging, compaction

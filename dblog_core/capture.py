@@ -23,7 +23,7 @@ from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.leader import HOUSEKEEPING, LEASE, CaptureOutcome, CaptureStatus, Leader, Parts
 from dblog_core.model.position_spec import Place
-from dblog_core.notices.channels import Receiver
+from dblog_core.notifications.channels import Receiver
 from dblog_core.reload import ConfigFile
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state import recent_errors

@@ -20,7 +20,7 @@ from dblog_core.airflow.notices import receivers
 if TYPE_CHECKING:
     from dblog_core.capture import CaptureStatus
     from dblog_core.config.settings import Config
-    from dblog_core.notices.channels import Receiver
+    from dblog_core.notifications.channels import Receiver
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def _tell(receiver: Receiver, config: Config, stop: threading.Event) -> None:
     from dblog_core import wiring
     from dblog_core.clock import SystemClock
     from dblog_core.errors import StateUnavailable
-    from dblog_core.notices.follower import follow
+    from dblog_core.notifications.delivery import follow
 
     while not stop.is_set():
         try:

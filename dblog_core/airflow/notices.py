@@ -1,7 +1,7 @@
 """Whom Airflow tells of ended runs, late runs and dumps: its own notifiers, as `[[airflow.notify]]` names them.
 
 Airflow calls those of runs. Of dumps, whoever asked for them, the task tells that captures, or watches the capture:
-like any other receiver of notices (`dblog_core.notices`), so none is lost, and some may come twice under the same id.
+like any other receiver of notices (`dblog_core.notifications`), so none is lost, and some may come twice under the same id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dblog_core.config.settings import Config, Dag, NotifyConfig
     from dblog_core.interfaces import Json
-    from dblog_core.notices.channels import Receiver
+    from dblog_core.notifications.channels import Receiver
 
 
 def notifiers(
@@ -50,7 +50,7 @@ def deadlines(config: Config) -> list[DeadlineAlert]:
 
 def receivers(config: Config, context: Context) -> list[Receiver]:
     """Those of dumps; `context`: of the task that tells them."""
-    from dblog_core.notices.channels import Receiver
+    from dblog_core.notifications.channels import Receiver
 
     wanted = [one for one in config.airflow.notify if one.when == "dump"]
     return [Receiver(one.name, NotifierChannel(one, context), one.events) for one in wanted]

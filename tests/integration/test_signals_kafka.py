@@ -18,7 +18,7 @@ from dblog_core.errors import NotToldYet, SignalsUnavailable
 from dblog_core.interfaces import Json
 from dblog_core.local import ports
 from dblog_core.local.kafka import KafkaServer
-from dblog_core.notices.channels import open_channel
+from dblog_core.notifications.channels import open_channel
 from dblog_core.signals import inbox
 from dblog_core.signals import kafka as signals_kafka
 from dblog_core.signals.kafka import SignalTopic

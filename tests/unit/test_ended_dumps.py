@@ -15,8 +15,8 @@ from dblog_core.dumps.control import DumpStatus
 from dblog_core.dumps.ended_dumps import LONG, SHORTEST, EndedDumps
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Entry, Json, StateStore
-from dblog_core.notices.channels import Receiver
-from dblog_core.notices.follower import Follower
+from dblog_core.notifications.channels import Receiver
+from dblog_core.notifications.delivery import Follower
 from dblog_core.state.memory import MemoryState
 from tests.unit.workers_world import OPTIONS, DrawnClock
 

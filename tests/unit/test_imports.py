@@ -143,7 +143,7 @@ def test_signals_and_notices_are_beside_the_path_of_a_row() -> None:
     begins = ("leader", "beside", "capture")
     files = [f for f in sources("dblog_core") if f.stem not in begins and f.parent.stem not in ("commands", "airflow")]
     ours = [f for f in files if f.parent.stem not in ("signals", "notices") and f.stem != "cli"]
-    assert offending(ours, {"dblog_core.signals", "dblog_core.notices"}) == {}
+    assert offending(ours, {"dblog_core.signals", "dblog_core.notifications"}) == {}
 
 
 def test_what_is_told_is_found_without_effects() -> None:

@@ -25,10 +25,10 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.status import OVER, DumpStatus, TaskStatus
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
-from dblog_core.notices import channels
-from dblog_core.notices.follower import Follower
-from dblog_core.notices.news import news
-from dblog_core.notices.webhook import Webhook
+from dblog_core.notifications import channels
+from dblog_core.notifications.changes import news
+from dblog_core.notifications.delivery import Follower
+from dblog_core.notifications.webhook import Webhook
 from dblog_core.signals import inbox
 from dblog_core.signals.message import Message
 from dblog_core.signatures import verified

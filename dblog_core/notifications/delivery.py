@@ -20,8 +20,8 @@ from dblog_core.dumps.control import OVER
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Json, StateStore
-from dblog_core.notices.channels import Receiver
-from dblog_core.notices.news import Notice, news, refusal
+from dblog_core.notifications.changes import Notice, news, refusal
+from dblog_core.notifications.channels import Receiver
 from dblog_core.signals import inbox
 from dblog_core.state import compare_and_set, recent_errors
 

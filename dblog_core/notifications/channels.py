@@ -46,11 +46,11 @@ def receiver(config: ChannelConfig) -> Receiver:
 def open_channel(config: ChannelConfig) -> Channel:
     """The channel of a `[[notify]]`; no connection is made yet."""
     if config.to == "webhook":
-        from dblog_core.notices.webhook import Webhook
+        from dblog_core.notifications.webhook import Webhook
 
         return Webhook(config)
     if config.kafka is not None:
-        from dblog_core.notices.kafka import KafkaChannel
+        from dblog_core.notifications.kafka import KafkaChannel
 
         return KafkaChannel(config.kafka, config.name)
     return LogChannel()
