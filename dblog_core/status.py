@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
-from dblog_core import reload, verified, wiring
+from dblog_core import reload, wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
@@ -17,6 +17,7 @@ from dblog_core.leader import LEASE, CaptureStatus
 from dblog_core.meter import Meter
 from dblog_core.outputs import positions
 from dblog_core.state import owed_dumps, recent_errors, stopped_tables
+from dblog_core.verify import last_results
 
 STALE = 15.0  # seconds after which a leader's own words are no longer believed
 
@@ -43,7 +44,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
             "lag_seconds": told.get("lag_seconds"),
             "rows_per_second": told.get("rows_per_second"),
             "tables": _tables(
-                _merged(merged, dumps, state), stopped_tables.read(state), in_force, verified.read(state)
+                _merged(merged, dumps, state), stopped_tables.read(state), in_force, last_results.read(state)
             ),
             "windows": [_window(w) for w in told.get("windows", [])],
             "dumps": [d.to_json() for d in dumps],

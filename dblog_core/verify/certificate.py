@@ -21,8 +21,8 @@ from dblog_core.interfaces import Json
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_to_json
 from dblog_core.verify.exchange import Pin, Sum
-from dblog_core.verify.reading import Placed
 from dblog_core.verify.report import TableReport
+from dblog_core.verify.source_reader import Placed
 
 FORMAT = 1
 MOST_RANGES = 64

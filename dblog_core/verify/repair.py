@@ -19,8 +19,8 @@ from dblog_core.lake import spark_submit
 from dblog_core.lake.lake_status import read_status
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from dblog_core.verify.places import Interrupted
 from dblog_core.verify.report import TableReport
+from dblog_core.verify.window_positions import Interrupted
 from dblog_core.wiring import open_state
 
 _LOOK = 0.2  # seconds between two looks at a merge that somebody else runs

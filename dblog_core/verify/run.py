@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dblog_core import verified, wiring
+from dblog_core import wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.dumps import requests
@@ -22,14 +22,14 @@ from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
 from dblog_core.leader import LEASE
 from dblog_core.model.schema import TableName
-from dblog_core.verify import certificate, repair
+from dblog_core.verify import certificate, last_results, repair
 from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
-from dblog_core.verify.lake_side import LakeSide
-from dblog_core.verify.places import Interrupted, Patience, Places, no_capture
-from dblog_core.verify.reading import Announce, Readers
 from dblog_core.verify.report import Report, TableReport
 from dblog_core.verify.slices import Slice, Slices
+from dblog_core.verify.source_reader import Announce, Readers
+from dblog_core.verify.spark_job import LakeSide
 from dblog_core.verify.table import TableCheck, Tools, Wish
+from dblog_core.verify.window_positions import Interrupted, Patience, Places, no_capture
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _compare(tools: Tools, cut: _Cut, request: VerifyRequest, table: TableName) 
 def _remember(config: Config, request: VerifyRequest, report: Report, clock: Clock) -> None:
     whole = request.slice is None and not request.wish.sampled
     with closing(wiring.open_state(config)) as state:
-        verified.record(state, report.tables, whole=whole, now=clock.time())
+        last_results.record(state, report.tables, whole=whole, now=clock.time())
 
 
 def check(config: Config, file: Path, *, stop: threading.Event, clock: Clock | None = None) -> list[Checked]:

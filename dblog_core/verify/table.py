@@ -20,14 +20,14 @@ from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify import confidence
 from dblog_core.verify.certificate import Evidence
+from dblog_core.verify.delta_version import left_out, pin
 from dblog_core.verify.exchange import Answer, Ask, Pin, Task
-from dblog_core.verify.lake_side import LakeSide
-from dblog_core.verify.pins import left_out, pin
-from dblog_core.verify.places import Places
-from dblog_core.verify.reading import Placed, Readers, placed
+from dblog_core.verify.recheck import Kind, Suspects
 from dblog_core.verify.report import Sample, TableReport
 from dblog_core.verify.slices import within
-from dblog_core.verify.suspects import Kind, Suspects
+from dblog_core.verify.source_reader import Placed, Readers, placed
+from dblog_core.verify.spark_job import LakeSide
+from dblog_core.verify.window_positions import Places
 
 ROUNDS = 8
 """Readings of the keys that no reading has decided yet, before they are told as undecided."""

@@ -23,7 +23,7 @@ from dblog_core.local.postgres import PostgresServer
 from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import standby as standby_module
-from dblog_core.verify import reading
+from dblog_core.verify import source_reader
 from tests.fix_servers import Database, drop, new, newest_programs, standby_of
 from tests.integration.test_read_only import CHUNK, ROWS, SECONDS, capturing, config_of, dumped, rows_of
 from tests.integration.test_verify import Plainly
@@ -186,7 +186,7 @@ def test_an_idle_standby_is_dumped_in_a_hundred_chunks_without_waiting_for_its_p
 def test_a_standby_under_the_writes_of_its_primary_is_dumped_and_verified_as_it_is(
     primary: Database, standby: Database, config: Config, verify_plainly: Plainly, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "WINDOW_ROWS", 100)
+    monkeypatch.setattr(source_reader, "WINDOW_ROWS", 100)
     verify, lake = verify_plainly(config)
     with captured(config, primary):
         with writing(primary):
@@ -337,7 +337,7 @@ def test_chunks_come_from_a_standby_and_the_log_from_its_primary(
     monkeypatch: pytest.MonkeyPatch,
     read_only: bool,
 ) -> None:
-    monkeypatch.setattr(reading, "WINDOW_ROWS", 100)
+    monkeypatch.setattr(source_reader, "WINDOW_ROWS", 100)
     place = f"{replica.host}:{replica.port}"
     config = config_of(older, tmp_path, read_only=read_only, read_replica=place)
     verify, lake = verify_plainly(config)

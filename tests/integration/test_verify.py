@@ -24,7 +24,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
-from dblog_core.verify import reading, run
+from dblog_core.verify import run, source_reader
 from dblog_core.verify.slices import Slice
 from dblog_core.wiring import open_lake, open_staging, open_state
 from tests.contract.test_source import numbers_of
@@ -151,8 +151,8 @@ def closed_shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @contextmanager
 def _opened(shop: Shop, monkeypatch: pytest.MonkeyPatch, *, window_rows: int = 100) -> Iterator[Shop]:
-    monkeypatch.setattr(reading, "WINDOW_ROWS", window_rows)
-    monkeypatch.setattr(reading, "WINDOW_KEYS", 20)
+    monkeypatch.setattr(source_reader, "WINDOW_ROWS", window_rows)
+    monkeypatch.setattr(source_reader, "WINDOW_KEYS", 20)
     shop.fill()
     with shop.capturing():
         shop.dump()
@@ -238,7 +238,7 @@ def test_the_source_reads_at_most_twice_what_a_full_scan_reads(
 ) -> None:
     """Each row once for its hash; and of the index, whose entries are the rows themselves in InnoDB, what it takes to
     cut the table: looks at a number that counts up, at a text the way to the last range. By the server's counters."""
-    monkeypatch.setattr(reading, "WINDOW_ROWS", 500)
+    monkeypatch.setattr(source_reader, "WINDOW_ROWS", 500)
     kind, value = ("bigint", "n") if key == "number" else ("varchar(40)", "concat('Key ', n)")
     database.execute(f"CREATE TABLE big (k {kind} PRIMARY KEY, v int)")
     shop = Shop(database, database.config(tmp_path, dump={"chunk_size": 100, "workers": 4}))
@@ -407,7 +407,7 @@ def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify_plainly: Plainly
 ) -> None:
     """The slices of an integer key and of one of two columns; the table of a text key is in one of them, whole."""
-    monkeypatch.setattr(reading, "WINDOW_ROWS", 50)
+    monkeypatch.setattr(source_reader, "WINDOW_ROWS", 50)
     shop = Shop(database, database.config(tmp_path, dump={"chunk_size": 20}))
     verify, lake = verify_plainly(shop.config)
     shop.fill()

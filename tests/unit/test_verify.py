@@ -19,12 +19,12 @@ from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at,
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.factory import open_storage
-from dblog_core.verify import certificate, reading
+from dblog_core.verify import certificate, source_reader
 from dblog_core.verify.confidence import at_most
+from dblog_core.verify.delta_version import left_out
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Sum, Task
-from dblog_core.verify.pins import left_out
+from dblog_core.verify.recheck import Kind, Suspects
 from dblog_core.verify.report import Report, TableReport
-from dblog_core.verify.suspects import Kind, Suspects
 from spark_jobs.record import Records
 from tests.fake_source import ORDERS
 from tests.unit.staged import table
@@ -98,13 +98,13 @@ def test_asked_keys_that_the_source_lacks_have_no_hash() -> None:
         def hashes_of(*_: object) -> Hashes:
             return Hashes(ORDERS, pa.record_batch({"id": pa.array([2], pa.int64()), HASH: [7]}), None)
 
-    found = reading._hashes_of(Reader(), ORDERS, [(1,), (2,)])  # type: ignore[arg-type]
+    found = source_reader._hashes_of(Reader(), ORDERS, [(1,), (2,)])  # type: ignore[arg-type]
     assert found.batch.to_pylist() == [{"id": 2, HASH: 7}, {"id": 1, HASH: None}] and found.rows == 1
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1)))
 def test_sums_of_hashes_are_exact(hashes: list[int]) -> None:
-    assert reading._sum(pa.array(hashes, pa.int64())) == sum(hashes)
+    assert source_reader._sum(pa.array(hashes, pa.int64())) == sum(hashes)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from dblog_core.model.schema import TableName
 from dblog_core.storage.factory import open_storage
 from dblog_core.verify import run
 from dblog_core.verify.exchange import TOGETHER, Answer, Ask, Desk, Task
-from dblog_core.verify.lake_side import LakeSide
-from dblog_core.verify.reading import Prober, Readers
 from dblog_core.verify.report import TableReport
 from dblog_core.verify.run import VerifyRequest
+from dblog_core.verify.source_reader import Prober, Readers
+from dblog_core.verify.spark_job import LakeSide
 from spark_jobs import verify as job
 
 TABLES = [TableName("shop", f"t{number}") for number in range(6)]

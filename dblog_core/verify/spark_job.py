@@ -10,7 +10,7 @@ from dblog_core.errors import LakeError
 from dblog_core.interfaces import Clock
 from dblog_core.lake import spark_submit
 from dblog_core.verify.exchange import Answer, Ask, Desk, Task
-from dblog_core.verify.places import Interrupted
+from dblog_core.verify.window_positions import Interrupted
 
 _LOOK = 0.05  # seconds between two looks for an answer
 

@@ -31,7 +31,7 @@ from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import parquet
 from dblog_core.staging.manifest import Probed
 from dblog_core.verify.exchange import Desk
-from dblog_core.verify.places import Interrupted, Places
+from dblog_core.verify.window_positions import Interrupted, Places
 
 WINDOW_ROWS = 50_000
 """Rows of one SELECT: large enough that two watermarks cost nothing beside it."""
