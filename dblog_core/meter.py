@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 
-from dblog_core import maintenance, needs, wiring
+from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps.status import OVER, DumpStatus
-from dblog_core.footprint import Patience, of_staging, of_table
 from dblog_core.freshness import Waiting
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import OWN, LakeStatus, history_location, table_location
+from dblog_core.maintenance import retention_needs, schedule
+from dblog_core.maintenance.disk_usage import Patience, of_staging, of_table
 from dblog_core.model import durations
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
@@ -53,7 +54,7 @@ class Meter:
     def _count(self, staging: Staging, lake: LakeStatus, now: float) -> Json:
         patience, place = Patience(self._seconds), wiring.open_lake(self._config)
         rooms = of_staging(staging.storage, patience)
-        known = maintenance.read(place)
+        known = schedule.read(place)
         before = {size.table: size for size in known.sizes} if known else {}
         tables = []
         for name, path in _places(place, lake):
@@ -75,7 +76,10 @@ class Meter:
             return {"segment": None, "offset": None, "sealed_at": None, "looked_at": None, "held": []}
         first = staging.manifest(number)
         old = first.sealed_at / 1e6 < now - durations.parse(self._config.staging.keep)
-        asked = [*needs.of_lake(lake), *needs.of_dumps(head, (d for d in dumps if d.state not in OVER))]
+        asked = [
+            *retention_needs.of_lake(lake),
+            *retention_needs.of_dumps(head, (d for d in dumps if d.state not in OVER)),
+        ]
         held = {n.why: n.segment for n in (*asked, *begins.held) if old and n.segment <= first.segment}
         return {
             "segment": number,

@@ -19,8 +19,8 @@ from typing import Any
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from dblog_core.footprint import actions
 from dblog_core.lake.cuts import open_table
+from dblog_core.maintenance.disk_usage import actions
 from dblog_core.storage.location import Location
 from spark_jobs import compaction
 

@@ -21,15 +21,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dblog_core import footprint, maintenance, needs
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.footprint import Patience
 from dblog_core.interfaces import Json
 from dblog_core.lake.cuts import cuts_location, findable
 from dblog_core.lake.lake_status import OWN, TableStatus, history_location, own_directory, table_location
-from dblog_core.maintenance import TableSize
+from dblog_core.maintenance import disk_usage, retention_needs, schedule
+from dblog_core.maintenance.disk_usage import Patience
+from dblog_core.maintenance.schedule import TableSize
 from dblog_core.model import durations
 from dblog_core.model.schema import TableName
 from dblog_core.staging.retention import Retention
@@ -85,7 +85,7 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
             tables[place.table] = replace(tools.status.tables[place.table], version=delta_log.version(place.path))
         tools.step(f"maintained {place.name}")
     staging = _retain(tools, tools.config, began)
-    maintenance.write(tools.lake.location, began, sizes)
+    schedule.write(tools.lake.location, began, sizes)
     cut = {"oldest": kept.number or None, "removed": kept.removed}
     return Done({"tables": did, "cuts": cut, "staging": staging}, tables)
 
@@ -105,7 +105,7 @@ class Marks:
     @classmethod
     def of(cls, tools: Tools, config: Config, now: float) -> Marks:
         """By LAKE/_dblog/maintained.json; nobody knows of rows that were marked before there was a first one."""
-        found = maintenance.read(tools.lake.location)
+        found = schedule.read(tools.lake.location)
         known = {size.table: size.marked_at for size in found.sizes if size.marked_at is not None} if found else {}
         longest = durations.parse(config.lake.purge_after or config.lake.keep)
         return cls(now, longest, found.at if found else now, known)
@@ -182,7 +182,7 @@ def _size(spark: SparkSession, place: Place) -> TableSize:
     with _named(place):
         frame = spark.read.format("delta").load(str(place.path))
         if findable(place.path):
-            size = footprint.of_table(place.path, place.name, Patience(None), rows=frame.count())
+            size = disk_usage.of_table(place.path, place.name, Patience(None), rows=frame.count())
             if size is None:
                 raise LakeError("the table's Delta log is gone", where=place.name, fix="restore it from a backup")
             return size
@@ -240,7 +240,7 @@ def _retain(tools: Tools, config: Config, now: float) -> Json:
             over=lambda dump: control.is_over(state, dump),
         )
         starts = {name: output.start for name, output in config.output.items()}
-        removed = retention.run(needs.needs(staging, state, tools.status, outputs=starts))
+        removed = retention.run(retention_needs.needs(staging, state, tools.status, outputs=starts))
     begins = removed.beginning
     held = [{"segment": need.segment, "why": need.why} for need in begins.held]
     return {"segment": begins.segment, "offset": begins.offset, "removed_files": removed.files, "held": held}

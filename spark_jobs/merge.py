@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 
 from dblog_core.errors import LakeBusy, LakeError
-from dblog_core.maintenance import Timetable, ask_when_due
+from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from spark_jobs import entry
 from spark_jobs.apply import Applied
 from spark_jobs.entry import Starters, say

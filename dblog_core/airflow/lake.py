@@ -104,15 +104,15 @@ class MaintainLake(_OnLake):
         """Returns what was done. Raises AirflowSkipException while nothing is merged."""
 
         def maintain(config: Config, stop: threading.Event) -> Json | None:
-            from dblog_core import maintenance
             from dblog_core.lake import lake_tasks
             from dblog_core.lake.lake_status import read_status
+            from dblog_core.maintenance import schedule
             from dblog_core.wiring import open_lake
 
             if read_status(open_lake(config)) is None:
                 return None
             arguments: Json = {"tables": []}
-            return lake_tasks.carry_out(on_connection(config), maintenance.KIND, arguments, stop=stop, on_line=_line)
+            return lake_tasks.carry_out(on_connection(config), schedule.KIND, arguments, stop=stop, on_line=_line)
 
         result = self.run_engine(maintain)
         if result is None:

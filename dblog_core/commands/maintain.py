@@ -33,15 +33,15 @@ def maintain(
       dblog --config shop.toml maintain
       dblog --config shop.toml maintain --table shop.orders --json
     """
-    from dblog_core import maintenance
     from dblog_core.lake import lake_tasks
+    from dblog_core.maintenance import schedule
 
     session = session_of(context, json)
     config = session.config(LAKE)
     with stopping() as stop:
         result = lake_tasks.carry_out(
             config,
-            maintenance.KIND,
+            schedule.KIND,
             {"tables": list(dict.fromkeys(table or ()))},
             stop=stop,
             on_line=lambda line: note(session.redacted(line)),

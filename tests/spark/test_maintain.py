@@ -13,12 +13,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from dblog_core import maintenance
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.interfaces import Json
 from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, lake_at
+from dblog_core.maintenance import schedule
 from spark_jobs import clustering, compaction, delta_log, maintain, tasks
 from spark_jobs.tasks import Kind
 from tests.spark.lakes import Crash, TestLake
@@ -45,7 +45,7 @@ class Days:
         return self.lake.merge_well(**self.options())[-1].number
 
     def maintain(self) -> Json:
-        task = lake_tasks.file(self.lake.location, maintenance.KIND, {"tables": []})
+        task = lake_tasks.file(self.lake.location, schedule.KIND, {"tables": []})
         self.lake.merger(**self.options()).task()
         came = lake_tasks.outcome(self.lake.location, task.id)
         assert came is not None and came.error is None, came
@@ -77,7 +77,7 @@ def days(lake: TestLake, config: Config, monkeypatch: pytest.MonkeyPatch) -> Day
     def carry_out(tools: Any, arguments: Json) -> Any:
         return maintain.carry_out(tools, arguments, now=lambda: days.now)
 
-    monkeypatch.setattr(tasks, "KINDS", {maintenance.KIND: Kind(carry_out, maintain.plan)})
+    monkeypatch.setattr(tasks, "KINDS", {schedule.KIND: Kind(carry_out, maintain.plan)})
     return days
 
 
@@ -116,7 +116,7 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
         result = days.maintain()
     assert result["tables"][0]["removed_files"] > 0 and result["cuts"]["oldest"] == status.merge
     assert sorted(days.lake.rows(ONE, provenance=True), key=lambda row: row["id"]) == before[made[2]]
-    found = maintenance.read(days.lake.location)
+    found = schedule.read(days.lake.location)
     assert found is not None and found.at == days.now and found.sizes[0].rows == 30
 
     build.update(ONE, {"id": 1, "v": "again"})
@@ -157,7 +157,7 @@ def test_a_deleted_row_is_gone_from_every_file_by_its_age(
     with mock.patch.object(maintain, "_hours", return_value=0.0):  # Delta looks at the real clock
         days.maintain()
     assert "secret" not in _stored(days) and len(days.lake.rows(ONE)) == 99
-    found = maintenance.read(days.lake.location)
+    found = schedule.read(days.lake.location)
     assert found is not None and found.sizes[0].marked_at is None
 
 
@@ -166,7 +166,7 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None
         days.lake.build.create(ONE, {"id": n, "v": "first"})
     days.merge()
     rows = days.lake.rows(ONE, provenance=True)
-    task = lake_tasks.file(days.lake.location, maintenance.KIND, {"tables": []})
+    task = lake_tasks.file(days.lake.location, schedule.KIND, {"tables": []})
 
     def die(name: str) -> None:
         if name == "maintained shop.one":

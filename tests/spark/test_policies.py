@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, read_status
+from dblog_core.maintenance.retention_needs import of_lake
 from dblog_core.model.schema import TableSchema
-from dblog_core.needs import of_lake
 from tests.spark.asked import ask, dies, done
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

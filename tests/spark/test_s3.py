@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core import maintenance
 from dblog_core.config.settings import Config
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import read_status, table_location
 from dblog_core.lake.spark_submit import job_command, whole
+from dblog_core.maintenance import schedule
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake
 from spark_jobs.session import reach_s3
@@ -90,11 +90,11 @@ def test_rows_reach_a_lake_on_an_object_store(
     assert len(offsets) > 500 and offsets == sorted(set(offsets))
 
     lake = open_lake(config)
-    tended = lake_tasks.file(lake, maintenance.KIND, {"tables": []}).id
+    tended = lake_tasks.file(lake, schedule.KIND, {"tables": []}).id
     assert dblog("merge", "--once").returncode == 0, "by spark-submit, with what waits for a merge"
     status, tending = read_status(lake), lake_tasks.outcome(lake, tended)
     assert status is not None and status.offset == offsets[-1]
-    assert tending is not None and tending.error is None and maintenance.read(lake)
+    assert tending is not None and tending.error is None and schedule.read(lake)
     reach_s3(spark, config.s3)
     for name in ("a", "50% b"):
         rows = spark.read.format("delta").load(str(table_location(lake, TableName("public", name))))

@@ -11,12 +11,12 @@ from deltalake import DeltaTable as ByDeltaRs
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from dblog_core import footprint, maintenance
 from dblog_core.config.settings import Config
-from dblog_core.footprint import Patience
 from dblog_core.lake import lake_tasks, time_travel
 from dblog_core.lake.cuts import find
 from dblog_core.lake.lake_status import State, TableStatus, read_status
+from dblog_core.maintenance import disk_usage, schedule
+from dblog_core.maintenance.disk_usage import Patience
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs import clustering, delta_log, expected, views
@@ -300,10 +300,10 @@ def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     right += [both(4, "[4]", "[4]"), both(5, "[0]", "[0]"), both(6, "[6]", "[6]")]
     newest = find(lake.location, None).cut
     time_travel.check(lake.location, newest)
-    size = footprint.of_table(lake.table(DOC), "shop.t", Patience(None), rows=6)
+    size = disk_usage.of_table(lake.table(DOC), "shop.t", Patience(None), rows=6)
     assert size is not None and size.deleted
     monkeypatch.setattr(clustering, "FILES", 0)  # all files count as mixed
-    task = lake_tasks.file(lake.location, maintenance.KIND, {"tables": []})
+    task = lake_tasks.file(lake.location, schedule.KIND, {"tables": []})
     lake.merger(config=_config(tmp_path)).task()
     came = lake_tasks.outcome(lake.location, task.id)
     assert came is not None and came.error is None and came.result is not None, came

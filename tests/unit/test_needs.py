@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dblog_core import needs
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps import control
 from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.errors import StateError
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
+from dblog_core.maintenance import retention_needs
 from dblog_core.outputs import positions
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
@@ -38,7 +38,7 @@ def staging() -> Staging:
 def _of(
     staging: Staging, *, lake: LakeStatus | None = LAKE, state: MemoryState | None = None, **outputs: str | int
 ) -> dict[int, str]:
-    found = needs.needs(staging, state or MemoryState(), lake, outputs=outputs)
+    found = retention_needs.needs(staging, state or MemoryState(), lake, outputs=outputs)
     return {need.segment: need.why for need in found}
 
 
@@ -52,7 +52,7 @@ def test_without_a_merge_all_is_needed(staging: Staging) -> None:
 
 def test_nothing_staged_needs_nothing() -> None:
     empty = Staging("/simulated", source="shop", storage=MemoryStorage(Disk()))
-    assert needs.needs(empty, MemoryState(), LAKE, outputs={"kafka": "earliest"}) == []
+    assert retention_needs.needs(empty, MemoryState(), LAKE, outputs={"kafka": "earliest"}) == []
 
 
 def test_the_lake_needs_what_it_has_not_merged_each_table_by_itself(staging: Staging) -> None:

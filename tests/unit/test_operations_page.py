@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from dblog_core import needs, wiring
+from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.commands import status as command
 from dblog_core.config.settings import Config
 from dblog_core.dumps.status import OVER, TaskStatus, state_of
 from dblog_core.lake.lake_status import State
+from dblog_core.maintenance import retention_needs
 from dblog_core.state.memory import MemoryState
 from dblog_core.status import status
 
@@ -77,7 +78,7 @@ def test_every_field_of_the_json_is_explained(rows: str, tmp_path: Path, monkeyp
 
 def test_everything_that_holds_back_retention_is_explained(rows: str) -> None:
     """By the texts of `needs`, with what stands in their places left out."""
-    source = inspect.getsource(needs)
+    source = inspect.getsource(retention_needs)
     whys = [re.sub(r"\{[^}]*\}", "…", text) for text in re.findall(r'Need\([^"]*f?"([^"]+)"', source)]
     assert len(whys) == 9
     page = re.sub(r"\b(N|ID|T|NAME)\b", "…", rows)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dblog_core.lake.cuts import open_table
-from dblog_core.maintenance import TableSize
+from dblog_core.maintenance.schedule import TableSize
 from dblog_core.storage import Storage
 from dblog_core.storage.location import Location
 

@@ -1,0 +1,1 @@
+"""Upkeep: schedule, retention, disk usage."""
