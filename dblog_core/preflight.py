@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from dblog_core import wiring
+from dblog_core.capture.leader import LEASE
 from dblog_core.config import conflicts
 from dblog_core.config.secrets import named_secrets
 from dblog_core.config.settings import ColumnRules, Config
@@ -24,7 +25,6 @@ from dblog_core.errors import DblogError, StagingError
 from dblog_core.in_clear import in_clear_text
 from dblog_core.interfaces import Problem, Source
 from dblog_core.lake.lake_status import OWN, shares_history
-from dblog_core.leader import LEASE
 from dblog_core.model import position_spec
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.outputs import positions

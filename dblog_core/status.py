@@ -7,13 +7,14 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
-from dblog_core import reload, wiring
+from dblog_core import wiring
+from dblog_core.capture import config_reload
+from dblog_core.capture.leader import LEASE, CaptureStatus
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.lake import lake_status, table_health
-from dblog_core.leader import LEASE, CaptureStatus
 from dblog_core.meter import Meter
 from dblog_core.outputs import positions
 from dblog_core.state import owed_dumps, recent_errors, stopped_tables
@@ -35,7 +36,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
         leader = state.leader(LEASE)
         told = _told(state) if leader is not None else {}
         dumps = control.dumps(state)
-        in_force = reload.in_force(state) or reload.live(config.source)
+        in_force = config_reload.in_force(state) or config_reload.live(config.source)
         return {
             "source": config.source.name,
             "leader": None if leader is None else {"id": leader.holder, "epoch": leader.epoch},
@@ -91,7 +92,7 @@ def _tables(merged: list[Json], held: stopped_tables.Entries, in_force: Json, ch
     for name, entry in held.items():
         told = {"error": stopped_tables.told(entry), "cause": entry["why"], "fix": entry["fix"]}
         tables[name] = {**tables[name], "state": str(lake_status.State.STOPPED), **told}
-    captured = {name: reload.is_captured(name, in_force) for name in tables}
+    captured = {name: config_reload.is_captured(name, in_force) for name in tables}
     return [
         {**table, "captured": captured[name], "verified": checked.get(name)} for name, table in sorted(tables.items())
     ]

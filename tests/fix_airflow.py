@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
+from dblog_core.capture.leader import LEASE
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo
 from dblog_core.lake.lake_status import read_status
-from dblog_core.leader import LEASE
 from dblog_core.local.airflow import AirflowServer
 from dblog_core.local.airflow_client import AirflowClient
 from dblog_core.local.mysql import MysqlServer

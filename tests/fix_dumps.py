@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core import dump_process
+from dblog_core.capture import dump_process
 from dblog_core.config.settings import Config
 from dblog_core.dumps import work_loop
 from dblog_core.errors import DblogError

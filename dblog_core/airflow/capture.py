@@ -18,7 +18,7 @@ from dblog_core.airflow.engine import InProcess, configuration
 from dblog_core.airflow.notices import receivers
 
 if TYPE_CHECKING:
-    from dblog_core.capture import CaptureStatus
+    from dblog_core.capture.run_capture import CaptureStatus
     from dblog_core.config.settings import Config
     from dblog_core.notifications.channels import Receiver
 
@@ -44,8 +44,8 @@ class CaptureSensor(InProcess, BaseSensorOperator):
         return self.run_engine(partial(self._capture, context))
 
     def _capture(self, context: Any, config: Config, stop: threading.Event) -> str:
-        from dblog_core.capture import run_capture
-        from dblog_core.reload import ConfigFile
+        from dblog_core.capture.config_reload import ConfigFile
+        from dblog_core.capture.run_capture import run_capture
 
         log.info("capture of %s, for %.0f s", config.source.name, self.slice_seconds)
         file = ConfigFile(Path(self.config_file), lambda path: configuration(str(path)))
@@ -91,8 +91,8 @@ class CaptureWatch(InProcess, BaseSensorOperator):
                 thread.join()
 
     def _watch(self, config: Config, stop: threading.Event) -> str:
+        from dblog_core.capture.leader import CaptureOutcome
         from dblog_core.clock import SystemClock
-        from dblog_core.leader import CaptureOutcome
 
         clock, tell = SystemClock(), StatusLines(config.source.name)
         began = led = clock.monotonic()
@@ -131,8 +131,8 @@ def _tell(receiver: Receiver, config: Config, stop: threading.Event) -> None:
 def _seen(config: Config) -> CaptureStatus:
     """What staging and state store say of a capture that runs elsewhere; an outage of theirs is told, not raised."""
     from dblog_core import status
+    from dblog_core.capture.leader import CaptureStatus
     from dblog_core.errors import DblogError
-    from dblog_core.leader import CaptureStatus
 
     try:
         found = status.of_capture(config)

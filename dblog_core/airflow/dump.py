@@ -233,8 +233,8 @@ def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
 
 def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
     from dblog_core import wiring
+    from dblog_core.capture.leader import LEASE
     from dblog_core.dumps import control, requests
-    from dblog_core.leader import LEASE
 
     _cancel(config, name)
     asked = request(params)

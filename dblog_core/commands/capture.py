@@ -13,7 +13,7 @@ from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Form, Place
 
 if TYPE_CHECKING:
-    from dblog_core.capture import CaptureStatus
+    from dblog_core.capture.run_capture import CaptureStatus
 
 
 def capture(
@@ -50,8 +50,8 @@ def capture(
       dblog --config shop.toml capture --until binlog.000012:4567
       dblog --config shop.toml capture --fresh-start     the server no longer has the log that comes next
     """
-    from dblog_core.capture import CaptureOutcome, run_capture
-    from dblog_core.reload import ConfigFile
+    from dblog_core.capture.config_reload import ConfigFile
+    from dblog_core.capture.run_capture import CaptureOutcome, run_capture
 
     session = session_of(context, json)
     config = session.config(CAPTURE)

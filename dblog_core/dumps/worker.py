@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import zlib
 
-from dblog_core import reload
+from dblog_core.capture import config_reload
 from dblog_core.dumps.attempt import AGAIN, PLACING, READ, Attempt, WorkerPace
 from dblog_core.dumps.task_lease import Hold, Workplace
 from dblog_core.dumps.task_queue import Finder
@@ -168,7 +168,7 @@ def _await_same_rules(hold: Hold) -> None:
     refuse each chunk, and one by older rules may hold in the open what newer ones hide."""
     place, table = hold.place, hold.task.table
     until = place.clock.monotonic() + CATCHING_UP
-    while not reload.same_rules(place.state, place.config.source, table):
+    while not config_reload.same_rules(place.state, place.config.source, table):
         if place.clock.monotonic() >= until:
             raise ConfigError(
                 f"this process and the capture go by different rules for the columns of {table}",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dblog_core import wiring
-from dblog_core.capture import holder_name
+from dblog_core.capture.run_capture import holder_name
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.dumps.task_lease import give_back

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dblog_core import wiring
+from dblog_core.capture.leader import LEASE
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.dumps import requests
@@ -20,7 +21,6 @@ from dblog_core.dumps.read_only_windows import AnnouncedWindows
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
-from dblog_core.leader import LEASE
 from dblog_core.model.schema import TableName
 from dblog_core.verify import certificate, last_results, repair
 from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task

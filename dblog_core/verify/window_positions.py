@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
+from dblog_core.capture.leader import LEASE
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, StateStore
-from dblog_core.leader import LEASE
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Probed
 

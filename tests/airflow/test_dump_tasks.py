@@ -14,10 +14,10 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from dblog_core.airflow import dump, engine
 from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.capture.leader import LEASE
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
-from dblog_core.leader import LEASE
 from dblog_core.state import recent_errors
 from dblog_core.state.memory import MemoryState
 from tests.unit.requests_world import ORDERS, World, make

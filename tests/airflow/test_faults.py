@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture import LEASE
+from dblog_core.capture.run_capture import LEASE
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.control import DumpStatus

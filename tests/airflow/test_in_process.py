@@ -21,10 +21,10 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.airflow import engine
+from dblog_core.capture.leader import LEASE
 from dblog_core.config.settings import load
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.leader import LEASE
 from dblog_core.state import recent_errors
 from tests.airflow.test_factory import write
 from tests.unit.requests_world import make

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import reload
+from dblog_core.capture import config_reload
 from tests.conformance import postgres_forms
 from tests.conformance.cases import cases
 from tests.conformance.world import World
@@ -20,7 +20,7 @@ def new_world(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[int, int], World]]:
     """Makes the world of a seed, with cases of so many statements."""
-    monkeypatch.setattr(reload, "NEWCOMERS", 0.5)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.5)
     made = list[World]()
     if database.kind == "postgres":
         database.execute(*postgres_forms.FIRST)

@@ -15,13 +15,13 @@ from typing import Any
 import pymysql
 
 from dblog_core import wiring
-from dblog_core.capture import run_capture
+from dblog_core.capture.config_reload import ConfigFile
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests, work_loop
 from dblog_core.dumps.control import OVER
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError
-from dblog_core.reload import ConfigFile
 from dblog_core.status import status
 from tests.conformance.forms import Case, Step, woven
 from tests.fix_servers import Database

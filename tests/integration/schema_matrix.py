@@ -19,8 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core import reload, wiring
-from dblog_core.capture import run_capture
+from dblog_core import wiring
+from dblog_core.capture import config_reload
+from dblog_core.capture.config_reload import ConfigFile
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import control, requests, work_loop
 from dblog_core.dumps.control import OVER
 from dblog_core.dumps.requests import DumpRequest
@@ -28,7 +30,6 @@ from dblog_core.dumps.window_reader import WindowReader
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import to_json
-from dblog_core.reload import ConfigFile
 from tests.fix_servers import Database
 from tests.integration.schema_changes import changes
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -275,7 +276,7 @@ class Matrix:
     def run(self, monkeypatch: pytest.MonkeyPatch, merge: Callable[[], None]) -> Iterator[None]:
         """To the end, with all tables changed at the moment; `merge` is called before anything changes. It yields while
         the capture runs, all is staged, and nothing is written any more."""
-        monkeypatch.setattr(reload, "NEWCOMERS", 0.5)
+        monkeypatch.setattr(config_reload, "NEWCOMERS", 0.5)
         self.create()
         at = At(self.moment, self.alter, self.draw)
         with self.workload():

@@ -22,8 +22,8 @@ import pytest
 import zstandard
 from pyspark.sql import SparkSession
 
-from dblog_core import reload
-from dblog_core.capture import run_capture
+from dblog_core.capture import config_reload
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.output import OutputConfig
 from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.dumps.requests import DumpRequest, submit
@@ -297,7 +297,7 @@ SWAPPED = "CREATE TABLE _new (id int PRIMARY KEY, w varchar(40))", "DROP TABLE t
 def test_a_table_whose_ruled_column_goes_away_stops_alone_and_leaves_nothing_in_the_open(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reload, "NEWCOMERS", 0.3)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
     name, directory = f"{database.schema}.t", tmp_path / "written"
     names = [f"{database.schema}.{table}" for table in "tu"]
     columns = {name: {"mask": ["v"]}}

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import reload, wiring
-from dblog_core.capture import run_capture
+from dblog_core import wiring
+from dblog_core.capture import config_reload
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import control, requests, work_loop
 from dblog_core.dumps.requests import WHOLE, DumpRequest
 from dblog_core.local.postgres import PostgresServer
@@ -87,7 +88,7 @@ def test_rows_that_a_new_table_without_a_key_has_had_before_are_told_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PostgreSQL's log tells of a table once its publication does; what was in it by then, a dump would bring."""
-    monkeypatch.setattr(reload, "NEWCOMERS", 0.5)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.5)
     database = new_database(postgres)
     added = f"ALTER PUBLICATION dblog_{database.name} ADD TABLE log"
     database.execute(

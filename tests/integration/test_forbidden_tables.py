@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from dblog_core import reload, wiring
-from dblog_core.capture import run_capture
+from dblog_core import wiring
+from dblog_core.capture import config_reload
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.control import OVER
 from dblog_core.dumps.requests import DumpRequest
@@ -25,7 +26,7 @@ SHAPE = "(id int PRIMARY KEY, v varchar(20))"
 def test_row_security_and_a_missing_right_stop_neither_the_capture_nor_dumps_of_other_tables(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reload, "NEWCOMERS", 0.3)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
     config, user = database.config(tmp_path), f'"{database.account.user}"'
     database.execute(*(f"CREATE TABLE {name} {SHAPE}" for name in ("guarded", "hidden", "u")))
     run_capture(config, stop=threading.Event(), until_current=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests, work_loop
 from dblog_core.dumps.requests import DumpRequest

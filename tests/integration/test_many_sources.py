@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture import LEASE
+from dblog_core.capture.run_capture import LEASE
 from dblog_core.config import conflicts
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests

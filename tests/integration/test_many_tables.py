@@ -12,7 +12,7 @@ import pyarrow as pa
 import pymysql.connections
 import pytest
 
-from dblog_core.changes import OrderedChanges, stretches
+from dblog_core.capture.row_changes import OrderedChanges, stretches
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import Source
 from dblog_core.wiring import open_source

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.capture import CaptureOutcome, run_capture
+from dblog_core.capture.run_capture import CaptureOutcome, run_capture
 from dblog_core.local import packages
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer

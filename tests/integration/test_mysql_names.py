@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import control
 from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer

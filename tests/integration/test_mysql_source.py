@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from dblog_core.algorithm.window import LogOrder
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable, UnknownLogEvent, ValueOutOfRange
 from dblog_core.interfaces import LogStream, Problem
 from dblog_core.model import values
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable
 from dblog_core.model.schema import TableName
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql.source import MysqlSource
 from dblog_core.sources.mysql.values import json_text
 from dblog_core.staging import Staging

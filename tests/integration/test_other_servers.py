@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import work_loop
 from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.local.mariadb import MariadbServer

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import WHOLE

@@ -10,12 +10,12 @@ import orjson
 import psycopg2
 import pytest
 
+from dblog_core.capture.unlogged_rewrites import mixed_up
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import ChunkReader
 from dblog_core.model.schema import TableName
 from dblog_core.model.values import keys_of
 from dblog_core.sources.postgres.sql import chunks
-from dblog_core.stamps import mixed_up
 from dblog_core.wiring import open_source
 from tests.fix_servers import Database
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dblog_core.algorithm.window import LogOrder
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import (
     LogPositionLost,
@@ -24,7 +25,6 @@ from dblog_core.local.postgres import PostgresServer
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
 from dblog_core.model.schema import TableName
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sequencer import Sequencer
 from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from dblog_core import reload, wiring
-from dblog_core.capture import run_capture
+from dblog_core import wiring
+from dblog_core.capture import config_reload
+from dblog_core.capture.config_reload import ConfigFile
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.local.postgres import PostgresServer
-from dblog_core.reload import ConfigFile
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -76,7 +77,7 @@ class Watched:
 
     def in_force(self, *names: str) -> bool:
         with contextlib.closing(wiring.open_state(self.base)) as state:
-            found = reload.in_force(state)
+            found = config_reload.in_force(state)
         return found is not None and found["tables"] == [f"{self.database.schema}.{name}" for name in names]
 
     def dumped(self, count: int) -> bool:
@@ -169,7 +170,7 @@ def test_a_publication_that_may_not_be_changed_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(reload, "AGAIN", 0.5)
+    monkeypatch.setattr(config_reload, "AGAIN", 0.5)
     database = new_database(postgres)
     publication = f"dblog_{database.name}"
     database.execute(
@@ -205,7 +206,7 @@ def test_a_table_that_is_made_under_a_pattern_is_captured_and_its_first_rows_are
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PostgreSQL's publication names tables: what is written before a new one is in it is in no log of ours."""
-    monkeypatch.setattr(reload, "NEWCOMERS", 0.5)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.5)
     database = new_database(postgres)
     database.execute("CREATE TABLE a (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(50))")
     watched = Watched(database, tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import control
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database

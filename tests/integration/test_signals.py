@@ -20,12 +20,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
+from dblog_core.capture.sequencer import SIGNALS
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.local.kafka import KafkaServer
-from dblog_core.sequencer import SIGNALS
 from dblog_core.signals import inbox
 from dblog_core.signals.http import Endpoint, Signals
 from dblog_core.state.sqlite import SqliteState
@@ -171,7 +171,7 @@ def by_http(config: Config, body: Any) -> Any:
 
 CHILD = """
 import json, sys, threading
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.signals import table
 from dblog_core.staging import Staging
@@ -195,7 +195,7 @@ def published(self, manifest):
     if seen:
         pause("before the desk")
 
-import dblog_core.leader as leader, dblog_core.signals.processor as desk
+import dblog_core.capture.leader as leader, dblog_core.signals.processor as desk
 seen = []
 def counted(state, one, *, at):
     seen.append(one)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import reload, wiring
-from dblog_core.capture import run_capture
+from dblog_core import wiring
+from dblog_core.capture import config_reload
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import requests
 from dblog_core.dumps.requests import DumpRequest
@@ -30,7 +31,7 @@ SHAPE = "(id int PRIMARY KEY, v varchar(20))"
 @pytest.fixture
 def newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalogue is looked at all the time."""
-    monkeypatch.setattr(reload, "NEWCOMERS", 0.3)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
 
 
 def stopped(config: Config) -> dict[str, str]:
@@ -136,7 +137,7 @@ def test_postgres_what_the_log_has_told_is_remembered_when_the_capture_ends(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next capture neither finds the table without its key, nor reads the rows that were passed over."""
-    monkeypatch.setattr(reload, "NEWCOMERS", 3600)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 3600)
     config = database.config(tmp_path, source={"tables": ["public.t", "public.u"]})
     database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
     before = begun(database, config)

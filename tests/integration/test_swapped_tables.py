@@ -12,12 +12,13 @@ from typing import Any
 import pymysql
 import pytest
 
-from dblog_core import reload, wiring
-from dblog_core.capture import run_capture
+from dblog_core import wiring
+from dblog_core.capture import config_reload
+from dblog_core.capture.config_reload import ConfigFile
+from dblog_core.capture.leader import LEASE
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
-from dblog_core.leader import LEASE
-from dblog_core.reload import ConfigFile
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS
@@ -193,7 +194,7 @@ def test_mariadb_an_alter_that_fails_in_its_second_phase_changes_nothing(databas
 @pytest.fixture
 def newcomers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables that took a name are looked for all the time."""
-    monkeypatch.setattr(reload, "NEWCOMERS", 0.3)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
 
 
 @pytest.mark.usefixtures("newcomers")

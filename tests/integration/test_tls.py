@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.output import OutputConfig
 from dblog_core.config.settings import Config
 from dblog_core.errors import OutputRefused, OutputUnavailable, SourceRefused, SourceUnavailable

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.algorithm.window import Windows
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests, work_loop
 from dblog_core.dumps.requests import DumpRequest

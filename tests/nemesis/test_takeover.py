@@ -24,9 +24,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from dblog_core import wiring
+from dblog_core.capture.leader import LEASE
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import LeaseInfo
-from dblog_core.leader import LEASE
 from dblog_core.local.zookeeper import Ensemble, ZookeeperServer
 from dblog_core.staging.manifest import Manifest
 from tests.fix_day import OfADay

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from dblog_core import openings
 from dblog_core.algorithm import arriving_rows
 from dblog_core.algorithm.task_progress import Tasks
 from dblog_core.algorithm.window import LogOrder, Snapshots
+from dblog_core.capture import announced_windows
+from dblog_core.capture.leader import Leader
 from dblog_core.interfaces import Chunk, LogStream
-from dblog_core.leader import Leader
 from dblog_core.state.memory import MemoryState
 from tests.simulation.reader import SimReader
 from tests.simulation.source import SimSource
@@ -73,7 +73,7 @@ def the_logs_order_for_snapshots() -> contextlib.AbstractContextManager[object]:
 
 def no_memory_after_a_restart() -> contextlib.AbstractContextManager[object]:
     """What the log said before a restart is not rebuilt."""
-    return mock.patch("dblog_core.recall.events", return_value=())
+    return mock.patch("dblog_core.capture.recovery.events", return_value=())
 
 
 def attempts_go_on_that_began_before_the_capture() -> contextlib.AbstractContextManager[object]:
@@ -119,7 +119,7 @@ def windows_opened_again_after_a_restart() -> Iterator[None]:
 
     with (
         mock.patch.object(MemoryState, "create", create),
-        mock.patch.object(openings, "_went_by", return_value=True),
+        mock.patch.object(announced_windows, "_went_by", return_value=True),
     ):
         yield
 

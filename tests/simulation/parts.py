@@ -13,7 +13,8 @@ from unittest import mock
 
 import pyarrow as pa
 
-from dblog_core import dump_process, openings, wiring
+from dblog_core import wiring
+from dblog_core.capture import announced_windows, dump_process
 from dblog_core.config.settings import Config
 from dblog_core.dumps import read_only_windows, requests, work_loop
 from dblog_core.errors import DblogError
@@ -92,8 +93,8 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
             (requests, "SystemClock", lambda: world.clock),
             (dump_process, "work", system_dumps),
             # A look is a step of the simulation, and costs more there than anywhere else.
-            (openings, "BUSY", ids.choice((0.03, 0.1))),
-            (openings, "IDLE", 0.3),
+            (announced_windows, "BUSY", ids.choice((0.03, 0.1))),
+            (announced_windows, "IDLE", 0.3),
             (read_only_windows, "SOON", 0.02),
             (read_only_windows, "LATEST", 0.2),
             (compaction_blocks, "FAN", ids.choice((2, 2, 3, 16))),

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from dblog_core import capture
+from dblog_core.capture import run_capture
 from dblog_core.dumps import control, work_loop
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import TableSchema
@@ -159,7 +159,7 @@ class World:
     def _capture(self) -> None:
         fresh, spawn = self.log_is_lost, self.simulation.spawn
         stop: Any = self.stop
-        capture.run_capture(self.config, stop=stop, clock=self.clock, spawn=spawn, fresh_start=fresh)
+        run_capture.run_capture(self.config, stop=stop, clock=self.clock, spawn=spawn, fresh_start=fresh)
 
     def _worker(self) -> None:
         stop: Any = self.stop

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import cuts

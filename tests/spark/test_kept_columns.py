@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core import wiring
-from dblog_core.capture import run_capture
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.lake.lake_status import table_location

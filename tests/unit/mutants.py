@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.algorithm.chunk_placement import Chunks
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.model import values
-from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql.ddl import statement_text, statements
 from dblog_core.sources.mysql.values import binary_values
 from tests.unit import test_chunks, test_mysql_decode, test_mysql_log, test_statements_on_tables

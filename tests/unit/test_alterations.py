@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dblog_core.algorithm.window import LogOrder
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import ColumnRules
 from dblog_core.model.column_defaults import Constant
 from dblog_core.model.events import (
@@ -35,7 +36,6 @@ from dblog_core.model.schema_changes import (
 )
 from dblog_core.rows.column_rules import Rules
 from dblog_core.schema_evolution.renames import Renames, until
-from dblog_core.sequencer import Sequencer
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.ddl.alter_table import NOTHING, step
 from dblog_core.staging import Staging

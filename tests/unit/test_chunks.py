@@ -8,7 +8,7 @@ import pytest
 from dblog_core.algorithm.chunk_placement import Chunks
 from dblog_core.algorithm.task_progress import Refused
 from dblog_core.algorithm.window import LogOrder
-from dblog_core.changes import ChangeTouches, split_key_changes
+from dblog_core.capture.row_changes import ChangeTouches, split_key_changes
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json, rows_with
 from dblog_core.model.watermark import High, Low, Mark

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from dblog_core import capture as engine
 from dblog_core import cli, wiring
 from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.capture import run_capture as engine
 from dblog_core.cli import app
 from dblog_core.config.settings import load
 from dblog_core.dumps import control, requests

@@ -13,9 +13,10 @@ from typing import Any
 import orjson
 import pytest
 
-from dblog_core import dump_process, wiring
+from dblog_core import wiring
+from dblog_core.capture import dump_process
+from dblog_core.capture.dump_process import work
 from dblog_core.config.settings import Config
-from dblog_core.dump_process import work
 from dblog_core.dumps import control
 from dblog_core.errors import DblogError
 from dblog_core.local import ports

@@ -15,7 +15,8 @@ import pytest
 from dblog_core import wiring
 from dblog_core.algorithm import arriving_rows
 from dblog_core.algorithm.window import LogOrder
-from dblog_core.capture import CaptureOutcome, run_capture
+from dblog_core.capture.run_capture import CaptureOutcome, run_capture
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests, work_loop
 from dblog_core.dumps.requests import DumpRequest
@@ -26,7 +27,6 @@ from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging, segment
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines

@@ -12,11 +12,11 @@ import pytest
 from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.algorithm.window import LogOrder
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.dumps import control, tasks_aside
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.watermark import Low
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sequencer import Sequencer
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import ORDERS
 from tests.unit.staged import manifest

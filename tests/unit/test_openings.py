@@ -10,15 +10,15 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.window import LogOrder
+from dblog_core.capture.announced_windows import Openings
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, read_only_windows
 from dblog_core.dumps.read_only_windows import AnnouncedWindows, NotOpened
 from dblog_core.errors import ServerNotSafe
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Mark
-from dblog_core.openings import Openings
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sequencer import Sequencer
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import FakeDatabase, FakeSource
 from tests.unit.staged import manifest

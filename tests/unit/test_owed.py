@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import again
-from dblog_core.again import Again
+from dblog_core.capture import owed_dump_requests
+from dblog_core.capture.owed_dump_requests import Again
 from dblog_core.clock import SystemClock
 from dblog_core.dumps import control
 from dblog_core.dumps.requests import WHOLE, DumpRequest, submit
@@ -124,7 +124,9 @@ def test_the_dump_is_requested_again_once_and_forgotten_when_it_is_over(world: W
     for _ in range(3):
         debts.look(lambda table: False, offset=0)
         clock.now += 86_400
-    (second,) = again.whole_tables(world.state) and [d for d in control.dumps(world.state) if d.id != first]
+    (second,) = owed_dump_requests.whole_tables(world.state) and [
+        d for d in control.dumps(world.state) if d.id != first
+    ]
     assert owed_dumps.read(world.state)[NAME]["asked"] == second.id
     fails(world, second.id, "n holds infinity")
     told = owed_dumps.read(world.state)[NAME]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from dblog_core.algorithm.window import LogOrder, Snapshots
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.model import watermark
 from dblog_core.model.events import LogBatch, SchemaSeen, TableChanges, Transaction, WatermarkSeen
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.watermark import Probe
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest, Probed, joined
 from dblog_core.staging.reader import lines

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.algorithm.window import Snapshots
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.model import watermark
 from dblog_core.model.events import (
     LogBatch,
@@ -21,7 +22,6 @@ from dblog_core.model.events import (
 )
 from dblog_core.model.watermark import Heals, High, Low, Mark
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import lines

@@ -13,9 +13,12 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from dblog_core import intake, reload, wiring
+from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.capture import run_capture
+from dblog_core.capture import config_reload, new_tables
+from dblog_core.capture.config_reload import ConfigFile, Watch
+from dblog_core.capture.leader import Parts
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.commands.status import text
 from dblog_core.config import settings as configuration
@@ -24,11 +27,9 @@ from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LeaseLost, SourceRefused
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory
-from dblog_core.leader import Parts
 from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import Column, TableName, TableSchema
-from dblog_core.reload import ConfigFile, Watch
 from dblog_core.staging.reader import lines
 from dblog_core.state.memory import MemoryState
 from dblog_core.status import status
@@ -176,7 +177,7 @@ def test_a_table_comes_goes_and_comes_back_while_the_capture_runs(world: World) 
             world.put(B, number % 30, v=f"b{number}")
 
     def in_force(*tables: str) -> bool:
-        return (reload.in_force(world.state) or {}).get("tables") == list(tables)
+        return (config_reload.in_force(world.state) or {}).get("tables") == list(tables)
 
     world.capture()
     writer = threading.Thread(target=write)
@@ -237,7 +238,7 @@ def test_a_change_between_two_captures_is_seen_by_the_next(world: World) -> None
 def test_a_first_capture_dumps_nothing(world: World) -> None:
     world.put(A, 1)
     world.capture()
-    assert world.dumps() == [] and reload.in_force(world.state) == reload.live(world.config.source)
+    assert world.dumps() == [] and config_reload.in_force(world.state) == config_reload.live(world.config.source)
 
 
 def test_a_table_made_under_an_old_pattern_needs_no_dump(world: World) -> None:
@@ -260,7 +261,7 @@ def test_a_crash_between_the_request_and_the_record_dumps_twice(world: World, mo
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(reload, "put_in_force", die)
+        patch.setattr(config_reload, "put_in_force", die)
         with pytest.raises(Crash):
             world.capture()
     world.capture()
@@ -350,7 +351,8 @@ def test_a_standby_takes_the_change_over(world: World) -> None:
         wait_until(lambda: len(told) > seen + 2, "the file is looked at again")
         lease.release()
         wait_until(
-            lambda: (reload.in_force(world.state) or {}).get("tables") == ["shop.?"], "the corrected file is used"
+            lambda: (config_reload.in_force(world.state) or {}).get("tables") == ["shop.?"],
+            "the corrected file is used",
         )
 
 
@@ -368,13 +370,13 @@ def test_a_new_table_of_postgres_waits_for_what_its_log_has_not_told(world: Worl
     staging, head = wiring.open_staging(world.config), wiring.open_staging(world.config).head()
     assert lease is not None and head is not None and head.start is None
     parts = Parts(world.config, Source(world.database), staging, world.state, SystemClock(), spawn_thread)
-    after = intake.put_in_force(parts, lease, head, showing=None)
+    after = new_tables.put_in_force(parts, lease, head, showing=None)
     assert after == staging.head()
     assert after == replace(
         head, segment=head.segment + 1, epoch=lease.epoch, first_offset=head.last_offset + 1,
         sealed_at=after.sealed_at, files=(), chunks=(), marks=(), unseen_after=head.last_offset, start="100:120:",
     )  # fmt: skip
-    assert intake.put_in_force(parts, lease, after, showing=None) == after
+    assert new_tables.put_in_force(parts, lease, after, showing=None) == after
 
 
 def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,13 +391,13 @@ def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, mon
     def meanwhile(*_: Any) -> None:
         entry = world.state.get("tables")
         assert entry is not None
-        real(world.state, {**reload.live(world.config.source), "tables": ["shop.c"]})
+        real(world.state, {**config_reload.live(world.config.source), "tables": ["shop.c"]})
         world.state.update("tables", b"{}", entry.version)
 
-    real = reload.put_in_force
-    monkeypatch.setattr(reload, "put_in_force", meanwhile)
+    real = config_reload.put_in_force
+    monkeypatch.setattr(config_reload, "put_in_force", meanwhile)
     with pytest.raises(LeaseLost):
-        intake.put_in_force(parts, lease, head, showing=None)
+        new_tables.put_in_force(parts, lease, head, showing=None)
 
 
 # The file -------------------------------------------------------------------------------------------------------------
@@ -428,7 +430,7 @@ def test_a_broken_file_is_told_of_once_and_ignored_until_it_is_right(
     looking, clock = watch(world)
     world.file.write_text("[source")
     for _ in range(40):
-        clock.now += reload.LOOK
+        clock.now += config_reload.LOOK
         assert looking.look() is None
     assert len(warnings(caplog)) == 1 and "is not TOML" in warnings(caplog)[0]
     world.file.unlink()
@@ -445,7 +447,7 @@ def test_a_change_elsewhere_is_told_of_once_and_keeps_the_rest_from_coming_into_
     looking, clock = watch(world)
     world.write("shop.?", staging="min_age = 0.04")
     for _ in range(40):
-        clock.now += reload.LOOK
+        clock.now += config_reload.LOOK
         assert looking.look() is None
     (told,) = warnings(caplog)
     assert "more has changed than tables, columns and keys of [source]" in told
@@ -468,7 +470,7 @@ def test_what_the_source_refuses_is_tried_again_without_another_change(
     assert len(warnings(caplog)) == 1 and "ALTER PUBLICATION" in warnings(caplog)[0]
     refused[0] = False
     assert looking.look() is None
-    clock.now += reload.AGAIN
+    clock.now += config_reload.AGAIN
     assert looking.look() == world.config
 
 

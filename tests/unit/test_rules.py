@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from dblog_core import reload, wiring
+from dblog_core import wiring
+from dblog_core.capture import config_reload
 from dblog_core.config.settings import ColumnRules, Config, SourceConfig
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
@@ -168,7 +169,7 @@ def rename_the_ruled_column(capture: Capture) -> None:
 def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_again(
     capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reload, "NEWCOMERS", 3600)  # the log alone tells of it
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 3600)  # the log alone tells of it
     capture.capture()
     capture.put(A, 1, v=SECRET)
     with capture.capturing():
@@ -191,7 +192,7 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
 def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
     capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reload, "NEWCOMERS", 3600)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 3600)
     capture.capture()
     capture.put(A, 1, v=SECRET)
     with capture.capturing():
@@ -258,7 +259,7 @@ def test_a_chunk_of_a_worker_with_older_rules_is_refused_and_read_again_under_th
 def test_a_worker_reads_nothing_while_the_capture_goes_by_other_rules(world: World) -> None:
     world.fill(1)
     world.request({})
-    reload.put_in_force(world.state, reload.live(ruled(world.config, mask=["name"]).source))
+    config_reload.put_in_force(world.state, config_reload.live(ruled(world.config, mask=["name"]).source))
     with pytest.raises(ConfigError, match="different rules for the columns"):
         world.work()
     assert world.source.reads == [] and world.highs() == []
@@ -314,8 +315,10 @@ def test_another_key_has_tables_with_hashes_dumped_and_the_others_not(capture: C
     capture.write("shop.?", more=more.format(KEY[::-1]))
     capture.capture()
     assert [tables for _, tables in capture.dumps()] == [("shop.a",)]
-    assert KEY not in str(reload.in_force(capture.state)) and KEY[::-1] not in str(reload.in_force(capture.state))
-    assert not reload.same_rules(
+    assert KEY not in str(config_reload.in_force(capture.state)) and KEY[::-1] not in str(
+        config_reload.in_force(capture.state)
+    )
+    assert not config_reload.same_rules(
         capture.state, capture.config.source.model_copy(update={"hash_key": SecretStr("")}), "shop.a"
     )
 

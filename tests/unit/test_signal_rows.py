@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from dblog_core.algorithm.window import LogOrder
+from dblog_core.capture.sequencer import SIGNALS, Sequencer
 from dblog_core.model.events import LogBatch, SignalSeen, Transaction
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sequencer import SIGNALS, Sequencer
 from dblog_core.signals import inbox
 from dblog_core.signals.message import LARGEST, LONGEST_ID
 from dblog_core.signals.table import refuse_rest, take_in

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.capture import CaptureOutcome, run_capture
+from dblog_core.capture.run_capture import CaptureOutcome, run_capture
+from dblog_core.capture.stop_condition import AtTime
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.errors import ConfigError, SourceRefused, SourceUnavailable
 from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Place
-from dblog_core.until import AtTime
 from tests.fake_source import FakeDatabase, FakeSource
 from tests.unit.test_engine import World
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dblog_core import healing, reload, wiring
+from dblog_core import wiring
+from dblog_core.capture import config_reload, healing_dumps
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
@@ -132,7 +133,7 @@ def test_a_mended_table_that_cannot_be_dumped_yet_is_not_forgotten(
     world.capture()
     problems(world).clear()
     with monkeypatch.context() as patch:
-        patch.setattr(healing, "request", lambda *_, **__: healing.Asked())
+        patch.setattr(healing_dumps, "request", lambda *_, **__: healing_dumps.Asked())
         world.capture()
     assert dumps(world) == [] and set(shown(world.config)) == {"shop.a"}
     world.capture()
@@ -178,7 +179,7 @@ def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the
 
 
 def test_a_running_capture_stops_and_mends_without_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reload, "NEWCOMERS", 0.1)
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.1)
     begun(world)
     with world.capturing():
         problems(world).append(ALONE)

@@ -12,12 +12,12 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.capture import run_capture
+from dblog_core.capture.leader import CaptureOutcome, CaptureStatus, Leader, Parts
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, work_loop
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken, SourceUnavailable, StateError
-from dblog_core.leader import CaptureOutcome, CaptureStatus, Leader, Parts
 from dblog_core.model.schema_changes import Step
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core import beside, sequencer
-from dblog_core.capture import run_capture
+from dblog_core.capture import background_threads, sequencer
+from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import control
 from dblog_core.dumps.requests import WHOLE, submit
 from dblog_core.lake import table_health
@@ -172,7 +172,7 @@ def test_with_an_initial_dump_a_table_that_comes_later_is_dumped_by_itself(
     world.config = world.config.model_copy(
         update={"source": world.config.source.model_copy(update={"start": "initial"})}
     )
-    monkeypatch.setattr(beside, "HOUSEKEEPING", 3600.0)  # nobody works on dumps
+    monkeypatch.setattr(background_threads, "HOUSEKEEPING", 3600.0)  # nobody works on dumps
     world.capture()
     world.put(1)
     world.capture()

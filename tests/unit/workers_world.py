@@ -12,6 +12,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.window import LogOrder
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, work_loop
 from dblog_core.interfaces import Chunk, Spawn, Strain
@@ -21,7 +22,6 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key
 from dblog_core.model.watermark import High, Low
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sequencer import Sequencer
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader, FakeSource

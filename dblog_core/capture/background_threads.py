@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from dblog_core import dump_process
+from dblog_core.capture import dump_process
 from dblog_core.config.settings import Config
 from dblog_core.dumps import ended_dumps
 from dblog_core.errors import DblogError

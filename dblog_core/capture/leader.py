@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
-from dblog_core import again, healing, intake
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.algorithm.window import LogOrder, Snapshots
-from dblog_core.beside import HOUSEKEEPING as HOUSEKEEPING
-from dblog_core.beside import Beside
-from dblog_core.beside import Parts as Parts
+from dblog_core.capture import healing_dumps, new_tables, owed_dump_requests
+from dblog_core.capture.announced_windows import Openings
+from dblog_core.capture.background_threads import HOUSEKEEPING as HOUSEKEEPING
+from dblog_core.capture.background_threads import Beside
+from dblog_core.capture.background_threads import Parts as Parts
+from dblog_core.capture.sequencer import SIGNALS, Sequencer
+from dblog_core.capture.unlogged_rewrites import Stamps
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import SHAPES, WHOLE
 from dblog_core.errors import (
@@ -28,13 +31,10 @@ from dblog_core.interfaces import Json, Lease, LogStream
 from dblog_core.model import position_spec
 from dblog_core.model.events import Transaction
 from dblog_core.model.schema import TableName
-from dblog_core.openings import Openings
 from dblog_core.rows.column_rules import Rules
-from dblog_core.sequencer import SIGNALS, Sequencer
 from dblog_core.signals.table import refuse_rest, take_in
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
-from dblog_core.stamps import Stamps
 from dblog_core.state import former_leaders, owed_dumps, stopped_tables
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Leader:
         self._healed: list[str] = []
         self._signal_at = 0
         self._unmirrored: dict[str, TaskProgress] = {}
-        self._again = again.Again(self._config, self._state, self._clock)
+        self._again = owed_dump_requests.Again(self._config, self._state, self._clock)
         self._openings = Openings(self._state, self._source, self._clock) if parts.config.source.read_only else None
 
     def run(self) -> None:
@@ -125,7 +125,7 @@ class Leader:
 
         Raises LeaseLost, SegmentTaken, and what the log, source or storage raise.
         """
-        showing = intake.shown(self._parts)
+        showing = new_tables.shown(self._parts)
         begin = self._elsewhere() if self._staging.head() is None else None
         self._source.prepare()
         head = self._staging.head() or self._first_manifest(begin)
@@ -133,7 +133,7 @@ class Leader:
         if self._capture.fresh_start and not self._capture.has_gone_on(head):
             head = self._start_afresh(head)
         self._capture.fresh_start = False  # it is there: by us, whether or not we were told, or by another capture
-        head = intake.put_in_force(self._parts, self._lease, head, showing=showing)
+        head = new_tables.put_in_force(self._parts, self._lease, head, showing=showing)
         self._published = head
         visibility = self._visibility(head)
         self._remembers = isinstance(visibility, Snapshots)
@@ -219,7 +219,7 @@ class Leader:
         tasks, start = self._without_attempts(head.tasks), self._source.horizon()
         # Before the manifest: a crash between the two must not lose the dump; two of them would do no harm.
         dumps = self._dump_all()
-        marks = intake.broken(self._parts, head, head.schemas, dumps, place=self._source.show(position))
+        marks = new_tables.broken(self._parts, head, head.schemas, dumps, place=self._source.show(position))
         manifest = replace(
             head,
             segment=head.segment + 1,
@@ -375,13 +375,13 @@ class Leader:
         for name, met in self._sequencer.take_unreadable().items():
             log.warning("%s stops alone, its rows are passed over: %s\n  fix: %s", name, met.why, met.fix)
             stopped_tables.add_by_log(self._state, name, met.why, met.fix, refused=met.refused)
-            intake.give_up_stopped(self._state, {name: met.why})
+            new_tables.give_up_stopped(self._state, {name: met.why})
         self._again.altered(self._sequencer.take_altered())
         unproven = self._sequencer.take_unproven()
         reshaped = sorted(map(str, self._sequencer.take_reshaped()))
-        healing.request(self._config, SHAPES, reshaped, state=self._state)
+        healing_dumps.request(self._config, SHAPES, reshaped, state=self._state)
         rewritten = self._sequencer.take_rewritten()
-        asked = healing.request(self._config, WHOLE, list(map(str, rewritten)), state=self._state)
+        asked = healing_dumps.request(self._config, WHOLE, list(map(str, rewritten)), state=self._state)
         if asked.left_out:
             log.warning("rows came or went without row events, and no dump can bring them: %s", asked.told)
             stopped_tables.owe(self._state, asked.left_out)
@@ -397,9 +397,9 @@ class Leader:
         before their log begins here."""
         if not tables or self._config.source.start != position_spec.INITIAL:
             return
-        known = again.whole_tables(self._state) | owed_dumps.read(self._state).keys()
+        known = owed_dump_requests.whole_tables(self._state) | owed_dumps.read(self._state).keys()
         wanted = {str(table): at for table, at in tables.items() if str(table) not in known}
-        asked = healing.request(self._config, WHOLE, list(wanted), state=self._state)
+        asked = healing_dumps.request(self._config, WHOLE, list(wanted), state=self._state)
         owed_dumps.failed(self._state, "", asked.refused)
         for table, dump in asked.dumps.items():
             log.info("%s may have had rows before its first change: it is dumped", table)
@@ -429,7 +429,7 @@ class Leader:
         for name in self._sequencer.stop(entries):
             log.warning("%s stops alone, its rows are passed over: %s", name, entries[name]["why"])
         passed_over = {name: e["why"] for name, e in known.items() if self._sequencer.passes_over(name)}
-        intake.give_up_stopped(self._state, passed_over)
+        new_tables.give_up_stopped(self._state, passed_over)
 
     def _look_at_stamps(self) -> None:
         """Has tables dumped whose rows are others by now than the log says."""

@@ -16,18 +16,26 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from dblog_core import reload, wiring
+from dblog_core import wiring
+from dblog_core.capture import config_reload
+from dblog_core.capture.config_reload import ConfigFile
+from dblog_core.capture.leader import (
+    HOUSEKEEPING,
+    LEASE,
+    CaptureOutcome,
+    CaptureStatus,
+    Leader,
+    Parts,
+)
+from dblog_core.capture.stop_condition import AtPosition, Goal, goal
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, LeaseLost, SegmentTaken, SourceRefused, SourceUnavailable
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
-from dblog_core.leader import HOUSEKEEPING, LEASE, CaptureOutcome, CaptureStatus, Leader, Parts
 from dblog_core.model.position_spec import Place
 from dblog_core.notifications.channels import Receiver
-from dblog_core.reload import ConfigFile
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state import recent_errors
-from dblog_core.until import AtPosition, Goal, goal
 
 __all__ = ["LEASE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]
 
@@ -85,8 +93,8 @@ def refuse(source: Source, config: Config, state: StateStore) -> None:
     """Raises SourceRefused with every problem that prevents a correct capture; a table that was captured so far stops
     alone."""
     found = [p for p in source.check() if p.fatal]
-    before = reload.in_force(state) if any(p.table for p in found) else None
-    problems = [p for p in found if not reload.stops_alone(p, before, config.source)]
+    before = config_reload.in_force(state) if any(p.table for p in found) else None
+    problems = [p for p in found if not config_reload.stops_alone(p, before, config.source)]
     if problems:
         lines = [f"  - {p.what}\n    fix: {p.fix}" for p in problems]
         raise SourceRefused("\n".join([f"{len(problems)} problem(s) prevent a correct capture", *lines]))
@@ -170,11 +178,11 @@ class _Capture:
             yield
             return
         ready = partial(_make_ready, state=self._parts.state)
-        watch = reload.Watch(self._parts.config, file, clock, ready=ready)
-        newcomers = reload.Newcomers(self._parts.state, clock, ready=ready)
+        watch = config_reload.Watch(self._parts.config, file, clock, ready=ready)
+        newcomers = config_reload.Newcomers(self._parts.state, clock, ready=ready)
 
         def look() -> None:
-            while not clock.wait(over, reload.LOOK):
+            while not clock.wait(over, config_reload.LOOK):
                 if (config := watch.look()) is not None:
                     self._next = self._with(config)
                 elif self._next is None and newcomers.look(self._parts.config, self._parts.source):
@@ -213,11 +221,11 @@ class _Capture:
 
     def _keep_to_the_old_inside_a_transaction(self) -> None:
         """How many of its rows are staged was counted by the tables that were in force: so they stay until it ends."""
-        head, before = self._parts.staging.head(), reload.in_force(self._parts.state)
+        head, before = self._parts.staging.head(), config_reload.in_force(self._parts.state)
         if head is None or not head.partial or before is None or self.fresh_start:
             return
-        if before != reload.live(self._parts.config.source):
-            self._parts, self._next = self._with(reload.with_live(self._parts.config, before)), self._parts
+        if before != config_reload.live(self._parts.config.source):
+            self._parts, self._next = self._with(config_reload.with_live(self._parts.config, before)), self._parts
 
     def _with(self, config: Config) -> Parts:
         return replace(self._parts, config=config, source=wiring.open_source(config.source))

@@ -9,7 +9,7 @@ from itertools import takewhile
 import numpy as np
 import pyarrow as pa
 
-from dblog_core.changes import ChangeTouches, runs
+from dblog_core.capture.row_changes import ChangeTouches, runs
 from dblog_core.model.events import TRUNCATE
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging

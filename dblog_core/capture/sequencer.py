@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dblog_core import recall
 from dblog_core.algorithm.chunk_placement import Chunks, Finished, Placement, Refused
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.algorithm.window import LogOrder, Snapshots, Survivor
-from dblog_core.changes import (
+from dblog_core.capture import recovery
+from dblog_core.capture.row_changes import (
     ChangeTouches,
     OrderedChanges,
     log_batch,
@@ -114,7 +114,7 @@ class Sequencer:
         self._strange = 0  # rows of the watermark table that are no watermarks
         self._dumps = Chunks(visibility, head.tasks)
         if isinstance(visibility, Snapshots):
-            for event in recall.events(staging, head):
+            for event in recovery.events(staging, head):
                 arrives = event.touches is not None and event.touches.may_arrive
                 self._dumps.recall(event.table, event.offsets, event.xid, event.touches, arrives=arrives)
         self._schemas, self._altered, self._layouts = dict(head.schemas), Pending(head.altered), dict(head.layouts)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from dblog_core import healing
+from dblog_core.capture import healing_dumps
+from dblog_core.capture.healing_dumps import Asked
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import SourceError
-from dblog_core.healing import Asked
 from dblog_core.interfaces import Clock, StateStore
 from dblog_core.staging.manifest import LogMark, is_full
 from dblog_core.state import owed_dumps
@@ -66,7 +66,7 @@ class Again:
     def _request(self, entries: Entries, tables: list[str]) -> None:
         self._waits.done(tables)
         try:
-            asked = healing.request(self._config, WHOLE, tables, state=self._state)
+            asked = healing_dumps.request(self._config, WHOLE, tables, state=self._state)
         except SourceError as error:  # the log goes on without
             asked = Asked(refused=dict.fromkeys(tables, " ".join(str(error).split())))
         owed_dumps.asked(self._state, dict(asked.dumps))

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dblog_core.capture.sequencer import Sequencer
 from dblog_core.dumps import read_only_windows
 from dblog_core.errors import VersionConflict
 from dblog_core.interfaces import Clock, Source, StateStore
 from dblog_core.model.watermark import High, Low, Probe
-from dblog_core.sequencer import Sequencer
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""The log capture: leader, sequencer, recovery, configuration that changes."""
