@@ -32,10 +32,10 @@ from dblog_core.airflow.links import source_of
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.errors import DblogError, RequestError
-from dblog_core.freshness import LagHistory
 from dblog_core.interfaces import Json
-from dblog_core.meter import Meter
-from dblog_core.status import status
+from dblog_core.monitoring.lag_history import LagHistory
+from dblog_core.monitoring.status import status
+from dblog_core.monitoring.storage_usage import Meter
 
 _AGAIN = 1.0  # seconds between two looks at one source
 _FILES_AGAIN = 5.0  # seconds between two looks at the configurations

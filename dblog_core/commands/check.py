@@ -19,7 +19,7 @@ def check(context: typer.Context, json: JsonFlag = False) -> None:
     Example:
       dblog --config shop.toml check
     """
-    from dblog_core.preflight import Finding, capture_runs, findings
+    from dblog_core.monitoring.preflight import Finding, capture_runs, findings
 
     session = session_of(context, json)
     config = session.config()

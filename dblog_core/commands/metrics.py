@@ -42,7 +42,7 @@ def metrics(
     """
     from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 
-    from dblog_core.metrics import Sources
+    from dblog_core.monitoring.metrics import Sources
 
     registry = CollectorRegistry()
     registry.register(Sources(_configs(session_of(context), directory)))

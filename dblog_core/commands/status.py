@@ -31,8 +31,8 @@ def status(
       dblog --config shop.toml status --watch
       dblog --config shop.toml status --json | jq .lag_seconds
     """
-    from dblog_core.meter import Meter
-    from dblog_core.status import status as read
+    from dblog_core.monitoring.status import status as read
+    from dblog_core.monitoring.storage_usage import Meter
 
     session = session_of(context, json)
     config = session.config(READER)

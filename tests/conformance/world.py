@@ -22,7 +22,7 @@ from dblog_core.dumps import control, requests, work_loop
 from dblog_core.dumps.control import OVER
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError
-from dblog_core.status import status
+from dblog_core.monitoring.status import status
 from tests.conformance.forms import Case, Step, woven
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -14,7 +14,7 @@ from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.errors import ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Source
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.preflight import form_problems
+from dblog_core.monitoring.preflight import form_problems
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.row_hashes import HASH, of_rows

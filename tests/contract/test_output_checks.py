@@ -13,8 +13,8 @@ from dblog_core.interfaces import Problem
 from dblog_core.local import ports
 from dblog_core.local.kafka import KafkaServer
 from dblog_core.local.registry import RegistryServer
+from dblog_core.monitoring.preflight import output_problems
 from dblog_core.outputs.positions import lease_of
-from dblog_core.preflight import output_problems
 from tests.contract.avro_target import AvroOne
 from tests.contract.relayed import KINDS, World
 from tests.contract.targets import KafkaOne, TableOne

@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from dblog_core.errors import OutputRefused, OutputUnavailable, StateError
+from dblog_core.monitoring.status import status
 from dblog_core.outputs import positions
 from dblog_core.outputs.relay import RelayStatus, run_relay
 from dblog_core.staging.reader import lines
 from dblog_core.state import recent_errors
-from dblog_core.status import status
 from tests.contract import changelog
 from tests.contract.relayed import PICKY, Death, Faulty, World, every, memory, offsets, once_each, picky
 from tests.waiting import PATIENCE_SECONDS, wait_until

@@ -16,8 +16,8 @@ import orjson
 import pytest
 
 from dblog_core.config.settings import Config, load
+from dblog_core.monitoring.status import status
 from dblog_core.staging.reader import lines as staged_lines
-from dblog_core.status import status
 from dblog_core.wiring import open_source, open_staging
 from tests.contract.test_starts import end_of
 from tests.fix_servers import Database

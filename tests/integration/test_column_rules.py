@@ -30,11 +30,11 @@ from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.lake.lake_status import history_location, table_location
 from dblog_core.model.schema import TableName
+from dblog_core.monitoring.preflight import findings
+from dblog_core.monitoring.status import status
 from dblog_core.outputs.relay import run_relay
-from dblog_core.preflight import findings
 from dblog_core.staging import segment
 from dblog_core.staging.reader import lines
-from dblog_core.status import status
 from dblog_core.wiring import open_lake, open_staging
 from tests.fix_servers import Database
 from tests.integration.test_read_only import capturing, dumped

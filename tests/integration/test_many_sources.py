@@ -22,7 +22,7 @@ from dblog_core.local.mariadb import MariadbServer
 from dblog_core.local.mysql import MysqlServer
 from dblog_core.local.postgres import PostgresServer
 from dblog_core.local.server import DatabaseServer
-from dblog_core.metrics import Sources
+from dblog_core.monitoring.metrics import Sources
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database, drop, new
 from tests.nemesis.processes import Dblog, kill

@@ -20,7 +20,7 @@ from dblog_core.config.settings import S3Config
 from dblog_core.errors import StagingError, StagingUnavailable
 from dblog_core.local import ports
 from dblog_core.local.s3 import Certificate, S3Server
-from dblog_core.preflight import findings, readable_secret
+from dblog_core.monitoring.preflight import findings, readable_secret
 from dblog_core.staging import Staging, compaction_blocks, segment
 from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.reader import lines

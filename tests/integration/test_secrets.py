@@ -19,7 +19,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from dblog_core.config.settings import load
-from dblog_core.status import status
+from dblog_core.monitoring.status import status
 from tests.fix_servers import Database
 from tests.marked import MARK, Marked, marked
 from tests.nemesis.processes import kill

@@ -15,8 +15,8 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
-from dblog_core.preflight import findings
-from dblog_core.status import status
+from dblog_core.monitoring.preflight import findings
+from dblog_core.monitoring.status import status
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
 from tests.integration.test_swapped_tables import Wait, capturing, copies, healing, held

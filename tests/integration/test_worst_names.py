@@ -12,7 +12,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.model.schema import TableName
-from dblog_core.preflight import findings
+from dblog_core.monitoring.preflight import findings
 from dblog_core.staging.reader import lines
 from tests.fix_day import OfADay
 from tests.fix_servers import Database

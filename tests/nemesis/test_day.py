@@ -28,7 +28,7 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
-from dblog_core.status import status
+from dblog_core.monitoring.status import status
 from tests.fix_servers import Database
 from tests.nemesis import oracles
 from tests.nemesis.processes import Dblog, kill

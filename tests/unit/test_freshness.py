@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import freshness
-from dblog_core.freshness import LagHistory, Point, Waiting
+from dblog_core.monitoring import lag_history
+from dblog_core.monitoring.lag_history import LagHistory, Point, Waiting
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.storage.local import LocalStorage
@@ -54,7 +54,7 @@ def test_segments_without_a_newer_transaction_tell_nothing(world: World) -> None
 
 
 def test_a_look_reads_only_what_is_new_and_no_more_than_it_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freshness, "_AT_ONCE", 5)
+    monkeypatch.setattr(lag_history, "_AT_ONCE", 5)
     for number in range(20):
         world.seal(committed=number, sealed=number + 0.5)
     history, read = LagHistory(world.staging), list[int]()
@@ -72,7 +72,7 @@ def test_a_look_reads_only_what_is_new_and_no_more_than_it_may(world: World, mon
 
 
 def test_it_does_not_grow(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freshness, "KEPT", 3)
+    monkeypatch.setattr(lag_history, "KEPT", 3)
     for number in range(9):
         world.seal(committed=number, sealed=number)
     assert [point.at for point in LagHistory(world.staging).look()] == [6 * SECOND, 7 * SECOND, 8 * SECOND]

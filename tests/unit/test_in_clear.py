@@ -8,7 +8,7 @@ import pytest
 
 from dblog_core.config.settings import load
 from dblog_core.errors import ConfigError
-from dblog_core.in_clear import in_clear_text
+from dblog_core.monitoring.clear_text import in_clear_text
 
 FILE = """
 [source]

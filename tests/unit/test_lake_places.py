@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core import preflight
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import (
@@ -18,8 +17,9 @@ from dblog_core.lake.lake_status import (
     shares_history,
     table_location,
 )
-from dblog_core.meter import _places
 from dblog_core.model.schema import TableName
+from dblog_core.monitoring import preflight
+from dblog_core.monitoring.storage_usage import _places
 from tests.unit.test_engine import World
 
 

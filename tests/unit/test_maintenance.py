@@ -25,8 +25,8 @@ from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at
 from dblog_core.maintenance import disk_usage, schedule
 from dblog_core.maintenance.disk_usage import Patience, Room
 from dblog_core.maintenance.schedule import Maintained, TableSize, Timetable, ask_when_due
-from dblog_core.meter import Meter
 from dblog_core.model import durations, sizes
+from dblog_core.monitoring.storage_usage import Meter
 from dblog_core.staging import Staging
 from dblog_core.staging.log_start import Need
 from dblog_core.staging.retention import Retention

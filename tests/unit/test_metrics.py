@@ -15,10 +15,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dblog_core import metrics
 from dblog_core.config.settings import Config
 from dblog_core.errors import StateUnavailable
-from dblog_core.metrics import GAUGES, Sources
+from dblog_core.monitoring import metrics
+from dblog_core.monitoring.metrics import GAUGES, Sources
 from tests.certificates import authority
 from tests.waiting import PATIENCE_SECONDS
 

@@ -8,7 +8,7 @@ import pytest
 
 from dblog_core.config import conflicts
 from dblog_core.config.settings import load
-from dblog_core.preflight import _file
+from dblog_core.monitoring.preflight import _file
 
 TEXT = """
 [source]

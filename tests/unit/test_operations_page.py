@@ -17,8 +17,8 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps.status import OVER, TaskStatus, state_of
 from dblog_core.lake.lake_status import State
 from dblog_core.maintenance import retention_needs
+from dblog_core.monitoring.status import status
 from dblog_core.state.memory import MemoryState
-from dblog_core.status import status
 
 DOCS = Path(__file__).parents[2] / "docs"
 _TASK = TaskStatus(0, "shop.a", None, None, None, None, (), 1, None, None, 0, TaskProgress("shop.a"))

@@ -30,9 +30,9 @@ from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_dire
 from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.monitoring.status import status
 from dblog_core.staging.reader import lines
 from dblog_core.state.memory import MemoryState
-from dblog_core.status import status
 from tests.fake_source import FakeDatabase, FakeSource, FakeStream
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

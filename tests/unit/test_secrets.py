@@ -25,7 +25,7 @@ from dblog_core.config.secrets import (
 from dblog_core.config.settings import Config, load
 from dblog_core.errors import ConfigError
 from dblog_core.lake.spark_submit import _escaped, run_job, whole
-from dblog_core.preflight import readable_secret
+from dblog_core.monitoring.preflight import readable_secret
 from tests import marked
 
 MARK = "qZx7-secret-{}-of-sixteen"

@@ -17,8 +17,8 @@ from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Mark
+from dblog_core.monitoring.status import status
 from dblog_core.state import stopped_tables
-from dblog_core.status import status
 from tests.fake_source import Change, FakeSource
 from tests.unit.test_reload import A, B, Crash, World
 from tests.waiting import wait_until

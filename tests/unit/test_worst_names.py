@@ -16,7 +16,6 @@ from deltalake import DeltaTable, write_deltalake
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dblog_core import metrics
 from dblog_core.airflow.form import named
 from dblog_core.config.settings import load
 from dblog_core.dumps import requests
@@ -24,9 +23,10 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError
 from dblog_core.lake.cuts import open_table
 from dblog_core.lake.lake_status import history_location, lake_at, settle, table_location
-from dblog_core.metrics import Sources
 from dblog_core.model import table_names, table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.monitoring import metrics
+from dblog_core.monitoring.metrics import Sources
 from dblog_core.outputs import avro
 from dblog_core.signals.message import EXECUTE, Message, translated
 from dblog_core.sources.mysql.ddl import statements

@@ -14,13 +14,13 @@ from dataclasses import asdict, replace
 from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps.status import OVER, DumpStatus
-from dblog_core.freshness import Waiting
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import OWN, LakeStatus, history_location, table_location
 from dblog_core.maintenance import retention_needs, schedule
 from dblog_core.maintenance.disk_usage import Patience, of_staging, of_table
 from dblog_core.model import durations
 from dblog_core.model.schema import TableName
+from dblog_core.monitoring.lag_history import Waiting
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location

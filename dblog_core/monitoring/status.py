@@ -15,7 +15,7 @@ from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.lake import lake_status, table_health
-from dblog_core.meter import Meter
+from dblog_core.monitoring.storage_usage import Meter
 from dblog_core.outputs import positions
 from dblog_core.state import owed_dumps, recent_errors, stopped_tables
 from dblog_core.verify import last_results

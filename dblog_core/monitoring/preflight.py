@@ -22,11 +22,11 @@ from dblog_core.config import conflicts
 from dblog_core.config.secrets import named_secrets
 from dblog_core.config.settings import ColumnRules, Config
 from dblog_core.errors import DblogError, StagingError
-from dblog_core.in_clear import in_clear_text
 from dblog_core.interfaces import Problem, Source
 from dblog_core.lake.lake_status import OWN, shares_history
 from dblog_core.model import position_spec
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.monitoring.clear_text import in_clear_text
 from dblog_core.outputs import positions
 from dblog_core.rows.staged_as import FORMS, forms_for
 from dblog_core.storage.factory import open_storage

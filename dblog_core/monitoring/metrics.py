@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Json
-from dblog_core.meter import Meter
-from dblog_core.status import status
+from dblog_core.monitoring.status import status
+from dblog_core.monitoring.storage_usage import Meter
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""What people and systems watch: status, metrics, preflight checks."""
