@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from dblog_core.airflow import notes
+from dblog_core.airflow import run_notes
 from dblog_core.airflow.links import PREFIX, ROUTE, SourcePage
 
 
@@ -20,7 +20,7 @@ class _OnDemand:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._app is None:
-            from dblog_core.airflow.page import app
+            from dblog_core.airflow.ui_page import app
 
             self._app = app()
         await self._app(scope, receive, send)
@@ -40,5 +40,5 @@ class DblogPlugin(AirflowPlugin):
         _view("dag", "?dag={DAG_ID}", url_route=f"{ROUTE}-dag"),
         _view("dag_run", "?dag={DAG_ID}", url_route=f"{ROUTE}-run"),
     ]
-    listeners = [notes]  # noqa: RUF012  (as above)
+    listeners = [run_notes]  # noqa: RUF012  (as above)
     operator_extra_links = [SourcePage()]  # noqa: RUF012  (as above)

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowFailException
 
-from dblog_core.airflow import dump, engine
+from dblog_core.airflow import dump_operators, in_process
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.capture.leader import LEASE
 from dblog_core.dumps import control, requests
@@ -29,7 +29,7 @@ RUN = SimpleNamespace(dag_id="dblog_shop_dump", run_id="manual__1")
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = make(tmp_path, monkeypatch)
     made.fill(ORDERS, [(1,), (2,)])
-    monkeypatch.setattr(engine, "configuration", lambda _: made.config)
+    monkeypatch.setattr(in_process, "configuration", lambda _: made.config)
     return made
 
 
@@ -39,11 +39,11 @@ def context(**params: Any) -> dict[str, Any]:
 
 def submitted(world: World, run: Any = RUN) -> str:
     asked = DumpRequest(("shop.orders",), ranges=1)
-    return requests.submit(world.config, asked, requested_by=dump.requester(run), state=world.state)
+    return requests.submit(world.config, asked, requested_by=dump_operators.requester(run), state=world.state)
 
 
 def close(**params: Any) -> None:
-    dump.CloseDump(task_id="close", config_file="shop.toml").execute(context(**params))
+    dump_operators.CloseDump(task_id="close", config_file="shop.toml").execute(context(**params))
 
 
 def finish(state: MemoryState, dump_id: str) -> None:
@@ -95,7 +95,7 @@ def test_a_dump_that_no_capture_serves_is_requested_with_a_warning_that_says_wha
 
 def test_a_plan_says_whether_all_tables_were_chosen(world: World, caplog: pytest.LogCaptureFixture) -> None:
     lease = world.state.acquire(LEASE, "elsewhere:7", ttl=300)
-    with caplog.at_level(logging.INFO, logger=dump.log.name):
+    with caplog.at_level(logging.INFO, logger=dump_operators.log.name):
         planned(world, tables=["*.*"])
         planned(world, tables=["shop.orders"])
     assert lease is not None and "no capture" not in caplog.text
@@ -108,15 +108,15 @@ def planned(world: World, **params: Any) -> None:
     """Runs the task `plan`; its dump is filed then."""
     pushed: dict[str, str] = {}
     ti = SimpleNamespace(xcom_push=pushed.__setitem__)
-    dump.PlanDump(task_id="plan", config_file="shop.toml").execute({**context(**params), "ti": ti})
-    assert control.dump(world.state, pushed[dump.DUMP]).state == "requested"
+    dump_operators.PlanDump(task_id="plan", config_file="shop.toml").execute({**context(**params), "ti": ti})
+    assert control.dump(world.state, pushed[dump_operators.DUMP]).state == "requested"
 
 
 def test_why_a_task_failed_is_among_the_recent_errors_of_its_source(world: World) -> None:
     with pytest.raises(RequestError) as refused:
         planned(world, tables=["shop.ordrs"])
     assert isinstance(refused.value, SystemExit), "of an exit Airflow writes no traces"
-    decision = engine.ONLY_TRANSIENT.evaluate(exception=refused.value, try_number=1, max_tries=9, context=None)
+    decision = in_process.ONLY_TRANSIENT.evaluate(exception=refused.value, try_number=1, max_tries=9, context=None)
     assert decision.action is RetryAction.FAIL
     (error,) = recent_errors.read(world.state)
     assert (error["part"], error["error"]) == ("dump", "'shop.ordrs' is not a captured table")

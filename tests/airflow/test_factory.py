@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 from airflow.serialization.serialized_objects import DagSerialization
 
-from dblog_core.airflow.factory import dags
+from dblog_core.airflow.dag_factory import dags
 from tests.airflow import parsing
 from tests.airflow.parsing import DAGS
 from tests.marked import marked

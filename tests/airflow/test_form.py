@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
-from dblog_core.airflow.form import form, named, repair_form, replay_form, request, verify_form
+from dblog_core.airflow.params import (
+    form,
+    named,
+    repair_form,
+    replay_form,
+    request,
+    verify_form,
+)
 from dblog_core.config.settings import load
 from dblog_core.dumps.requests import DumpRequest, Typed
 from dblog_core.errors import RequestError

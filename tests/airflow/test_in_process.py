@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from dblog_core import wiring
-from dblog_core.airflow import engine
+from dblog_core.airflow import in_process
 from dblog_core.capture.leader import LEASE
 from dblog_core.config.settings import load
 from dblog_core.dumps import control, requests
@@ -36,7 +36,7 @@ Notes = list[list[str]]
 _TASK = """
 import os, signal, sys, threading
 from dblog_core import capture
-from dblog_core.airflow.capture import CaptureSensor
+from dblog_core.airflow.capture_sensor import CaptureSensor
 from dblog_core.errors import SourceRefused
 
 def stand_in(config, *, stop, slice_seconds, file, on_status, receivers):
@@ -57,7 +57,7 @@ print(task.execute({{}}), flush=True)
 """
 _WATCH = """
 import logging, sys
-from dblog_core.airflow.capture import CaptureWatch
+from dblog_core.airflow.capture_sensor import CaptureWatch
 logging.basicConfig(stream=sys.stdout, level=logging.INFO)
 task = CaptureWatch(task_id="capture", config_file=sys.argv[1], slice_seconds=2, patience=1.5)
 print(task.execute({}), flush=True)
@@ -223,5 +223,5 @@ def test_airflow_masks_every_secret_that_a_task_has_read(tmp_path: Path, monkeyp
     monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
     file = tmp_path / "shop.toml"
     file.write_text(FIELDS.format(*SECRETS))
-    engine.configuration(str(file))
+    in_process.configuration(str(file))
     assert set(SECRETS) <= set(masked)

@@ -14,8 +14,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from dblog_core import wiring
-from dblog_core.airflow import engine, lake, notes
-from dblog_core.airflow.spark import on_connection
+from dblog_core.airflow import in_process, lake_operators, run_notes
+from dblog_core.airflow.spark_connection import on_connection
 from dblog_core.config.settings import Config
 from dblog_core.dumps.requests import Refusal
 from dblog_core.errors import RequestError
@@ -38,45 +38,52 @@ def run(params: dict[str, Any], begin: dt.datetime | None = None, end: dt.dateti
 
 
 def test_an_interval_is_the_runs_unless_its_parameters_say_one() -> None:
-    assert lake.ends(run({}, NOON, NOON + HOUR)) == ("2026-11-21T12:00:00+00:00", "2026-11-21T13:00:00+00:00")
-    assert lake.ends(run({"from": "5", "to": ""}, NOON, NOON + HOUR)) == ("5", None)
-    assert lake.ends(run({})) == lake.ends(run({}, NOON, NOON)) == (None, None)
+    assert lake_operators.ends(run({}, NOON, NOON + HOUR)) == ("2026-11-21T12:00:00+00:00", "2026-11-21T13:00:00+00:00")
+    assert lake_operators.ends(run({"from": "5", "to": ""}, NOON, NOON + HOUR)) == ("5", None)
+    assert lake_operators.ends(run({})) == lake_operators.ends(run({}, NOON, NOON)) == (None, None)
 
 
 def test_an_empty_form_asks_for_all_rows_of_all_tables() -> None:
-    asked = lake.verify_request({"tables": ["*.*"], "repair": False, "sample_rows": None, "rows_per_second": None})
+    asked = lake_operators.verify_request(
+        {"tables": ["*.*"], "repair": False, "sample_rows": None, "rows_per_second": None}
+    )
     assert (asked.tables, asked.mend, asked.wish.sampled, asked.rate) == (None, False, False, 0)
-    asked = lake.verify_request({"tables": ["a.b", ""], "repair": True, "sample_rows": 9, "rows_per_second": 70})
+    asked = lake_operators.verify_request(
+        {"tables": ["a.b", ""], "repair": True, "sample_rows": 9, "rows_per_second": 70}
+    )
     assert (asked.tables, asked.mend, asked.wish.rows, asked.rate) == (("a.b",), True, 9, 70)
 
 
 def test_what_differs_is_told_by_key_and_no_more_than_a_page_of_it() -> None:
     report = TableReport("shop.a", rows=50, missing=tuple(range(30)), different=((77, ("name",)),))
-    assert lake.summary(report)["missing"] == list(range(lake.SHOWN)) and lake.summary(report)["missing_keys"] == 30
-    line = lake.told(report)
+    assert (
+        lake_operators.summary(report)["missing"] == list(range(lake_operators.SHOWN))
+        and lake_operators.summary(report)["missing_keys"] == 30
+    )
+    line = lake_operators.told(report)
     assert line.startswith("shop.a: 31 keys differ, 50 rows: missing 0; ") and line.endswith("and 11 more")
-    assert lake.told(TableReport("shop.a", extra=(3,), different=((7, ("x", "y")),))).endswith(
+    assert lake_operators.told(TableReport("shop.a", extra=(3,), different=((7, ("x", "y")),))).endswith(
         "extra 3; different 7 (x, y)"
     )
-    assert lake.told(TableReport("shop.a", error="it has no key")) == "shop.a: it has no key"
+    assert lake_operators.told(TableReport("shop.a", error="it has no key")) == "shop.a: it has no key"
     first = {"dump": "d1", "missing": [5], "extra": list(range(30)), "different": []}
     mended = TableReport("shop.a", repaired=first)
-    assert lake.told(mended).startswith("shop.a: equal, 0 rows; mended by dump d1: missing 5; extra 0; ")
-    shown = lake.summary(mended)["repaired"]
-    assert (shown["missing"], shown["extra_keys"], len(shown["extra"])) == ([5], 30, lake.SHOWN)
+    assert lake_operators.told(mended).startswith("shop.a: equal, 0 rows; mended by dump d1: missing 5; extra 0; ")
+    shown = lake_operators.summary(mended)["repaired"]
+    assert (shown["missing"], shown["extra_keys"], len(shown["extra"])) == ([5], 30, lake_operators.SHOWN)
 
 
 def test_intervals_in_a_row_have_all_slices_whichever_is_the_first() -> None:
     day = dt.timedelta(days=1)
-    numbers = [lake.slice_of(run({}, NOON + n * day), 30, day.total_seconds()) for n in range(90)]
+    numbers = [lake_operators.slice_of(run({}, NOON + n * day), 30, day.total_seconds()) for n in range(90)]
     assert all(sorted(numbers[i : i + 30]) == list(range(1, 31)) for i in range(60))
-    again = lake.slice_of(run({}, NOON + 5 * day), 30, day.total_seconds())
+    again = lake_operators.slice_of(run({}, NOON + 5 * day), 30, day.total_seconds())
     assert again == numbers[5], "a run that is cleared repairs the same keys"
 
 
 @pytest.mark.parametrize(("params", "number"), [({"slice": 3}, 3), ({"slice": None}, 19), ({}, 19)])
 def test_a_repair_takes_the_slice_of_its_form_or_of_its_interval(params: dict[str, Any], number: int) -> None:
-    task = lake.RepairSlice(task_id="repair", config_file="shop.toml", slices=30, period=86_400.0)
+    task = lake_operators.RepairSlice(task_id="repair", config_file="shop.toml", slices=30, period=86_400.0)
     asked = task.request(run({"tables": ["shop.a"], "rows_per_second": 70, **params}, NOON, NOON + 24 * HOUR))
     assert asked.slice == Slice(number, 30)
     assert (asked.tables, asked.mend, asked.rate) == (("shop.a",), True, 70)
@@ -94,29 +101,29 @@ def test_a_run_that_has_compared_nothing_is_no_success(
     rows: int | None,
 ) -> None:
     monkeypatch.setattr(verification, "verify", lambda *_, **__: report)
-    monkeypatch.setattr(engine, "configuration", lambda _: config(tmp_path))
+    monkeypatch.setattr(in_process, "configuration", lambda _: config(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
-    task = lake.RepairSlice(task_id="repair", config_file="shop.toml", slices=30, period=86_400.0)
+    task = lake_operators.RepairSlice(task_id="repair", config_file="shop.toml", slices=30, period=86_400.0)
     pushed: dict[str, Any] = {}
     context = {**run({"slice": 19}), "ti": SimpleNamespace(xcom_push=pushed.__setitem__)}
     if rows is None:
         with pytest.raises(AirflowSkipException, match=r"nothing was compared: .* whole in slice 1"):
             task.execute(context)
-        assert pushed[notes.NOTE].startswith("slice 19 of 30: nothing was compared: ")
+        assert pushed[run_notes.NOTE].startswith("slice 19 of 30: nothing was compared: ")
         return
-    with caplog.at_level(logging.INFO, logger=lake.log.name):
+    with caplog.at_level(logging.INFO, logger=lake_operators.log.name):
         assert task.execute(context) == {"equal": True, "tables": 2, "rows": rows}
     assert (
-        pushed[notes.NOTE] == f"slice 19 of 30: compared {rows} rows of 2 tables: equal"
-        and pushed[notes.NOTE] in caplog.text
+        pushed[run_notes.NOTE] == f"slice 19 of 30: compared {rows} rows of 2 tables: equal"
+        and pushed[run_notes.NOTE] in caplog.text
     )
 
 
 def test_a_note_says_what_was_mended_and_what_differs_still(tmp_path: Path) -> None:
     first = {"dump": "d1", "missing": [5], "extra": [6], "different": []}
     mended, still = TableReport("shop.a", rows=1, repaired=first), TableReport("shop.b", missing=(1, 2), repaired=first)
-    task = lake.VerifyTables(task_id="verify", config_file="shop.toml")
-    told = task.note(lake.verify_request({}), Report((mended, still, TableReport("shop.c", error="no key"))))
+    task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")
+    told = task.note(lake_operators.verify_request({}), Report((mended, still, TableReport("shop.c", error="no key"))))
     assert (
         told == "compared 1 row of 3 tables: 2 keys of shop.a mended; shop.b: 2 keys differ; shop.c: cannot be compared"
     )
@@ -136,7 +143,7 @@ def config(tmp_path: Path) -> Config:
 def test_a_run_that_had_to_leave_a_table_out_fails_with_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "configuration", lambda _: config(tmp_path))
+    monkeypatch.setattr(in_process, "configuration", lambda _: config(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     refused = (Refusal("shop.v", "shop.v: it is system-versioned", "leave it out"),)
 
@@ -144,7 +151,7 @@ def test_a_run_that_had_to_leave_a_table_out_fails_with_its_name(
         return Report((TableReport("shop.a"),), refused, asked.pass_over_refused)
 
     monkeypatch.setattr(verification, "verify", verified)
-    task = lake.VerifyTables(task_id="verify", config_file="shop.toml")
+    task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")
     context = {**run({}), "ti": SimpleNamespace(xcom_push=lambda *_: None)}
     with pytest.raises(AirflowFailException, match=r"not compared: shop\.v: .* \(fix: leave it out\)"):
         task.execute(context)
@@ -154,13 +161,13 @@ def test_a_run_that_had_to_leave_a_table_out_fails_with_its_name(
 def test_tables_of_the_lake_are_named_or_matched(tmp_path: Path) -> None:
     given = config(tmp_path)
     with pytest.raises(RequestError, match=r"no table shop\.a") as none:
-        lake.of_lake(given, ["shop.a"])
+        lake_operators.of_lake(given, ["shop.a"])
     assert "nothing is merged" in none.value.fix
     tables = {name: TableStatus(State.OK, None, 1, 9, 1) for name in ("shop.a", "shop.b1", "shop.b2")}
     Records(own_directory(lake_at(given.lake.path))).finish(LakeStatus(merge=1, tables=tables))
-    assert lake.of_lake(given, ["shop.b*", "shop.b1", "shop.a"]) == ["shop.b1", "shop.b2", "shop.a"]
+    assert lake_operators.of_lake(given, ["shop.b*", "shop.b1", "shop.a"]) == ["shop.b1", "shop.b2", "shop.a"]
     with pytest.raises(RequestError, match=r"no table shop\.c") as missing:
-        lake.of_lake(given, ["shop.a", "shop.c"])
+        lake_operators.of_lake(given, ["shop.a", "shop.c"])
     assert "shop.a, shop.b1, shop.b2" in missing.value.fix
 
 
@@ -179,18 +186,20 @@ def test_a_replay_is_of_the_tables_and_the_interval_of_its_run(
 
     def carry_out(config: Config, kind: str, arguments: Any, **_: Any) -> Any:
         asked.append((config.spark.master, kind, arguments))
-        return {"tables": [{"table": "shop.a", "error": None, "keys": 2_000, **dict.fromkeys(lake.WRITTEN, 0)}]}
+        return {
+            "tables": [{"table": "shop.a", "error": None, "keys": 2_000, **dict.fromkeys(lake_operators.WRITTEN, 0)}]
+        }
 
     monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
-    monkeypatch.setattr(engine, "configuration", lambda _: config(tmp_path))
+    monkeypatch.setattr(in_process, "configuration", lambda _: config(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     tables = {name: TableStatus(State.OK, None, 1, 9, 1) for name in ("shop.a", "shop.b")}
     Records(own_directory(lake_at(config(tmp_path).lake.path))).finish(LakeStatus(merge=1, tables=tables))
-    task = lake.ReplayInterval(task_id="replay", config_file="shop.toml")
+    task = lake_operators.ReplayInterval(task_id="replay", config_file="shop.toml")
     pushed: dict[str, Any] = {}
     ti = SimpleNamespace(xcom_push=pushed.__setitem__)
     task.execute({**run({"tables": ["shop.a*"], **params}, NOON, NOON + HOUR), "ti": ti})
-    assert pushed == {notes.NOTE: "looked at 2,000 keys of 1 table: nothing to mend"}
+    assert pushed == {run_notes.NOTE: "looked at 2,000 keys of 1 table: nothing to mend"}
     ends = {"from": end_json(begin), "to": end_json(end)}
     assert asked == [("local[2]", "replay", {**ends, "tables": ["shop.a"]})]
 
@@ -199,9 +208,9 @@ def test_a_replay_of_which_a_table_failed_fails_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lake_tasks, "carry_out", lambda *_, **__: {"tables": [{"table": "shop.a", "error": "gone"}]})
-    monkeypatch.setattr(engine, "configuration", lambda _: config(tmp_path))
+    monkeypatch.setattr(in_process, "configuration", lambda _: config(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
-    task = lake.ReplayInterval(task_id="replay", config_file="shop.toml")
+    task = lake_operators.ReplayInterval(task_id="replay", config_file="shop.toml")
     with pytest.raises(AirflowFailException, match=r"shop\.a: gone"):
         task.execute(run({}, NOON, NOON + HOUR))
 
@@ -236,7 +245,7 @@ def test_a_task_writes_no_line_of_zookeepers_client(
     file = tmp_path / "sources" / "shop.toml"
     file.write_text(file.read_text().replace("sqlite:////nowhere/state.db", zookeeper_url))
     monkeypatch.setenv("A_SECRET_THAT_IS_NOT_SET", "long enough for Airflow to mask")
-    task = lake.MaintainLake(task_id="maintain", config_file=str(file))
+    task = lake_operators.MaintainLake(task_id="maintain", config_file=str(file))
 
     def look(config: Config, _: threading.Event) -> None:
         for _ in range(3):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.airflow import lineage
+from dblog_core.airflow import openlineage
 from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
 
@@ -39,7 +39,7 @@ def test_a_dump_reads_tables_and_the_merge_reads_what_it_staged(
         {"table": "shop.orders", "rows": 7, "evicted": 1},
         {"table": "shop.orders", "rows": 5, "evicted": 0},
     ]
-    dumped = lineage.of_dump(mine, {"tasks": tasks})
+    dumped = openlineage.of_dump(mine, {"tasks": tasks})
     assert told(dumped.inputs) == [(namespace, name)]
     assert told(dumped.outputs) == [("file", "/staging/shop/shop.orders")]
     assert dumped.outputs[0].outputFacets["outputStatistics"].rowCount == 12
@@ -48,11 +48,11 @@ def test_a_dump_reads_tables_and_the_merge_reads_what_it_staged(
         "shop.old": TableStatus(State.OK, None, 1, 9, merged={"merge": 3, "applied": 2}),
         "shop.none": TableStatus(State.STOPPED, "why", 1, 9),
     }
-    merged = lineage.of_merge(mine, LakeStatus(merge=4, tables=tables), 3)
+    merged = openlineage.of_merge(mine, LakeStatus(merge=4, tables=tables), 3)
     assert told(merged.inputs) == told(dumped.outputs)
     assert told(merged.outputs) == [("file", f"{tmp_path}/lake/shop/orders")]
     assert merged.outputs[0].outputFacets["outputStatistics"].rowCount == 11
 
 
 def test_an_object_store_is_the_namespace() -> None:
-    assert lineage.lake_table(config("mysql", "s3://bucket/lake"), "shop.a b") == ("s3://bucket", "lake/shop/a b")
+    assert openlineage.lake_table(config("mysql", "s3://bucket/lake"), "shop.a b") == ("s3://bucket", "lake/shop/a b")

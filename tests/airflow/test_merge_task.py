@@ -13,8 +13,8 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException
 
 from dblog_core import wiring
-from dblog_core.airflow import merge
-from dblog_core.airflow.engine import configuration
+from dblog_core.airflow import merge_operator
+from dblog_core.airflow.in_process import configuration
 from dblog_core.config.secrets import LAKE
 from dblog_core.interfaces import Lease
 from dblog_core.lake import lake_tasks
@@ -38,18 +38,18 @@ def lease(tmp_path: Path) -> Iterator[Lease]:
 
 
 @pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> merge.MergeOperator:
-    monkeypatch.setattr(merge, "configuration", lambda *_: config(tmp_path))
-    monkeypatch.setattr(merge.MergeOperator, "_take", lambda *_: None)
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> merge_operator.MergeOperator:
+    monkeypatch.setattr(merge_operator, "configuration", lambda *_: config(tmp_path))
+    monkeypatch.setattr(merge_operator.MergeOperator, "_take", lambda *_: None)
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
-    return merge.MergeOperator(task_id="merge", config_file="shop.toml")
+    return merge_operator.MergeOperator(task_id="merge", config_file="shop.toml")
 
 
 @pytest.fixture
 def merged(monkeypatch: pytest.MonkeyPatch) -> State:
     """Whether the lake has all, and whether Spark was started."""
     state = {"has all": False, "spark": False}
-    monkeypatch.setattr(merge, "up_to_date", lambda _: state["has all"])
+    monkeypatch.setattr(merge_operator, "up_to_date", lambda _: state["has all"])
     monkeypatch.setattr(SparkSubmitOperator, "execute", lambda *_: state.update(spark=True))
     return state
 
@@ -64,18 +64,18 @@ def at_the_third_look(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object
         if len(looks) == 3:
             step()
 
-    monkeypatch.setattr(merge.time, "sleep", pause)
+    monkeypatch.setattr(merge_operator.time, "sleep", pause)
 
 
 def test_a_merge_waits_for_the_lake_and_says_so_once_a_minute(
-    task: merge.MergeOperator,
+    task: merge_operator.MergeOperator,
     lease: Lease,
     merged: State,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     at_the_third_look(monkeypatch, lease.release, merged)
-    with caplog.at_level(logging.INFO, logger=merge.log.name):
+    with caplog.at_level(logging.INFO, logger=merge_operator.log.name):
         task.execute({})
     assert merged["spark"]
     lines = [record.getMessage() for record in caplog.records]
@@ -83,7 +83,7 @@ def test_a_merge_waits_for_the_lake_and_says_so_once_a_minute(
 
 
 def test_what_the_holder_of_the_lake_has_merged_meanwhile_needs_no_spark(
-    task: merge.MergeOperator, lease: Lease, merged: State, monkeypatch: pytest.MonkeyPatch
+    task: merge_operator.MergeOperator, lease: Lease, merged: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_the_third_look(monkeypatch, lambda: merged.update({"has all": True}), merged)
     task.execute({})
@@ -91,7 +91,7 @@ def test_what_the_holder_of_the_lake_has_merged_meanwhile_needs_no_spark(
 
 
 def test_a_merge_that_waits_ends_when_it_is_told_to(
-    task: merge.MergeOperator, lease: Lease, merged: State, monkeypatch: pytest.MonkeyPatch
+    task: merge_operator.MergeOperator, lease: Lease, merged: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_the_third_look(monkeypatch, task.on_kill, merged)
     with pytest.raises(AirflowException, match="told to stop while it waited for the lake"):
@@ -112,7 +112,7 @@ def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_sub
         text = text.replace(f'password = "{SECRETS[0]}"', 'airflow_connection = "not_asked_for"')
     (tmp_path / "shop.toml").write_text(text)
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", json.dumps({"conn_type": "spark", "host": master}))
-    task = merge.MergeOperator(task_id="merge", config_file=str(tmp_path / "shop.toml"))
+    task = merge_operator.MergeOperator(task_id="merge", config_file=str(tmp_path / "shop.toml"))
     asked = configuration(task.config_file, LAKE)
     with secret_settings(asked) as secrets:
         task._take(asked, secrets)

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, Route, ViewportSize, expect
 
-from dblog_core.airflow import page as module
+from dblog_core.airflow import ui_page as module
 from dblog_core.model.schema import TableName
 from tests.fix_browser import PHONE, WIDE
 from tests.worst_names import EVERY

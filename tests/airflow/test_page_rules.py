@@ -9,8 +9,8 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
-from dblog_core.airflow import page
-from dblog_core.airflow.factory import Sources
+from dblog_core.airflow import ui_page
+from dblog_core.airflow.dag_factory import Sources
 from dblog_core.errors import ConfigError
 
 
@@ -25,11 +25,11 @@ class Manager:
 
 
 def client(monkeypatch: pytest.MonkeyPatch, *, every: bool) -> TestClient:
-    monkeypatch.setattr(page, "requires_access_view", lambda _: lambda: None)
-    monkeypatch.setattr(page, "get_auth_manager", lambda: Manager(every=every))
+    monkeypatch.setattr(ui_page, "requires_access_view", lambda _: lambda: None)
+    monkeypatch.setattr(ui_page, "get_auth_manager", lambda: Manager(every=every))
     fault = ConfigError("[source] hosst: is not known", where="/etc/dblog/theirs.toml", fix="did you mean host?")
-    monkeypatch.setattr(page, "read_sources", lambda: Sources({}, (fault,)))
-    made = page.app()
+    monkeypatch.setattr(ui_page, "read_sources", lambda: Sources({}, (fault,)))
+    made = ui_page.app()
     made.dependency_overrides[get_user] = lambda: "somebody"
     return TestClient(made)
 

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dblog_core.airflow.form import named
+from dblog_core.airflow.params import named
 from dblog_core.config.settings import load
 from dblog_core.dumps import requests
 from dblog_core.dumps.requests import DumpRequest

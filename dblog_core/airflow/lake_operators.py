@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from dblog_core.airflow import notes
-from dblog_core.airflow.engine import InProcess
-from dblog_core.airflow.form import named
-from dblog_core.airflow.spark import on_connection
+from dblog_core.airflow import run_notes
+from dblog_core.airflow.in_process import InProcess
+from dblog_core.airflow.params import named
+from dblog_core.airflow.spark_connection import on_connection
 from dblog_core.errors import RequestError
 from dblog_core.model import table_names
 
@@ -89,9 +89,9 @@ def _tell_of_replay(context: Any, tables: Sequence[Json]) -> None:
     looked = f"looked at {counted(keys, 'key')} of {counted(len(tables), 'table')}"
     if written:
         done = "; ".join(f"{kind} {n:,}" for kind in WRITTEN if (n := sum(t.get(kind, 0) for t in written)))
-        notes.tell(context, f"{looked}: {done or 'see the log'}")
+        run_notes.tell(context, f"{looked}: {done or 'see the log'}")
     else:
-        notes.tell(context, f"{looked}: nothing to mend")
+        run_notes.tell(context, f"{looked}: nothing to mend")
         log.info("%s: the lake has what they last were", looked)
 
 
@@ -158,7 +158,7 @@ class VerifyTables(_OnLake):
         context["ti"].xcom_push("tables", [summary(table) for table in report.tables])
         for table in report.tables:
             log.info("%s", told(table))
-        notes.tell(context, self.note(request, report))
+        run_notes.tell(context, self.note(request, report))
         bad = [told(table) for table in report.tables if not table.equal]
         if bad := [*bad, *(f"not compared: {left.reason} (fix: {left.fix})" for left in report.missed)]:
             raise AirflowFailException("; ".join(bad))

@@ -12,16 +12,16 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException
 
-from dblog_core.airflow import stats
-from dblog_core.airflow.engine import configuration
+from dblog_core.airflow import metrics
+from dblog_core.airflow.in_process import configuration
 from dblog_core.airflow.links import SourcePage
-from dblog_core.airflow.spark import CONNECTION
+from dblog_core.airflow.spark_connection import CONNECTION
 from dblog_core.config.secrets import LAKE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dblog_core.airflow.lineage import Lineage
+    from dblog_core.airflow.openlineage import Lineage
     from dblog_core.config.settings import Config
     from dblog_core.lake.lake_status import LakeStatus
 
@@ -64,7 +64,7 @@ class MergeOperator(SparkSubmitOperator):
             super().execute(context)
         after = _status(config)
         self._merged = (config, after, before)
-        stats.gauges(config.source.name, {"merged_offset": after.offset})
+        metrics.gauges(config.source.name, {"merged_offset": after.offset})
 
     def on_kill(self) -> None:
         """Ends the Spark job, or the wait for the lake."""
@@ -93,9 +93,9 @@ class MergeOperator(SparkSubmitOperator):
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Lineage | None:
         """Which tables the run has written; None where it had nothing to do."""
-        from dblog_core.airflow import lineage
+        from dblog_core.airflow import openlineage
 
-        return lineage.of_merge(*self._merged) if self._merged else None
+        return openlineage.of_merge(*self._merged) if self._merged else None
 
     def _take(self, config: Config, secrets: Path | None) -> None:
         from dblog_core.lake.spark_submit import job_command

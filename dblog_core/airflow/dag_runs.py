@@ -14,7 +14,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from dblog_core.airflow.factory import SLICES
+from dblog_core.airflow.dag_factory import SLICES
 from dblog_core.config.settings import Dag
 from dblog_core.interfaces import Json
 

@@ -17,14 +17,14 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from dblog_core.airflow import stats
-from dblog_core.airflow.engine import InProcess, configuration
-from dblog_core.airflow.form import request
+from dblog_core.airflow import metrics
+from dblog_core.airflow.in_process import InProcess, configuration
+from dblog_core.airflow.params import request
 from dblog_core.errors import RequestError
 from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
-    from dblog_core.airflow.lineage import Lineage
+    from dblog_core.airflow.openlineage import Lineage
     from dblog_core.config.settings import Config
     from dblog_core.dumps.control import DumpStatus
     from dblog_core.dumps.dry_run import Plan
@@ -122,9 +122,9 @@ class CompleteDump(_DumpTask):
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Lineage | None:
         """Which tables the dump has read, and how many rows are staged of each."""
-        from dblog_core.airflow import lineage
+        from dblog_core.airflow import openlineage
 
-        return lineage.of_dump(configuration(self.config_file), self._done.to_json()) if self._done else None
+        return openlineage.of_dump(configuration(self.config_file), self._done.to_json()) if self._done else None
 
     def execute(self, context: Any) -> dict[str, Any]:
         """Returns the dump's rows, chunks and evicted rows, all placed in the super-changelog."""
@@ -135,7 +135,7 @@ class CompleteDump(_DumpTask):
         if status.state != "done":
             raise AirflowFailException(ending(status))
         self._done, result = status, status.to_json()
-        stats.counts(self._source, {f"dump.{name}": result[name] for name in ("rows", "chunks", "evicted")})
+        metrics.counts(self._source, {f"dump.{name}": result[name] for name in ("rows", "chunks", "evicted")})
         return {name: result[name] for name in ("id", "state", "tables", "rows", "chunks", "evicted")}
 
     def _complete(self, config: Config, stop: threading.Event) -> DumpStatus:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException
 
-from dblog_core.airflow import stats
-from dblog_core.airflow.engine import InProcess, configuration
-from dblog_core.airflow.notices import receivers
+from dblog_core.airflow import metrics
+from dblog_core.airflow.in_process import InProcess, configuration
+from dblog_core.airflow.notifiers import receivers
 
 if TYPE_CHECKING:
     from dblog_core.capture.run_capture import CaptureStatus
@@ -154,7 +154,7 @@ class StatusLines:
 
     def __call__(self, status: CaptureStatus) -> None:
         if status.leading:
-            stats.gauges(self._source, _figures(status))
+            metrics.gauges(self._source, _figures(status))
         role = (status.leading, status.epoch, status.leader, status.error)
         if role == self._role and time.monotonic() < self._next:
             return

@@ -15,14 +15,21 @@ from typing import Any, Literal
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
-from dblog_core.airflow.capture import CaptureSensor, CaptureWatch
-from dblog_core.airflow.doorbell import sealed_segments
-from dblog_core.airflow.dump import DUMP, ApproveDump, CloseDump, CompleteDump, PlanDump, WorkDump
-from dblog_core.airflow.engine import KEEP_TRYING, ONLY_TRANSIENT
-from dblog_core.airflow.form import form, repair_form, replay_form, verify_form
-from dblog_core.airflow.lake import MaintainLake, RepairSlice, ReplayInterval, VerifyTables
-from dblog_core.airflow.merge import MergeOperator
-from dblog_core.airflow.notices import deadlines, notifiers
+from dblog_core.airflow.capture_sensor import CaptureSensor, CaptureWatch
+from dblog_core.airflow.dump_operators import (
+    DUMP,
+    ApproveDump,
+    CloseDump,
+    CompleteDump,
+    PlanDump,
+    WorkDump,
+)
+from dblog_core.airflow.in_process import KEEP_TRYING, ONLY_TRANSIENT
+from dblog_core.airflow.lake_operators import MaintainLake, RepairSlice, ReplayInterval, VerifyTables
+from dblog_core.airflow.merge_operator import MergeOperator
+from dblog_core.airflow.notifiers import deadlines, notifiers
+from dblog_core.airflow.params import form, repair_form, replay_form, verify_form
+from dblog_core.airflow.triggers import sealed_segments
 from dblog_core.config.conflicts import clashes
 from dblog_core.config.settings import Config, Dag, load
 from dblog_core.errors import ConfigError

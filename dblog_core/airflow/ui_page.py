@@ -25,9 +25,9 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from dblog_core import wiring
-from dblog_core.airflow import runs
-from dblog_core.airflow.engine import quiet_libraries
-from dblog_core.airflow.factory import read_sources
+from dblog_core.airflow import dag_runs
+from dblog_core.airflow.dag_factory import read_sources
+from dblog_core.airflow.in_process import quiet_libraries
 from dblog_core.airflow.links import source_of
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
@@ -83,7 +83,7 @@ class _Source:
 
     def _look(self) -> Json:
         source = self.config.source
-        about = {"source": source.name, "kind": source.kind, "now": time.time(), **runs.of_source(source.name)}
+        about = {"source": source.name, "kind": source.kind, "now": time.time(), **dag_runs.of_source(source.name)}
         about["outside"] = self.config.airflow.capture == "watch"
         try:
             found = status(self.config, self.meter)
