@@ -21,14 +21,14 @@ from dblog_core.commands import (
     check,
     config,
     cut,
+    dump,
     dumps,
-    lake,
+    lake_tasks,
     log,
     maintain,
     merge,
     metrics,
     relay,
-    request,
     schema,
     signals,
     status,
@@ -107,7 +107,7 @@ def options(
 
 app.command()(check.check)
 app.command()(capture.capture)
-app.command(cls=request.DumpCommand)(request.dump)
+app.command(cls=dump.DumpCommand)(dump.dump)
 app.command()(dumps.work)
 app.command(name="dumps")(dumps.dumps)
 app.command()(dumps.pause)
@@ -117,9 +117,9 @@ app.command(name="set")(dumps.set_options)
 app.command()(signals.signals)
 app.command()(signals.serve)
 app.command()(merge.merge)
-app.command()(lake.replay)
-app.command()(lake.rebuild)
-app.command()(lake.reset)
+app.command()(lake_tasks.replay)
+app.command()(lake_tasks.rebuild)
+app.command()(lake_tasks.reset)
 app.command()(maintain.maintain)
 app.command()(verify.verify)
 app.command()(log.log)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, note, session_of, stopping
+from dblog_core.commands.terminal.progress import progress
 from dblog_core.config.secrets import CAPTURE
 from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Form, Place

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dblog_core.commands.session import JsonFlag, session_of
-from dblog_core.commands.tables import moment
+from dblog_core.commands.terminal.text_tables import moment
 from dblog_core.config.secrets import READER
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dblog_core.commands import on_spark
-from dblog_core.commands.on_spark import SparkFlag
+from dblog_core.commands import spark_workers
 from dblog_core.commands.options import on_off, size
-from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
-from dblog_core.commands.tables import aligned
+from dblog_core.commands.spark_workers import SparkFlag
+from dblog_core.commands.terminal.progress import progress
+from dblog_core.commands.terminal.text_tables import aligned
 from dblog_core.config.secrets import LAKE, SOURCE, STATE
 from dblog_core.dumps.status import line
 from dblog_core.errors import DblogError, RequestError
@@ -86,7 +86,7 @@ def _work_on_spark(session: Session, once: bool) -> None:
     if session.json:
         raise typer.BadParameter("--json has nothing to say beside --spark: `dblog dumps --json` has")
     with stopping() as stop:
-        code = on_spark.work(session.config(SOURCE | LAKE), stop=stop, dump_id=None, on_line=note)
+        code = spark_workers.work(session.config(SOURCE | LAKE), stop=stop, dump_id=None, on_line=note)
     if code:
         raise typer.Exit(FAILED)
 

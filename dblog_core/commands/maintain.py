@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dblog_core.commands.session import JsonFlag, note, session_of, stopping
-from dblog_core.commands.tables import aligned
+from dblog_core.commands.terminal.text_tables import aligned
 from dblog_core.config.secrets import LAKE
 from dblog_core.model.sizes import text
 

@@ -10,7 +10,7 @@ import orjson
 import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
-from dblog_core.commands.tables import aligned
+from dblog_core.commands.terminal.text_tables import aligned
 from dblog_core.config.secrets import LAKE, READER
 from dblog_core.model import sizes
 

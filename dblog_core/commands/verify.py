@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
-from dblog_core.commands.tables import aligned
+from dblog_core.commands.terminal.progress import progress
+from dblog_core.commands.terminal.text_tables import aligned
 from dblog_core.config.secrets import LAKE, SOURCE
 from dblog_core.model.durations import in_words
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.commands.request import plan_text
+from dblog_core.commands.dump import plan_text
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.dry_run import ASSUMED_RATE, plan
 from dblog_core.dumps.requests import DumpRequest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
-from dblog_core.commands.tables import aligned
+from dblog_core.commands.terminal.text_tables import aligned
 from dblog_core.config.secrets import LAKE
 from dblog_core.errors import RequestError
 from dblog_core.model import table_names

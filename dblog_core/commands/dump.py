@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from dblog_core.commands.on_spark import SparkFlag
 from dblog_core.commands.options import OnOff, Size, on_off, size
-from dblog_core.commands.progress import progress
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stderr, stopping
-from dblog_core.commands.tables import aligned
+from dblog_core.commands.spark_workers import SparkFlag
+from dblog_core.commands.terminal.progress import progress
+from dblog_core.commands.terminal.text_tables import aligned
 from dblog_core.config.secrets import LAKE, SOURCE
 from dblog_core.config.settings import DumpConfig
 from dblog_core.dumps.status import line
@@ -266,7 +266,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _work(session: Session, dump_id: str, *, wait: bool, spark: bool) -> DumpStatus:
-    from dblog_core.commands import on_spark
+    from dblog_core.commands import spark_workers
     from dblog_core.dumps import control
     from dblog_core.dumps import work_loop as worker
     from dblog_core.wiring import open_state
@@ -284,7 +284,7 @@ def _work(session: Session, dump_id: str, *, wait: bool, spark: bool) -> DumpSta
                 display.show(line(status), kind=status.state)
 
             if spark:
-                on_spark.work(config, stop=stop, dump_id=dump_id, on_line=display.show)
+                spark_workers.work(config, stop=stop, dump_id=dump_id, on_line=display.show)
             else:
                 worker.work(config, stop=stop, once=True, dump_id=dump_id, on_progress=tell)
             if wait and not stop.is_set():
