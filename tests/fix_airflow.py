@@ -22,10 +22,10 @@ from dblog_core.dumps import control
 from dblog_core.dumps.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo
 from dblog_core.lake.lake_status import read_status
-from dblog_core.local.airflow import AirflowServer
-from dblog_core.local.airflow_client import AirflowClient
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.airflow import AirflowServer
+from dblog_core.local.servers.airflow_client import AirflowClient
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.staging.reader import lines
 from tests.airflow import live_source
 from tests.fix_servers import Database

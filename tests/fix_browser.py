@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, ViewportSize, expect, sync_playwright
 
-from dblog_core.local import airflow_settings, packages
+from dblog_core.local.packages import trees
+from dblog_core.local.servers import airflow_settings
 from tests.fix_airflow import Live
 from tests.waiting import PATIENCE_SECONDS
 
@@ -30,7 +31,7 @@ SignIn = Callable[..., Page]
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE_SECONDS * 1000)
-    program = packages.program(packages.CHROMIUM, "chromium")
+    program = trees.program(trees.CHROMIUM, "chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=list(_SWITCHES))
         yield browser

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dblog_core.config.settings import S3Config
-from dblog_core.local.s3 import S3Server
+from dblog_core.local.servers.s3 import S3Server
 from dblog_core.storage.s3 import S3Storage
 
 

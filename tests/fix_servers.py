@@ -18,13 +18,13 @@ import pytest
 
 from dblog_core.config.settings import Config
 from dblog_core.lake import download_cache
-from dblog_core.local.kafka import Door, KafkaServer
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
-from dblog_core.local.registry import RegistryServer
-from dblog_core.local.server import Account, DatabaseServer, Server
-from dblog_core.local.zookeeper import ZookeeperServer
+from dblog_core.local.servers.kafka import Door, KafkaServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
+from dblog_core.local.servers.schema_registry import RegistryServer
+from dblog_core.local.servers.server import Account, DatabaseServer, Server
+from dblog_core.local.servers.zookeeper import ZookeeperServer
 from tests.certificates import Authority, authority
 
 ServerType = TypeVar("ServerType", bound=Server)

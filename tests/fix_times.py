@@ -166,7 +166,7 @@ def _kill_children() -> None:
     own."""
     for process in psutil.Process().children(recursive=True):
         try:
-            if "dblog_core.local.guard" not in process.cmdline():
+            if "dblog_core.local.servers.guard" not in process.cmdline():
                 process.kill()
         except psutil.NoSuchProcess:
             continue  # it went with another

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from dblog_core.local.server import Account
+from dblog_core.local.servers.server import Account
 from tests.fix_servers import Database
 
 GRANTS = {

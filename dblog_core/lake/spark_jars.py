@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dblog_core.lake import download_cache
 from dblog_core.local.errors import LocalError
-from dblog_core.local.zookeeper import java
+from dblog_core.local.servers.zookeeper import java
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import dblog_core
 from dblog_core.lake import spark_jars
-from dblog_core.local import kafka_jars, packages, s3
 from dblog_core.local.errors import LocalError
+from dblog_core.local.packages import kafka_jars, trees
+from dblog_core.local.servers import s3
 from dblog_core.rows import jit
 
 
@@ -17,8 +18,8 @@ def main() -> int:
     try:
         spark_jars.jars()
         spark_jars.fetched(kafka_jars.JARS, "Kafka")
-        for package in packages.ALL:
-            packages.tree(package)
+        for package in trees.ALL:
+            trees.tree(package)
         s3.prepare()
         _compile()
     except LocalError as error:

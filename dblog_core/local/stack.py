@@ -17,14 +17,15 @@ from pathlib import Path
 
 from dblog_core.lake import spark_jars
 from dblog_core.lake.download_cache import say
-from dblog_core.local import airflow_settings, place, shop
-from dblog_core.local.airflow import AirflowServer
+from dblog_core.local.demo import shop
 from dblog_core.local.errors import LocalError
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
-from dblog_core.local.server import Account, DatabaseServer, Server
-from dblog_core.local.zookeeper import ZookeeperServer
+from dblog_core.local.servers import airflow_settings, data_root
+from dblog_core.local.servers.airflow import AirflowServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
+from dblog_core.local.servers.server import Account, DatabaseServer, Server
+from dblog_core.local.servers.zookeeper import ZookeeperServer
 
 _DATABASES: dict[str, Callable[..., DatabaseServer]] = {
     "mysql": MysqlServer,
@@ -41,7 +42,7 @@ class Stack:
         self.databases = [make(root / kind, detached=True) for kind, make in _DATABASES.items()]
         self.zookeeper = ZookeeperServer(root / "zookeeper", detached=True)
         self.airflow = AirflowServer(
-            self.airflow_home, dags=place.CHECKOUT / "dags", configs=self.configs, detached=True
+            self.airflow_home, dags=data_root.CHECKOUT / "dags", configs=self.configs, detached=True
         )
 
     @property
@@ -126,7 +127,7 @@ class Stack:
 
 
 def main(arguments: Sequence[str]) -> int:
-    stack = Stack(place.data_root("stack"))
+    stack = Stack(data_root.data_root("stack"))
     if list(arguments) not in (["up"], ["down"]):
         print("usage: python -m dblog_core.local.stack up|down", file=sys.stderr)
         return 2
@@ -136,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
             _show(stack)
         else:
             stack.down()
-            say(f"stopped; the data stays in {place.data_root('stack')}")
+            say(f"stopped; the data stays in {data_root.data_root('stack')}")
     except LocalError as error:
         print(f"dblog: {error}", file=sys.stderr)
         return 1

@@ -13,7 +13,7 @@ from dblog_core.airflow.hooks import MysqlSourceHook, PostgresSourceHook
 from dblog_core.airflow.provider import TYPES, provider_info
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.servers.server import DatabaseServer
 from tests.fix_servers import Database
 
 Connect = Callable[..., Config]

@@ -15,7 +15,7 @@ from playwright.sync_api import Locator, Page, expect
 from dblog_core import wiring
 from dblog_core.dumps import control
 from dblog_core.errors import SourceUnavailable
-from dblog_core.local import airflow_settings
+from dblog_core.local.servers import airflow_settings
 from dblog_core.state import recent_errors
 from tests.airflow.own_page import ask_page, own_page
 from tests.fix_airflow import CAPTURES, DUMP, Live

@@ -24,10 +24,10 @@ from dblog_core.dumps import control
 from dblog_core.dumps.control import DumpStatus
 from dblog_core.interfaces import LeaseInfo, StateStore
 from dblog_core.lake.lake_status import lake_at, read_status
-from dblog_core.local.airflow import AirflowServer
-from dblog_core.local.airflow_client import AirflowClient
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.airflow import AirflowServer
+from dblog_core.local.servers.airflow_client import AirflowClient
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
 from tests.fix_airflow import DAGS, metadata
 from tests.fix_day import OfADay
 from tests.fix_servers import Database

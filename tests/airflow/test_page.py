@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from dblog_core.local import airflow_settings
+from dblog_core.local.servers import airflow_settings
 from tests.airflow.approvals import large_dump
 from tests.airflow.own_page import ask_page, own_page
 from tests.fix_airflow import DUMP, REPAIR, REPLAY, SPARK_SECONDS, VERIFY, Live

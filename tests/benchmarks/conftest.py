@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
+from dblog_core.local.servers.server import DatabaseServer
 from tests.benchmarks import report
 from tests.benchmarks.results import Results
 from tests.benchmarks.scale import SCALES, Scale

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psutil
 
-from dblog_core.local import guard
-from dblog_core.local.daemon import wait_until
 from dblog_core.local.errors import LocalError
+from dblog_core.local.servers import guard
+from dblog_core.local.servers.daemon import wait_until
 from tests.benchmarks.timeline import Timeline
 from tests.fix_servers import Database
 

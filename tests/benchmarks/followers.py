@@ -15,8 +15,8 @@ import numpy as np
 import orjson
 import psutil
 
-from dblog_core.local import guard
-from dblog_core.local.daemon import wait_until
+from dblog_core.local.servers import guard
+from dblog_core.local.servers.daemon import wait_until
 
 
 class Follower:

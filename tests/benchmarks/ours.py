@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import psutil
 
 from dblog_core.config.settings import Config
-from dblog_core.local import guard
-from dblog_core.local.daemon import wait_until
+from dblog_core.local.servers import guard
+from dblog_core.local.servers.daemon import wait_until
 from tests.benchmarks.timeline import Point, Timeline
 from tests.fix_servers import Database
 from tests.nemesis.processes import write_config

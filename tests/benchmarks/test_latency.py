@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.local.daemon import wait_until
+from dblog_core.local.servers.daemon import wait_until
 from tests.benchmarks import data
 from tests.benchmarks.data import NewDatabase
 from tests.benchmarks.followers import Follower, latencies, percentile

@@ -18,7 +18,7 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.local.spark_cluster import SparkCluster
+from dblog_core.local.servers.spark_cluster import SparkCluster
 from tests.benchmarks import data
 from tests.benchmarks.data import NewDatabase
 from tests.benchmarks.ours import Ours

@@ -21,7 +21,7 @@ from kazoo.client import KazooClient
 from pyspark.sql import SparkSession
 
 from dblog_core import wiring
-from dblog_core.local.zookeeper import ZookeeperServer
+from dblog_core.local.servers.zookeeper import ZookeeperServer
 from tests.airflow.test_factory import DAGS, write
 from tests.benchmarks import data, scaling
 from tests.benchmarks.data import NewDatabase

@@ -21,8 +21,8 @@ import avro.schema
 import orjson
 
 from dblog_core.interfaces import Json
-from dblog_core.local.kafka import KafkaServer
-from dblog_core.local.registry import RegistryServer
+from dblog_core.local.servers.kafka import KafkaServer
+from dblog_core.local.servers.schema_registry import RegistryServer
 from dblog_core.model.values import to_json
 from tests.contract.targets import KafkaOne
 from tests.waiting import PATIENCE_SECONDS

@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from dblog_core.config.output import OutputConfig
 from dblog_core.interfaces import Json, Output
-from dblog_core.local.kafka import KafkaServer
+from dblog_core.local.servers.kafka import KafkaServer
 from dblog_core.outputs import custom
 from dblog_core.outputs.files import FilesOutput
 from dblog_core.outputs.http import HttpOutput

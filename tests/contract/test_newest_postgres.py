@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.source import PostgresSource
 from tests.contract import test_source
 from tests.fix_servers import Database

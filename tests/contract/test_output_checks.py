@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dblog_core.interfaces import Problem
-from dblog_core.local import ports
-from dblog_core.local.kafka import KafkaServer
-from dblog_core.local.registry import RegistryServer
+from dblog_core.local.servers import ports
+from dblog_core.local.servers.kafka import KafkaServer
+from dblog_core.local.servers.schema_registry import RegistryServer
 from dblog_core.monitoring.preflight import output_problems
 from dblog_core.outputs.positions import lease_of
 from tests.contract.avro_target import AvroOne

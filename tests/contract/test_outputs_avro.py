@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.errors import OutputRefused, OutputUnavailable
-from dblog_core.local.kafka import KafkaServer
-from dblog_core.local.registry import RegistryServer
+from dblog_core.local.servers.kafka import KafkaServer
+from dblog_core.local.servers.schema_registry import RegistryServer
 from dblog_core.staging.manifest import LogMark
 from tests.certificates import authority
 from tests.contract import changelog

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dblog_core.local.s3 import S3Server
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.servers.s3 import S3Server
+from dblog_core.local.servers.server import DatabaseServer
 from tests.waiting import wait_until
 
 DOCKER = Path(__file__).parents[2] / "docker"

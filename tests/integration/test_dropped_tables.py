@@ -15,7 +15,7 @@ from dblog_core.capture import config_reload
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import control, requests, work_loop
 from dblog_core.dumps.requests import WHOLE, DumpRequest
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.sql import publication, replica_identity
 from dblog_core.sources.postgres.sql.connection import session
 from dblog_core.state import recent_errors

@@ -16,7 +16,7 @@ from dblog_core.clock import SystemClock
 from dblog_core.config.kafka import KafkaConfig
 from dblog_core.config.settings import ChannelConfig
 from dblog_core.errors import NotToldYet, OutputRefused, SignalsUnavailable
-from dblog_core.local.kafka import KafkaServer
+from dblog_core.local.servers.kafka import KafkaServer
 from dblog_core.monitoring.preflight import output_problems
 from dblog_core.notifications.channels import open_channel
 from dblog_core.signals import inbox

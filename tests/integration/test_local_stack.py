@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dblog_core.local import guard
 from dblog_core.local.errors import LocalError
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
-from dblog_core.local.server import DatabaseServer
-from dblog_core.local.zookeeper import Ensemble, ZookeeperServer
+from dblog_core.local.servers import guard
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
+from dblog_core.local.servers.server import DatabaseServer
+from dblog_core.local.servers.zookeeper import Ensemble, ZookeeperServer
 from tests.fix_servers import Database
 from tests.waiting import wait_until
 

@@ -26,8 +26,9 @@ import pymysql
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from dblog_core.local import guard, place, shop
-from dblog_core.local.airflow_client import AirflowClient
+from dblog_core.local.demo import shop
+from dblog_core.local.servers import data_root, guard
+from dblog_core.local.servers.airflow_client import AirflowClient
 from tests.integration.test_local_stack import CLASSES
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -59,7 +60,7 @@ def test_the_short_demo_ends_with_equal_tables_and_nothing_running(source_kind: 
     found = re.findall(r"│ \w+\.(\w+) +│ ([\d,]+) rows; missing 0, extra 0, different 0 ", demo.stdout)
     rows = {table: int(count.replace(",", "")) for table, count in found}
     assert rows.keys() == set(shop.TABLES) and sum(rows.values()) > 20_000, _output(demo)
-    root = place.data_root(f"demo-{source_kind}")
+    root = data_root.data_root(f"demo-{source_kind}")
     assert root.is_relative_to(data) and f"Delta tables     {root / 'lake'}" in demo.stdout
     assert {table: _rows_in_lake(root, source_kind, table) for table in rows} == rows
     assert not (left := _running_in(data)), f"still running: {left}"
@@ -83,7 +84,7 @@ def test_the_stack_comes_up_with_all_its_dags_and_goes_down_with_its_data_kept(s
     down = _make("down")
     assert down.returncode == 0, _output(down)
     assert not (left := _running_in(data)), f"still running: {left}"
-    root = place.data_root("stack")
+    root = data_root.data_root("stack")
     assert str(root) in down.stderr and sorted((root / "config").glob("*.toml"))
     assert _orders_kept(source_kind, root) == shop.ROWS["orders"]
 
@@ -95,7 +96,7 @@ def _make(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
     with subprocess.Popen(
         command,
-        cwd=place.CHECKOUT,
+        cwd=data_root.CHECKOUT,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -18,10 +18,10 @@ from dblog_core.config import conflicts
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
+from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.monitoring.metrics import Sources
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database, drop, new

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from dblog_core.capture.run_capture import CaptureOutcome, run_capture
-from dblog_core.local import packages
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.packages import trees
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.model import position_spec
 from dblog_core.sources.mysql.source import MysqlSource
 from dblog_core.staging import reader
@@ -43,7 +43,7 @@ class EncryptedMysql(MysqlServer):
         self._keys = directory / "keys"
 
     def _program(self) -> list[str]:
-        tree, component = packages.tree(self.package), "component_keyring_file"
+        tree, component = trees.tree(self.package), "component_keyring_file"
         if not self._keys.exists():
             self._keys.mkdir(parents=True)
             shutil.copy(tree / "usr/lib/mysql/plugin" / f"{component}.so", self._keys)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dblog_core.errors import LogPositionLost
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.sources.mysql.binlog import scan
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.source import MysqlSource

@@ -13,8 +13,8 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import control
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.sources.mysql.ddl import statement_text
 from dblog_core.sources.mysql.values.charsets import Charsets
 from dblog_core.staging.reader import lines

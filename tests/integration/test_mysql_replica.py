@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from dblog_core import wiring
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_read_only import ROWS, capturing, config_of, dumped, rows_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.config.settings import Config
-from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.sources.mysql.source import MysqlSource
 from tests.fix_servers import Database
 from tests.integration.test_mysql_source import batches, changes, execute

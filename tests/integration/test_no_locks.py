@@ -15,9 +15,9 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.server import DatabaseServer
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 from tests.waiting import wait_until

@@ -12,9 +12,9 @@ from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import work_loop
 from dblog_core.dumps.requests import DumpRequest, submit
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.nemesis import oracles

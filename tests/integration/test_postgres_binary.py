@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import ValueOutOfRange
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres.sql import copy_rows
 from dblog_core.sources.postgres.sql.connection import connect

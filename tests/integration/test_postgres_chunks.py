@@ -10,7 +10,7 @@ import psycopg2
 import pytest
 
 from dblog_core.errors import RequestError, SourceUnavailable
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.sources.postgres.sql import chunks, copy_out, key_order
 from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader

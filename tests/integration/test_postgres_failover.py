@@ -16,7 +16,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.config.settings import Config, SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.position import Point
 from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.staging.reader import lines as log_lines

@@ -12,7 +12,7 @@ import pytest
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceUnavailable
 from dblog_core.interfaces import LogStream
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.logical.message_buffer import ROOM
 from dblog_core.sources.postgres.logical.pgoutput import Forms
 from dblog_core.sources.postgres.source import PostgresSource

@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceRefused
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.source import PostgresSource
 from tests.fix_servers import Database
 from tests.integration.test_postgres_source import lines, read_to

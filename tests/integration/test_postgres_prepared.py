@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import SourceRefused, SourceUnavailable
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.source import PostgresSource
 from dblog_core.sources.postgres.sql import slots
 from tests.fix_servers import Database, new

@@ -21,7 +21,7 @@ from dblog_core.errors import (
     ValueOutOfRange,
 )
 from dblog_core.interfaces import Problem
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, Unreadable, WatermarkSeen
 from dblog_core.model.schema import TableName
 from dblog_core.rows.column_rules import Rules

@@ -12,7 +12,7 @@ import pytest
 
 from dblog_core.errors import SourceUnavailable, StagingUnavailable
 from dblog_core.interfaces import LogStream
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.model.events import LogBatch, SchemaSeen, Truncated, WatermarkSeen
 from dblog_core.sources.postgres.logical import spool
 from dblog_core.sources.postgres.logical.batch import MAX_ROWS

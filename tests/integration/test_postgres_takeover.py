@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dblog_core.errors import SourceUnavailable
-from dblog_core.local.postgres import PostgresServer
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.servers.postgres import PostgresServer
+from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.sources.postgres.logical.log import PostgresLog
 from dblog_core.sources.postgres.source import PostgresSource
 from tests.fix_servers import Database

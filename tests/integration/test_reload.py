@@ -18,7 +18,7 @@ from dblog_core.capture.config_reload import ConfigFile
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until

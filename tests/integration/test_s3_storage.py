@@ -18,8 +18,8 @@ from botocore.exceptions import ConnectionClosedError
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import S3Config
 from dblog_core.errors import StagingError, StagingUnavailable
-from dblog_core.local import ports
-from dblog_core.local.s3 import Certificate, S3Server
+from dblog_core.local.servers import ports
+from dblog_core.local.servers.s3 import Certificate, S3Server
 from dblog_core.monitoring.preflight import findings, readable_secret
 from dblog_core.staging import Staging, compaction_blocks, segment
 from dblog_core.staging.compaction import Compactor

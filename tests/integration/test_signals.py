@@ -25,7 +25,7 @@ from dblog_core.capture.sequencer import SIGNALS
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.local.kafka import KafkaServer
+from dblog_core.local.servers.kafka import KafkaServer
 from dblog_core.signals import inbox
 from dblog_core.signals.http import Endpoint, Signals
 from dblog_core.state.sqlite import SqliteState

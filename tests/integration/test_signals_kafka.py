@@ -16,8 +16,8 @@ from dblog_core.config.kafka import KafkaConfig
 from dblog_core.config.settings import ChannelConfig
 from dblog_core.errors import NotToldYet, SignalsUnavailable
 from dblog_core.interfaces import Json
-from dblog_core.local import ports
-from dblog_core.local.kafka import KafkaServer
+from dblog_core.local.servers import ports
+from dblog_core.local.servers.kafka import KafkaServer
 from dblog_core.notifications.channels import open_channel
 from dblog_core.signals import inbox
 from dblog_core.signals import kafka as signals_kafka

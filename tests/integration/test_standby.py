@@ -19,7 +19,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres.position import Lsn, Point
 from dblog_core.sources.postgres.sql import standby as standby_module

@@ -19,11 +19,11 @@ from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.output import OutputConfig
 from dblog_core.config.settings import Config
 from dblog_core.errors import OutputRefused, OutputUnavailable, SourceRefused, SourceUnavailable
-from dblog_core.local import ports
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.servers import ports
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
+from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.outputs.relay import run_relay
 from tests.certificates import Authority, authority
 from tests.fix_servers import Database

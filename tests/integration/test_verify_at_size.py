@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.lake.lake_status import table_location
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake, open_state
 from tests.fix_servers import Database

@@ -18,8 +18,8 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.errors import StateError, StateUnavailable
 from dblog_core.interfaces import Entry
-from dblog_core.local import ports
-from dblog_core.local.zookeeper import ZookeeperServer
+from dblog_core.local.servers import ports
+from dblog_core.local.servers.zookeeper import ZookeeperServer
 from dblog_core.state import zookeeper, zookeeper_session
 from tests.certificates import Authority, authority
 

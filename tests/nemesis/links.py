@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 
-from dblog_core.local import ports
+from dblog_core.local.servers import ports
 from tests.waiting import PATIENCE_SECONDS
 
 BURST = 0.1  # seconds: what a connection has not used for longer is lost

@@ -15,8 +15,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
 from tests.fix_servers import Database, new
 from tests.nemesis import oracles
 from tests.nemesis.dumps import Dumps

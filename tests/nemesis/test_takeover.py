@@ -27,7 +27,7 @@ from dblog_core import wiring
 from dblog_core.capture.leader import LEASE
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import LeaseInfo
-from dblog_core.local.zookeeper import Ensemble, ZookeeperServer
+from dblog_core.local.servers.zookeeper import Ensemble, ZookeeperServer
 from dblog_core.staging.manifest import Manifest
 from tests.fix_day import OfADay
 from tests.fix_servers import Database

@@ -17,7 +17,7 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import CorruptSegment
 from dblog_core.lake.lake_status import own_directory, read_status, table_location
 from dblog_core.lake.spark_submit import run_job
-from dblog_core.local.spark_cluster import SparkCluster
+from dblog_core.local.servers.spark_cluster import SparkCluster
 from dblog_core.staging import Staging
 from dblog_core.wiring import open_lake, open_staging
 from spark_jobs import changes, plan

@@ -17,8 +17,8 @@ from dblog_core.dumps import control
 from dblog_core.dumps.control import DumpStatus
 from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.lake.spark_submit import run_job
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.spark_cluster import SparkCluster
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.spark_cluster import SparkCluster
 from tests.fix_servers import Database
 from tests.nemesis import oracles
 from tests.nemesis.processes import Dblog, kill

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
-from dblog_core.local.airflow_client import AirflowClient
 from dblog_core.local.errors import LocalError
+from dblog_core.local.servers.airflow_client import AirflowClient
 
 LOCKED = {"detail": "Database is locked. Backfill creation is not supported on SQLite under concurrent access."}
 

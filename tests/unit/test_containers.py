@@ -26,10 +26,11 @@ from typer.testing import CliRunner
 from dblog_core.cli import app
 from dblog_core.config.secrets import CAPTURE, LAKE, READER, secrets_of
 from dblog_core.config.settings import load
-from dblog_core.local import airflow_settings, kafka, kafka_jars, s3, spark_cluster, zookeeper
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
+from dblog_core.local.packages import kafka_jars
+from dblog_core.local.servers import airflow_settings, kafka, s3, spark_cluster, zookeeper
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.monitoring.clear_text import in_clear_text
 from dblog_core.monitoring.metrics import GAUGES
 

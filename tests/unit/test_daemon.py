@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dblog_core.local import guard
-from dblog_core.local.daemon import Daemon
+from dblog_core.local.servers import guard
+from dblog_core.local.servers.daemon import Daemon
 
 
 def test_one_that_ends_between_two_looks_leaves_no_zombie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dblog_core.local import demo, shop
-from dblog_core.local.demo_show import EVERY, Board
-from dblog_core.local.demo_story import Story
-from dblog_core.local.demo_verdict import Comparison, Verdict
-from dblog_core.local.demo_view import Sight
+from dblog_core.local.demo import __main__, shop
+from dblog_core.local.demo.board import EVERY, Board
+from dblog_core.local.demo.story import Story
+from dblog_core.local.demo.verdict import Comparison, Verdict
+from dblog_core.local.demo.view import Sight
 
 ALIKE = Comparison("shop.orders", 3)
 DAMAGED = Comparison(
@@ -36,11 +36,11 @@ def test_the_demos_exit_code_is_that_of_the_verdict(
     monkeypatch.setenv("DBLOG_DATA_DIR", str(tmp_path))
     monkeypatch.setattr("signal.signal", lambda *_: None)  # those of this process stay
     monkeypatch.setattr(Story, "play", lambda _: Verdict(tables))
-    assert demo.main(["--quick"]) == code
+    assert __main__.main(["--quick"]) == code
 
 
 def test_another_argument_is_refused_with_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--fast"]) == 2
+    assert __main__.main(["--fast"]) == 2
     assert "--quick" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from dblog_core.lake.lake_status import lake_at
-from dblog_core.local.demo_verdict import compare_rows, read_lake
+from dblog_core.local.demo.verdict import compare_rows, read_lake
 from tests.spark.segments import table
 
 T = table(

@@ -19,7 +19,7 @@ from dblog_core.capture.dump_process import work
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.errors import DblogError
-from dblog_core.local import ports
+from dblog_core.local.servers import ports
 from dblog_core.state.memory import MemoryState
 from tests.unit.workers_world import OPTIONS, DrawnClock
 from tests.waiting import wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core.lake import download_cache
-from dblog_core.local.apt import repositories
+from dblog_core.local.packages.apt import repositories
 
 STANZAS = """\
 Types: deb deb-src

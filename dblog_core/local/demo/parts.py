@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from dblog_core.config.settings import Config, load
-from dblog_core.local import place, shop, workload
-from dblog_core.local.airflow import AirflowServer
+from dblog_core.local.demo import shop, workload
 from dblog_core.local.errors import LocalError
-from dblog_core.local.mariadb import MariadbServer
-from dblog_core.local.mysql import MysqlServer
-from dblog_core.local.postgres import PostgresServer
-from dblog_core.local.server import DatabaseServer
-from dblog_core.local.zookeeper import ZookeeperServer
+from dblog_core.local.servers import data_root
+from dblog_core.local.servers.airflow import AirflowServer
+from dblog_core.local.servers.mariadb import MariadbServer
+from dblog_core.local.servers.mysql import MysqlServer
+from dblog_core.local.servers.postgres import PostgresServer
+from dblog_core.local.servers.server import DatabaseServer
+from dblog_core.local.servers.zookeeper import ZookeeperServer
 
 KINDS: dict[str, Callable[[Path], DatabaseServer]] = {
     "mysql": MysqlServer,
@@ -91,7 +92,7 @@ class Parts:
         self.kind, self.root, self.edition = kind, root, edition
         self.database = KINDS[kind](root / kind)
         self.zookeeper = ZookeeperServer(root / "zookeeper")
-        self.airflow = AirflowServer(root / "airflow", dags=place.CHECKOUT / "dags", configs=root / "config")
+        self.airflow = AirflowServer(root / "airflow", dags=data_root.CHECKOUT / "dags", configs=root / "config")
         self.workload: Workload | None = None
 
     @property
@@ -172,7 +173,7 @@ class Workload:
     """The workload's process, and what it last told."""
 
     def __init__(self, database: DatabaseServer, *, size: str, rate: float) -> None:
-        command = [sys.executable, "-m", "dblog_core.local.workload", "--kind", database.kind]
+        command = [sys.executable, "-m", "dblog_core.local.demo.workload", "--kind", database.kind]
         command += ["--host", database.host, "--port", str(database.port), "--user", database.admin.user]
         self._process = subprocess.Popen(
             [*command, "--size", size, "--rate", str(rate)],

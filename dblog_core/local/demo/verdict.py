@@ -17,8 +17,8 @@ from deltalake import DeltaTable, QueryBuilder
 from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.lake import lake_status
-from dblog_core.local.demo_rows import read_rows
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.demo.source_rows import read_rows
+from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_to_json
 from dblog_core.storage.location import Location

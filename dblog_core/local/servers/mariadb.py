@@ -6,16 +6,16 @@ import os
 import shutil
 from collections.abc import Mapping
 
-from dblog_core.local import packages
-from dblog_core.local.daemon import run_to_end
-from dblog_core.local.mysql import LOGGED, SMALL, MysqlServer
+from dblog_core.local.packages import trees
+from dblog_core.local.servers.daemon import run_to_end
+from dblog_core.local.servers.mysql import LOGGED, SMALL, MysqlServer
 
 
 class MariadbServer(MysqlServer):
     """MariaDB on loopback, data in `directory`."""
 
     kind = "mariadb"
-    package = packages.MARIADB
+    package = trees.MARIADB
     shared: Mapping[str, str | None] = {
         **SMALL,
         **LOGGED,
@@ -40,7 +40,7 @@ class MariadbServer(MysqlServer):
 
     def _initialise(self) -> None:
         shutil.rmtree(self._dir / "data", ignore_errors=True)  # what an interrupted set-up left
-        tree = packages.tree(self.package)
+        tree = trees.tree(self.package)
         install = [str(self.tool("mariadb-install-db")), "--no-defaults", f"--basedir={tree / 'usr'}"]
         options = [
             "--auth-root-authentication-method=normal",
@@ -55,7 +55,7 @@ class MariadbServer(MysqlServer):
         run_to_end([*self._program(), "--bootstrap"], where=self.name, cwd=self._dir, input=bootstrap)
 
     def _program(self) -> list[str]:
-        tree = packages.tree(self.package)
+        tree = trees.tree(self.package)
         return [
             str(self.tool("mariadbd")),
             "--no-defaults",

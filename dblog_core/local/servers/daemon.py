@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
-from dblog_core.local import guard
 from dblog_core.local.errors import LocalError
+from dblog_core.local.servers import guard
 
 _PAUSE = 0.05
 

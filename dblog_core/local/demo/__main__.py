@@ -1,8 +1,8 @@
 """The demo (`make demo`): a live database ends as correct Delta tables, while one watches.
 
-    python -m dblog_core.local.demo            the whole story; DEMO_SOURCE=mysql (default), mariadb or postgres
-    python -m dblog_core.local.demo --quick    a tenth of the rows, one dump, one merge, and the comparison
-    python -m dblog_core.local.demo --look     the servers of the last demo again on the same data, to look around
+    python -m dblog_core.local.demo.__main__            the whole story; DEMO_SOURCE=mysql (default), mariadb or postgres
+    python -m dblog_core.local.demo.__main__ --quick    a tenth of the rows, one dump, one merge, and the comparison
+    python -m dblog_core.local.demo.__main__ --look     the servers of the last demo again on the same data, to look around
 
 The exit code is 1 if one row or column of source and lake differs.
 """
@@ -19,19 +19,22 @@ from pathlib import Path
 from typing import Any
 
 from dblog_core.errors import DblogError
-from dblog_core.local import place
-from dblog_core.local.demo_parts import KINDS, QUICK, WHOLE, Edition, Parts
-from dblog_core.local.demo_show import Board
-from dblog_core.local.demo_story import Story
+from dblog_core.local.demo.board import Board
+from dblog_core.local.demo.parts import KINDS, QUICK, WHOLE, Edition, Parts
+from dblog_core.local.demo.story import Story
+from dblog_core.local.servers import data_root
 
 
 def main(arguments: list[str]) -> int:
     kind = os.environ.get("DEMO_SOURCE") or "mysql"
     if kind not in KINDS or arguments not in ([], ["--quick"], ["--look"]):
-        print(f"usage: DEMO_SOURCE={'|'.join(KINDS)} python -m dblog_core.local.demo [--quick|--look]", file=sys.stderr)
+        print(
+            f"usage: DEMO_SOURCE={'|'.join(KINDS)} python -m dblog_core.local.demo.__main__ [--quick|--look]",
+            file=sys.stderr,
+        )
         return 2
     signal.signal(signal.SIGTERM, _interrupt)
-    root = place.data_root(f"demo-{kind}")
+    root = data_root.data_root(f"demo-{kind}")
     with (root.parent / f"demo-{kind}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

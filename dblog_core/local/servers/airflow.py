@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 
 from dblog_core.lake import download_cache
-from dblog_core.local import airflow_settings, ports
-from dblog_core.local.airflow_client import AirflowClient
-from dblog_core.local.daemon import Daemon
 from dblog_core.local.errors import LocalError
+from dblog_core.local.servers import airflow_settings, ports
+from dblog_core.local.servers.airflow_client import AirflowClient
+from dblog_core.local.servers.daemon import Daemon
 
 # Each is started singly: `airflow standalone` leaves orphans when it is stopped, and log servers would listen on every
 # interface (the logs are read from the files, since all is one machine).

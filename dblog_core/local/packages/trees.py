@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dblog_core.lake import download_cache
-from dblog_core.local.apt import PrivateApt, unpack
 from dblog_core.local.errors import LocalError
+from dblog_core.local.packages.apt import PrivateApt, unpack
 
 _FORMAT = "1"  # grows when the layout of a tree changes
 _UNUSED = ("libllvm", "libz3", "libperl", "libdbi-perl")  # PostgreSQL's JIT, which is off; the scripts of packages

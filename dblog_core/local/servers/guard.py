@@ -24,7 +24,7 @@ def watch(pid: int, created: float) -> None:
     global _guard  # noqa: PLW0603  # one guard for the whole process, whoever starts servers in it
     with _lock:
         if _guard is None or _guard.poll() is not None:
-            command = [sys.executable, "-m", "dblog_core.local.guard"]
+            command = [sys.executable, "-m", "dblog_core.local.servers.guard"]
             _guard = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, bufsize=1, start_new_session=True)
             atexit.register(_end, _guard)
         assert _guard.stdin is not None

@@ -1,6 +1,6 @@
 """A live workload on the demo's tables: inserts, updates, deletes, key changes and rollbacks, at a steady rate.
 
-    python -m dblog_core.local.workload --kind mysql --port 3306 --user root --rate 250 --seed 1
+    python -m dblog_core.local.demo.workload --kind mysql --port 3306 --user root --rate 250 --seed 1
 
 A process of its own, with a few connections, so that it takes nothing from who watches it. The password comes from
 DBLOG_WORKLOAD_PASSWORD. Once a second it prints a JSON line of what it has done so far; SIGTERM ends it after the
@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dblog_core.local import shop
+from dblog_core.local.demo import shop
 
 PASSWORD_FROM = "DBLOG_WORKLOAD_PASSWORD"  # noqa: S105 - the name of an environment variable
 _CONNECTIONS = 4

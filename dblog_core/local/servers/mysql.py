@@ -10,9 +10,10 @@ from typing import Any
 
 import pymysql
 
-from dblog_core.local import packages, ports
-from dblog_core.local.daemon import Daemon, run_to_end
-from dblog_core.local.server import Account, remembered_password, settled
+from dblog_core.local.packages import trees
+from dblog_core.local.servers import ports
+from dblog_core.local.servers.daemon import Daemon, run_to_end
+from dblog_core.local.servers.server import Account, remembered_password, settled
 
 SMALL: dict[str, str | None] = {
     "innodb_buffer_pool_size": "96M",
@@ -38,7 +39,7 @@ class MysqlServer:
     """MySQL on loopback, data in `directory`."""
 
     kind = "mysql"
-    package = packages.MYSQL
+    package = trees.MYSQL
     shared: Mapping[str, str | None] = {
         **SMALL,
         **LOGGED,
@@ -110,7 +111,7 @@ class MysqlServer:
         return f"{self.host}:{self.port}, user {self.admin.user}, password {self.admin.password}"
 
     def tool(self, name: str) -> Path:
-        return packages.program(self.package, name)
+        return trees.program(self.package, name)
 
     def connect(self, database: str = "", *, account: Account | None = None) -> Any:
         who = account or self.admin
@@ -189,7 +190,7 @@ class MysqlServer:
 
     def _program(self) -> list[str]:
         """The server with the paths of its tree: the packages' own paths are not there."""
-        tree = packages.tree(self.package)
+        tree = trees.tree(self.package)
         return [
             str(self.tool("mysqld")),
             "--no-defaults",

@@ -9,9 +9,9 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from dblog_core.local import ports
-from dblog_core.local.daemon import Daemon
 from dblog_core.local.errors import LocalError
+from dblog_core.local.servers import ports
+from dblog_core.local.servers.daemon import Daemon
 
 _JARS = ("zookeeper", "slf4j-api", "log4j-", "netty-", "metrics-core", "snappy-java", "commons-")
 SETTINGS = {

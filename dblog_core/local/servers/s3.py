@@ -12,10 +12,10 @@ from pathlib import Path
 
 from dblog_core.config.settings import S3Config
 from dblog_core.lake import download_cache
-from dblog_core.local import ports
-from dblog_core.local.daemon import Daemon, run_to_end
 from dblog_core.local.errors import LocalError
-from dblog_core.local.server import remembered_password
+from dblog_core.local.servers import ports
+from dblog_core.local.servers.daemon import Daemon, run_to_end
+from dblog_core.local.servers.server import remembered_password
 
 VERSION = "1.8.0"
 _MODULE = f"github.com/versity/versitygw/cmd/versitygw@v{VERSION}"

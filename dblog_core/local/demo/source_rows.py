@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.local import shop
-from dblog_core.local.server import DatabaseServer
+from dblog_core.local.demo import shop
+from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.model.schema import TableSchema
 
 _BATCH = 10_000

@@ -10,7 +10,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.interfaces import StateStore
 from dblog_core.lake import lake_status
-from dblog_core.local.demo_parts import Workload
+from dblog_core.local.demo.parts import Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 from dblog_core import wiring
 from dblog_core.interfaces import StateStore
-from dblog_core.local import shop
-from dblog_core.local.daemon import wait_until
-from dblog_core.local.demo_parts import NAME, Parts, run_together
-from dblog_core.local.demo_show import Board
-from dblog_core.local.demo_verdict import Verdict, compare
-from dblog_core.local.demo_view import View
+from dblog_core.local.demo import shop
+from dblog_core.local.demo.board import Board
+from dblog_core.local.demo.parts import NAME, Parts, run_together
+from dblog_core.local.demo.verdict import Verdict, compare
+from dblog_core.local.demo.view import View
 from dblog_core.local.errors import LocalError
+from dblog_core.local.servers.daemon import wait_until
 
 _LOOK = 0.5  # seconds
 _KEYS = [[1, "SKU-0001", 2], [2, "SKU-0003", 2], [2, "SKU-0004", 1], [1, "none", 9]]
@@ -51,7 +51,7 @@ class Story:
         self._board.table(
             f"dblog: {self._parts.kind}, {self._board.elapsed:.0f} s", {**self._summary, **verdict.summary()}
         )
-        look = f"DEMO_SOURCE={self._parts.kind} .venv/bin/python -m dblog_core.local.demo --look"
+        look = f"DEMO_SOURCE={self._parts.kind} .venv/bin/python -m dblog_core.local.demo.__main__ --look"
         root = self._parts.root
         self._board.plain(
             f"\nAll servers are stopped. On the same data again, until Ctrl-C, with all addresses:\n  {look}\n"

@@ -13,10 +13,11 @@ from typing import Any
 
 import psycopg2
 
-from dblog_core.local import packages, ports
-from dblog_core.local.daemon import Daemon, as_user, run_to_end, wait_until
 from dblog_core.local.errors import LocalError
-from dblog_core.local.server import Account, remembered_password, settled
+from dblog_core.local.packages import trees
+from dblog_core.local.servers import ports
+from dblog_core.local.servers.daemon import Daemon, as_user, run_to_end, wait_until
+from dblog_core.local.servers.server import Account, remembered_password, settled
 
 
 class PostgresServer:
@@ -124,7 +125,7 @@ class PostgresServer:
         return f"{self.host}:{self.port}, user {self.admin.user}, password {self.admin.password}"
 
     def tool(self, name: str) -> Path:
-        return self._programs / name if self._programs else packages.program(packages.POSTGRES, name)
+        return self._programs / name if self._programs else trees.program(trees.POSTGRES, name)
 
     def connect(self, database: str = "", *, account: Account | None = None) -> Any:
         who = account or self.admin
@@ -238,7 +239,7 @@ class PostgresServer:
 
     def _check_path(self) -> None:
         """The server's user must be able to walk to its data and its programs."""
-        for path in (self._dir, self._programs or packages.tree(packages.POSTGRES)):
+        for path in (self._dir, self._programs or trees.tree(trees.POSTGRES)):
             closed = [str(p) for p in [path, *path.parents] if not p.stat().st_mode & 0o001]
             if closed:
                 raise LocalError(

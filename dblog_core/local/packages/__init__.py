@@ -1,0 +1,1 @@
+"""Packages that the local servers need, fetched and unpacked."""
