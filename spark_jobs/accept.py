@@ -14,8 +14,9 @@ from dblog_core.lake import accept_schema
 from dblog_core.lake.accept_schema import Way
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.schema import TableName, TableSchema
-from spark_jobs import alters, reset, shapes
-from spark_jobs.alters import Gone
+from spark_jobs import reset
+from spark_jobs.delta import alter_table, column_types
+from spark_jobs.delta.alter_table import Gone
 from spark_jobs.lake import LakeTable
 from spark_jobs.tools import Done, Tools
 
@@ -40,7 +41,7 @@ def _check_history(tools: Tools, schema: TableSchema) -> None:
     history = tools.lake.history_of(tools.session(str(schema.table)), schema)
     if history is None or history.version() is None:
         return
-    if alters.widened("history", history.lines().schema, shapes.history_shape(schema)) is None:
+    if alter_table.widened("history", history.lines().schema, column_types.history_shape(schema)) is None:
         raise LakeError(
             "its history has columns of the old type or key, and nothing is ever taken out of a history",
             where=str(history.path),
@@ -75,8 +76,8 @@ def _shaped(tools: Tools, name: str, planned: Json) -> str:
     table = _table(tools, planned)
     table.prepare()
     if (renamed := planned.get("renamed", 0)) > table.renamed():  # its columns have the names of after that
-        sql = f"delta.{shapes.quoted(str(table.path))}"
-        tools.session(name).sql(alters.set_properties(sql, {alters.RENAMED: str(renamed)}))
+        sql = f"delta.{column_types.quoted(str(table.path))}"
+        tools.session(name).sql(alter_table.set_properties(sql, {alter_table.RENAMED: str(renamed)}))
     tools.step(f"shaped {name}")
     return dump
 

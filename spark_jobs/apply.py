@@ -22,14 +22,22 @@ from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames, is_stale
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs import alters, changes, fold, ghosts, moves, policy, shapes, small, variants
-from spark_jobs.alters import Gone
-from spark_jobs.highest import Highest
+from spark_jobs import (
+    changes,
+    fold,
+    ghosts,
+    moves,
+    policy,
+    small,
+)
+from spark_jobs.delta import alter_table, column_types, variants
+from spark_jobs.delta.alter_table import Gone
+from spark_jobs.delta.column_types import arrow_type, check_follows, key_shape, quoted
+from spark_jobs.delta.commit_metrics import Counted
+from spark_jobs.delta.highest_keys import Highest
 from spark_jobs.history import Before, History
 from spark_jobs.lake import Batch, LakeTable, measured, measured_here
-from spark_jobs.metrics import Counted
 from spark_jobs.plan import Span, Work, from_dump
-from spark_jobs.shapes import arrow_type, check_follows, key_shape, quoted
 from spark_jobs.withheld import Withheld
 
 _BROADCAST_ROWS, _BROADCAST_BYTES = 200_000, 32 << 20
@@ -118,7 +126,7 @@ class Lake:
 
     def check_names(self, schema: TableSchema) -> None:
         """Raises LakeError where the lake could not keep the columns apart."""
-        shapes.check_names(schema)
+        column_types.check_names(schema)
         if self.has_variants(schema):
             check_variants(schema)
 
@@ -267,7 +275,7 @@ class TableMerge:
         if not older or not newest.key or not lake.version():
             return newest, gone
         names = map(renames.after(lake.renamed()).name, lake.rows().columns)
-        return alters.folded_into(newest, older, {name for name in names if not is_stale(name)}, gone)
+        return alter_table.folded_into(newest, older, {name for name in names if not is_stale(name)}, gone)
 
     def _keyless(
         self, work: Work, schema: TableSchema, history: History, span: Span, known: TableStatus | None, began: float

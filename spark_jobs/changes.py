@@ -27,8 +27,8 @@ from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
 from spark_jobs import policy
+from spark_jobs.delta.column_types import key_shape, log_shape, quoted, row_shape, spark_type
 from spark_jobs.plan import Work, stretches
-from spark_jobs.shapes import key_shape, log_shape, quoted, row_shape, spark_type
 
 _REF = t.StructType(
     [

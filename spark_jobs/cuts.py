@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 from dblog_core.errors import LakeError
 from dblog_core.lake.cuts import open_table, storage_options, table_uri
 from dblog_core.storage.location import Location
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 
 if TYPE_CHECKING:
     from spark_jobs.record import Intent
@@ -58,7 +58,7 @@ def append(
             where=str(path),
             fix="merge again: it goes on where this one stopped",
         ) from error
-    delta_log.check_committed(path, app, intent.number)
+    log.check_committed(path, app, intent.number)
 
 
 def _create(path: Location) -> DeltaTable:

@@ -29,9 +29,9 @@ from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.apply import Lake
+from spark_jobs.delta.session import open_session, outliving, reach_s3
 from spark_jobs.lock import lake_lock
 from spark_jobs.record import Records
-from spark_jobs.session import open_session, outliving, reach_s3
 
 
 @dataclass(frozen=True, slots=True)

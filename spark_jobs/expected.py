@@ -21,9 +21,10 @@ from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.segment import log_schema
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import Pin
-from spark_jobs import changes, fold, moves, plan, variants
+from spark_jobs import changes, fold, moves, plan
+from spark_jobs.delta import variants
+from spark_jobs.delta.column_types import OFFSET, quoted, row_shape
 from spark_jobs.plan import Work
-from spark_jobs.shapes import OFFSET, quoted, row_shape
 
 NEVER = -1
 """The offset of a row whose own is missing or impossible: anything that is staged is newer."""

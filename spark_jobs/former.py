@@ -19,10 +19,11 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs import ranges, small
+from spark_jobs import small
+from spark_jobs.delta import key_ranges
+from spark_jobs.delta.column_types import key_shape, quoted, row_shape
+from spark_jobs.delta.key_ranges import Ranges
 from spark_jobs.plan import Work
-from spark_jobs.ranges import Ranges
-from spark_jobs.shapes import key_shape, quoted, row_shape
 
 _BASE = "b"
 _BROADCAST_ROWS = 200_000
@@ -68,7 +69,7 @@ def resolved(
 
 def _measured(keys: DataFrame, schema: TableSchema) -> tuple[int, dict[str, Ranges]]:
     """How many keys there are, and the ends of each key column: so the lake's files without any are left out."""
-    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if ranges.bounded(c.type)]
+    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if key_ranges.bounded(c.type)]
     ends = [
         F.struct(*(f(F.col(f"key.{quoted(n)}")).alias(n) for n in bounded)).alias(f.__name__)
         for f in (F.min, F.max)
@@ -79,12 +80,12 @@ def _measured(keys: DataFrame, schema: TableSchema) -> tuple[int, dict[str, Rang
     if not count or not bounded:
         return count, {}
     both = pa.concat_arrays([found[name].combine_chunks() for name in ("min", "max")])
-    return count, {n: ((r[0][0], r[-1][1]),) for n, r in ranges.of_keys(both, schema).items()}
+    return count, {n: ((r[0][0], r[-1][1]),) for n, r in key_ranges.of_keys(both, schema).items()}
 
 
 def _rows_of(lake: DataFrame, asked: DataFrame, count: int, ends: dict[str, Ranges], schema: TableSchema) -> DataFrame:
     """The lake's rows of the keys that are asked for, as events."""
-    near = reduce(DataFrame.where, ranges.on_key("t", ends, schema), lake.alias("t"))
+    near = reduce(DataFrame.where, key_ranges.on_key("t", ends, schema), lake.alias("t"))
     rows = near.select(
         F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"),
         F.lit(-1).cast("long").alias("offset"),

@@ -24,11 +24,11 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
 from spark_jobs import changes, past
 from spark_jobs.changes import chunk_rows
+from spark_jobs.delta.column_types import OFFSET, quoted, spark_type
+from spark_jobs.delta.session import computed_once
 from spark_jobs.history import History
 from spark_jobs.lake import LakeTable
 from spark_jobs.plan import Work, ghost_chunks
-from spark_jobs.session import computed_once
-from spark_jobs.shapes import OFFSET, quoted, spark_type
 
 
 def remove(

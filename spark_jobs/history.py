@@ -30,9 +30,9 @@ from dblog_core.schema_evolution.renames import Renames, is_stale, until
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
-from spark_jobs import alters, changes, delta_log, former, moves, ranges, small
-from spark_jobs.plan import Work
-from spark_jobs.shapes import (
+from spark_jobs import changes, former, moves, small
+from spark_jobs.delta import alter_table, key_ranges, log
+from spark_jobs.delta.column_types import (
     COMMIT_TIME,
     MOVED_FROM,
     OFFSET,
@@ -47,6 +47,7 @@ from spark_jobs.shapes import (
     quoted,
     spark_type,
 )  # fmt: skip
+from spark_jobs.plan import Work
 
 _AFTER, _WHOLE = "dblog.after", "dblog.whole"
 
@@ -91,11 +92,11 @@ class History:
         self._renames = renames or Renames()
 
     def version(self) -> int | None:
-        return delta_log.version(self.path)
+        return log.version(self.path)
 
     def done(self) -> int:
         """The last offset of the newest merge that has told its changes; 0 where the log that is left names none."""
-        return delta_log.committed(self.path, self._app) or 0
+        return log.committed(self.path, self._app) or 0
 
     def begin(self) -> Begin | None:
         """From where on it is without a gap; None where it does not say so."""
@@ -109,7 +110,7 @@ class History:
     def lines(self, renames: Renames | None = None) -> DataFrame:
         """All of them; with the names that columns have by now, if some were renamed since the last line."""
         found = self._spark.read.format("delta").load(str(self.path))
-        later = renames.after(alters.renamed(self._properties())) if renames else None
+        later = renames.after(alter_table.renamed(self._properties())) if renames else None
         return found.toDF(*map(later.name, found.columns)) if later else found
 
     def take(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
@@ -134,7 +135,7 @@ class History:
         """Appends a d for each key that the dump of `mark` shows to be gone; `keys` has the key columns alone."""
         self._prepare(None)
         app = f"{self._app}:ghosts"
-        if (delta_log.committed(self.path, app) or 0) >= mark.offset:
+        if (log.committed(self.path, app) or 0) >= mark.offset:
             return
         others = [c.name for c in self._schema.columns if c.name not in self._schema.key]
         told = {
@@ -147,7 +148,7 @@ class History:
         self._check()
         options = {"txnAppId": app, "txnVersion": str(version)}
         lines.write.format("delta").mode("append").options(**options).save(str(self.path))
-        delta_log.check_committed(self.path, app, version)
+        log.check_committed(self.path, app, version)
 
     def _prepare(self, before: Before | None) -> None:
         """Makes the table, or widens it and adds the columns that are new. Raises LakeError for a shape that it can
@@ -167,17 +168,17 @@ class History:
             raise self._unfit(
                 "its place is that of another table", "leave one of the two out of `tables`, or set history off"
             )
-        if (other := alters.is_another(self._properties(), self._schema.table)) is not None:
+        if (other := alter_table.is_another(self._properties(), self._schema.table)) is not None:
             raise self._unfit(
                 f"its place is that of the history of {other}: the file system takes the two names for one",
                 "leave one of the two out of `tables`, or have the lake on a file system that tells them apart",
             )
-        if (wider := alters.widened(table, have, want)) is None:
+        if (wider := alter_table.widened(table, have, want)) is None:
             old = {f.name: f.dataType for f in have}
             changed = [
                 f"column {f.name} was {old[f.name].simpleString()} and is {f.dataType.simpleString()}"
                 for f in want
-                if not alters.widens(old.get(f.name, f.dataType), f.dataType, or_equal=True)
+                if not alter_table.widens(old.get(f.name, f.dataType), f.dataType, or_equal=True)
             ]
             raise self._unfit(
                 f"the history cannot follow: {'; '.join(changed)}",
@@ -193,10 +194,10 @@ class History:
     def _rename(self) -> None:
         table = f"delta.{quoted(str(self.path))}"
         for step in self._renames.steps:
-            for statement in alters.set_apart(table, self.lines().schema, self._properties(), step):
+            for statement in alter_table.set_apart(table, self.lines().schema, self._properties(), step):
                 self._check()
                 self._spark.sql(statement)
-            for statement in alters.bring_together(table, self.lines().schema, step):
+            for statement in alter_table.bring_together(table, self.lines().schema, step):
                 self._check()
                 self._spark.sql(statement)
 
@@ -234,13 +235,13 @@ class History:
     def _create(self, before: Before | None) -> None:
         check_names(self._schema)
         keys = zip(self._schema.key, self._schema.key_columns, strict=True)
-        bounded = [OFFSET, COMMIT_TIME, *(quoted(name) for name, c in keys if ranges.bounded(c.type))]
+        bounded = [OFFSET, COMMIT_TIME, *(quoted(name) for name, c in keys if key_ranges.bounded(c.type))]
         builder = (
             DeltaTable.createIfNotExists(self._spark)
             .location(str(self.path))
             .addColumns(history_shape(self._schema))
             .property("delta.appendOnly", "true")
-            .property(alters.TABLE, str(self._schema.table))
+            .property(alter_table.TABLE, str(self._schema.table))
             .property("delta.dataSkippingStatsColumns", ",".join(bounded))
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
         )
@@ -249,7 +250,7 @@ class History:
         if needs_mapping(self._schema):
             builder = builder.property("delta.columnMapping.mode", "name")
         if self._renames:
-            builder = builder.property(alters.RENAMED, str(self._renames.last))
+            builder = builder.property(alter_table.RENAMED, str(self._renames.last))
         builder.execute()
 
     def _changes(self, work: Work, before: Before, staging: Staging) -> DataFrame:

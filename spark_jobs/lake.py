@@ -25,13 +25,10 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
-from spark_jobs import alters, delta_log, ranges, small, variants
-from spark_jobs.alters import KEY, Gone
-from spark_jobs.fold import PUT, WITHHOLD
-from spark_jobs.highest import Highest
-from spark_jobs.ranges import Ranges
-from spark_jobs.session import computed_once
-from spark_jobs.shapes import (
+from spark_jobs import small
+from spark_jobs.delta import alter_table, key_ranges, log, variants
+from spark_jobs.delta.alter_table import KEY, Gone
+from spark_jobs.delta.column_types import (
     COMMIT_TIME,
     OFFSET,
     OP,
@@ -44,6 +41,10 @@ from spark_jobs.shapes import (
     quoted,
     row_shape,
 )  # fmt: skip
+from spark_jobs.delta.highest_keys import Highest
+from spark_jobs.delta.key_ranges import Ranges
+from spark_jobs.delta.session import computed_once
+from spark_jobs.fold import PUT, WITHHOLD
 
 SMALL_TABLE = 16 << 20
 """Bytes of a table that is read whole: new literals in each merge would have Spark compile its code anew each time."""
@@ -68,7 +69,7 @@ class Batch:
 def measured(rows: DataFrame, schema: TableSchema) -> Batch:
     """Computes the folded rows once, and what the MERGE wants to know of them."""
     cached = computed_once(rows)
-    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if ranges.bounded(c.type)]
+    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if key_ranges.bounded(c.type)]
     ends = [
         F.struct(*(f(F.col(f"key.{quoted(n)}")).alias(n) for n in bounded)).alias(f.__name__)
         for f in (F.min, F.max)
@@ -83,7 +84,7 @@ def measured(rows: DataFrame, schema: TableSchema) -> Batch:
     ).toArrow()
     count, deletes, keeps, births = (found[name][0].as_py() for name in ("count", "deletes", "keeps", "births"))
     keys = pa.concat_arrays([c.combine_chunks() for c in found.columns[4:]]) if count and bounded else None
-    held = ranges.of_keys(keys, schema) if keys is not None else {}
+    held = key_ranges.of_keys(keys, schema) if keys is not None else {}
     return Batch(cached, count, deletes, keeps, births, {n: ((r[0][0], r[-1][1]),) for n, r in held.items()})
 
 
@@ -95,7 +96,7 @@ def measured_here(spark: SparkSession, rows: pa.Table, schema: TableSchema) -> B
         count=len(rows),
         deletes=bool(len(rows)) and pc.any(pc.not_equal(rows["op"], PUT)).as_py(),
         births=bool(len(rows)) and pc.all(births).as_py(),
-        ranges=ranges.of_keys(rows["key"].combine_chunks(), schema),
+        ranges=key_ranges.of_keys(rows["key"].combine_chunks(), schema),
     )
 
 
@@ -146,7 +147,7 @@ class LakeTable:
         return self.version() is not None
 
     def version(self) -> int | None:
-        return delta_log.version(self.path)
+        return log.version(self.path)
 
     def prepare(self) -> None:
         """Makes the table, or gives it the shape. Raises LakeError for a shape that it can not take."""
@@ -159,7 +160,7 @@ class LakeTable:
         self._rename()
         properties, have = self._properties(), self.rows().schema
         self._check_provenance(have)
-        for statement in alters.statements(
+        for statement in alter_table.statements(
             self._sql,
             have,
             properties,
@@ -184,7 +185,7 @@ class LakeTable:
             )
         if KEY not in properties:
             raise LakeError("holds a Delta table that dblog has not made", where=where, fix="move it away")
-        if (other := alters.is_another(properties, self._schema.table)) is not None:
+        if (other := alter_table.is_another(properties, self._schema.table)) is not None:
             raise LakeError(
                 f"its place is that of {other}: the file system takes the two names for one",
                 where=where,
@@ -222,16 +223,16 @@ class LakeTable:
 
     def _rename(self) -> None:
         for step in self._renames.steps:
-            for statement in alters.set_apart(self._sql, self.rows().schema, self._properties(), step):
+            for statement in alter_table.set_apart(self._sql, self.rows().schema, self._properties(), step):
                 self._check()
                 self._spark.sql(statement)
-            for statement in alters.bring_together(self._sql, self.rows().schema, step):
+            for statement in alter_table.bring_together(self._sql, self.rows().schema, step):
                 self._check()
                 self._spark.sql(statement)
 
     def renamed(self) -> int:
         """The offset up to which its columns are renamed."""
-        return alters.renamed(self._properties())
+        return alter_table.renamed(self._properties())
 
     def _check_provenance(self, shape: StructType) -> None:
         have = {f.name: f.dataType for f in shape}
@@ -256,7 +257,7 @@ class LakeTable:
                 where=str(self.path),
                 fix=f"restore it, or run `dblog reset {typed(self._schema.table)}`: the table is built anew",
             )
-        while delta_log.others_wrote(self.path, after, newest):
+        while log.others_wrote(self.path, after, newest):
             self.prepare()
             self._disown(merged, newest)
             after, newest = newest, self._newest()
@@ -286,7 +287,7 @@ class LakeTable:
             new = rows.select(*(values[field.name].alias(field.name, metadata=field.metadata) for field in shape))
         self._check()
         new.write.format("delta").mode("overwrite").options(**options).save(str(self.path))
-        delta_log.check_committed(self.path, self._app, number)
+        log.check_committed(self.path, self._app, number)
 
     def _own_properties(self, renamed: int) -> None:
         """Where the key has become another one, or names need a mapping: a commit of its own, before the rows go."""
@@ -294,10 +295,10 @@ class LakeTable:
         if needs_mapping(self._schema):
             wanted["delta.columnMapping.mode"] = "name"
         have = self._properties()
-        if renamed > alters.renamed(have):
-            wanted[alters.RENAMED] = str(renamed)
+        if renamed > alter_table.renamed(have):
+            wanted[alter_table.RENAMED] = str(renamed)
         if other := {name: value for name, value in wanted.items() if have.get(name) != value}:
-            self._spark.sql(alters.set_properties(self._sql, other))
+            self._spark.sql(alter_table.set_properties(self._sql, other))
 
     def _properties(self) -> dict[str, str]:
         table = DeltaTable.forPath(self._spark, str(self.path))
@@ -305,7 +306,7 @@ class LakeTable:
 
     def kept(self) -> list[str]:
         """The columns that the table has and the source has no more."""
-        return alters.kept(self._properties())
+        return alter_table.kept(self._properties())
 
     def _create(self) -> None:
         builder = (
@@ -315,12 +316,12 @@ class LakeTable:
             .property("delta.enableDeletionVectors", "true")
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
             .property(KEY, json.dumps(list(self._schema.key)))
-            .property(alters.TABLE, str(self._schema.table))
+            .property(alter_table.TABLE, str(self._schema.table))
         )
         if needs_mapping(self._schema):
             builder = builder.property("delta.columnMapping.mode", "name")
         if self._renames:
-            builder = builder.property(alters.RENAMED, str(self._renames.last))
+            builder = builder.property(alter_table.RENAMED, str(self._renames.last))
         builder.execute()
 
     def rows(self) -> DataFrame:
@@ -333,20 +334,20 @@ class LakeTable:
 
     def committed(self) -> int | None:
         """The newest merge that has committed here."""
-        return delta_log.committed(self.path, self._app)
+        return log.committed(self.path, self._app)
 
     def apply(self, batch: Batch, number: int, *, broadcast: bool, mending: bool = False) -> dict[str, int]:
         """Commits the batch as merge `number`, and looks whether it is there. Returns rows by what became of them.
 
         `mending`: rows that the lake has of the same offset are not trusted either.
         """
-        delta_log.check_unused(self.path, self._app, number)
+        log.check_unused(self.path, self._app, number)
         before = self._newest()
         appended = not mending and self._has_none_of(batch, before)
         self._check()
         with _transaction(self._spark, self._app, number):
             counts = self._append(batch) if appended else self._merge(batch, broadcast=broadcast, mending=mending)
-        delta_log.check_committed(self.path, self._app, number)
+        log.check_committed(self.path, self._app, number)
         self._highest.written(self.path, before, self._newest(), self._schema, batch.ranges)
         return counts
 
@@ -411,7 +412,7 @@ class LakeTable:
         """Equal keys; the literal ranges of the batch's keys let Delta leave out files."""
         parts = [F.col(f"t.{quoted(n)}") == F.col(f"s.key.{quoted(n)}") for n in self._schema.key]
         if self._bytes() > SMALL_TABLE:
-            parts += ranges.on_key("t", batch.ranges, self._schema)
+            parts += key_ranges.on_key("t", batch.ranges, self._schema)
         return reduce(Column.__and__, parts)
 
     def _bytes(self) -> int:

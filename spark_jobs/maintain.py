@@ -35,9 +35,10 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
-from spark_jobs import clustering, compaction, delta_log, old_cuts
+from spark_jobs import old_cuts
+from spark_jobs.delta import clustering, compaction, log
+from spark_jobs.delta.column_types import quoted
 from spark_jobs.record import Records
-from spark_jobs.shapes import quoted
 from spark_jobs.tools import Done, Tools
 
 PURGE = 0.05
@@ -82,7 +83,7 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
         sizes.append(size)
         did.append({**asdict(size), "done": done, "removed_files": removed})
         if not place.history:
-            tables[place.table] = replace(tools.status.tables[place.table], version=delta_log.version(place.path))
+            tables[place.table] = replace(tools.status.tables[place.table], version=log.version(place.path))
         tools.step(f"maintained {place.name}")
     staging = _retain(tools, tools.config, began)
     schedule.write(tools.lake.location, began, sizes)
@@ -145,15 +146,15 @@ def places(tools: Tools) -> Iterator[Place]:
             continue
         found = (Place(name, table_location(tools.lake.location, table), False),
                  Place(name, history_location(tools.lake.location, table), True))  # fmt: skip
-        yield from (place for place in found if delta_log.version(place.path) is not None)
+        yield from (place for place in found if log.version(place.path) is not None)
 
 
 def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> list[str]:
     """Joins, clusters or purges the table's files, as they need it; what it did. Raises LakeError."""
-    before, did = delta_log.version(place.path), list[str]()
+    before, did = log.version(place.path), list[str]()
     with _named(place):
         compaction.compact(spark, place.path)
-        if delta_log.version(place.path) != before:
+        if log.version(place.path) != before:
             did.append("joined")
         key = [] if place.history else clustering.ordered(place.path, _key(tools, place))
         if key and clustering.is_mixed(place.path, key):  # small files, which always are, are joined by now
@@ -166,7 +167,7 @@ def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> l
             tools.check()
             spark.sql(f"REORG TABLE delta.{quoted(str(place.path))} APPLY (PURGE)").collect()
             did.append("purged")
-    after = delta_log.version(place.path)
+    after = log.version(place.path)
     if before is not None and after is not None:
         tools.lake.highest.kept(place.path, before, after)
     return did

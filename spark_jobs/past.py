@@ -19,9 +19,8 @@ from dblog_core.lake.lake_status import TableStatus
 from dblog_core.model.events import CREATE, DELETE, TRUNCATE
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs import alters
-from spark_jobs.history import History
-from spark_jobs.shapes import (
+from spark_jobs.delta import alter_table
+from spark_jobs.delta.column_types import (
     COMMIT_TIME,
     MOVED_FROM,
     OFFSET,
@@ -34,6 +33,7 @@ from spark_jobs.shapes import (
     quoted,
     row_shape,
 )  # fmt: skip
+from spark_jobs.history import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _check_shape(have: t.StructType, schema: TableSchema) -> None:
     if not isinstance(key, t.StructType) or key.names != list(schema.key):
         raise _unfit("it is of another key")
     shape = [f for f in row_shape(schema) if f.name in types]
-    if changed := [f.name for f in shape if not alters.widens(types[f.name], f.dataType, or_equal=True)]:
+    if changed := [f.name for f in shape if not alter_table.widens(types[f.name], f.dataType, or_equal=True)]:
         raise _unfit(f"another type has {', '.join(changed)}")
 
 

@@ -22,9 +22,9 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.staging import Staging
 from spark_jobs import changes, fold, ghosts, moves, past, plan
+from spark_jobs.delta.column_types import quoted
 from spark_jobs.past import Past
 from spark_jobs.plan import Work
-from spark_jobs.shapes import quoted
 from spark_jobs.tools import Tools
 from spark_jobs.withheld import Withheld
 

@@ -14,7 +14,7 @@ from dblog_core.lake.lake_status import State
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
-from spark_jobs import shapes
+from spark_jobs.delta import column_types
 from spark_jobs.tools import Done, Tools
 
 
@@ -56,7 +56,7 @@ def _check_shapes(staging: Staging, schema: TableSchema, *, after: int, upto: in
         for file in manifest.files:
             if file.table == str(schema.table):
                 try:
-                    shapes.check_follows(staging.schema(file.schema), schema)
+                    column_types.check_follows(staging.schema(file.schema), schema)
                 except LakeError as error:
                     raise LakeError(
                         "its shape has changed this very moment, and lines before that count still",

@@ -52,8 +52,9 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.storage.location import Location
-from spark_jobs import compaction, cuts, delta_log, plan, tasks
+from spark_jobs import cuts, plan, tasks
 from spark_jobs.apply import Applied, Lake, TableMerge
+from spark_jobs.delta import compaction, log
 from spark_jobs.fence import Fence
 from spark_jobs.plan import Work
 from spark_jobs.record import Intent, Records
@@ -150,7 +151,7 @@ class Merger:
         def follow(name: str, table: TableStatus) -> TableStatus:
             if table.version is None or table.state is State.STOPPED:
                 return table
-            return replace(table, version=delta_log.same_rows(self._path(name), table.version))
+            return replace(table, version=log.same_rows(self._path(name), table.version))
 
         return replace(status, tables={name: follow(name, table) for name, table in status.tables.items()})
 
@@ -273,14 +274,14 @@ class Merger:
         return None
 
     def _compact(self, name: str, path: Location) -> None:
-        before = delta_log.version(path)
+        before = log.version(path)
         try:
             compaction.compact(self._session(name), path)
         except (PySparkException, Py4JJavaError) as error:
             raise LakeError(
                 f"its small files cannot be joined: {_first_lines(error)}", where=name, fix="merges go on without"
             ) from error
-        after = delta_log.version(path)
+        after = log.version(path)
         if before is not None and after is not None:
             self._lake.highest.kept(path, before, after)
             self._turns.done(path, after)
@@ -457,7 +458,7 @@ class Merger:
             except (LakeError, PySparkException, Py4JJavaError) as error:
                 self._check()  # the other commit may be our successor's
                 # A number that is taken is no fault where an older merger may have committed it a moment ago.
-                landed = delta_log.committed(path, app) == intent.number and (again or not isinstance(error, LakeError))
+                landed = log.committed(path, app) == intent.number and (again or not isinstance(error, LakeError))
                 if not landed and not isinstance(error, _OVERTAKEN):
                     raise
                 again = True

@@ -18,9 +18,9 @@ from dblog_core.model.schema import Column, TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
+from spark_jobs.delta.column_types import key_shape, row_shape
 from spark_jobs.fold import PUT
 from spark_jobs.plan import Work, stretches
-from spark_jobs.shapes import key_shape, row_shape
 
 MAX_ROWS = 200_000
 MAX_BYTES = 16 << 20

@@ -23,11 +23,12 @@ from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import MOST_KEYS, Answer, Desk, Sum, Task
-from spark_jobs import expected, variants
+from spark_jobs import expected
+from spark_jobs.delta import variants
+from spark_jobs.delta.column_types import key_shape, quoted, row_shape
+from spark_jobs.delta.key_ranges import literal
 from spark_jobs.expected import Staged
 from spark_jobs.hashes import row_hash
-from spark_jobs.ranges import literal
-from spark_jobs.shapes import key_shape, quoted, row_shape
 
 
 class Judge:

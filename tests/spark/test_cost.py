@@ -18,7 +18,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from dblog_core.model.schema import TableSchema
-from spark_jobs import changes, delta_log, fold, plan, small
+from spark_jobs import changes, fold, plan, small
+from spark_jobs.delta import log
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -48,9 +49,9 @@ def folded_by_spark() -> Iterator[None]:
 
 
 def _operations(lake: TestLake, schema: TableSchema) -> list[str | None]:
-    newest = delta_log.version(lake.table(schema))
+    newest = log.version(lake.table(schema))
     assert newest is not None
-    return [delta_log.operation(lake.table(schema), number) for number in range(1, newest + 1)]
+    return [log.operation(lake.table(schema), number) for number in range(1, newest + 1)]
 
 
 # Without a zone, as the source has them; the second does not exist in half of Europe.
@@ -244,7 +245,7 @@ def test_small_files_are_joined_after_so_many_commits_and_no_row_changes(lake: T
     (finished,) = lake.merge_well()
     assert finished.tables[0].rows == 1
     assert [r["id"] for r in lake.rows(T)] == [0, 1, 2, 3, 4, 5, 9]
-    assert lake.cuts()[-1]["tables"] == {str(T.table): delta_log.version(lake.table(T))}
+    assert lake.cuts()[-1]["tables"] == {str(T.table): log.version(lake.table(T))}
 
 
 def test_a_table_that_is_compacted_never_stays_as_it_is(lake: TestLake) -> None:
@@ -258,13 +259,13 @@ def test_a_table_that_is_compacted_never_stays_as_it_is(lake: TestLake) -> None:
 
 def test_the_newest_version_is_found_with_and_without_a_checkpoint(lake: TestLake) -> None:
     path = lake.table(T)
-    assert delta_log.version(path) is None and delta_log.committed(path, "a") is None
+    assert log.version(path) is None and log.committed(path, "a") is None
     for n in range(12):
         frame = lake.spark.range(1).coalesce(1)
         options = {"txnAppId": "a", "txnVersion": str(n)}
         frame.write.format("delta").mode("append").options(**options).save(str(path))
-        assert (delta_log.version(path), delta_log.committed(path, "a")) == (n, n)
+        assert (log.version(path), log.committed(path, "a")) == (n, n)
     assert (path / "_delta_log" / "_last_checkpoint").exists()
     assert DeltaTable.forPath(lake.spark, str(path)).history(1).collect()[0].version == 11
     (path / "_delta_log" / "_last_checkpoint").remove()
-    assert delta_log.version(path) == 11
+    assert log.version(path) == 11

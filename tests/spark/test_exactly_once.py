@@ -13,7 +13,7 @@ from dblog_core.errors import LakeBusy, LakeError, LeaseLost
 from dblog_core.lake.lake_status import lake_at, read_status
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 from spark_jobs.lock import lake_lock
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
@@ -41,10 +41,10 @@ def test_a_crash_after_any_step_is_finished_by_the_next_merge(lake: TestLake) ->
     cuts = lake.cuts()
     assert [c["cut"] for c in cuts] == list(range(1, 2 * len(STEPS) + 1))
     for schema in (ONE, TWO):
-        assert cuts[-1]["tables"][str(schema.table)] == delta_log.version(lake.table(schema))
+        assert cuts[-1]["tables"][str(schema.table)] == log.version(lake.table(schema))
     # Each table was written by as many commits as merges had rows of it, beside the one that made it.
-    assert delta_log.version(lake.table(TWO)) == len(STEPS)
-    assert delta_log.version(lake.table(ONE)) == 2 * len(STEPS)
+    assert log.version(lake.table(TWO)) == len(STEPS)
+    assert log.version(lake.table(ONE)) == 2 * len(STEPS)
 
 
 def test_a_lake_whose_records_were_lost_is_not_merged_into_silently(lake: TestLake) -> None:
@@ -100,4 +100,4 @@ def test_a_lost_lease_stops_the_merge_before_it_commits(lake: TestLake, spark: S
 
     with pytest.raises(LeaseLost):
         lake.merge(check=lost)
-    assert delta_log.version(lake.table(ONE)) is None
+    assert log.version(lake.table(ONE)) is None

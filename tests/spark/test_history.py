@@ -14,7 +14,8 @@ from pyspark.sql import DataFrame
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.model.schema import TableSchema
-from spark_jobs import delta_log, ghosts
+from spark_jobs import ghosts
+from spark_jobs.delta import log
 from spark_jobs.lake import LakeTable
 from spark_jobs.views import scd2
 from tests.fix_day import OfADay
@@ -170,7 +171,7 @@ def test_a_table_without_a_key_has_its_history_alone(kept: TestLake) -> None:
     build.seal()
     kept.merge_well()
     assert told(kept, EVENTS) == [(1, "c", "a", 1), (3, "c", "a", 1), (4, "u", "b", 1), (5, "t", None, None)]
-    assert delta_log.version(kept.table(EVENTS)) is None
+    assert log.version(kept.table(EVENTS)) is None
     status = read_status(kept.location)
     assert status is not None and status.tables["shop.events"].state == "ok"
     assert set(kept.cuts()[-1]["tables"]) == {"shop.items"}

@@ -19,7 +19,8 @@ from dblog_core.interfaces import Json
 from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, lake_at
 from dblog_core.maintenance import schedule
-from spark_jobs import clustering, compaction, delta_log, maintain, tasks
+from spark_jobs import maintain, tasks
+from spark_jobs.delta import clustering, compaction, log
 from spark_jobs.tasks import Kind
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
@@ -107,7 +108,7 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
         cuts.cut_of(days.lake.location, made[0])
     with pytest.raises(LakeError):
         cuts.find(days.lake.location, 40)
-    assert status.tables["shop.one"].version == delta_log.version(path) and status.offset == build.offset
+    assert status.tables["shop.one"].version == log.version(path) and status.offset == build.offset
     # Staging has what the lake has merged removed, but for the newest segment.
     assert result["staging"]["segment"] == 3 and result["staging"]["held"] == []
 

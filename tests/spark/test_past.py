@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import history_location
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 from tests.spark.asked import Dumps, ask, damage, dies, done
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
@@ -56,9 +56,9 @@ def _rebuilt(lake: TestLake) -> str:
 
 
 def _refused(lake: TestLake) -> str:
-    version = delta_log.version(lake.table(T))
+    version = log.version(lake.table(T))
     came = ask(lake, "rebuild", {"table": "shop.t"})
-    assert delta_log.version(lake.table(T)) == version and "dblog reset shop.t" in came.fix
+    assert log.version(lake.table(T)) == version and "dblog reset shop.t" in came.fix
     return came.error or ""
 
 

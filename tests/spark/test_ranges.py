@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_jobs import ranges
+from spark_jobs.delta import key_ranges
 from tests.spark.segments import table
 
 _DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -26,10 +26,10 @@ KINDS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
 }
 
 
-def _of(kind: pa.DataType, values: list[Any]) -> ranges.Ranges:
+def _of(kind: pa.DataType, values: list[Any]) -> key_ranges.Ranges:
     schema = table("t", id=kind)
     keys = pa.StructArray.from_arrays([pa.array(values, kind)], names=["id"])
-    return ranges.of_keys(keys, schema)["id"]
+    return key_ranges.of_keys(keys, schema)["id"]
 
 
 def _clusters(dice: random.Random) -> list[int]:
@@ -47,7 +47,7 @@ def test_every_key_lies_in_a_range(name: str) -> None:
         values = [value(n) for n in _clusters(dice)]
         found = _of(kind, values)
         ends = [end for low_high in found for end in low_high]
-        assert ends == sorted(ends) and len(found) <= ranges.MOST
+        assert ends == sorted(ends) and len(found) <= key_ranges.MOST
         assert (ends[0], ends[-1]) == (min(values), max(values))
         assert all(any(low <= v <= high for low, high in found) for v in values)
         assert set(ends) <= set(values), "an end that is no key opens a file for nothing"
@@ -67,10 +67,10 @@ def test_the_parts_of_a_key_that_follow_the_first_have_their_ends() -> None:
     keys = pa.StructArray.from_arrays(
         [pa.array([1, 10**9]), pa.array([b"x", b"y"]), pa.array(["é", "a"])], names=["a", "b", "c"]
     )
-    assert ranges.of_keys(keys, schema) == {"a": ((1, 1), (10**9, 10**9)), "c": (("a", "é"),)}
+    assert key_ranges.of_keys(keys, schema) == {"a": ((1, 1), (10**9, 10**9)), "c": (("a", "é"),)}
 
 
 def test_times_that_python_does_not_have_are_left_unbounded() -> None:
     schema = table("t", id=pa.timestamp("us"))
     keys = pa.StructArray.from_arrays([pa.array([-(2**60), 0]).view(pa.timestamp("us"))], names=["id"])
-    assert ranges.of_keys(keys, schema) == {}
+    assert key_ranges.of_keys(keys, schema) == {}

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from dblog_core.lake import lake_tasks
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 from tests.spark.asked import ask, damage, dies, done
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
@@ -42,14 +42,14 @@ def _drop_segment(lake: TestLake, number: int) -> None:
 
 def test_a_rebuilt_table_has_no_trace_of_what_was_done_to_it_and_cuts_stay_readable(lake: TestLake) -> None:
     right = _merged(lake)
-    before, u = delta_log.version(lake.table(T)), delta_log.version(lake.table(U))
+    before, u = log.version(lake.table(T)), log.version(lake.table(U))
     damage(lake, T).update("id > 0", {"v": F.lit("harmed")})
     lake.spark.sql(f"ALTER TABLE delta.`{lake.table(T)}` ADD COLUMNS (extra string)")
     assert done(lake, "rebuild", {"table": "shop.t"}) == {
         "table": "shop.t", "from": "the first segment", "rows": 3, "withheld": 0
     }  # fmt: skip
     assert lake.rows(T) == right
-    assert delta_log.version(lake.table(T)) == (before or 0) + 3 and delta_log.version(lake.table(U)) == u
+    assert log.version(lake.table(T)) == (before or 0) + 3 and log.version(lake.table(U)) == u
     old = lake.spark.read.format("delta").option("versionAsOf", str(before)).load(str(lake.table(T)))
     assert sorted(row.v for row in old.collect()) == ["a", "a", "b"]
     lake.build.update(T, {"id": 0, "v": "on"})
@@ -61,10 +61,10 @@ def test_a_rebuilt_table_has_no_trace_of_what_was_done_to_it_and_cuts_stay_reada
 def test_a_table_that_staging_does_not_hold_whole_is_refused_and_left_alone(lake: TestLake) -> None:
     _merged(lake)
     _drop_segment(lake, 1)
-    version = delta_log.version(lake.table(T))
+    version = log.version(lake.table(T))
     came = ask(lake, "rebuild", {"table": "shop.t"})
     assert "begins with segment 2" in (came.error or "") and "dblog reset shop.t" in came.fix
-    assert (came.merge, delta_log.version(lake.table(T))) == (0, version)
+    assert (came.merge, log.version(lake.table(T))) == (0, version)
 
 
 def test_the_newest_full_dump_is_enough_and_its_ghosts_stay_away(lake: TestLake) -> None:

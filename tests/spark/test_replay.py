@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import read_status
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 from tests.spark.asked import ask, damage, dies, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
@@ -66,8 +66,8 @@ def test_damage_to_keys_of_the_interval_is_undone_and_nothing_else_is_touched(la
     }
     assert lake.rows(T) == [*RIGHT[:3], {"id": 5, "v": "not of this interval", "big": "b5"}]
     status = read_status(lake.location)
-    assert status is not None and status.tables["shop.t"].version == delta_log.version(lake.table(T))
-    assert lake.cuts()[-1]["tables"]["shop.t"] == delta_log.version(lake.table(T))
+    assert status is not None and status.tables["shop.t"].version == log.version(lake.table(T))
+    assert lake.cuts()[-1]["tables"]["shop.t"] == log.version(lake.table(T))
     assert lake.merge_well() == []
 
 
@@ -136,7 +136,7 @@ def test_a_replay_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_s
     assert came is not None and came.error is None
     assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3, 4]
     # Two commits were made by the damage and its mending, whatever died.
-    assert delta_log.version(lake.table(U)) == 3
+    assert log.version(lake.table(U)) == 3
 
 
 def test_an_interval_that_retention_has_cut_is_refused_with_the_first_offset_that_is_left(lake: TestLake) -> None:

@@ -8,7 +8,7 @@ import pytest
 from dblog_core.errors import SourceUnavailable
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, TableStatus, read_status
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 from tests.spark.asked import ask, dies, done
 from tests.spark.lakes import Dumps, TestLake
 from tests.spark.segments import table
@@ -38,13 +38,13 @@ def _status(lake: TestLake, name: str = "shop.t") -> TableStatus:
 
 def test_a_reset_table_is_incomplete_until_its_dump_is_merged_and_its_log_flows(lake: TestLake) -> None:
     _merged(lake)
-    u, version = delta_log.version(lake.table(U)), delta_log.version(lake.table(T))
+    u, version = log.version(lake.table(U)), log.version(lake.table(T))
     lake.build.create(T, {"id": 9, "v": "staged, and not merged: the dump brings it"})
     lake.build.seal()
     dumps = Dumps()
     assert done(lake, "reset", {"table": "shop.t"}, dumps=dumps)["dump"] == "dump1"
     assert dumps.asked == [("shop.t", [])]
-    assert lake.rows(T) == [] and delta_log.version(lake.table(U)) == u
+    assert lake.rows(T) == [] and log.version(lake.table(U)) == u
     assert (_status(lake).state, _status(lake).awaits) == (State.INCOMPLETE, "dump1")
     old = lake.spark.read.format("delta").option("versionAsOf", str(version)).load(str(lake.table(T)))
     assert old.count() == 3
@@ -93,7 +93,7 @@ def test_lines_that_the_dump_may_not_see_are_merged_again(lake: TestLake) -> Non
     lake.build.update(U, {"id": 1, "v": "once"})
     lake.build.seal(unseen_after=before)
     lake.merge_well()
-    u = delta_log.version(lake.table(U))
+    u = log.version(lake.table(U))
     done(lake, "reset", {"table": "shop.t"}, dumps=Dumps())
     assert _status(lake).offset == before
     lake.build.chunk(T, [{"id": 0, "v": "a"}, {"id": 1, "v": "a"}, {"id": 2, "v": "a"}], evicted=[1], dump="dump1")
@@ -102,7 +102,7 @@ def test_lines_that_the_dump_may_not_see_are_merged_again(lake: TestLake) -> Non
     lake.merge_well()
     assert [row["v"] for row in lake.rows(T)] == ["a", "unseen", "a"]
     assert _status(lake).state is State.OK and _status(lake).segment == 3
-    assert delta_log.version(lake.table(U)) == u
+    assert log.version(lake.table(U)) == u
 
 
 def test_any_later_full_dump_completes_the_table(lake: TestLake) -> None:

@@ -12,7 +12,8 @@ import pytest
 from dblog_core.lake.lake_status import State, TableStatus, history_location, read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
-from spark_jobs import delta_log, expected
+from spark_jobs import expected
+from spark_jobs.delta import log
 from spark_jobs.lake import LakeTable
 from tests.spark.asked import done, replay
 from tests.spark.lakes import Crash, TestLake
@@ -64,7 +65,7 @@ def dropped(lake: TestLake) -> tuple[int, int]:
         build.create(OLD, old(key))
     build.seal()
     lake.merge_well()
-    before = (delta_log.version(lake.table(OLD)) or 0, build.offset)
+    before = (log.version(lake.table(OLD)) or 0, build.offset)
     build.update(OLD, old(2, "b", "y"))
     build.schema(NEW)
     build.update(NEW, new(3, "b"))
@@ -146,7 +147,7 @@ def test_types_are_widened_in_place_with_keys_and_history_and_rows_of_both_types
         build.create(NARROW, narrow(key))
     build.seal()
     lake.merge_well()
-    version = delta_log.version(lake.table(NARROW)) or 0
+    version = log.version(lake.table(NARROW)) or 0
     before = (version, build.offset)
     build.update(NARROW, narrow(2, 8))
     build.move(NARROW, {"id": 3}, narrow(4))
@@ -218,7 +219,7 @@ def renamed(lake: TestLake) -> tuple[int, int]:
         build.create(TWO, two(key))
     build.seal()
     lake.merge_well()
-    before = (delta_log.version(lake.table(TWO)) or 0, build.offset)
+    before = (log.version(lake.table(TWO)) or 0, build.offset)
     build.update(TWO, two(2, "x", "y"))
     build.update(TWO, two(3, "", "z"), unchanged=["a"])
     build.move(TWO, {"id": 4}, two(5))
@@ -339,7 +340,7 @@ def filled(lake: TestLake, *, partial: bool) -> tuple[int, int]:
         build.create(FEW, new(key))
     build.seal()
     lake.merge_well()
-    before = (delta_log.version(lake.table(FEW)) or 0, build.offset)
+    before = (log.version(lake.table(FEW)) or 0, build.offset)
     build.update(FEW, new(2, "b"))
     build.chunk(FEW, [new(3, "c")])
     build.schema(MORE, filled=FILLED)
@@ -373,7 +374,7 @@ def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone
     lake.merge_well()
     assert lake.rows(MORE) == right and not lake.dumps.asked
     assert not status(lake).waits
-    version = delta_log.version(lake.table(MORE))
+    version = log.version(lake.table(MORE))
     assert at_the_end(lake, MORE, (version or 0, lake.build.offset)) == right
     if dies is None:
         harm = f"UPDATE delta.`{lake.table(MORE)}` SET n = 0, day = NULL"

@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.lake.lake_status import TableStatus, read_status
 from dblog_core.model.schema import TableSchema
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
@@ -213,7 +213,7 @@ def test_a_damaged_file_stops_its_table_by_name_and_is_caught_up_on_when_it_is_b
     lake.merge()
     status = _status(lake, NOTES)
     assert status.state == "stopped" and str(path) in str(status.error)
-    assert lake.rows(other) == [{"id": 1}] and delta_log.version(lake.table(NOTES)) is None
+    assert lake.rows(other) == [{"id": 1}] and log.version(lake.table(NOTES)) is None
     path.write_bytes(good)
     build.update(NOTES, {"id": 1, "v": "b", "big": "x"})
     build.seal()

@@ -16,7 +16,7 @@ from delta.exceptions import ConcurrentTransactionException
 from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import own_directory, read_status
 from dblog_core.storage.location import Location
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 from spark_jobs.lake import LakeTable
 from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake
@@ -68,7 +68,7 @@ def _points(pause: Pause, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         before(LakeTable, "_append", lambda table, *_: f"append {table.path.path}")
         for verb in ("create", "replace"):
             before(Location, verb, lambda path, *_, verb=verb: f"{verb} {path.path}")
-        before(delta_log, "check_unused", lambda path, *_: f"look {path.path}")
+        before(log, "check_unused", lambda path, *_: f"look {path.path}")
         yield
 
 
@@ -79,7 +79,7 @@ def _left(lake: TestLake) -> dict[str, Any]:
     records = sorted(p for p in own.glob("merges/*"))
     withheld = max((own / "withheld").iterdir())
     return {
-        "versions": [delta_log.version(table) for table in tables],
+        "versions": [log.version(table) for table in tables],
         "rows": [lake.rows(ONE, provenance=True), lake.rows(TWO, provenance=True)],
         "cuts": lake.cuts(),
         "records": {p.name: p.read_bytes() for p in records},

@@ -11,7 +11,8 @@ from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.interfaces import Json
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, read_status, table_location
-from spark_jobs import delta_log, tasks
+from spark_jobs import tasks
+from spark_jobs.delta import log
 from spark_jobs.tasks import Kind
 from spark_jobs.tools import Done, Tools
 from tests.spark.lakes import TestLake
@@ -44,7 +45,7 @@ class Marks:
         place = table_location(tools.lake.location, ONE.table)
         change = f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('marked' = '{tools.number}')"
         tools.session(arguments["table"]).sql(change)
-        marked = replace(table, state=State.INCOMPLETE, version=delta_log.version(place))
+        marked = replace(table, state=State.INCOMPLETE, version=log.version(place))
         return Done({"planned": arguments["planned"]}, {arguments["table"]: marked})
 
 

@@ -19,9 +19,10 @@ from dblog_core.maintenance import disk_usage, schedule
 from dblog_core.maintenance.disk_usage import Patience
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
-from spark_jobs import clustering, delta_log, expected, views
-from spark_jobs.shapes import PROVENANCE
-from spark_jobs.variants import METADATA, OTHER
+from spark_jobs import expected, views
+from spark_jobs.delta import clustering, log
+from spark_jobs.delta.column_types import PROVENANCE
+from spark_jobs.delta.variants import METADATA, OTHER
 from tests.spark.asked import done, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, json_in, table
@@ -128,11 +129,11 @@ def test_the_setting_fills_the_rows_that_are_there_once_and_its_end_takes_them_a
     lake.merge_well()
     assert shown(lake) == [*FILLED, both(4, "[4]", "[4]")]
     assert status(lake).merged is not None and status(lake).merged["updated"] == 0
-    version = delta_log.version(lake.table(DOC)) or 0
+    version = log.version(lake.table(DOC)) or 0
     lake.build.create(DOC, doc(5, "[5]"))
     lake.build.seal()
     lake.merge_well()
-    assert delta_log.version(lake.table(DOC)) == version + 1  # nothing but its own commit
+    assert log.version(lake.table(DOC)) == version + 1  # nothing but its own commit
     lake.json_as = "text"
     replay(lake, 1, lake.build.offset)  # before a merge has looked: what is there is kept up
     assert shown(lake)[3:] == [both(4, "[4]", "[4]"), both(5, "[5]", "[5]")]
@@ -148,7 +149,7 @@ def test_what_dies_while_the_setting_is_turned_on_is_finished_by_the_next_merge(
     sql = f"delta.`{lake.table(DOC)}`"
     lake.json_as = "variant"
     lake.spark.sql(f"ALTER TABLE {sql} ADD COLUMNS (j_variant VARIANT AFTER j)")  # and no more: it died there
-    pinned = Pin(delta_log.version(lake.table(DOC)) or 0, lake.build.offset, 1, lake.build.offset)
+    pinned = Pin(log.version(lake.table(DOC)) or 0, lake.build.offset, 1, lake.build.offset)
     assert [
         row.row.j for row in expected.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
     ] == ['{"a": 1}', None, TWICE]  # no false alarm meanwhile
@@ -161,7 +162,7 @@ def test_what_dies_while_the_setting_is_turned_on_is_finished_by_the_next_merge(
     lake.build.seal()
     lake.merge_well()
     assert shown(lake) == [FILLED[0], both(2, "[3]", "[3]"), FILLED[2]]
-    operations = [delta_log.operation(lake.table(DOC), n) for n in range(delta_log.version(lake.table(DOC)) or 0)]
+    operations = [log.operation(lake.table(DOC), n) for n in range(log.version(lake.table(DOC)) or 0)]
     assert operations.count("UPDATE") == 1
 
 
@@ -214,7 +215,7 @@ def test_two_documents_swap_their_names(variants: TestLake) -> None:
     assert [tuple(row[n] for n in ("a", "a_variant", "b", "b_variant")) for row in shown(lake, two)] == swapped
     path = lake.table(two)
     assert {*lake.rows(two, provenance=True)[0]} == {*lake.rows(two)[0], *(f.name for f in PROVENANCE)}
-    operations = [delta_log.operation(path, n) for n in range((delta_log.version(path) or 0) + 1)]
+    operations = [log.operation(path, n) for n in range((log.version(path) or 0) + 1)]
     assert "UPDATE" not in operations  # they were renamed, not filled anew
 
 
@@ -265,7 +266,7 @@ def test_a_variant_that_is_not_its_texts_is_found_and_a_dump_of_the_row_mends_it
     lake.spark.sql(harm.format(lake.table(DOC)))
 
     def seen() -> list[str | None]:
-        pinned = Pin(delta_log.version(lake.table(DOC)) or 0, build.offset, build.segment, build.offset)
+        pinned = Pin(log.version(lake.table(DOC)) or 0, build.offset, build.segment, build.offset)
         return [
             row.row.j for row in expected.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
         ]
@@ -359,8 +360,8 @@ def test_a_table_that_is_made_anew_or_keeps_its_columns_has_its_variants_too(lak
     lake.build.seal()
     lake.merge_well()
     assert shown(lake, wider) == [{**both(1, "[1]", "[1]"), "more": "{}", "more_variant": "{}"}]
-    commits = delta_log.version(lake.table(DOC))
+    commits = log.version(lake.table(DOC))
     lake.build.create(wider, {**doc(2, "[2]"), "more": None})
     lake.build.seal()
     lake.merge_well()
-    assert delta_log.version(lake.table(DOC)) == (commits or 0) + 1  # they are known to be filled
+    assert log.version(lake.table(DOC)) == (commits or 0) + 1  # they are known to be filled

@@ -16,7 +16,7 @@ from dblog_core.model.values import key_to_json
 from dblog_core.rows.row_hashes import HASH, row_hash
 from dblog_core.staging import parquet
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 from spark_jobs.verdict import Judge
 from spark_jobs.verify import answered
 from tests.spark.lakes import TestLake
@@ -40,7 +40,7 @@ class World:
         self.judge = Judge(lake.spark, lake.staging, self.desk)
 
     def pin(self) -> Pin:
-        status, version = read_status(self.lake.location), delta_log.version(self.lake.table(self.schema))
+        status, version = read_status(self.lake.location), log.version(self.lake.table(self.schema))
         assert status is not None and version is not None
         known = status.tables[str(self.schema.table)]
         return Pin(version, known.offset, known.segment, self.build.offset)

@@ -22,7 +22,8 @@ from dblog_core.lake.lake_status import (
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.storage.location import Location
-from spark_jobs import delta_log, record
+from spark_jobs import record
+from spark_jobs.delta import log
 from spark_jobs.fence import Fence
 from spark_jobs.plan import Span
 from spark_jobs.record import Intent, Records
@@ -175,9 +176,9 @@ def test_commits_of_others_are_told_from_ours(
     _commit(table, 0, _info(COMMIT_MARK), ROWS)
     _commit(table, 1, *actions)
     _commit(table, 2, _info(COMMIT_MARK), ROWS)
-    assert delta_log.others_wrote(table, 0, 2) is theirs
-    assert delta_log.others_wrote(table, 1, 2) is False
-    assert delta_log.others_wrote(table, 0, 3) is True  # a commit that nobody can be asked about
+    assert log.others_wrote(table, 0, 2) is theirs
+    assert log.others_wrote(table, 1, 2) is False
+    assert log.others_wrote(table, 0, 3) is True  # a commit that nobody can be asked about
 
 
 def test_a_version_is_followed_while_its_rows_stay(lake: Location) -> None:
@@ -187,14 +188,14 @@ def test_a_version_is_followed_while_its_rows_stay(lake: Location) -> None:
     _commit(table, 2, _info(COMMIT_MARK))
     _commit(table, 3, _info(COMMIT_MARK), ROWS)
     _commit(table, 4, _info(COMMIT_MARK), KEPT)
-    assert [delta_log.same_rows(table, number) for number in range(5)] == [2, 2, 2, 4, 4]
+    assert [log.same_rows(table, number) for number in range(5)] == [2, 2, 2, 4, 4]
 
 
 def test_a_number_that_was_used_is_not_used_again(lake: Location) -> None:
     table = lake / "t"
     _commit(table, 0, {"txn": {"appId": "us", "version": 7}})
-    delta_log.check_unused(table, "us", 8)
-    delta_log.check_unused(table, "them", 1)
+    log.check_unused(table, "us", 8)
+    log.check_unused(table, "them", 1)
     for number in (6, 7):
         with pytest.raises(LakeError, match="merge 7 has committed here already"):
-            delta_log.check_unused(table, "us", number)
+            log.check_unused(table, "us", number)

@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 from dblog_core.lake.merge_plan import lacks_before, stretches, works
 from dblog_core.schema_evolution.renames import Rename
 from dblog_core.staging.manifest import DataFile, LogMark
-from spark_jobs import alters
+from spark_jobs.delta import alter_table
 from tests.unit.staged import manifest
 
 _RENAME = re.compile(r"ALTER TABLE t RENAME COLUMN (?:`(\w+)`\.)?`(\w+)` TO `(\w+)`")
@@ -34,8 +34,8 @@ class Lake:
         """Whether it came to the end."""
         self.left = dies_after
         for half in (
-            lambda: alters.set_apart("t", self.have, self.properties, step),
-            lambda: alters.bring_together("t", self.have, step),
+            lambda: alter_table.set_apart("t", self.have, self.properties, step),
+            lambda: alter_table.bring_together("t", self.have, step),
         ):
             for statement in list(half()):
                 if not self.left:

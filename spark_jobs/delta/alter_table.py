@@ -23,8 +23,15 @@ from dblog_core.lake.json_variants import name_of
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Rename, old_name
-from spark_jobs import variants
-from spark_jobs.shapes import MOVED_FROM, arrow_type, is_odd, not_followed, quoted, row_shape
+from spark_jobs.delta import variants
+from spark_jobs.delta.column_types import (
+    MOVED_FROM,
+    arrow_type,
+    is_odd,
+    not_followed,
+    quoted,
+    row_shape,
+)
 
 DROPPED, RENAMED, KEY, TABLE = "dblog.dropped", "dblog.renamed", "dblog.key", "dblog.table"
 _MAPPING, _WIDENING = "delta.columnMapping.mode", "delta.enableTypeWidening"

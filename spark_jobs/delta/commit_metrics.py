@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dblog_core.storage.location import Location
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 
 
 @dataclass(slots=True)
@@ -57,5 +57,5 @@ class Counted:
         written = Written()
         if version is not None:
             for number in range(-1 if self.after is None else self.after, version):
-                written.add(*delta_log.metrics(self.table, number + 1))
+                written.add(*log.metrics(self.table, number + 1))
         return written

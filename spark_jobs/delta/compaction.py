@@ -10,7 +10,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from dblog_core.storage.location import Location
-from spark_jobs import delta_log
+from spark_jobs.delta import log
 
 MIN_FILE = 16 << 20
 _SETTINGS = {
@@ -28,7 +28,7 @@ class Turns:
         self._since: dict[Location, int] = {}
 
     def is_due(self, table: Location) -> bool:
-        version = delta_log.version(table)
+        version = log.version(table)
         if not self._after or version is None:
             return False
         if self._since.get(table, version + 1) > version:  # not known yet, or another table by now
@@ -39,7 +39,7 @@ class Turns:
         """The last compaction's version as far as it matters: of what lies further back, the table is due anyway."""
         oldest = max(0, version - self._after)
         for number in range(version, oldest, -1):
-            if delta_log.operation(table, number) == "OPTIMIZE":
+            if log.operation(table, number) == "OPTIMIZE":
                 return number
         return oldest
 
