@@ -22,22 +22,16 @@ from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames, is_stale
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs import (
-    changes,
-    fold,
-    ghosts,
-    moves,
-    policy,
-    small,
-)
+from spark_jobs import ghosts
 from spark_jobs.delta import alter_table, column_types, variants
 from spark_jobs.delta.alter_table import Gone
 from spark_jobs.delta.column_types import arrow_type, check_follows, key_shape, quoted
 from spark_jobs.delta.commit_metrics import Counted
 from spark_jobs.delta.highest_keys import Highest
+from spark_jobs.events import fold, fold_on_driver, moved_toast, schema_policy, staged_events
+from spark_jobs.events.plan import Span, Work, from_dump
 from spark_jobs.history import Before, History
 from spark_jobs.lake import Batch, LakeTable, measured, measured_here
-from spark_jobs.plan import Span, Work, from_dump
 from spark_jobs.withheld import Withheld
 
 _BROADCAST_ROWS, _BROADCAST_BYTES = 200_000, 32 << 20
@@ -142,12 +136,12 @@ class Lake:
 
     def check_follows(self, older: TableSchema, newest: TableSchema) -> None:
         """Raises LakeError unless rows of `older` can be read as rows of `newest`."""
-        policy.check_fits(older, newest) if self.keeps(newest) else check_follows(older, newest)
+        schema_policy.check_fits(older, newest) if self.keeps(newest) else check_follows(older, newest)
 
     def seen(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
         """The shape as far as the lake table has it."""
         table = self.table(spark, schema)
-        return policy.kept(schema, table.rows().schema) if self.keeps(schema) and table.version() else schema
+        return schema_policy.kept(schema, table.rows().schema) if self.keeps(schema) and table.version() else schema
 
     def with_kept(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
         """The shape with the columns that the source has dropped and the lake table has kept."""
@@ -255,7 +249,9 @@ class TableMerge:
         if not self._lake.keeps(newest) or not lake.exists():
             return None
         have = lake.rows().schema
-        return None if policy.kept(newest, have).columns == newest.columns else policy.left_out(newest, have)
+        return (
+            None if schema_policy.kept(newest, have).columns == newest.columns else schema_policy.left_out(newest, have)
+        )
 
     def _shape(self, work: Work, known: TableStatus | None) -> tuple[TableSchema, Gone]:
         """What the work's rows are folded into, and what is known of columns that the source has no more."""
@@ -267,11 +263,11 @@ class TableMerge:
         gone, lake = Gone(had, drop=self._lake.drop_columns), self._lake.table(self._spark, newest)
         if before and newest.key and lake.version():
             if self._lake.keeps(newest):
-                policy.check_key(before[0], (*older, newest))
+                schema_policy.check_key(before[0], (*older, newest))
                 have, gone = lake.rows().schema, Gone(had)
-                newest, older = policy.kept(newest, have), [policy.kept(schema, have) for schema in older]
+                newest, older = schema_policy.kept(newest, have), [schema_policy.kept(schema, have) for schema in older]
             elif self._lake.changes(newest.table) == "fail" and known is not None:
-                policy.check_accepted(work, before[0], self._staging.schema, accepted=known.accepted)
+                schema_policy.check_accepted(work, before[0], self._staging.schema, accepted=known.accepted)
         if not older or not newest.key or not lake.version():
             return newest, gone
         names = map(renames.after(lake.renamed()).name, lake.rows().columns)
@@ -344,7 +340,7 @@ class TableMerge:
             work = whole
         if work is not whole:
             self._check_follows(work, schema)
-            changes.check_files(self._spark, self._staging, work)
+            staged_events.check_files(self._spark, self._staging, work)
         history.take(work, before, staging=self._staging, upto=span.offset)
         self._step(f"history {work.table}")
 
@@ -355,10 +351,14 @@ class TableMerge:
         self._check_follows(work, schema)
         rows = None
         if work.files or work.chunks:
-            narrows = any(policy.narrows(shape, schema) for shape in work.shapes(self._staging.schema))
-            rows = small.folded(self._staging, work, schema) if small.fits(work, schema) and not narrows else None
+            narrows = any(schema_policy.narrows(shape, schema) for shape in work.shapes(self._staging.schema))
+            rows = (
+                fold_on_driver.folded(self._staging, work, schema)
+                if fold_on_driver.fits(work, schema) and not narrows
+                else None
+            )
             if rows is None:
-                changes.check_files(self._spark, self._staging, work)
+                staged_events.check_files(self._spark, self._staging, work)
         return work, rows
 
     def _check_follows(self, work: Work, schema: TableSchema) -> None:
@@ -398,11 +398,11 @@ class TableMerge:
         return len(unknown)
 
     def _folded(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
-        events = changes.events(self._spark, self._staging, work, schema)
+        events = staged_events.events(self._spark, self._staging, work, schema)
         if not any(f.has_unchanged for f in work.files):
             return fold.last_rows(events)
         if any(f.has_moves for f in work.files):
-            events = moves.resolve(self._spark, events, lake.rows(), schema)
+            events = moved_toast.resolve(self._spark, events, lake.rows(), schema)
         return fold.column_by_column(events, schema)
 
     def _settle(self, lake: LakeTable, schema: TableSchema) -> None:
@@ -417,7 +417,8 @@ class TableMerge:
         asked = self._spark.createDataFrame(wanted, key_shape(schema))
         asked = asked.select(F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"))
         return [
-            moves.as_key(row.key) for row in rows.join(F.broadcast(asked), "key", "left_semi").select("key").collect()
+            moved_toast.as_key(row.key)
+            for row in rows.join(F.broadcast(asked), "key", "left_semi").select("key").collect()
         ]
 
 
@@ -449,4 +450,4 @@ def _unknown(batch: Batch, lake: LakeTable, schema: TableSchema) -> list[Key]:
     partial = batch.rows.where(F.col("missing").isNotNull() & (F.col("op") == fold.PUT)).select("key")
     have = lake.rows().select(F.struct(*(F.col(quoted(n)).alias(n) for n in schema.key)).alias("key"))
     lost = batch.rows.where(F.col("op") == fold.WITHHOLD).select("key")
-    return [moves.as_key(row.key) for row in partial.join(have, "key", "left_anti").union(lost).collect()]
+    return [moved_toast.as_key(row.key) for row in partial.join(have, "key", "left_anti").union(lost).collect()]

@@ -21,10 +21,10 @@ from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.segment import log_schema
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import Pin
-from spark_jobs import changes, fold, moves, plan
 from spark_jobs.delta import variants
 from spark_jobs.delta.column_types import OFFSET, quoted, row_shape
-from spark_jobs.plan import Work
+from spark_jobs.events import fold, moved_toast, plan, staged_events
+from spark_jobs.events.plan import Work
 
 NEVER = -1
 """The offset of a row whose own is missing or impossible: anything that is staged is newer."""
@@ -112,7 +112,7 @@ def staged(
     work = Work(name, work.schema, _on_storage(staging, files, directory), chunks, reshaped=reshaped)
     if not (work.files or work.chunks):
         return Staged(work, None, truncates)
-    events = changes.events(spark, staging, work, schema)
+    events = staged_events.events(spark, staging, work, schema)
     return Staged(work, events.where(F.col("offset").between(after + 1, upto)), truncates)
 
 
@@ -169,7 +169,7 @@ def _folded(spark: SparkSession, found: Staged, lake: DataFrame, schema: TableSc
     if not any(f.has_unchanged for f in found.work.files):
         return fold.last_rows(events)
     if any(f.has_moves for f in found.work.files):
-        events = moves.resolve(spark, events, lake.select("row.*"), schema)
+        events = moved_toast.resolve(spark, events, lake.select("row.*"), schema)
     return fold.column_by_column(events, schema)
 
 

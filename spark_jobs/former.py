@@ -19,11 +19,11 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs import small
 from spark_jobs.delta import key_ranges
 from spark_jobs.delta.column_types import key_shape, quoted, row_shape
 from spark_jobs.delta.key_ranges import Ranges
-from spark_jobs.plan import Work
+from spark_jobs.events import fold_on_driver
+from spark_jobs.events.plan import Work
 
 _BASE = "b"
 _BROADCAST_ROWS = 200_000
@@ -31,7 +31,7 @@ _BROADCAST_ROWS = 200_000
 
 def needed(staging: Staging, work: Work) -> bool:
     """Whether the work has rows of a dump, or leaves values out; its rows themselves tell, where they are few."""
-    if work.chunks or any(f.has_unchanged for f in work.files) or work.bytes > small.MAX_BYTES:
+    if work.chunks or any(f.has_unchanged for f in work.files) or work.bytes > fold_on_driver.MAX_BYTES:
         return True
     return any(
         pc.any(pc.equal(lines.column("origin"), "dump")).as_py()

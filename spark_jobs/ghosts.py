@@ -22,13 +22,14 @@ from dblog_core.model.values import key_from_json, to_json
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
-from spark_jobs import changes, past
-from spark_jobs.changes import chunk_rows
+from spark_jobs import past
 from spark_jobs.delta.column_types import OFFSET, quoted, spark_type
 from spark_jobs.delta.session import computed_once
+from spark_jobs.events import staged_events
+from spark_jobs.events.plan import Work, ghost_chunks
+from spark_jobs.events.staged_events import chunk_rows
 from spark_jobs.history import History
 from spark_jobs.lake import LakeTable
-from spark_jobs.plan import Work, ghost_chunks
 
 
 def remove(
@@ -75,7 +76,7 @@ def tell_before(
     lines = past.last_lines(history.lines(), schema, past.Past(past.emptied(history.lines()), mark.offset))
     whole = (F.col("op") != DELETE) & F.col("unchanged").isNull()
     keys = lines.where(whole & (F.col("offset") <= mark.since)).select("key.*")
-    later = [changes.events(spark, staging, work, schema).select("key.*")] if work.files or work.chunks else []
+    later = [staged_events.events(spark, staging, work, schema).select("key.*")] if work.files or work.chunks else []
     manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
     seen = _seen(spark, staging, manifests, mark, schema)
     for others in (*later, *([seen] if seen is not None else [])):

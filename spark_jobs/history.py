@@ -30,7 +30,7 @@ from dblog_core.schema_evolution.renames import Renames, is_stale, until
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
-from spark_jobs import changes, former, moves, small
+from spark_jobs import former
 from spark_jobs.delta import alter_table, key_ranges, log
 from spark_jobs.delta.column_types import (
     COMMIT_TIME,
@@ -47,7 +47,8 @@ from spark_jobs.delta.column_types import (
     quoted,
     spark_type,
 )  # fmt: skip
-from spark_jobs.plan import Work
+from spark_jobs.events import fold_on_driver, moved_toast, staged_events
+from spark_jobs.events.plan import Work
 
 _AFTER, _WHOLE = "dblog.after", "dblog.whole"
 
@@ -129,7 +130,7 @@ class History:
             told.append(self._with_stale(self._changes(work, before, staging), work, staging, stale))
         lines = told[0] if len(told) == 1 else told[1].unionByName(told[0], allowMissingColumns=True)
         lines = lines.where(F.col(OFFSET) > done)
-        self._append(lines.coalesce(1) if work.rows <= small.MAX_ROWS else lines, self._app, upto)
+        self._append(lines.coalesce(1) if work.rows <= fold_on_driver.MAX_ROWS else lines, self._app, upto)
 
     def take_ghosts(self, keys: DataFrame, mark: LogMark) -> None:
         """Appends a d for each key that the dump of `mark` shows to be gone; `keys` has the key columns alone."""
@@ -215,7 +216,7 @@ class History:
         if not stale:
             return lines
         whole = TableSchema(self._schema.table, (*self._schema.columns, *stale), self._schema.key)
-        events = changes.events(self._spark, staging, replace(work, truncates=(), floor=None), whole)
+        events = staged_events.events(self._spark, staging, replace(work, truncates=(), floor=None), whole)
         image = F.when(F.col("op") == DELETE, F.col("before")).otherwise(F.col("row"))
         values = events.select(
             F.col("offset").alias(OFFSET), *(image[column.name].alias(until(column.name)) for column in stale)
@@ -257,10 +258,10 @@ class History:
         """The work's rows as lines: those of a dump only where they differ from what was there."""
         schema = self._schema
         whole = replace(work, truncates=(), floor=None)  # what vanished again is history all the same
-        events = changes.events(self._spark, staging, whole, schema)
+        events = staged_events.events(self._spark, staging, whole, schema)
         if schema.key:
             if any(f.has_unchanged and f.has_moves for f in work.files):
-                events = moves.resolve(self._spark, events, before.rows, schema)
+                events = moved_toast.resolve(self._spark, events, before.rows, schema)
             if former.needed(staging, work):
                 events = former.resolved(self._spark, events, before.rows, before.withheld, schema, work.truncates)
         deleted = F.col("op") == DELETE

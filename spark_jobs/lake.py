@@ -25,7 +25,6 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
-from spark_jobs import small
 from spark_jobs.delta import alter_table, key_ranges, log, variants
 from spark_jobs.delta.alter_table import KEY, Gone
 from spark_jobs.delta.column_types import (
@@ -44,7 +43,8 @@ from spark_jobs.delta.column_types import (
 from spark_jobs.delta.highest_keys import Highest
 from spark_jobs.delta.key_ranges import Ranges
 from spark_jobs.delta.session import computed_once
-from spark_jobs.fold import PUT, WITHHOLD
+from spark_jobs.events import fold_on_driver
+from spark_jobs.events.fold import PUT, WITHHOLD
 
 SMALL_TABLE = 16 << 20
 """Bytes of a table that is read whole: new literals in each merge would have Spark compile its code anew each time."""
@@ -92,7 +92,7 @@ def measured_here(spark: SparkSession, rows: pa.Table, schema: TableSchema) -> B
     """The batch of rows that the driver has folded (`small`): all is known without a job."""
     births = pc.or_(rows["inserted"], pc.equal(rows["origin"], "dump"))
     return Batch(
-        rows=spark.createDataFrame(rows, small.folded_shape(schema)),
+        rows=spark.createDataFrame(rows, fold_on_driver.folded_shape(schema)),
         count=len(rows),
         deletes=bool(len(rows)) and pc.any(pc.not_equal(rows["op"], PUT)).as_py(),
         births=bool(len(rows)) and pc.all(births).as_py(),
@@ -370,7 +370,7 @@ class LakeTable:
         whole = batch.rows.where((F.col("op") == PUT) & F.col("missing").isNull())
         beside = variants.of(self.rows().schema) if json_columns(self._schema) else {}
         columns = [value.alias(name) for name, value in self._values("", beside).items()]
-        whole = whole.coalesce(1) if batch.count <= small.MAX_ROWS else whole
+        whole = whole.coalesce(1) if batch.count <= fold_on_driver.MAX_ROWS else whole
         whole.select(*columns).write.format("delta").mode("append").save(str(self.path))
         # A row that is not whole is withheld, and one that is deleted was never there.
         inserted = batch.count if not (batch.deletes or batch.keeps) else whole.count()

@@ -21,7 +21,7 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from spark_jobs import past, refold
 from spark_jobs.delta.session import computed_once
-from spark_jobs.fold import PUT
+from spark_jobs.events.fold import PUT
 from spark_jobs.past import Past
 from spark_jobs.refold import Told
 from spark_jobs.tools import Done, Tools

@@ -12,7 +12,7 @@ from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import LakeStatus, outcome_of
 from dblog_core.storage.location import Location
-from spark_jobs.plan import Span
+from spark_jobs.events.plan import Span
 
 KEEP = 1000
 """Records of finished merges that stay, to look into."""

@@ -21,10 +21,11 @@ from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.staging import Staging
-from spark_jobs import changes, fold, ghosts, moves, past, plan
+from spark_jobs import ghosts, past
 from spark_jobs.delta.column_types import quoted
+from spark_jobs.events import fold, moved_toast, plan, staged_events
+from spark_jobs.events.plan import Work
 from spark_jobs.past import Past
-from spark_jobs.plan import Work
 from spark_jobs.tools import Tools
 from spark_jobs.withheld import Withheld
 
@@ -65,7 +66,7 @@ def told(
     work = tools.lake.taken(work, schema)
     lower = max(lower_of(work, known), before.lower if before else 0)
     work = _followable(tools, work, schema, lower)
-    changes.check_files(tools.session(table), tools.staging, work)
+    staged_events.check_files(tools.session(table), tools.staging, work)
     try:
         events = _events(tools, work, schema, before)
         yield Told(work, schema, events, lower, before is not None or any(f.has_unchanged for f in work.files))
@@ -91,7 +92,7 @@ def _events(tools: Tools, work: Work, schema: TableSchema, before: Past | None) 
         found.append(past.last_lines(history.lines(work.renames), schema, before))
     if work.files or work.chunks:
         staged = replace(work, truncates=(), floor=before.upto if before else None)
-        found.append(changes.events(spark, tools.staging, staged, schema))
+        found.append(staged_events.events(spark, tools.staging, staged, schema))
     return reduce(DataFrame.unionByName, found)
 
 
@@ -151,7 +152,7 @@ def folded(spark: SparkSession, of: Told, keys: DataFrame | None = None) -> Data
     events = of.living
     if of.partial:
         if any(f.has_moves for f in of.work.files):
-            events = moves.resolve(spark, events, None, of.schema)  # the lake's old row is of a later time
+            events = moved_toast.resolve(spark, events, None, of.schema)  # the lake's old row is of a later time
         rows = fold.column_by_column(_only(events, keys), of.schema)
     else:
         rows = fold.last_rows(_only(events, keys))
@@ -184,6 +185,6 @@ def births(of: Told) -> DataFrame:
 
 def withhold(withheld: Withheld, table: str, lost: DataFrame) -> int:
     """Records the keys of rows with a value that nobody has, so that a dump is requested for them; how many."""
-    keys = [moves.as_key(row.key) for row in lost.select("key").collect()]
+    keys = [moved_toast.as_key(row.key) for row in lost.select("key").collect()]
     withheld.add(table, keys)
     return len(keys)

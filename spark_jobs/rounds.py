@@ -52,11 +52,12 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.storage.location import Location
-from spark_jobs import cuts, plan, tasks
+from spark_jobs import cuts, tasks
 from spark_jobs.apply import Applied, Lake, TableMerge
 from spark_jobs.delta import compaction, log
+from spark_jobs.events import plan
+from spark_jobs.events.plan import Work
 from spark_jobs.fence import Fence
-from spark_jobs.plan import Work
 from spark_jobs.record import Intent, Records
 from spark_jobs.tools import Done, Tools
 from spark_jobs.withheld import Dumps, Withheld

@@ -20,7 +20,7 @@ from dblog_core.lake.spark_submit import run_job
 from dblog_core.local.servers.spark_cluster import SparkCluster
 from dblog_core.staging import Staging
 from dblog_core.wiring import open_lake, open_staging
-from spark_jobs import changes, plan
+from spark_jobs.events import plan, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import SegmentBuilder, table
 
@@ -90,20 +90,20 @@ def test_a_merge_on_a_cluster_outlives_an_executor(spark: SparkSession, cluster:
 def test_executors_compare_the_files_of_large_works(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
 ) -> None:
-    monkeypatch.setattr(changes, "CHECKED_HERE", 0)
+    monkeypatch.setattr(staged_events, "CHECKED_HERE", 0)
     lake = TestLake(spark, Staging(str(tmp_path / directory), source="shop"), tmp_path / "lake")
     for first in (1, 11, 21):
         lake.build.chunk(DOCUMENTS, [{"id": n, "data": b"x"} for n in range(first, first + 10)])
     lake.build.seal()
     work = plan.works(lake.staging.manifests(), lambda table: 0)["shop.documents"]
-    changes.check_files(spark, lake.staging, work)
-    assert changes.events(spark, lake.staging, work, DOCUMENTS).count() == 30
+    staged_events.check_files(spark, lake.staging, work)
+    assert staged_events.events(spark, lake.staging, work, DOCUMENTS).count() == 30
     path = lake.staging.storage.path(work.chunks[1].path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
     with pytest.raises(CorruptSegment, match="was changed") as caught:
-        changes.check_files(spark, lake.staging, work)
+        staged_events.check_files(spark, lake.staging, work)
     assert caught.value.where == str(path)
     path.unlink()
     with pytest.raises(CorruptSegment, match="missing"):
-        changes.check_files(spark, lake.staging, work)
+        staged_events.check_files(spark, lake.staging, work)

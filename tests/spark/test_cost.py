@@ -18,8 +18,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from dblog_core.model.schema import TableSchema
-from spark_jobs import changes, fold, plan, small
 from spark_jobs.delta import log
+from spark_jobs.events import fold, fold_on_driver, plan, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -44,7 +44,7 @@ NEWER = TableSchema(ODD.table, (*ODD.columns[:3], *T.columns[1:], *ODD.columns[3
 
 @contextmanager
 def folded_by_spark() -> Iterator[None]:
-    with mock.patch.object(small, "fits", return_value=False):
+    with mock.patch.object(fold_on_driver, "fits", return_value=False):
         yield
 
 
@@ -97,11 +97,11 @@ def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
         build.update(NEWER, {**_odd_rows(dice, "aäAßz"), "v": dice.choice((None, "new"))})
     build.seal()
     work = plan.works(lake.staging.manifests(), lambda table: 0)[str(ODD.table)]
-    assert work.truncated and small.fits(work, NEWER)
-    here = small.folded(lake.staging, work, NEWER)
+    assert work.truncated and fold_on_driver.fits(work, NEWER)
+    here = fold_on_driver.folded(lake.staging, work, NEWER)
     assert here is not None
-    there = fold.last_rows(changes.events(lake.spark, lake.staging, work, NEWER)).toArrow()
-    ours = lake.spark.createDataFrame(here, small.folded_shape(NEWER)).toArrow()
+    there = fold.last_rows(staged_events.events(lake.spark, lake.staging, work, NEWER)).toArrow()
+    ours = lake.spark.createDataFrame(here, fold_on_driver.folded_shape(NEWER)).toArrow()
 
     def rows(found: pa.Table) -> list[Any]:
         return sorted(

@@ -8,7 +8,7 @@ import pytest
 from dblog_core.clock import SystemClock
 from dblog_core.staging import segment
 from dblog_core.staging.compaction import Compactor
-from spark_jobs import changes, plan, small
+from spark_jobs.events import fold_on_driver, plan, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
@@ -33,10 +33,10 @@ def test_a_merge_within_joined_segments_takes_the_rest_of_them(
             pass
     assert not (lake.staging.storage.root / "manifests" / f"{STOOD + 1:020d}.json").exists()
     work = plan.works(lake.staging.manifests(after=STOOD), lambda table: STOOD)[str(T.table)]
-    read = [row.offset for row in changes.events(lake.spark, lake.staging, work, T).select("offset").collect()]
+    read = [row.offset for row in staged_events.events(lake.spark, lake.staging, work, T).select("offset").collect()]
     lake.staging.remove_spilled(work.files)
     assert sorted(read) == list(range(2 * STOOD + 1, 37))
-    here = small.folded(lake.staging, work, T)
+    here = fold_on_driver.folded(lake.staging, work, T)
     assert here is not None and min(here["offset"].to_pylist()) == 2 * STOOD + 1
     merged = lake.merge_well()
     assert sum(t.applied for m in merged for t in m.tables) == 18 - STOOD + 1

@@ -22,7 +22,7 @@ from dblog_core.staging.compaction import Compactor
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.staging.reader import Follower, Line, lines
 from dblog_core.storage import Bytes
-from spark_jobs import plan
+from spark_jobs.events import plan
 from tests.simulation.storage import Disk, MemoryStorage, away
 from tests.unit.staged import MICROSECONDS, chunk, creates, log_rows, table
 

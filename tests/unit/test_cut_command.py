@@ -15,7 +15,7 @@ from dblog_core.lake import cuts
 from dblog_core.lake.lake_status import lake_at, table_location
 from dblog_core.model.schema import TableName
 from spark_jobs import cuts as written
-from spark_jobs.plan import Span
+from spark_jobs.events.plan import Span
 from spark_jobs.record import Intent
 
 CONFIG = """

@@ -16,7 +16,7 @@ from dblog_core.lake.cuts import At, Cut
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.storage.location import Location
 from spark_jobs import cuts as written
-from spark_jobs.plan import Span
+from spark_jobs.events.plan import Span
 from spark_jobs.record import Intent
 
 APP = "dblog:shop:cuts"

@@ -24,8 +24,8 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.storage.location import Location
 from spark_jobs import record
 from spark_jobs.delta import log
+from spark_jobs.events.plan import Span
 from spark_jobs.fence import Fence
-from spark_jobs.plan import Span
 from spark_jobs.record import Intent, Records
 from spark_jobs.withheld import Withheld
 

@@ -9,7 +9,7 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging.manifest import LogMark
-from spark_jobs import policy
+from spark_jobs.events import schema_policy
 from tests.unit.staged import table
 
 A = table(id=pa.int64(), a=pa.int32())
@@ -38,7 +38,7 @@ def mark(offset: int, shape: TableSchema, renamed: dict[str, str] | None = None)
 def test_fail_stops_at_what_nobody_has_accepted(marks: list[LogMark], accepted: int | None, stops: str | None) -> None:
     work = Work("shop.orders", marks[-1].schema or "", reshaped=tuple(marks))
     try:
-        policy.check_accepted(work, A, SHAPES.__getitem__, accepted=accepted)
+        schema_policy.check_accepted(work, A, SHAPES.__getitem__, accepted=accepted)
         found = None
     except LakeError as error:
         found = error.message
@@ -66,9 +66,9 @@ def test_only_types_with_values_in_common_may_fit_and_all_but_wider_ones_are_loo
     own: pa.DataType, lake: pa.DataType, fits: bool, narrows: bool
 ) -> None:
     newer, target = table(id=pa.int64(), a=own), table(id=pa.int64(), a=lake)
-    assert policy.narrows(newer, target) is narrows
+    assert schema_policy.narrows(newer, target) is narrows
     if fits:
-        policy.check_fits(newer, target)
+        schema_policy.check_fits(newer, target)
     else:
         with pytest.raises(LakeError, match="column a is"):
-            policy.check_fits(newer, target)
+            schema_policy.check_fits(newer, target)

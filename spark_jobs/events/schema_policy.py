@@ -22,7 +22,7 @@ from dblog_core.model.table_names import typed
 from dblog_core.schema_evolution import compatibility
 from spark_jobs.delta import variants
 from spark_jobs.delta.column_types import arrow_type, not_followed, spark_type
-from spark_jobs.plan import Work
+from spark_jobs.events.plan import Work
 
 _FITS: tuple[tuple[tuple[type[t.DataType], ...], tuple[type[t.DataType], ...]], ...] = (
     ((t.IntegralType, t.DecimalType), (t.IntegralType, t.DecimalType)),

@@ -19,8 +19,8 @@ from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
 from spark_jobs.delta.column_types import key_shape, row_shape
-from spark_jobs.fold import PUT
-from spark_jobs.plan import Work, stretches
+from spark_jobs.events.fold import PUT
+from spark_jobs.events.plan import Work, stretches
 
 MAX_ROWS = 200_000
 MAX_BYTES = 16 << 20

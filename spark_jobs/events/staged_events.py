@@ -26,9 +26,9 @@ from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
-from spark_jobs import policy
 from spark_jobs.delta.column_types import key_shape, log_shape, quoted, row_shape, spark_type
-from spark_jobs.plan import Work, stretches
+from spark_jobs.events import schema_policy
+from spark_jobs.events.plan import Work, stretches
 
 _REF = t.StructType(
     [
@@ -189,7 +189,7 @@ def _image(
         field = image.getField(column.name)
         if is_now.type == column.type or compatibility.widens(is_now.type, column.type):
             return field.cast(wanted)
-        return policy.exactly(
+        return schema_policy.exactly(
             field, spark_type(is_now.type), wanted, table=schema.table, name=column.name, offset=offset
         )
 
