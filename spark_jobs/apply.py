@@ -30,7 +30,7 @@ from spark_jobs.delta.commit_metrics import Counted
 from spark_jobs.delta.highest_keys import Highest
 from spark_jobs.events import fold, fold_on_driver, moved_toast, schema_policy, staged_events
 from spark_jobs.events.plan import Span, Work, from_dump
-from spark_jobs.history import Before, History
+from spark_jobs.history.table import Before, History
 from spark_jobs.lake import Batch, LakeTable, measured, measured_here
 from spark_jobs.withheld import Withheld
 

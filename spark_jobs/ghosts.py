@@ -22,13 +22,13 @@ from dblog_core.model.values import key_from_json, to_json
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
-from spark_jobs import past
 from spark_jobs.delta.column_types import OFFSET, quoted, spark_type
 from spark_jobs.delta.session import computed_once
 from spark_jobs.events import staged_events
 from spark_jobs.events.plan import Work, ghost_chunks
 from spark_jobs.events.staged_events import chunk_rows
-from spark_jobs.history import History
+from spark_jobs.history import past
+from spark_jobs.history.table import History
 from spark_jobs.lake import LakeTable
 
 

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from dblog_core.errors import DblogError, LakeError, LeaseLost
 from dblog_core.storage.location import Location
 from spark_jobs import cuts, ghosts
-from spark_jobs.history import History
+from spark_jobs.history.table import History
 from spark_jobs.lake import LakeTable
 from spark_jobs.rounds import Merger
 from tests.spark.lakes import Crash, TestLake

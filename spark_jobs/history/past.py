@@ -33,7 +33,7 @@ from spark_jobs.delta.column_types import (
     quoted,
     row_shape,
 )  # fmt: skip
-from spark_jobs.history import History
+from spark_jobs.history.table import History
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from dblog_core.schema_evolution.renames import Renames, is_stale, until
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
-from spark_jobs import former
 from spark_jobs.delta import alter_table, key_ranges, log
 from spark_jobs.delta.column_types import (
     COMMIT_TIME,
@@ -49,6 +48,7 @@ from spark_jobs.delta.column_types import (
 )  # fmt: skip
 from spark_jobs.events import fold_on_driver, moved_toast, staged_events
 from spark_jobs.events.plan import Work
+from spark_jobs.history import previous_rows
 
 _AFTER, _WHOLE = "dblog.after", "dblog.whole"
 
@@ -262,8 +262,10 @@ class History:
         if schema.key:
             if any(f.has_unchanged and f.has_moves for f in work.files):
                 events = moved_toast.resolve(self._spark, events, before.rows, schema)
-            if former.needed(staging, work):
-                events = former.resolved(self._spark, events, before.rows, before.withheld, schema, work.truncates)
+            if previous_rows.needed(staging, work):
+                events = previous_rows.resolved(
+                    self._spark, events, before.rows, before.withheld, schema, work.truncates
+                )
         deleted = F.col("op") == DELETE
         left_out = F.array(*(F.lit(c.name) for c in schema.columns if c.name not in schema.key)).cast("array<string>")
         told = {

@@ -1,0 +1,1 @@
+"""The history of rows beside the lake's tables."""
