@@ -17,7 +17,7 @@ from dblog_core.model.schema import TableName, TableSchema
 from spark_jobs import reset
 from spark_jobs.delta import alter_table, column_types
 from spark_jobs.delta.alter_table import Gone
-from spark_jobs.lake import LakeTable
+from spark_jobs.merging.delta_table import LakeTable
 from spark_jobs.tools import Done, Tools
 
 

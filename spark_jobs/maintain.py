@@ -38,7 +38,7 @@ from dblog_core.wiring import open_state
 from spark_jobs import old_cuts
 from spark_jobs.delta import clustering, compaction, log
 from spark_jobs.delta.column_types import quoted
-from spark_jobs.record import Records
+from spark_jobs.merging.merge_records import Records
 from spark_jobs.tools import Done, Tools
 
 PURGE = 0.05

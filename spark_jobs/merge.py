@@ -17,10 +17,10 @@ from functools import partial
 from dblog_core.errors import LakeBusy, LakeError
 from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from spark_jobs import entry
-from spark_jobs.apply import Applied
 from spark_jobs.entry import Starters, say
+from spark_jobs.merging.table_merge import Applied
+from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
 from spark_jobs.rounds import Merged, Merger
-from spark_jobs.withheld import ControlDumps, Withheld
 
 _POLL = 0.1  # seconds between two looks for a new segment
 _LOOK = 1.0  # seconds between two looks for a lake task

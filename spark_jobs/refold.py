@@ -21,14 +21,14 @@ from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.staging import Staging
-from spark_jobs import ghosts
 from spark_jobs.delta.column_types import quoted
 from spark_jobs.events import fold, moved_toast, plan, staged_events
 from spark_jobs.events.plan import Work
 from spark_jobs.history import past
 from spark_jobs.history.past import Past
+from spark_jobs.merging import deleted_rows
+from spark_jobs.merging.withheld_keys import Withheld
 from spark_jobs.tools import Tools
-from spark_jobs.withheld import Withheld
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _without_ghosts(rows: DataFrame, of: Told) -> DataFrame:
         if mark.since is None or (mark.key_from is None and mark.key_to is None):
             continue
         parts = rows.where((F.col("op") != DELETE) & (F.col("offset") <= mark.since)).select("key.*")
-        gone = ghosts.within(parts, mark, of.schema)
+        gone = deleted_rows.within(parts, mark, of.schema)
         key = F.struct(*(F.col(quoted(name)).alias(name) for name in of.schema.key))
         marked = gone.select(key.alias("key"), F.lit(True).alias("_gone"))
         ghost = F.coalesce(F.col("_gone"), F.lit(False))

@@ -23,7 +23,7 @@ from spark_jobs import refold
 from spark_jobs.delta.column_types import OFFSET, quoted
 from spark_jobs.delta.session import computed_once
 from spark_jobs.events.fold import PUT, WITHHOLD
-from spark_jobs.lake import LakeTable, measured
+from spark_jobs.merging.delta_table import LakeTable, measured
 from spark_jobs.refold import Told
 from spark_jobs.tools import Done, Tools
 

@@ -52,15 +52,16 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.storage.location import Location
-from spark_jobs import cuts, tasks
-from spark_jobs.apply import Applied, Lake, TableMerge
+from spark_jobs import tasks
 from spark_jobs.delta import compaction, log
 from spark_jobs.events import plan
 from spark_jobs.events.plan import Work
-from spark_jobs.fence import Fence
-from spark_jobs.record import Intent, Records
+from spark_jobs.merging import cuts
+from spark_jobs.merging.fence import Fence
+from spark_jobs.merging.merge_records import Intent, Records
+from spark_jobs.merging.table_merge import Applied, Lake, TableMerge
+from spark_jobs.merging.withheld_keys import Dumps, Withheld
 from spark_jobs.tools import Done, Tools
-from spark_jobs.withheld import Dumps, Withheld
 
 _TOGETHER = 4
 """Tables merged at the same time: while some plan and commit, on one core each, others compute."""

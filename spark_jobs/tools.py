@@ -11,8 +11,8 @@ from dblog_core.config.settings import Config
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import LakeStatus, TableStatus
 from dblog_core.staging import Staging
-from spark_jobs.apply import Lake
-from spark_jobs.withheld import Dumps, Withheld
+from spark_jobs.merging.table_merge import Lake
+from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from dblog_core.verify import run as verification
 from dblog_core.verify.report import Report, TableReport
 from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.slices import Slice
-from spark_jobs.record import Records
+from spark_jobs.merging.merge_records import Records
 from tests.airflow.test_factory import write
 
 HOUR = dt.timedelta(hours=1)

@@ -18,9 +18,9 @@ from pyspark.errors import PySparkException
 
 from dblog_core.errors import DblogError, LakeError, LeaseLost
 from dblog_core.storage.location import Location
-from spark_jobs import cuts, ghosts
 from spark_jobs.history.table import History
-from spark_jobs.lake import LakeTable
+from spark_jobs.merging import cuts, deleted_rows
+from spark_jobs.merging.delta_table import LakeTable
 from spark_jobs.rounds import Merger
 from tests.spark.lakes import Crash, TestLake
 
@@ -112,7 +112,7 @@ def counted(points: Points) -> Iterator[None]:
             (LakeTable, "remove_older", lambda *_: "truncate"),
             (History, "_create", lambda *_: "history table"),
             (History, "_append", _told),
-            (ghosts, "remove", lambda *_: "ghosts"),
+            (deleted_rows, "remove", lambda *_: "ghosts"),
             (cuts, "append", lambda *_: "cut"),
             (Location, "create", lambda path, *_: _file(path)),
             (Location, "replace", lambda path, *_: _file(path)),

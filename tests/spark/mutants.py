@@ -14,13 +14,13 @@ from pyspark.errors import PySparkException
 
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.model.values import Key
-from spark_jobs import cuts, ghosts
-from spark_jobs.apply import TableMerge
-from spark_jobs.fence import Fence
-from spark_jobs.lake import Batch, LakeTable
-from spark_jobs.record import Intent, Records
+from spark_jobs.merging import cuts, deleted_rows
+from spark_jobs.merging.delta_table import Batch, LakeTable
+from spark_jobs.merging.fence import Fence
+from spark_jobs.merging.merge_records import Intent, Records
+from spark_jobs.merging.table_merge import TableMerge
+from spark_jobs.merging.withheld_keys import Withheld
 from spark_jobs.rounds import Merged, Merger
-from spark_jobs.withheld import Withheld
 from tests.spark.faults import Fault
 from tests.spark.faulty_runs import Plan
 
@@ -158,13 +158,13 @@ def keys_are_withheld_after_the_commit() -> Iterator[None]:
 
 def ghosts_are_told_by_their_keys_alone() -> Patch:
     """A row that was born while the dump went on is taken for a ghost."""
-    remove = ghosts.remove
+    remove = deleted_rows.remove
 
     def all_unseen(*given: Any, **more: Any) -> int:
         *others, mark = given
         return remove(*others, replace(mark, since=mark.offset), **more)
 
-    return mock.patch.object(ghosts, "remove", all_unseen)
+    return mock.patch.object(deleted_rows, "remove", all_unseen)
 
 
 def _mutant(patched: Callable[[], Patch], plan: tuple[Plan, list[str | None]], seed: str = "") -> Mutant:

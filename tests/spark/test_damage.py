@@ -21,9 +21,9 @@ from dblog_core.errors import CorruptSegment
 from dblog_core.lake.lake_status import State, read_status
 from dblog_core.staging import Staging, manifest, segment
 from dblog_core.staging.compaction import Compactor
-from spark_jobs.apply import Applied, TableMerge
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.plan import Work
+from spark_jobs.merging.table_merge import Applied, TableMerge
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 

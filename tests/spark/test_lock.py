@@ -20,7 +20,7 @@ from dblog_core.lake.lake_status import lake_at, own_directory
 from dblog_core.lake.spark_submit import CONFIG_VARIABLE
 from dblog_core.state.sqlite import SqliteState
 from dblog_core.wiring import open_lake
-from spark_jobs.lock import lake_lock
+from spark_jobs.merging.lock import lake_lock
 
 SECONDS = 300  # a deadline, for a machine that is busy
 
@@ -29,7 +29,7 @@ import sys
 from contextlib import closing
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.state.sqlite import SqliteState
-from spark_jobs.lock import lake_lock
+from spark_jobs.merging.lock import lake_lock
 with closing(SqliteState(sys.argv[2], prefix="t")) as state, lake_lock(lake_at(sys.argv[1]), state, ttl=2):
     print("held", flush=True)
     sys.stdin.read()

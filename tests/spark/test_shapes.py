@@ -14,7 +14,7 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs import expected
 from spark_jobs.delta import log
-from spark_jobs.lake import LakeTable
+from spark_jobs.merging.delta_table import LakeTable
 from tests.spark.asked import done, replay
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table

@@ -17,7 +17,7 @@ from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import own_directory, read_status
 from dblog_core.storage.location import Location
 from spark_jobs.delta import log
-from spark_jobs.lake import LakeTable
+from spark_jobs.merging.delta_table import LakeTable
 from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table

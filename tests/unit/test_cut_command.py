@@ -14,9 +14,9 @@ from dblog_core import cli
 from dblog_core.lake import cuts
 from dblog_core.lake.lake_status import lake_at, table_location
 from dblog_core.model.schema import TableName
-from spark_jobs import cuts as written
 from spark_jobs.events.plan import Span
-from spark_jobs.record import Intent
+from spark_jobs.merging import cuts as written
+from spark_jobs.merging.merge_records import Intent
 
 CONFIG = """
 [source]

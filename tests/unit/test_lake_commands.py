@@ -16,7 +16,7 @@ from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory
 from dblog_core.lake.replay_interval import interval
-from spark_jobs.record import Records
+from spark_jobs.merging.merge_records import Records
 
 NOW = dt.datetime(2026, 11, 21, 15, tzinfo=dt.UTC)
 

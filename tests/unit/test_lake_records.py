@@ -22,12 +22,12 @@ from dblog_core.lake.lake_status import (
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.storage.location import Location
-from spark_jobs import record
 from spark_jobs.delta import log
 from spark_jobs.events.plan import Span
-from spark_jobs.fence import Fence
-from spark_jobs.record import Intent, Records
-from spark_jobs.withheld import Withheld
+from spark_jobs.merging import merge_records
+from spark_jobs.merging.fence import Fence
+from spark_jobs.merging.merge_records import Intent, Records
+from spark_jobs.merging.withheld_keys import Withheld
 
 T = TableSchema(TableName("s", "t"), (Column("id", "int", pa.int64()),), ("id",))
 SPAN = Span(1, 1, 1, 1, "p", None)
@@ -109,7 +109,7 @@ def test_the_status_of_a_newer_version_is_told_from_a_damaged_one(lake: Location
 
 
 def test_old_records_go_with_their_outcomes(lake: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "KEEP", 3)
+    monkeypatch.setattr(merge_records, "KEEP", 3)
     records = Records(own_directory(lake))
     for number in range(1, 8):
         records.begin(Intent(number, SPAN, {}))

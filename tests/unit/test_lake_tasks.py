@@ -16,7 +16,7 @@ from dblog_core.lake.lake_status import LakeStatus, lake_at, own_directory
 from dblog_core.lake.lake_tasks import Outcome
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_lake, open_state
-from spark_jobs.record import Records
+from spark_jobs.merging.merge_records import Records
 
 DONE = Outcome(0, {"rows": 3})
 

@@ -13,10 +13,11 @@ from dblog_core.lake import cuts as lookup
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.storage.location import Location
-from spark_jobs import cuts, old_cuts
+from spark_jobs import old_cuts
 from spark_jobs.events.plan import Span
+from spark_jobs.merging import cuts
+from spark_jobs.merging.merge_records import Intent
 from spark_jobs.old_cuts import Kept
-from spark_jobs.record import Intent
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from dblog_core.verify.delta_version import left_out
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Sum, Task
 from dblog_core.verify.recheck import Kind, Suspects
 from dblog_core.verify.report import Report, TableReport
-from spark_jobs.record import Records
+from spark_jobs.merging.merge_records import Records
 from tests.fake_source import ORDERS
 from tests.unit.staged import table
 

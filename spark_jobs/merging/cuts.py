@@ -16,7 +16,7 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta import log
 
 if TYPE_CHECKING:
-    from spark_jobs.record import Intent
+    from spark_jobs.merging.merge_records import Intent
 
 SHAPE = pa.schema(
     [

@@ -18,7 +18,7 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json, key_text
-from spark_jobs.record import Records
+from spark_jobs.merging.merge_records import Records
 
 _DIRECTORY = "withheld"
 _PER_REQUEST = 5_000

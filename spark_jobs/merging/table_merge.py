@@ -22,7 +22,6 @@ from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames, is_stale
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs import ghosts
 from spark_jobs.delta import alter_table, column_types, variants
 from spark_jobs.delta.alter_table import Gone
 from spark_jobs.delta.column_types import arrow_type, check_follows, key_shape, quoted
@@ -31,8 +30,9 @@ from spark_jobs.delta.highest_keys import Highest
 from spark_jobs.events import fold, fold_on_driver, moved_toast, schema_policy, staged_events
 from spark_jobs.events.plan import Span, Work, from_dump
 from spark_jobs.history.table import Before, History
-from spark_jobs.lake import Batch, LakeTable, measured, measured_here
-from spark_jobs.withheld import Withheld
+from spark_jobs.merging import deleted_rows
+from spark_jobs.merging.delta_table import Batch, LakeTable, measured, measured_here
+from spark_jobs.merging.withheld_keys import Withheld
 
 _BROADCAST_ROWS, _BROADCAST_BYTES = 200_000, 32 << 20
 
@@ -218,7 +218,7 @@ class TableMerge:
         if not committed:
             withheld = self._changes(work, schema, lake, history, number, span=span, known=known)
         for mark in work.finished:
-            ghosts.remove(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
+            deleted_rows.remove(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
         self._settle(lake, schema)
         upto = max(span.offset, merged)
         version = lake.answer_others(after=seen or 0, merged=upto) if lake.exists() else None
@@ -308,7 +308,7 @@ class TableMerge:
                 before = _before(rows_before, self._withheld.keys(work.table, schema), known, span)
                 self._tell(history, staged, schema, before, span, whole=work)
                 if work.floor is not None and _reaches_below(staged, work.floor):
-                    ghosts.tell_before(self._spark, self._staging, history, schema, work, last=span.last)
+                    deleted_rows.tell_before(self._spark, self._staging, history, schema, work, last=span.last)
             if work.truncated is not None:
                 lake.remove_older(work.truncated)
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))

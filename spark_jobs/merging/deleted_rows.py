@@ -29,7 +29,7 @@ from spark_jobs.events.plan import Work, ghost_chunks
 from spark_jobs.events.staged_events import chunk_rows
 from spark_jobs.history import past
 from spark_jobs.history.table import History
-from spark_jobs.lake import LakeTable
+from spark_jobs.merging.delta_table import LakeTable
 
 
 def remove(

@@ -1,0 +1,1 @@
+"""The merge of staged events into lake tables, exactly once."""
