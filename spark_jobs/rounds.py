@@ -52,16 +52,16 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.storage.location import Location
-from spark_jobs import tasks
 from spark_jobs.delta import compaction, log
 from spark_jobs.events import plan
 from spark_jobs.events.plan import Work
+from spark_jobs.lake_tasks import registry
+from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging import cuts
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.merge_records import Intent, Records
 from spark_jobs.merging.table_merge import Applied, Lake, TableMerge
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
-from spark_jobs.tools import Done, Tools
 
 _TOGETHER = 4
 """Tables merged at the same time: while some plan and commit, on one core each, others compute."""
@@ -302,7 +302,7 @@ class Merger:
     def _planned(self, task: LakeTask) -> Json | None:
         """What a task will do; None where it cannot be done, which is its outcome then."""
         try:
-            return tasks.plan(self._tools(self.status.merge + 1), task.kind, task.arguments)
+            return registry.plan(self._tools(self.status.merge + 1), task.kind, task.arguments)
         except LeaseLost:
             raise
         except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
@@ -317,7 +317,7 @@ class Merger:
         began = time.monotonic()
         self._check()
         try:
-            done = tasks.carry_out(self._tools(intent.number), task["kind"], task["arguments"])
+            done = registry.carry_out(self._tools(intent.number), task["kind"], task["arguments"])
             came = Outcome(intent.number, done.result)
         except LeaseLost:
             raise

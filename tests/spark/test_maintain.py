@@ -19,9 +19,9 @@ from dblog_core.interfaces import Json
 from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, lake_at
 from dblog_core.maintenance import schedule
-from spark_jobs import maintain, tasks
 from spark_jobs.delta import clustering, compaction, log
-from spark_jobs.tasks import Kind
+from spark_jobs.lake_tasks import maintain, registry
+from spark_jobs.lake_tasks.registry import Kind
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
 
@@ -78,7 +78,7 @@ def days(lake: TestLake, config: Config, monkeypatch: pytest.MonkeyPatch) -> Day
     def carry_out(tools: Any, arguments: Json) -> Any:
         return maintain.carry_out(tools, arguments, now=lambda: days.now)
 
-    monkeypatch.setattr(tasks, "KINDS", {schedule.KIND: Kind(carry_out, maintain.plan)})
+    monkeypatch.setattr(registry, "KINDS", {schedule.KIND: Kind(carry_out, maintain.plan)})
     return days
 
 

@@ -11,10 +11,10 @@ from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.interfaces import Json
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, read_status, table_location
-from spark_jobs import tasks
 from spark_jobs.delta import log
-from spark_jobs.tasks import Kind
-from spark_jobs.tools import Done, Tools
+from spark_jobs.lake_tasks import registry
+from spark_jobs.lake_tasks.context import Done, Tools
+from spark_jobs.lake_tasks.registry import Kind
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
@@ -30,7 +30,7 @@ class Marks:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[int] = []
         self.error: Exception | None = None
-        monkeypatch.setattr(tasks, "KINDS", {"mark": Kind(self._carry_out, self._plan)})
+        monkeypatch.setattr(registry, "KINDS", {"mark": Kind(self._carry_out, self._plan)})
 
     def _plan(self, tools: Tools, arguments: Json) -> Json:
         if arguments["table"] not in tools.status.tables:

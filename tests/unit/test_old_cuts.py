@@ -13,11 +13,11 @@ from dblog_core.lake import cuts as lookup
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.storage.location import Location
-from spark_jobs import old_cuts
 from spark_jobs.events.plan import Span
+from spark_jobs.lake_tasks import expired_cuts
+from spark_jobs.lake_tasks.expired_cuts import Kept
 from spark_jobs.merging import cuts
 from spark_jobs.merging.merge_records import Intent
-from spark_jobs.old_cuts import Kept
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def _numbers(lake: Location) -> list[int]:
 def test_a_cut_stays_if_a_moment_that_is_kept_is_read_at_it(
     lake: Location, before: float, oldest: int, left: int
 ) -> None:
-    assert old_cuts.drop(cuts_location(lake), before=before) == Kept(oldest, 900.0 + 100 * oldest, 5 - left)
+    assert expired_cuts.drop(cuts_location(lake), before=before) == Kept(oldest, 900.0 + 100 * oldest, 5 - left)
     assert _numbers(lake) == list(range(oldest, 6))
-    assert old_cuts.drop(cuts_location(lake), before=before) == Kept(oldest, 900.0 + 100 * oldest, 0)
+    assert expired_cuts.drop(cuts_location(lake), before=before) == Kept(oldest, 900.0 + 100 * oldest, 0)
 
 
 def test_merges_and_lookups_go_on_afterwards(lake: Location) -> None:
-    old_cuts.drop(cuts_location(lake), before=1250.0)
+    expired_cuts.drop(cuts_location(lake), before=1250.0)
     span = Span(6, 6, 60, 69, "p6", 6_000_000)
     cuts.append(cuts_location(lake), Intent(6, span, {}), {"shop.a": 6}, behind={}, app="dblog", now=1500.0)
     assert lookup.find(lake).cut.number == 6
@@ -60,12 +60,12 @@ def test_merges_and_lookups_go_on_afterwards(lake: Location) -> None:
 
 
 def test_a_lake_without_merges_has_none(tmp_path: Path) -> None:
-    assert old_cuts.drop(cuts_location(lake_at(str(tmp_path))), before=5.0) == Kept(0, math.inf, 0)
+    assert expired_cuts.drop(cuts_location(lake_at(str(tmp_path))), before=5.0) == Kept(0, math.inf, 0)
 
 
 def test_a_damaged_table_of_cuts_is_named(lake: Location, tmp_path: Path) -> None:
     for file in (tmp_path / "_dblog/cuts").glob("*.parquet"):
         file.write_bytes(b"no parquet")
     with pytest.raises(LakeError, match="old cuts cannot be removed") as caught:
-        old_cuts.drop(cuts_location(lake), before=1350.0)
+        expired_cuts.drop(cuts_location(lake), before=1350.0)
     assert "_dblog/cuts" in caught.value.where

@@ -19,13 +19,13 @@ from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.events import DELETE
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
-from spark_jobs import refold
 from spark_jobs.delta.column_types import OFFSET, quoted
 from spark_jobs.delta.session import computed_once
 from spark_jobs.events.fold import PUT, WITHHOLD
+from spark_jobs.lake_tasks import refold
+from spark_jobs.lake_tasks.context import Done, Tools
+from spark_jobs.lake_tasks.refold import Told
 from spark_jobs.merging.delta_table import LakeTable, measured
-from spark_jobs.refold import Told
-from spark_jobs.tools import Done, Tools
 
 
 def plan(tools: Tools, arguments: Json) -> Json:

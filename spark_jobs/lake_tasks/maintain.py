@@ -35,11 +35,11 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
-from spark_jobs import old_cuts
 from spark_jobs.delta import clustering, compaction, log
 from spark_jobs.delta.column_types import quoted
+from spark_jobs.lake_tasks import expired_cuts
+from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging.merge_records import Records
-from spark_jobs.tools import Done, Tools
 
 PURGE = 0.05
 """Share of rows that are only marked as deleted above which a table's files are written without them: at once, fewer
@@ -65,7 +65,7 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
     if tools.config is None:
         raise LakeError("needs the configuration", where="maintain", fix="use `dblog maintain`")
     began, keep = now(), durations.parse(tools.config.lake.keep)
-    kept = old_cuts.drop(cuts_location(tools.lake.location), before=began - keep)
+    kept = expired_cuts.drop(cuts_location(tools.lake.location), before=began - keep)
     Records(own_directory(tools.lake.location)).drop_before(kept.number)
     tools.step("old cuts dropped")
     wanted = arguments["tables"] or list(tools.status.tables)

@@ -19,13 +19,13 @@ from dblog_core.model.events import DELETE
 from dblog_core.model.table_names import typed
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs import refold
 from spark_jobs.delta.session import computed_once
 from spark_jobs.events.fold import PUT
 from spark_jobs.history import past
 from spark_jobs.history.past import Past
-from spark_jobs.refold import Told
-from spark_jobs.tools import Done, Tools
+from spark_jobs.lake_tasks import refold
+from spark_jobs.lake_tasks.context import Done, Tools
+from spark_jobs.lake_tasks.refold import Told
 
 
 def plan(tools: Tools, arguments: Json) -> Json:

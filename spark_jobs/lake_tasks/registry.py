@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from dblog_core.errors import LakeError, SegmentReplaced
 from dblog_core.interfaces import Json
-from spark_jobs import accept, maintain, rebuild, replay, reset
-from spark_jobs.tools import Done, Tools
+from spark_jobs.lake_tasks import accept_schema, maintain, rebuild, replay, reset
+from spark_jobs.lake_tasks.context import Done, Tools
 
 _READ_AGAIN = 3
 
@@ -29,7 +29,7 @@ KINDS: Mapping[str, Kind] = {
     "replay": Kind(replay.carry_out, replay.plan),
     "rebuild": Kind(rebuild.carry_out, rebuild.plan),
     "reset": Kind(reset.carry_out, reset.plan),
-    "accept": Kind(accept.carry_out, accept.plan),
+    "accept": Kind(accept_schema.carry_out, accept_schema.plan),
     "maintain": Kind(maintain.carry_out, maintain.plan),
 }
 

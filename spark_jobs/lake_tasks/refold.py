@@ -26,9 +26,9 @@ from spark_jobs.events import fold, moved_toast, plan, staged_events
 from spark_jobs.events.plan import Work
 from spark_jobs.history import past
 from spark_jobs.history.past import Past
+from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.withheld_keys import Withheld
-from spark_jobs.tools import Tools
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Tasks that change the lake beside merges: maintenance, replay, rebuild, reset."""
