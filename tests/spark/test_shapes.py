@@ -12,9 +12,9 @@ import pytest
 from dblog_core.lake.lake_status import State, TableStatus, history_location, read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
-from spark_jobs import expected
 from spark_jobs.delta import log
 from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.verifying import expected_rows
 from tests.spark.asked import done, replay
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
@@ -52,9 +52,11 @@ def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int], *, 
     version, offset = before
     found = status(lake)
     pin = Pin(version, offset, found.segment, lake.build.offset)
-    staged = expected.staged(lake.spark, lake.staging, schema, "tmp/expected", after=offset, upto=lake.build.offset)
-    pinned = expected.lake_rows(lake.spark, lake.table(schema), pin, schema, staged.work.renames)
-    rows = expected.rows_at(lake.spark, pinned, staged, schema).select("row.*").collect()
+    staged = expected_rows.staged(
+        lake.spark, lake.staging, schema, "tmp/expected", after=offset, upto=lake.build.offset
+    )
+    pinned = expected_rows.lake_rows(lake.spark, lake.table(schema), pin, schema, staged.work.renames)
+    rows = expected_rows.rows_at(lake.spark, pinned, staged, schema).select("row.*").collect()
     return sorted((row.asDict() for row in rows), key=lambda row: int(row[key]))
 
 

@@ -19,10 +19,11 @@ from dblog_core.maintenance import disk_usage, schedule
 from dblog_core.maintenance.disk_usage import Patience
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
-from spark_jobs import expected, views
+from spark_jobs import views
 from spark_jobs.delta import clustering, log
 from spark_jobs.delta.column_types import PROVENANCE
 from spark_jobs.delta.variants import METADATA, OTHER
+from spark_jobs.verifying import expected_rows
 from tests.spark.asked import done, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, json_in, table
@@ -151,7 +152,7 @@ def test_what_dies_while_the_setting_is_turned_on_is_finished_by_the_next_merge(
     lake.spark.sql(f"ALTER TABLE {sql} ADD COLUMNS (j_variant VARIANT AFTER j)")  # and no more: it died there
     pinned = Pin(log.version(lake.table(DOC)) or 0, lake.build.offset, 1, lake.build.offset)
     assert [
-        row.row.j for row in expected.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
+        row.row.j for row in expected_rows.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
     ] == ['{"a": 1}', None, TWICE]  # no false alarm meanwhile
     lake.build.update(DOC, doc(2, "[2]"))
     lake.build.seal()
@@ -268,7 +269,8 @@ def test_a_variant_that_is_not_its_texts_is_found_and_a_dump_of_the_row_mends_it
     def seen() -> list[str | None]:
         pinned = Pin(log.version(lake.table(DOC)) or 0, build.offset, build.segment, build.offset)
         return [
-            row.row.j for row in expected.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
+            row.row.j
+            for row in expected_rows.lake_rows(lake.spark, lake.table(DOC), pinned, DOC).orderBy("key").collect()
         ]
 
     assert seen() == [f'{{"a": 1}}{OTHER}', OTHER, f"{TWICE}{OTHER}", "[4]"]

@@ -23,12 +23,12 @@ from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import MOST_KEYS, Answer, Desk, Sum, Task
-from spark_jobs import expected
 from spark_jobs.delta import variants
 from spark_jobs.delta.column_types import key_shape, quoted, row_shape
 from spark_jobs.delta.key_ranges import literal
-from spark_jobs.expected import Staged
-from spark_jobs.hashes import row_hash
+from spark_jobs.verifying import expected_rows
+from spark_jobs.verifying.expected_rows import Staged
+from spark_jobs.verifying.row_hashes import row_hash
 
 
 class Judge:
@@ -67,7 +67,7 @@ class Judge:
         both = source.alias("s").join(rows.alias("l"), F.col("s.key") == F.col("l.key"))
         differs = [_differs(c.name) for c in schema.columns]
         named = both.select(F.col("s.key").alias("key"), F.array_compact(F.array(*differs)).alias("columns"))
-        changed = expected.states(found.above(task.since), named.select("key"), schema)
+        changed = expected_rows.states(found.above(task.since), named.select("key"), schema)
         if changed is not None:
             named = named.join(changed.select("key").distinct(), "key", "left_anti")
         answers = named.toArrow().to_pylist()
@@ -80,7 +80,7 @@ class Judge:
         """Rows and hashes of the pinned version alone, between the bounds and beyond them."""
         assert task.pin is not None
         schema = task.shape
-        lake = expected.lake_rows(self._spark, table, task.pin, schema)
+        lake = expected_rows.lake_rows(self._spark, table, task.pin, schema)
         keys = lake.select("key", row_hash(lake, schema, lambda n: F.col(f"row.{quoted(n)}")).alias("hash"))
         beyond = [(~_upto(schema, bound)).cast("int") for bound in task.bounds]
         place = reduce(Column.__add__, beyond, F.lit(0))
@@ -93,7 +93,7 @@ class Judge:
         """At most `rows` keys of the pinned version, drawn at random; `lake_rows`: of how many."""
         assert task.pin is not None
         schema = task.shape
-        keys = expected.lake_rows(self._spark, table, task.pin, schema).select("key")
+        keys = expected_rows.lake_rows(self._spark, table, task.pin, schema).select("key")
         rows = keys.count()
         drawn = keys.orderBy(F.rand(task.seed)).limit(task.rows).toArrow().to_pylist() if rows else []
         return Answer(lake_rows=rows, keys=tuple(_json(row["key"], schema) for row in drawn))
@@ -114,15 +114,15 @@ class Judge:
         """What is staged since the pinned version, and that version. What a stopped table has staged never comes in."""
         after = task.since if task.pin is None else min(task.pin.offset, task.since)
         directory = f"{self._desk.directory}/staged/{next(self._numbers)}"
-        staged = expected.staged(self._spark, self._staging, schema, directory, after=after, upto=task.upto)
+        staged = expected_rows.staged(self._spark, self._staging, schema, directory, after=after, upto=task.upto)
         if task.pin is None:
             return staged, _nothing(self._spark, schema)
-        return staged, expected.lake_rows(self._spark, table, task.pin, schema, staged.work.renames)
+        return staged, expected_rows.lake_rows(self._spark, table, task.pin, schema, staged.work.renames)
 
     def _rows(self, task: Task, lake: DataFrame, found: Staged, schema: TableSchema) -> DataFrame:
         if task.pin is None or task.pin.stopped:
             return lake.select("key", "row")
-        return expected.rows_at(self._spark, lake, found.above(task.pin.offset), schema)
+        return expected_rows.rows_at(self._spark, lake, found.above(task.pin.offset), schema)
 
     def _within(self, rows: DataFrame, keys: DataFrame | None) -> DataFrame:
         return rows if keys is None else rows.join(F.broadcast(keys), "key", "left_semi")
@@ -137,7 +137,7 @@ class Judge:
             .when(~F.col("expected"), "missing")
             .otherwise("different")
         )
-        changed = expected.states(found.above(task.since), F.broadcast(odd.select("key")), schema)
+        changed = expected_rows.states(found.above(task.since), F.broadcast(odd.select("key")), schema)
         if changed is None or task.pin is None or task.pin.stopped:
             return odd.select("key", kind.alias("kind"))
         changed = changed.withColumn("hash", _row_hash(changed, schema))

@@ -1,0 +1,1 @@
+"""Spark's side of a verification."""
