@@ -31,7 +31,7 @@ from dblog_core.errors import LakeError
 from dblog_core.interfaces import StateStore
 from dblog_core.lake.spark_submit import CONFIG_VARIABLE, whole
 from dblog_core.wiring import open_state
-from spark_jobs import entry
+from spark_jobs import entry_point
 
 LOOK = 1.0  # seconds between two looks at the dumps
 MOST = 64  # workers, as of one process
@@ -44,17 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help=f"the TOML file; default: the JSON in {CONFIG_VARIABLE}")
     parser.add_argument("--dump", metavar="ID", help="the dump to work on; default: every unfinished one")
     given = parser.parse_args(arguments)
-    return entry.run(lambda: _run(given), "dump")
+    return entry_point.run(lambda: _run(given), "dump")
 
 
 def _run(given: argparse.Namespace) -> int:
-    config, stop = entry.configured(given, SOURCE), entry.stopping()
-    with closing(open_state(config)) as state, entry.session(f"dblog dump {config.source.name}", stop) as spark:
+    config, stop = entry_point.configured(given, SOURCE), entry_point.stopping()
+    with closing(open_state(config)) as state, entry_point.session(f"dblog dump {config.source.name}", stop) as spark:
         crew = SparkCrew(spark, state, given.dump, stop)
         told = crew.run(whole(given_to(config, SOURCE)))
         ended = crew.ended()
     for text in told:
-        entry.say(f"dump: {text}")
+        entry_point.say(f"dump: {text}")
     return 1 if told or stop.is_set() or any(status.state != "done" for status in ended) else 0
 
 
@@ -63,7 +63,7 @@ class SparkCrew:
 
     def __init__(self, spark: SparkSession, state: StateStore, dump_id: str | None, stop: threading.Event) -> None:
         self._context, self._stop, self._dump = spark.sparkContext, stop, dump_id
-        self._finder, self._starters = Finder(state, dump_id), entry.Starters()
+        self._finder, self._starters = Finder(state, dump_id), entry_point.Starters()
         self._said: dict[str, str] = {}
         self._seen: set[str] = set() if dump_id is None else {dump_id}
 
@@ -105,7 +105,7 @@ class SparkCrew:
             text = line(dump)
             if self._said.get(dump.id) != text:
                 self._said[dump.id] = text
-                entry.say(text)
+                entry_point.say(text)
 
 
 def _told(running: Future[list[list[str]]]) -> list[str]:

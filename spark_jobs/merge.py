@@ -16,11 +16,11 @@ from functools import partial
 
 from dblog_core.errors import LakeBusy, LakeError
 from dblog_core.maintenance.schedule import Timetable, ask_when_due
-from spark_jobs import entry
-from spark_jobs.entry import Starters, say
+from spark_jobs import entry_point
+from spark_jobs.entry_point import Starters, say
+from spark_jobs.merger import Merged, Merger
 from spark_jobs.merging.table_merge import Applied
 from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
-from spark_jobs.rounds import Merged, Merger
 
 _POLL = 0.1  # seconds between two looks for a new segment
 _LOOK = 1.0  # seconds between two looks for a lake task
@@ -34,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _options(arguments)
     if given.continuous and not given.wait:
         given.wait = math.inf  # it stands by, and takes over once the other one is gone
-    return entry.run(lambda: _standing_by(given) if given.continuous else _run(given), "merge")
+    return entry_point.run(lambda: _standing_by(given) if given.continuous else _run(given), "merge")
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = entry.options("Apply staged segments to the lake.")
+    parser = entry_point.options("Apply staged segments to the lake.")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help="apply all that is sealed now, and end (the default)")
     mode.add_argument("--continuous", action="store_true", help="go on until stopped")
@@ -57,7 +57,7 @@ def _standing_by(given: argparse.Namespace) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    with entry.opened(given, "merge") as job:
+    with entry_point.opened(given, "merge") as job:
         withheld, dumps = Withheld(job.records), ControlDumps(job.config)
         merger = Merger(
             job.spark,
@@ -175,7 +175,7 @@ class Job:
         for table in merged.tables:
             say(f"{table.table} is stopped: {table.error}" if table.error is not None else _counts(table))
         if self._json:
-            entry.tell(asdict(merged))
+            entry_point.tell(asdict(merged))
 
     def _tell_stopped(self) -> bool:
         stopped = self._merger.stopped()

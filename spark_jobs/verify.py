@@ -22,7 +22,7 @@ from dblog_core.lake.lake_status import table_location
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import TOGETHER, Answer, Ask, Desk, Task
 from dblog_core.wiring import open_lake, open_staging
-from spark_jobs import entry
+from spark_jobs import entry_point
 from spark_jobs.verifying.verdict import Judge
 
 _POLL = 0.05  # seconds between two looks for a task
@@ -31,19 +31,19 @@ _TRIES = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0 told to end, 1 failed or interrupted."""
-    parser = entry.options("Compare what the source has said with the lake.")
+    parser = entry_point.options("Compare what the source has said with the lake.")
     parser.add_argument("--desk", required=True, help="the directory of the tasks, below the staging")
     given = parser.parse_args(arguments)
-    return entry.run(lambda: _run(given), "verify")
+    return entry_point.run(lambda: _run(given), "verify")
 
 
 def _run(given: argparse.Namespace) -> int:
-    config, directory = entry.configured(given), given.desk
-    stop, starters = entry.stopping(), entry.Starters()
+    config, directory = entry_point.configured(given), given.desk
+    stop, starters = entry_point.stopping(), entry_point.Starters()
     staging, lake = open_staging(config), open_lake(config)
     desk = Desk(staging.storage, directory)
     with (
-        entry.session(f"dblog verify {config.source.name}", stop, s3=config.s3) as spark,
+        entry_point.session(f"dblog verify {config.source.name}", stop, s3=config.s3) as spark,
         ThreadPoolExecutor(TOGETHER, thread_name_prefix="verdict") as pool,
     ):
         judge, number = Judge(spark, staging, desk), 1
@@ -70,7 +70,7 @@ def _answer(desk: Desk, judge: Judge, lake: Location, number: int, task: Task) -
         desk.answer(number, answered(judge, task, table_location(lake, task.shape.table)))
     except DblogError as error:
         desk.fail(number, {"message": error.message, "where": error.where, "fix": error.fix})
-    entry.tell({"answered": number})
+    entry_point.tell({"answered": number})
 
 
 def answered(judge: Judge, task: Task, table: Location) -> Answer:

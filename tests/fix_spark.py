@@ -19,12 +19,12 @@ from dblog_core.lake.spark_jars import jars, s3_jars
 from dblog_core.lake.spark_submit import spark_conf
 from dblog_core.wiring import open_staging, open_state
 from spark_jobs.delta.session import open_session
-from spark_jobs.entry import lake_of
+from spark_jobs.entry_point import lake_of
 from spark_jobs.merge import Job
+from spark_jobs.merger import Merger
 from spark_jobs.merging.lock import lake_lock
 from spark_jobs.merging.merge_records import Records
 from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
-from spark_jobs.rounds import Merger
 
 _SMALL_QUERIES = (
     "-XX:TieredStopAtLevel=1",

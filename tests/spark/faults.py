@@ -19,9 +19,9 @@ from pyspark.errors import PySparkException
 from dblog_core.errors import DblogError, LakeError, LeaseLost
 from dblog_core.storage.location import Location
 from spark_jobs.history.table import History
+from spark_jobs.merger import Merger
 from spark_jobs.merging import cuts, deleted_rows
 from spark_jobs.merging.delta_table import LakeTable
-from spark_jobs.rounds import Merger
 from tests.spark.lakes import Crash, TestLake
 
 DEADLINE = 600.0

@@ -12,10 +12,10 @@ from dblog_core.lake.lake_status import lake_at, own_directory, table_location
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
+from spark_jobs.merger import Merged, Merger
 from spark_jobs.merging.merge_records import Records
 from spark_jobs.merging.table_merge import Lake
 from spark_jobs.merging.withheld_keys import Withheld
-from spark_jobs.rounds import Merged, Merger
 from tests.spark.segments import Row, SegmentBuilder
 
 

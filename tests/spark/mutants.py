@@ -14,13 +14,13 @@ from pyspark.errors import PySparkException
 
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.model.values import Key
+from spark_jobs.merger import Merged, Merger
 from spark_jobs.merging import cuts, deleted_rows
 from spark_jobs.merging.delta_table import Batch, LakeTable
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.merge_records import Intent, Records
 from spark_jobs.merging.table_merge import TableMerge
 from spark_jobs.merging.withheld_keys import Withheld
-from spark_jobs.rounds import Merged, Merger
 from tests.spark.faults import Fault
 from tests.spark.faulty_runs import Plan
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_jobs.merge import Job
-from spark_jobs.rounds import Merged
+from spark_jobs.merger import Merged
 
 ROUNDS = 50  # after which a merge that only merges is stopped
 
