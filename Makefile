@@ -54,7 +54,7 @@ soak: setup
 	@code=0; \
 	$(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder -m "not bench and not soak" --every-kind || code=1; \
 	$(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds \
-	  tests/unit/test_retention.py::test_soak_of_the_worlds \
+	  tests/unit/staging/test_retention.py::test_soak_of_the_worlds \
 	  tests/integration/test_verify.py::test_seeded_writes_raise_no_false_alarm \
 	  tests/integration/test_verify_at_size.py tests/contract/test_generated_values.py tests/contract/test_forms.py \
 	  tests/integration/test_schema_matrix.py tests/spark/test_schema_matrix.py tests/conformance \

@@ -27,8 +27,8 @@ from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state import recent_errors
 from tests.airflow.test_factory import write
+from tests.unit.config.test_secrets import FIELDS, SECRETS
 from tests.unit.requests_world import make
-from tests.unit.test_secrets import FIELDS, SECRETS
 
 BUSY_SECONDS = 60.0  # for what takes half a second of a machine that does nothing else
 Notes = list[list[str]]

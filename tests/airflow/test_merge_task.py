@@ -21,7 +21,7 @@ from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.lake.spark_submit import secret_settings
 from tests.airflow.test_lake_tasks import config
-from tests.unit.test_secrets import FIELDS, SECRETS
+from tests.unit.config.test_secrets import FIELDS, SECRETS
 
 State = dict[str, bool]
 

@@ -19,7 +19,7 @@ from tests.fix_servers import Database
 from tests.integration import mysql_types
 from tests.integration.test_mysql_source import END, batches, changes, execute, insert_all_types
 from tests.unit import mysql_binlog as binlog
-from tests.unit.test_mysql_framing import cut, fed, taken
+from tests.unit.sources.mysql.binlog.test_framing import cut, fed, taken
 
 pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 

@@ -18,7 +18,10 @@ from dblog_core.capture.sequencer import Sequencer
 from dblog_core.model import values
 from dblog_core.sources.mysql.ddl import statement_text, statements
 from dblog_core.sources.mysql.values import binary_values
-from tests.unit import test_chunks, test_mysql_decode, test_mysql_log, test_statements_on_tables
+from tests.unit.algorithm import test_chunk_placement
+from tests.unit.capture import test_statements_on_tables
+from tests.unit.sources.mysql.binlog import test_log
+from tests.unit.sources.mysql.row_events import test_row_decoder
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -79,14 +82,12 @@ MUTANTS = [
     Mutant(
         "a zero date in a key is NULL",
         _zero_dates_in_keys,
-        lambda _: test_mysql_decode.test_a_zero_date_in_a_key_is_never_null(),
+        lambda _: test_row_decoder.test_a_zero_date_in_a_key_is_never_null(),
     ),
     Mutant(
         "names in statements are read as they were typed",
         _names_as_typed,
-        lambda _: test_mysql_log.test_where_the_server_does_not_mind_the_case_statements_are_told_in_lower_case(
-            "shop.*"
-        ),
+        lambda _: test_log.test_where_the_server_does_not_mind_the_case_statements_are_told_in_lower_case("shop.*"),
     ),
     Mutant(
         "a statement means the table of that very name",
@@ -96,22 +97,22 @@ MUTANTS = [
     Mutant(
         "statements are UTF-8 (latin1)",
         _always_utf8,
-        lambda _: test_mysql_log.test_a_statement_is_read_in_its_sessions_character_set(*_LATIN),
+        lambda _: test_log.test_a_statement_is_read_in_its_sessions_character_set(*_LATIN),
     ),
     Mutant(
         "statements are UTF-8 (gbk)",
         _always_utf8,
-        lambda _: test_mysql_log.test_a_statement_is_read_in_its_sessions_character_set(*_GBK),
+        lambda _: test_log.test_a_statement_is_read_in_its_sessions_character_set(*_GBK),
     ),
     Mutant(
         "NaN in a key is known by its object",
         _nan_by_its_object,
-        lambda _: test_chunks.test_a_row_whose_key_is_nan_is_evicted_by_its_own_event(pa.float64(), "default"),
+        lambda _: test_chunk_placement.test_a_row_whose_key_is_nan_is_evicted_by_its_own_event(pa.float64(), "default"),
     ),
     Mutant(
         "a chunk's file is not asked for",
         _files_not_asked_for,
-        lambda _: test_chunks.test_each_file_of_an_attempt_has_to_be_there(),
+        lambda _: test_chunk_placement.test_each_file_of_an_attempt_has_to_be_there(),
     ),
     Mutant(
         "an ALTER is followed with the next row",

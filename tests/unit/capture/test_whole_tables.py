@@ -1,0 +1,227 @@
+"""A table is incomplete until a full dump of it is merged, unless the log shows that it began without a row."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.capture import background_threads, sequencer
+from dblog_core.capture.run_capture import run_capture
+from dblog_core.dumps import control
+from dblog_core.dumps.requests import WHOLE, submit
+from dblog_core.lake import table_health
+from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.lake.merge_plan import Work, lacks_since
+from dblog_core.model import position_spec
+from dblog_core.model.events import Created, Rewritten, SchemaSeen, Truncated, Unreadable
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.staging.manifest import LogMark
+from tests.fake_source import ORDERS
+from tests.unit.airflow.test_in_process import World
+from tests.unit.airflow.test_probes import Log
+
+TABLE, NAME = ORDERS.table, str(ORDERS.table)
+CREATED, EMPTIED, SHOWN = Created(0, 0, TABLE), Truncated(0, 0, TABLE), SchemaSeen(0, 0, ORDERS)
+
+
+def shapes(log: Log) -> list[bool | None]:
+    """Whether the table was whole at each of its shapes, as far as the log says."""
+    log.publish()
+    return [m.whole for found in log.staging.manifests() for m in found.marks if m.op == "s" and m.table == NAME]
+
+
+@pytest.mark.parametrize(
+    ("signals", "whole"),
+    [
+        ([], None),
+        ([CREATED], True),
+        ([EMPTIED], True),
+        ([CREATED, Rewritten(0, 0, TABLE)], None),
+        ([Rewritten(0, 0, TABLE), EMPTIED], True),
+        ([CREATED, Unreadable(0, 0, TABLE, "why", "fix")], None),
+    ],
+)
+def test_the_first_shape_says_whether_the_table_had_no_row_before(
+    tmp_path: Path, signals: list[Any], whole: bool | None
+) -> None:
+    log = Log(tmp_path)
+    for signal in signals:
+        log.take(None, signal)
+        log.publish()
+        log.restart()
+    log.take(None, SHOWN)
+    unproven = log.sequencer.take_unproven()
+    assert unproven.keys() == (set() if whole else {TABLE})
+    assert shapes(log) == [whole]
+    head = log.staging.head()
+    assert head is not None and head.born == ()
+
+
+def test_a_table_that_is_stopped_before_its_first_shape_has_missed_rows(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.take(None, CREATED)
+    log.sequencer.stop([NAME])
+    log.take(None, CREATED)
+    log.publish()
+    head = log.staging.head()
+    assert head is not None and head.born == ()
+
+
+def test_only_the_first_shape_says_it(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.take(None, CREATED)
+    log.take(None, SHOWN)
+    wider = TableSchema(TABLE, (*ORDERS.columns, Column("more", "int", pa.int64())), ORDERS.key)
+    log.take(None, CREATED)  # somebody has created it IF NOT EXISTS, say
+    log.take(None, SchemaSeen(0, 0, wider))
+    assert shapes(log) == [True, None]
+
+
+def test_a_table_that_is_given_a_key_is_dumped(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.take(None, CREATED)
+    log.take(None, SchemaSeen(0, 0, replace(ORDERS, key=())))
+    assert log.sequencer.take_rewritten() == {}
+    log.take(None, SHOWN)
+    assert log.sequencer.take_rewritten().keys() == {TABLE}
+    log.take(None, SHOWN)
+    assert log.sequencer.take_rewritten() == {}
+
+
+def test_of_too_many_tables_without_a_shape_the_oldest_are_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequencer, "MOST_BORN", 2)
+    log = Log(tmp_path)
+    for name in ("a", "b", "a", "c"):
+        log.take(None, Created(0, 0, replace(TABLE, name=name)))
+    log.publish()
+    head = log.staging.head()
+    assert head is not None and head.born == (f"{TABLE.schema}.a", f"{TABLE.schema}.c")
+
+
+def mark(offset: int, op: str, **more: Any) -> LogMark:
+    return LogMark(offset, op, "shop.t", "", 0, **more)
+
+
+def shape(offset: int, *, whole: bool | None = None) -> LogMark:
+    return mark(offset, "s", schema="a", whole=whole)
+
+
+def full(offset: int, since: int, **more: Any) -> LogMark:
+    return mark(offset, "f", since=since, **more)
+
+
+@pytest.mark.parametrize(
+    ("marks", "before", "lacks"),
+    [
+        ([], 0, 0),
+        ([], None, None),
+        ([shape(3)], 0, 0),
+        ([shape(3)], None, None),
+        ([shape(3, whole=True)], 0, None),
+        ([full(9, 2)], 0, None),
+        ([full(9, 2, key_from=1)], 0, 0),
+        ([mark(4, "t")], 0, None),
+        ([shape(5, whole=False)], None, 5),
+        ([shape(5, whole=False), full(9, 4)], None, 5),
+        ([shape(5, whole=False), full(9, 5)], None, None),
+        ([shape(5, whole=False), mark(7, "t")], None, None),
+        ([full(4, 1), shape(5, whole=False)], 0, 5),
+        ([mark(4, "t"), shape(5, whole=False)], 0, 5),
+        ([full(9, 5)], 6, 6),
+    ],
+)
+def test_what_a_table_lacks_is_known_to_be_there_by_an_empty_table_or_a_full_dump(
+    marks: list[LogMark], before: int | None, lacks: int | None
+) -> None:
+    of: Callable[[str], tuple[LogMark, ...]] = lambda op: tuple(m for m in marks if m.op == op)  # noqa: E731
+    assert lacks_since(Work("shop.t", "a", truncates=of("t"), finished=of("f"), reshaped=of("s")), before) == lacks
+
+
+def test_a_fresh_start_tells_that_every_table_waits_for_its_dump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where none can be requested, for any later one."""
+    world = World(tmp_path, monkeypatch)
+    world.capture()
+    world.put(1)
+    world.capture()
+    world.capture_until_dumped(fresh_start=True)
+    found = [m for manifest in world.staging.manifests() for m in manifest.marks if m.op == "s"]
+    (dump,) = control.dumps(world.state)
+    assert [(m.dump, m.whole) for m in found] == [(None, None), (dump.id, None)]
+    world.put(2)
+    monkeypatch.setattr(world.source, "tables", lambda: ())
+    run_capture(world.config, stop=threading.Event(), until_current=True, fresh_start=True)
+    found = [m for manifest in world.staging.manifests() for m in manifest.marks if m.op == "s"]
+    assert [(m.dump, m.whole) for m in found[2:]] == [(None, False)]
+
+
+def test_with_an_initial_dump_a_table_that_comes_later_is_dumped_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the log shows that it began empty, or a dump of it is under way."""
+    world = World(tmp_path, monkeypatch)
+    world.config = world.config.model_copy(
+        update={"source": world.config.source.model_copy(update={"start": "initial"})}
+    )
+    monkeypatch.setattr(background_threads, "HOUSEKEEPING", 3600.0)  # nobody works on dumps
+    world.capture()
+    world.put(1)
+    world.capture()
+    (first,) = control.dumps(world.state)
+    later = replace(ORDERS, table=replace(TABLE, name="later"))
+    world.database.schemas[later.table] = later
+    world.database.commit(world.database.put({"id": 1, "name": "n", "big": "b"}, later.table))
+    world.capture()
+    (second,) = (d for d in control.dumps(world.state) if d.id != first.id)
+    assert second.tables == (str(later.table),) and second.requested_by == control.SYSTEM
+    marks = [m for found in world.staging.manifests() for m in found.marks if m.table == str(later.table)]
+    assert [(m.op, m.whole, m.dump) for m in marks] == [("s", None, None), ("s", None, second.id)]
+    monkeypatch.setattr(position_spec, "INITIAL", "never")
+    third = replace(ORDERS, table=replace(TABLE, name="third"))
+    world.database.schemas[third.table] = third
+    world.database.commit(world.database.put({"id": 1, "name": "n", "big": "b"}, third.table))
+    world.capture()
+    assert len(control.dumps(world.state)) == 2
+
+
+INCOMPLETE = TableStatus(State.INCOMPLETE, None, 3, 30)
+
+
+def test_a_table_that_only_lacks_a_dump_waits_for_nothing_that_the_merge_has_asked_for() -> None:
+    assert INCOMPLETE.waits  # by an older version
+    lacking = replace(INCOMPLETE, lacks=0)
+    assert not lacking.waits
+    assert replace(lacking, awaits="d1").waits and replace(lacking, withheld=2).waits
+    assert lacking.settled(0) == lacking and replace(lacking, lacks=None).settled(0).state is State.OK
+    assert replace(lacking, lacks=None).settled(2).state is State.INCOMPLETE
+
+
+def test_an_incomplete_table_says_why_and_what_mends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path, monkeypatch)
+    world.put(1)
+    lacking, owed = replace(INCOMPLETE, lacks=0), {NAME: {"dump": "d1", "why": "NaN in n", "times": 1, "asked": None}}
+
+    def told(table: TableStatus, **owed: Any) -> str:
+        return ": ".join(map(str, table_health.of_table(NAME, table, control.dumps(world.state), owed)))
+
+    assert "no full dump of it is merged: `dblog dump --table shop.orders`" in told(lacking)
+    assert "dump d1 has failed: NaN in n: mend that" in told(lacking, **owed)
+    assert "waits for dump d9, which is not known any more: `dblog dump" in told(replace(INCOMPLETE, awaits="d9"))
+    assert told(replace(INCOMPLETE, withheld=2)).startswith("2 rows wait for a dump of their keys")
+    assert told(replace(INCOMPLETE, state=State.OK)) == "None: None"
+    assert told(replace(INCOMPLETE, state=State.STOPPED, error="no\n  fix: yes")) == "no: yes"
+    dump = submit(world.config, WHOLE, state=world.state)
+    assert told(lacking).startswith(f"dump {dump} is not merged yet: none while")
+    control.cancel(world.state, dump)
+    assert told(replace(INCOMPLETE, awaits=dump)).startswith(
+        f"it waits for dump {dump}, which was cancelled: `dblog dump"
+    )

@@ -1,0 +1,187 @@
+"""`dblog schema`: each shape of a table since when, what changed, and where the lake stands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from dblog_core import cli
+from dblog_core.config.settings import Config, SchemaChanges
+from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
+from dblog_core.lake import accept_schema, lake_tasks
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
+from dblog_core.model.schema import TableSchema
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark
+from tests.unit.commands.test_cut import CONFIG
+from tests.unit.staged import MICROSECONDS, manifest, table
+
+FIRST = table(id=pa.int64(), a=pa.int16(), b=pa.string(), c=pa.int64())
+SECOND = table(id=pa.int64(), a=pa.int32(), c=pa.int64(), d=pa.string())
+WITH_JSON = replace(FIRST, columns=tuple(replace(c, source_type="json") if c.name == "b" else c for c in FIRST.columns))
+THIRD = table(key=("d",), id=pa.int64(), a=pa.int32(), c=pa.string(), d=pa.string())
+
+
+class Shop:
+    """Staging with three shapes of shop.orders in five segments, and shapes of another table between them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file, self.directory = directory / "shop.toml", directory
+        self.file.write_text(CONFIG)
+        self.staging = Staging(str(directory / "staging"), source="shop")
+        self.write(1, [FIRST, table("shop.other")])
+        self.write(2, [])
+        self.write(3, [SECOND, SECOND])
+        self.write(4, [table("shop.other", id=pa.int64())])
+        self.write(5, [THIRD])
+
+    def write(self, segment: int, shapes: list[TableSchema]) -> None:
+        first = 10 * segment
+        marks = tuple(
+            LogMark(first + n, "s", str(s.table), f"p{first + n}", MICROSECONDS + segment, schema=s.fingerprint)
+            for n, s in enumerate(shapes)
+        )
+        for shape in shapes:
+            self.staging.put_schema(shape)
+        known = dict(self.staging.manifest(segment - 1).schemas) if segment > 1 else {}
+        known |= {str(s.table): s.fingerprint for s in shapes}
+        made = manifest(segment, first - 10 + len(shapes) if segment > 1 else 1, first + 5, marks=marks)
+        self.staging.publish(replace(made, schemas=known))
+
+    def run(self, *arguments: str) -> Result:
+        return CliRunner().invoke(cli.app, ["--config", str(self.file), "schema", *arguments])
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def test_each_shape_is_told_with_its_place_and_what_the_lake_makes_of_it(shop: Shop) -> None:
+    found = json.loads(shop.run("shop.orders", "--json").stdout)
+    assert found["table"] == "shop.orders" and found["lake"] is None
+    assert [(v["version"], v["offset"], v["position"]) for v in found["versions"]] == [
+        (1, 10, "p10"),
+        (2, 30, "p30"),
+        (3, 50, "p50"),
+    ]
+    assert found["versions"][0]["changes"] == []
+    assert [c["name"] for c in found["versions"][1]["columns"]] == ["id", "a", "c", "d"]
+    changes = [[(c["what"], c["column"], c["before"], c["after"]) for c in v["changes"]] for v in found["versions"]]
+    assert changes[1:] == [
+        [("added", "d", None, "string"), ("dropped", "b", "string", None), ("widened", "a", "int16", "int32")],
+        [("retyped", "c", "int64", "string"), ("key", None, "id", "d")],
+    ]
+    assert all("dblog reset shop.orders" in c["lake"] for c in found["versions"][2]["changes"])
+
+
+def test_it_says_which_version_the_lake_has_and_why_it_stands_still(shop: Shop) -> None:
+    status = TableStatus(State.STOPPED, "it cannot follow", 4, 45, schema=SECOND.fingerprint)
+    own = shop.directory / "lake/_dblog"
+    own.mkdir(parents=True)
+    (own / "status.json").write_text(json.dumps(LakeStatus(4, 4, 45, tables={"shop.orders": status}).to_json()))
+    said = shop.run("shop.orders").stdout
+    assert said.splitlines()[-1] == "lake: version 2, merged to offset 45, stopped: it cannot follow"
+    assert "a widened: int16 is now int32  ->  widened in place" in said
+
+
+def test_dropped_columns_go_where_the_lake_is_told_so(shop: Shop) -> None:
+    assert "kept: rows that are not written again keep its values" in shop.run("shop.orders").stdout
+    shop.file.write_text(CONFIG.replace('path = "lake"', 'path = "lake"\ndrop_columns = true'))
+    assert "b dropped: string  ->  dropped" in shop.run("shop.orders").stdout
+
+
+def test_a_table_that_nothing_is_known_of_is_an_error_with_a_way_on(shop: Shop) -> None:
+    result = shop.run("shop.nothing")
+    assert result.exit_code == 2 and "shop.nothing" in result.stderr and "dblog check" in result.stderr
+    assert shop.run("orders").exit_code == 2
+
+
+def stopped(shop: Shop, **more: object) -> None:
+    """The lake has the second shape, and stands before the third."""
+    status = TableStatus(State.STOPPED, "it cannot follow", 4, 45, 7, schema=SECOND.fingerprint)
+    status = replace(status, **more)  # type: ignore[arg-type] # a test's own choice of fields
+    own = shop.directory / "lake/_dblog"
+    own.mkdir(parents=True, exist_ok=True)
+    (own / "status.json").write_text(json.dumps(LakeStatus(4, 4, 45, tables={"shop.orders": status}).to_json()))
+
+
+def test_accept_says_what_it_will_do_and_does_nothing_unless_it_is_told_to(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Json]] = []
+
+    def carry_out(config: Config, kind: str, arguments: Json, **_: object) -> Json:
+        asked.append((kind, arguments))
+        return {"table": "shop.orders", "way": "reload", "dump": "dump7"}
+
+    monkeypatch.setattr(lake_tasks, "carry_out", carry_out)
+    stopped(shop)
+    result = shop.run("accept", "shop.orders")
+    assert (result.exit_code, asked) == (2, []) and "--yes" in result.stderr
+    assert "column c was int64 and is string" in result.stderr and "is emptied" in result.stderr
+    result = shop.run("accept", "shop.orders", "--yes", "--json")
+    assert (result.exit_code, asked) == (0, [("accept", {"table": "shop.orders"})])
+    assert json.loads(result.stdout)["dump"] == "dump7"
+    assert shop.run("accept").exit_code == 2 and shop.run("shop.orders", "--yes").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("shapes", "policy", "status", "way"),
+    [
+        ([SECOND], "fail", {"schema": FIRST.fingerprint}, "follow"),
+        ([SECOND], "ignore", {"schema": FIRST.fingerprint}, "take"),
+        ([SECOND], "ignore", {"schema": SECOND.fingerprint, "ignored": ["d"]}, "take"),
+        ([SECOND, FIRST, SECOND], "evolve", {"schema": FIRST.fingerprint}, "replace"),
+        ([table(id=pa.int64(), a=pa.bool_())], "evolve", {"schema": FIRST.fingerprint}, "replace"),
+        ([table(id=pa.int64(), a=pa.bool_()), FIRST], "fail", {"schema": FIRST.fingerprint}, "replace"),
+        ([table(key=("a",), id=pa.int64(), a=pa.int16())], "evolve", {"schema": FIRST.fingerprint}, "reload"),
+        ([table(id=pa.string())], "fail", {"schema": FIRST.fingerprint}, "reload"),
+        ([SECOND], "evolve", {"schema": FIRST.fingerprint, "state": State.OK}, "it follows the change"),
+        ([FIRST], "fail", {"schema": FIRST.fingerprint, "state": State.OK}, "the lake has its newest shape"),
+        ([FIRST], "ignore", {"schema": FIRST.fingerprint}, "not stopped because of its shape: a damaged file"),
+        ([FIRST], "evolve", {"schema": None}, "the lake has no such table"),
+    ],
+)
+def test_a_shape_is_accepted_in_the_way_that_ends_with_what_the_source_has(
+    tmp_path: Path, shapes: list[TableSchema], policy: SchemaChanges, status: dict[str, Any], way: str
+) -> None:
+    shop = Shop(tmp_path)
+    shop.write(6, shapes)
+    known = TableStatus(
+        **{"state": State.STOPPED, "error": "a damaged file", **status}, segment=5, offset=55, version=1
+    )
+    try:
+        found: str = accept_schema.plan(shop.staging, "shop.orders", known, policy).way.value
+    except LakeError as error:
+        found = str(error)
+    assert found == way or (" " in way and way in found)
+
+
+def test_the_policy_of_a_table_changes_what_is_told_of_its_changes(shop: Shop) -> None:
+    tables = '\n[lake.tables."shop.ord*"]\nschema_changes = "{}"\n'
+    stopped(shop, ignored=["d"], state=State.OK, error=None)
+    shop.file.write_text(CONFIG + tables.format("ignore"))
+    said = shop.run("shop.orders").stdout
+    assert "d added: string  ->  left out" in said and 'schema_changes = "ignore"' in said
+    assert "lake: version 2 without d, merged to offset 45, ok" in said
+    shop.file.write_text(CONFIG + tables.format("fail"))
+    found = json.loads(shop.run("shop.orders", "--json").stdout)
+    assert (found["schema_changes"], found["lake"]["ignored"]) == ("fail", ["d"])
+    assert "dblog schema accept shop.orders" in found["versions"][1]["changes"][0]["lake"]
+
+
+def test_it_tells_of_the_variants_that_the_lake_has_beside_json(shop: Shop) -> None:
+    newest = replace(WITH_JSON, columns=(*WITH_JSON.columns, *table(e=pa.string()).columns))
+    shop.write(6, [newest])
+    assert "variant" not in shop.run("shop.orders").stdout
+    shop.file.write_text(CONFIG + '\n[lake.tables."shop.orders"]\njson_as = "variant"\n')
+    assert 'json_as = "variant": b_variant beside b\n' in shop.run("shop.orders").stdout
+    assert json.loads(shop.run("shop.orders", "--json").stdout)["json_as"] == "variant"

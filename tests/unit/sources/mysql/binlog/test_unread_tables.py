@@ -1,0 +1,165 @@
+"""Tables whose rows the log does not hold as they are needed: each stops alone, told once, and goes on when it can."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from dblog_core.errors import UnknownLogEvent
+from dblog_core.model import watermark
+from dblog_core.model.events import LogBatch, SchemaSeen, SignalSeen, Unreadable, WatermarkSeen
+from dblog_core.sources.mysql.binlog.events import Type
+from dblog_core.sources.mysql.binlog.transactions import LogState
+from tests.unit import mysql_binlog as binlog
+from tests.unit.sources.mysql.binlog.test_transactions import CONFIG, long_way, short_way, state
+
+COMPRESSED = 140
+
+
+def group(number: int, *found: bytes, mariadb: bool = False) -> list[bytes]:
+    head = [binlog.mariadb_gtid(number, 0)] if mariadb else [binlog.gtid(number), binlog.query("BEGIN")]
+    return [*head, *found, binlog.xid()]
+
+
+def statement(number: int, sql: str) -> list[bytes]:
+    return [binlog.mariadb_gtid(number, 1), binlog.query(sql)]
+
+
+def rows_of(table_id: int, *, width: int = 2, whole: bool = True) -> bytes:
+    return binlog.rows(30, table_id, [binlog.image(1, *"x" * (width - 1))], columns=width, whole=whole)
+
+
+def read(log: LogState, found: Sequence[bytes]) -> list[LogBatch]:
+    """Either way says the same."""
+    return list(short_way(log, list(found), random.Random(1)))
+
+
+def told(found: Sequence[LogBatch]) -> list[str]:
+    """Tables that are unreadable from there on, and those whose shape is told, in order."""
+    signals = [s for batch in found for s in batch.signals]
+    return [
+        f"{s.table.name} stops" if isinstance(s, Unreadable) else f"{s.schema.table.name} goes on"
+        for s in signals
+        if isinstance(s, Unreadable | SchemaSeen)
+    ]
+
+
+def rows(found: Sequence[LogBatch]) -> list[str]:
+    return [c.schema.table.name for batch in found for c in batch.changes for _ in range(c.batch.num_rows)]
+
+
+def test_a_table_that_is_not_described_as_needed_stops_alone_until_it_is() -> None:
+    bad, good = binlog.table_map(2, "b", code=COMPRESSED), binlog.table_map(2, "b")
+    found = [
+        *group(1, binlog.table_map(1, "a"), rows_of(1), bad, rows_of(2), rows_of(2), rows_of(1)),
+        *group(2, good, rows_of(2)),
+        *group(3, bad, rows_of(2), binlog.table_map(1, "a"), rows_of(1)),
+        *group(4, good, rows_of(2)),
+    ]
+    for way in (read(state(mariadb=False), found), list(long_way(state(mariadb=False), found))):
+        assert told(way) == ["a goes on", "b stops", "b goes on", "b stops", "b goes on"]
+        assert sorted(rows(way)) == ["a"] * 3 + ["b"] * 2
+        signal = next(s for batch in way for s in batch.signals if isinstance(s, Unreadable))
+        assert signal.refused and "column v: type 140" in signal.why and "binlog.000001:" in signal.why
+        assert "leave the table out" in signal.fix
+
+
+def test_rows_in_part_stop_their_table_until_the_capture_begins_anew() -> None:
+    part = binlog.event(Type.PARTIAL_UPDATE_ROWS, (1).to_bytes(6, "little") + b"\1\0\2\0")
+    for bad in (rows_of(1, whole=False), part):
+        found = [
+            *group(1, binlog.table_map(1, "a"), rows_of(1), bad, rows_of(1), bad),
+            *group(2, binlog.table_map(2, "b"), rows_of(2), binlog.table_map(1, "a"), rows_of(1)),
+        ]
+        way = read(state(mariadb=False), found)
+        assert told(way) == ["a goes on", "a stops", "b goes on"]
+        (signal,) = [s for batch in way for s in batch.signals if isinstance(s, Unreadable)]
+        assert not signal.refused and "start the capture again, which dumps the table" in signal.fix
+        alone = read(state(mariadb=False), group(1, binlog.table_map(1, "a"), bad, rows_of(1)))
+        assert told(alone) == ["a goes on", "a stops"]  # its next rows are no news
+
+
+def test_what_is_not_wanted_is_passed_over_in_part_too() -> None:
+    part = binlog.event(Type.PARTIAL_UPDATE_ROWS, (7).to_bytes(6, "little") + b"\1\0\2\0")
+    found = group(1, binlog.table_map(7, "t", schema="other", code=COMPRESSED), rows_of(7, whole=False), part)
+    assert told(read(state(mariadb=False), found)) == []
+
+
+def test_watermarks_and_signals_in_part_are_such_as_nobody_has_written() -> None:
+    log = state(mariadb=False)
+    ours = CONFIG.watermark_table.partition(".")[2]
+    found = group(1, binlog.table_map(1, ours, columns=("worker", "payload")), rows_of(1, whole=False))
+    (seen,) = [s for batch in read(log, found) for s in batch.signals]
+    assert isinstance(seen, WatermarkSeen) and not isinstance(seen, SignalSeen)
+    with pytest.raises(UnknownLogEvent, match="without all its columns"):
+        watermark.parse_for("s", seen.payload)
+
+
+def test_a_log_that_names_no_columns_is_no_fault_of_one_table() -> None:
+    with pytest.raises(UnknownLogEvent, match="binlog_row_metadata") as raised:
+        read(state(mariadb=False), group(1, binlog.table_map(1, "a", named=False), rows_of(1)))
+    assert "fresh-start" in raised.value.fix
+
+
+def test_rows_that_wait_for_an_xa_commit_stop_their_table_then() -> None:
+    head = [binlog.gtid(1), binlog.query("XA START X'78',X'',1")]
+    bad = [binlog.table_map(2, "b", code=COMPRESSED), rows_of(2), binlog.table_map(1, "a"), rows_of(1, whole=False)]
+    prepared = binlog.event(Type.XA_PREPARE, b"\0" + bytes([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]) + b"x")
+    before = read(state(mariadb=False), [*head, *bad, binlog.query("XA END X'78',X'',1"), prepared])
+    assert told(before) == []
+    log = state(mariadb=False)
+    found = [*head, *bad, binlog.query("XA END X'78',X'',1"), prepared]
+    found += [*group(2, binlog.table_map(3, "c"), rows_of(3)), binlog.gtid(3), binlog.query("XA COMMIT X'78',X'',1")]
+    way = list(long_way(log, found))
+    assert told(way) == ["c goes on", "b stops", "a goes on", "a stops"] and rows(way) == ["c"]
+
+
+PLAIN, KEPT = binlog.table_map(1, "v"), binlog.table_map(1, "v", columns=("id", "v", "row_start", "row_end"))
+
+
+def test_a_system_versioned_table_is_known_by_the_columns_that_mariadb_gives_it() -> None:
+    found = [*group(1, KEPT, rows_of(1, width=4), mariadb=True), *group(2, PLAIN, rows_of(1), mariadb=True)]
+    assert told(read(state(mariadb=True), found)) == ["v stops", "v goes on"]
+    (signal,) = [s for batch in read(state(mariadb=True), found) for s in batch.signals if isinstance(s, Unreadable)]
+    assert signal.refused and "ALTER TABLE `shop`.`v` DROP SYSTEM VERSIONING" in signal.fix
+    mysql = [*group(1, KEPT, rows_of(1, width=4))]
+    assert told(read(state(mariadb=False), mysql)) == ["v goes on"]  # MySQL has no such tables
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (["CREATE TABLE v (id int) WITH SYSTEM VERSIONING"], ["v stops"]),
+        (["create or replace table `v` (id int, v int without system versioning) with system versioning"], ["v stops"]),
+        (["CREATE TABLE v (id int, v int WITH SYSTEM VERSIONING)"], ["v stops"]),
+        (["CREATE TABLE v (id int, v int WITHOUT SYSTEM VERSIONING)"], ["v goes on"]),
+        (["CREATE TABLE v (id int COMMENT 'WITH SYSTEM VERSIONING')"], ["v goes on"]),
+        (["ALTER TABLE shop.v ADD SYSTEM VERSIONING"], ["v stops"]),
+        (["ALTER TABLE v ADD SYSTEM VERSIONING", "ALTER TABLE v ADD COLUMN c int"], ["v stops"]),
+        (["ALTER TABLE v ADD SYSTEM VERSIONING", "ALTER TABLE v DROP SYSTEM VERSIONING"], ["v goes on"]),
+        (["ALTER TABLE v ADD SYSTEM VERSIONING", "DROP TABLE v", "CREATE TABLE v (id int)"], ["v goes on"]),
+        (["ALTER TABLE v ADD SYSTEM VERSIONING", "CREATE TABLE IF NOT EXISTS v (id int)"], ["v stops"]),
+        (["ALTER TABLE o ADD SYSTEM VERSIONING", "RENAME TABLE o TO v"], ["v stops"]),
+        (["ALTER TABLE o ADD SYSTEM VERSIONING", "ALTER TABLE o RENAME v"], ["v stops"]),
+        (["ALTER TABLE v ADD SYSTEM VERSIONING", "RENAME TABLE v TO o"], ["v goes on"]),
+    ],
+)
+def test_statements_tell_which_tables_are_system_versioned(statements: list[str], says: list[str]) -> None:
+    """Whose rows do not show it: their definition may name the columns of the versions."""
+    made = [data for number, sql in enumerate(statements, 1) for data in statement(number, sql)]
+    found = [*made, *group(9, PLAIN, rows_of(1), mariadb=True)]
+    assert told(read(state(mariadb=True), found)) == says
+
+
+def test_a_table_that_becomes_system_versioned_while_its_rows_are_read_stops_there() -> None:
+    found = [
+        *group(1, PLAIN, rows_of(1), rows_of(1), mariadb=True),
+        *statement(2, "ALTER TABLE v ADD SYSTEM VERSIONING"),
+        *group(3, PLAIN, rows_of(1), mariadb=True),
+        *statement(4, "ALTER TABLE v DROP SYSTEM VERSIONING"),
+        *group(5, PLAIN, rows_of(1), mariadb=True),
+    ]
+    way = read(state(mariadb=True), found)
+    assert told(way) == ["v goes on", "v stops", "v goes on"] and rows(way) == ["v"] * 3

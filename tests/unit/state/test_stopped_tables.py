@@ -1,0 +1,194 @@
+"""Tables that stop alone: which problems do that, what is passed over, and that nothing is missed in the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dblog_core import wiring
+from dblog_core.capture import config_reload, healing_dumps
+from dblog_core.config.settings import Config
+from dblog_core.dumps import control, requests
+from dblog_core.dumps.requests import DumpRequest
+from dblog_core.errors import RequestError, SourceRefused
+from dblog_core.interfaces import Problem
+from dblog_core.model import watermark
+from dblog_core.model.watermark import High, Low, Mark
+from dblog_core.monitoring.status import status
+from dblog_core.state import stopped_tables
+from tests.fake_source import Change, FakeSource
+from tests.unit.capture.test_config_reload import A, B, Crash, World
+from tests.waiting import wait_until
+
+ALONE = Problem("shop.a has lost its key", "give it one", table="shop.a")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Of which `problems` are what its source finds."""
+    world = World(tmp_path, monkeypatch)
+    world.write("shop.?")
+    world.problems = []  # type: ignore[attr-defined]
+    problems = world.problems  # type: ignore[attr-defined]
+    tables = FakeSource.tables
+    monkeypatch.setattr(FakeSource, "check", lambda self: list(problems))
+    monkeypatch.setattr(FakeSource, "refused", lambda self: tuple(p for p in problems if p.table))
+    monkeypatch.setattr(
+        FakeSource,
+        "tables",
+        lambda self: tuple(t for t in tables(self) if str(t.table) not in {p.table for p in problems}),
+    )
+    return world
+
+
+def problems(world: World) -> list[Problem]:
+    found: list[Problem] = world.problems  # type: ignore[attr-defined]
+    return found
+
+
+def begun(world: World) -> None:
+    world.capture()
+    world.put(A, 1, 2)
+    world.put(B, 1)
+    world.capture()
+
+
+def dumps(world: World) -> list[tuple[str, ...]]:
+    return [tuple(d.tables) for d in control.dumps(world.state)]
+
+
+def shown(config: Config) -> dict[str, str]:
+    return {t["table"]: t["error"] for t in status(config)["tables"] if t["state"] == "stopped"}
+
+
+def test_a_problem_of_one_table_stops_a_capture_only_if_the_table_is_new_to_it(world: World) -> None:
+    problems(world).append(ALONE)
+    with pytest.raises(SourceRefused, match=r"shop\.a has lost its key"):
+        world.capture()
+    problems(world).clear()
+    begun(world)
+    problems(world).append(ALONE)
+    world.capture()
+    world.write("shop.?", more='[source.keys]\n"shop.a" = ["v"]')
+    with pytest.raises(SourceRefused):  # another key is asked for than was in force
+        world.capture()
+    problems(world).append(replace(ALONE, table=None))
+    world.write("shop.?")
+    with pytest.raises(SourceRefused):
+        world.capture()
+
+
+def test_a_stopped_table_is_passed_over_and_dumped_once_it_is_mended(world: World) -> None:
+    begun(world)
+    problems(world).append(ALONE)
+    world.put(A, 3)
+    world.put(B, 2)
+    world.capture()
+    assert [line["key"]["id"] for line in world.lines(A)[-2:]] == [1, 2]
+    assert [line["key"]["id"] for line in world.lines(B)[-1:]] == [2]
+    assert "shop.a has lost its key" in shown(world.config)["shop.a"] and "give it one" in shown(world.config)["shop.a"]
+    with pytest.raises(RequestError, match=r"shop\.a has lost its key"):
+        requests.submit(world.config, DumpRequest(("shop.a",)))
+    assert dumps(world) == []
+    problems(world).clear()
+    world.put(A, 4)
+    world.capture()
+    assert dumps(world) == [("shop.a",)] and shown(world.config) == {}
+    marks = [mark for m in wiring.open_staging(world.config).manifests(after=0) for mark in m.marks if mark.dump]
+    assert [(mark.op, mark.table, mark.dump) for mark in marks] == [("s", "shop.a", control.dumps(world.state)[0].id)]
+    assert world.lines(A)[-1]["key"] == {"id": 4} and world.lines(A)[-1]["offset"] > marks[0].offset
+    with world.capturing():
+        wait_until(lambda: world.replayed(A) == world.held(A), "a is the source")
+
+
+def test_a_crash_before_a_mended_table_is_forgotten_has_it_dumped_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(world)
+    problems(world).append(ALONE)
+    world.put(A, 3)
+    world.capture()
+    problems(world).clear()
+
+    def die(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stopped_tables, "change", die)
+        with pytest.raises(Crash):
+            world.capture()
+    assert dumps(world) == [("shop.a",)] and set(shown(world.config)) == {"shop.a"}
+    world.capture()
+    assert dumps(world) == [("shop.a",)] * 2 and shown(world.config) == {}
+
+
+def test_a_mended_table_that_cannot_be_dumped_yet_is_not_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(world)
+    problems(world).append(ALONE)
+    world.capture()
+    problems(world).clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(healing_dumps, "request", lambda *_, **__: healing_dumps.Asked())
+        world.capture()
+    assert dumps(world) == [] and set(shown(world.config)) == {"shop.a"}
+    world.capture()
+    assert dumps(world) == [("shop.a",)] and shown(world.config) == {}
+
+
+def test_a_dump_of_a_table_that_stops_ends_and_says_why(world: World) -> None:
+    begun(world)
+    dump_id = requests.submit(world.config, DumpRequest(("shop.?",)))
+    problems(world).append(ALONE)
+    world.capture()
+    tasks = {task.table: task.error for task in control.dump(world.state, dump_id).tasks}
+    assert "shop.a has lost its key" in str(tasks["shop.a"]) and tasks["shop.b"] is None
+
+
+def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the_next_term(world: World) -> None:
+    begun(world)
+    with world.capturing():
+        world.put(A, 2, v="again")  # this term's log has shown the shape: nothing says before its end that it is well
+        world.database.commit(Change("x", A.table, None, None))
+        world.put(A, 3)
+        wait_until(lambda: bool(shown(world.config)), "the stopped table is shown")
+        assert "a value is none\n  fix: correct the value" in shown(world.config)["shop.a"]
+        dump_id = requests.submit(world.config, DumpRequest(("shop.?",)))
+        asked = control.dump(world.state, dump_id)
+        (number,) = [task.number for task in asked.tasks if task.table == "shop.a"]
+        mark = Mark("shop", f"{dump_id}/{number}", 1, 0, "w1", "shop.a", 1, None)
+        high = High(
+            mark, file=None, rows=0, bytes=0, checksum="", schema=A.fingerprint, last_key=None, final=True,
+            snapshot=None, absent=(1,),
+        )  # fmt: skip
+        for payload in (Low(mark), high):  # of a worker that has begun before it could know
+            world.database.commit(Change("w", A.table, None, {"payload": watermark.encode(payload)}))
+        world.put(B, 2)
+        wait_until(lambda: (2,) in world.replayed(B), "row 2 of b is staged")
+        wait_until(lambda: control.task(world.state, dump_id, number).error is not None, "its task has ended")
+        tasks = {task.table: task.error for task in control.dump(world.state, dump_id).tasks}
+        assert tasks == {"shop.a": "shop.a is stopped: a value is none", "shop.b": None}
+    assert [line["key"]["id"] for line in world.lines(A) if line["op"] != "s"] == [1, 2, 2]
+    with world.capturing():
+        wait_until(lambda: world.replayed(A) == world.held(A), "a is the source")
+    assert shown(world.config) == {} and ("shop.a",) in dumps(world)
+
+
+def test_a_running_capture_stops_and_mends_without_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_reload, "NEWCOMERS", 0.1)
+    begun(world)
+    with world.capturing():
+        problems(world).append(ALONE)
+        wait_until(lambda: bool(shown(world.config)), "the stopped table is shown")
+        world.put(B, 7)
+        wait_until(lambda: (7,) in world.replayed(B), "row 7 of b is staged")
+        problems(world).clear()
+        world.put(A, 8)
+        wait_until(
+            lambda: shown(world.config) == {} and world.replayed(A) == world.held(A),
+            "no table is stopped, and a is the source",
+        )
