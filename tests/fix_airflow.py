@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture.leader import LEASE
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.control import DumpStatus
@@ -27,6 +26,7 @@ from dblog_core.local.servers.airflow_client import AirflowClient
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.staging.reader import lines
+from dblog_core.state.leases import CAPTURE
 from tests.airflow import live_source
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -110,7 +110,7 @@ class Live:
 
     def leader(self) -> LeaseInfo | None:
         with closing(wiring.open_state(self.config)) as state:
-            return state.leader(LEASE)
+            return state.leader(CAPTURE)
 
     def capturing(self) -> LeaseInfo:
         """The leader, once the log has begun: of a first one that dies before, the next begins at the log's end of

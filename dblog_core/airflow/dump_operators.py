@@ -233,14 +233,14 @@ def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
 
 def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
     from dblog_core import wiring
-    from dblog_core.capture.leader import LEASE
     from dblog_core.dumps import control, requests
+    from dblog_core.state.leases import CAPTURE
 
     _cancel(config, name)
     asked = request(params)
     with closing(wiring.open_state(config)) as state:
         dump_id = requests.submit(config, asked, requested_by=name, state=state)
-        status, leader = control.dump(state, dump_id), state.leader(LEASE)
+        status, leader = control.dump(state, dump_id), state.leader(CAPTURE)
     if leader is None:
         log.warning("%s", no_capture(config))
     what = f"all {len(status.tables)} captured tables that have a key" if asked.tables is None else "the tables named"

@@ -36,10 +36,10 @@ from dblog_core.signals.table import refuse_rest, take_in
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
 from dblog_core.state import former_leaders, owed_dumps, stopped_tables
+from dblog_core.state.leases import CAPTURE
 
 log = logging.getLogger(__name__)
 
-LEASE = control.CAPTURE
 CHUNK_AGE = 0.2  # seconds: a placed chunk is published this soon, since its worker waits for it
 IDLE_PUBLISH = 10.0  # seconds: a position that moved without rows is published this often: the source can drop log
 READ_TIMEOUT = 0.1  # seconds: how long a quiet log keeps the loop from looking at its clock
@@ -279,7 +279,7 @@ class Leader:
                 raise LeaseLost(
                     "another capture has led since", where=self._config.state.url, fix="none: this one stands by"
                 )
-            self._state.raise_epoch(LEASE, head.epoch)
+            self._state.raise_epoch(CAPTURE, head.epoch)
             raise StateError(
                 f"the state store gave epoch {self._lease.epoch} and staging holds epoch {head.epoch}: it was replaced",
                 where=self._config.state.url,

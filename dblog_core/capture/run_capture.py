@@ -8,8 +8,6 @@ published, so nothing is lost; nothing is published twice, since a manifest's nu
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,14 +17,7 @@ from functools import partial
 from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.config_reload import ConfigFile
-from dblog_core.capture.leader import (
-    HOUSEKEEPING,
-    LEASE,
-    CaptureOutcome,
-    CaptureStatus,
-    Leader,
-    Parts,
-)
+from dblog_core.capture.leader import HOUSEKEEPING, CaptureOutcome, CaptureStatus, Leader, Parts
 from dblog_core.capture.stop_condition import AtPosition, Goal, goal
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
@@ -36,8 +27,9 @@ from dblog_core.model.position_spec import Place
 from dblog_core.notifications.channels import Receiver
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state import recent_errors
+from dblog_core.state.leases import CAPTURE, holder_name
 
-__all__ = ["LEASE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]
+__all__ = ["CAPTURE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]
 
 log = logging.getLogger(__name__)
 
@@ -107,11 +99,6 @@ def _make_ready(config: Config, state: StateStore) -> None:
     source.prepare()
 
 
-def holder_name() -> str:
-    """Who we are, in leases: host, process."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
 class _Capture:
     """Standby and leader in turn."""
 
@@ -143,7 +130,7 @@ class _Capture:
                 if (outcome := self.outcome()) is not None:
                     return outcome
                 lease = self._parts.state.acquire(
-                    LEASE, self._holder, ttl=self._parts.config.state.ttl, wait=HOUSEKEEPING
+                    CAPTURE, self._holder, ttl=self._parts.config.state.ttl, wait=HOUSEKEEPING
                 )
                 if lease is None:
                     self._stand_by()
@@ -246,7 +233,7 @@ class _Capture:
 
     def _stand_by(self) -> None:
         self._take_next()
-        leader, head = self._parts.state.leader(LEASE), self._parts.staging.head()
+        leader, head = self._parts.state.leader(CAPTURE), self._parts.staging.head()
         if head is not None:
             self.has_gone_on(head)
         self.tell(

@@ -30,7 +30,6 @@ from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Entry, Json, StateStore
 from dblog_core.state import compare_and_set, owed_dumps
 
-CAPTURE = "capture"
 """The lease of who leads."""
 USER, SYSTEM, SIGNAL = "user", "system", "signal"
 """Who requested a dump; Airflow names the run."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,13 +26,9 @@ from dblog_core.dumps.source_load import Gauge
 from dblog_core.errors import DblogError, LeaseLost, StateError, TableGone
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.staging import Staging
+from dblog_core.state.leases import give_back, random_id
 
 log = logging.getLogger(__name__)
-
-
-def random_id() -> str:
-    """An id that nobody else makes."""
-    return uuid.uuid4().hex
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +140,3 @@ class Hold:
         except StateError as error:
             log.warning("%s: what held it back stays shown: %s", self, error)
         give_back(self._lease)
-
-
-def give_back(lease: Lease) -> None:
-    """Releases a lease now, or, where the state store cannot be reached, lets it end by itself."""
-    try:
-        lease.release()
-    except StateError as error:
-        log.warning("a lease is not given back, and ends by itself: %s", error)

@@ -13,9 +13,10 @@ from itertools import islice
 
 from dblog_core.dumps import control
 from dblog_core.dumps.control import OVER, DumpStatus, TaskStatus
-from dblog_core.dumps.task_lease import Hold, Permit, Workplace, give_back
+from dblog_core.dumps.task_lease import Hold, Permit, Workplace
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Lease, StateStore
+from dblog_core.state.leases import give_back
 
 RELOOK = 1.0  # seconds for which a worker goes by what it has seen of the dumps' tasks
 REST = 10.0  # times as long as a look took: a look at thousands of tasks takes its time

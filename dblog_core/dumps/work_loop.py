@@ -21,12 +21,13 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.control import OVER, DumpStatus
 from dblog_core.dumps.source_load import Gauge
-from dblog_core.dumps.task_lease import Workplace, random_id
+from dblog_core.dumps.task_lease import Workplace
 from dblog_core.dumps.task_queue import REST, Finder
 from dblog_core.dumps.worker import work_until_none_is_free
 from dblog_core.dumps.worker_pool import Crew, OnProgress
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Spawn
+from dblog_core.state.leases import random_id
 
 LOOK = 0.2  # seconds between two looks at a dump that somebody waits for
 

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 from dblog_core import wiring
-from dblog_core.capture.leader import LEASE
 from dblog_core.config import conflicts
 from dblog_core.config.secrets import named_secrets
 from dblog_core.config.settings import ColumnRules, Config
@@ -29,6 +28,7 @@ from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.monitoring.clear_text import in_clear_text
 from dblog_core.outputs import positions
 from dblog_core.rows.staged_as import FORMS, forms_for
+from dblog_core.state.leases import CAPTURE
 from dblog_core.storage.factory import open_storage
 
 ROOM = 1 << 30  # bytes: less is soon used up by a busy source
@@ -60,7 +60,7 @@ def capture_runs(config: Config) -> bool | None:
     """Whether anybody captures now; None where the state store cannot tell, which is a finding of its own."""
     try:
         with closing(wiring.open_state(config)) as state:
-            return state.leader(LEASE) is not None
+            return state.leader(CAPTURE) is not None
     except DblogError:
         return None
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from dblog_core import wiring
 from dblog_core.capture import config_reload
-from dblog_core.capture.leader import LEASE, CaptureStatus
+from dblog_core.capture.leader import CaptureStatus
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
@@ -18,6 +18,7 @@ from dblog_core.lake import lake_status, table_health
 from dblog_core.monitoring.storage_usage import Meter
 from dblog_core.outputs import positions
 from dblog_core.state import owed_dumps, recent_errors, stopped_tables
+from dblog_core.state.leases import CAPTURE
 from dblog_core.verify import last_results
 
 STALE = 15.0  # seconds after which a leader's own words are no longer believed
@@ -33,7 +34,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
     lag = partial(meter.lag, staging, head)
     merged = lake_status.progress(config)
     with closing(wiring.open_state(config)) as state:
-        leader = state.leader(LEASE)
+        leader = state.leader(CAPTURE)
         told = _told(state) if leader is not None else {}
         dumps = control.dumps(state)
         in_force = config_reload.in_force(state) or config_reload.live(config.source)
@@ -60,7 +61,7 @@ def of_capture(config: Config) -> CaptureStatus:
     """The capture alone, as who does not run it sees it. Raises StateUnavailable, StagingUnavailable."""
     head = wiring.open_staging(config).head()
     with closing(wiring.open_state(config)) as state:
-        leader = state.leader(LEASE)
+        leader = state.leader(CAPTURE)
         told = _told(state) if leader is not None else {}
     return CaptureStatus(
         leading=leader is not None,

@@ -15,10 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dblog_core import wiring
-from dblog_core.capture.run_capture import holder_name
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
-from dblog_core.dumps.task_lease import give_back
 from dblog_core.errors import (
     DblogError,
     LeaseLost,
@@ -36,6 +34,7 @@ from dblog_core.outputs.dead_letters import DeadLetters
 from dblog_core.outputs.relay_term import Term, Workplace
 from dblog_core.retry import retrying
 from dblog_core.state import recent_errors
+from dblog_core.state.leases import give_back, holder_name
 
 log = logging.getLogger(__name__)
 

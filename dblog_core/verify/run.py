@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dblog_core import wiring
-from dblog_core.capture.leader import LEASE
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.dumps import requests
@@ -22,6 +21,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
 from dblog_core.model.schema import TableName
+from dblog_core.state.leases import CAPTURE
 from dblog_core.verify import certificate, last_results, repair
 from dblog_core.verify.exchange import TOGETHER, Ask, Desk, Sum, Task
 from dblog_core.verify.report import Report, TableReport
@@ -167,7 +167,7 @@ def _tools(
     staging, source = wiring.open_staging(config), wiring.open_source(config.source)
     workers = request.workers or config.dump.workers
     with closing(wiring.open_state(config)) as state:
-        if state.leader(LEASE) is None:
+        if state.leader(CAPTURE) is None:
             raise no_capture()
         with _desk(Desk(staging.storage, _directory())) as desk, LakeSide(config, desk, clock, stop) as lake_side:
             yield Tools(

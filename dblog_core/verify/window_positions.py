@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-from dblog_core.capture.leader import LEASE
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, StateStore
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Probed
+from dblog_core.state.leases import CAPTURE
 
 _LOOK = 0.05  # seconds between two looks for a segment
 _PATIENCE = 60.0  # seconds without any capture: long enough for a standby
@@ -29,7 +29,7 @@ class Patience:
     def waits(self) -> bool:
         """True. Raises DblogError once no capture has led for long enough, by looks that follow each other."""
         now = self._clock.monotonic()
-        if self._seen_at is None or self._state.leader(LEASE) is not None:
+        if self._seen_at is None or self._state.leader(CAPTURE) is not None:
             self._seen_at = now
         elif now - self._seen_at > _PATIENCE:
             raise no_capture()

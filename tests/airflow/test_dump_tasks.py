@@ -14,11 +14,11 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from dblog_core.airflow import dump_operators, in_process
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.capture.leader import LEASE
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.state import recent_errors
+from dblog_core.state.leases import CAPTURE
 from dblog_core.state.memory import MemoryState
 from tests.unit.requests_world import ORDERS, World, make
 
@@ -94,7 +94,7 @@ def test_a_dump_that_no_capture_serves_is_requested_with_a_warning_that_says_wha
 
 
 def test_a_plan_says_whether_all_tables_were_chosen(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    lease = world.state.acquire(LEASE, "elsewhere:7", ttl=300)
+    lease = world.state.acquire(CAPTURE, "elsewhere:7", ttl=300)
     with caplog.at_level(logging.INFO, logger=dump_operators.log.name):
         planned(world, tables=["*.*"])
         planned(world, tables=["shop.orders"])

@@ -21,11 +21,11 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.airflow import in_process
-from dblog_core.capture.leader import LEASE
 from dblog_core.config.settings import load
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state import recent_errors
+from dblog_core.state.leases import CAPTURE
 from tests.airflow.test_factory import write
 from tests.unit.config.test_secrets import FIELDS, SECRETS
 from tests.unit.requests_world import make
@@ -139,7 +139,7 @@ def test_a_capture_that_runs_elsewhere_is_watched(
 ) -> None:
     monkeypatch.setenv("A_SECRET_THAT_IS_NOT_SET", "x")
     with closing(wiring.open_state(load(watch[1]))) as state:
-        lease = state.acquire(LEASE, "elsewhere:1", ttl=300)
+        lease = state.acquire(CAPTURE, "elsewhere:1", ttl=300)
         assert lease is not None
         control.put_status(
             state, {"at": int(time.time() * 1e6), "lag_seconds": 2.5, "rows_per_second": 7, "windows": []}

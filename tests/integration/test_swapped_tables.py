@@ -15,11 +15,11 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.config_reload import ConfigFile
-from dblog_core.capture.leader import LEASE
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.staging.reader import lines
+from dblog_core.state.leases import CAPTURE
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS
 
@@ -72,7 +72,7 @@ def capturing(config: Config) -> Iterator[Wait]:
     thread = threading.Thread(target=capture, daemon=True)
     thread.start()
     with contextlib.closing(wiring.open_state(config)) as state:
-        while state.leader(LEASE) is None and not faults:  # what is altered from here on it meets while it runs
+        while state.leader(CAPTURE) is None and not faults:  # what is altered from here on it meets while it runs
             thread.join(0.05)
 
     def wait(wanted: dict[str, dict[int, str]]) -> None:

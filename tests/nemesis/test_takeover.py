@@ -24,11 +24,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from dblog_core import wiring
-from dblog_core.capture.leader import LEASE
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import LeaseInfo
 from dblog_core.local.servers.zookeeper import Ensemble, ZookeeperServer
 from dblog_core.staging.manifest import Manifest
+from dblog_core.state.leases import CAPTURE
 from tests.fix_day import OfADay
 from tests.fix_servers import Database
 from tests.nemesis import oracles
@@ -93,7 +93,7 @@ class World:
 
     def leader(self) -> LeaseInfo | None:
         with closing(wiring.open_state(self.config)) as state:
-            return state.leader(LEASE)
+            return state.leader(CAPTURE)
 
     def leading(self) -> Node:
         """The node that leads, once one does."""
@@ -110,7 +110,7 @@ class World:
         client = KazooClient(self.ensemble.address(), timeout=TTL)
         try:
             client.start(timeout=PATIENCE)
-            queue = f"/takeover/{self.config.source.name}/leases/{LEASE}"
+            queue = f"/takeover/{self.config.source.name}/leases/{CAPTURE}"
             holders = {client.get(f"{queue}/{name}")[0].decode() for name in client.get_children(queue)}
         except NoNodeError:
             return False  # somebody has just left
