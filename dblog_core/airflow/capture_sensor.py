@@ -130,9 +130,9 @@ def _tell(receiver: Receiver, config: Config, stop: threading.Event) -> None:
 
 def _seen(config: Config) -> CaptureStatus:
     """What staging and state store say of a capture that runs elsewhere; an outage of theirs is told, not raised."""
-    from dblog_core.capture.leader import CaptureStatus
     from dblog_core.errors import DblogError
     from dblog_core.monitoring import status
+    from dblog_core.state.capture_status import CaptureStatus
 
     try:
         found = status.of_capture(config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Protocol
 
@@ -35,7 +35,8 @@ from dblog_core.rows.column_rules import Rules
 from dblog_core.signals.table import refuse_rest, take_in
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
-from dblog_core.state import former_leaders, owed_dumps, stopped_tables
+from dblog_core.state import capture_status, former_leaders, owed_dumps, stopped_tables
+from dblog_core.state.capture_status import CaptureStatus
 from dblog_core.state.leases import CAPTURE
 
 log = logging.getLogger(__name__)
@@ -59,22 +60,6 @@ class CaptureOutcome(Enum):
     SLICE_OVER = "slice over"
     CURRENT = "current"
     REACHED = "reached"
-
-
-@dataclass(frozen=True, slots=True)
-class CaptureStatus:
-    """What a capture tells about itself about once a second; `leader` names the other one while it stands by."""
-
-    leading: bool
-    epoch: int | None
-    segment: int
-    offset: int
-    position: str
-    lag_seconds: float | None
-    rows_per_second: float
-    windows: int
-    leader: str | None
-    error: str | None = None
 
 
 class Reign(Protocol):
@@ -497,7 +482,7 @@ class Leader:
         self._sequencer.dumps.forget(lambda dump_id: control.is_over(self._state, dump_id))
         self._rate, self._rows = self._rows / max(now - self._measured, 1e-3), 0
         self._measured = now
-        control.put_status(self._state, self._status_json())
+        capture_status.put_status(self._state, self._status_json())
         self._tell()
 
     def _advance_horizon(self) -> None:

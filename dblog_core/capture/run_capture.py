@@ -17,7 +17,7 @@ from functools import partial
 from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.config_reload import ConfigFile
-from dblog_core.capture.leader import HOUSEKEEPING, CaptureOutcome, CaptureStatus, Leader, Parts
+from dblog_core.capture.leader import HOUSEKEEPING, CaptureOutcome, Leader, Parts
 from dblog_core.capture.stop_condition import AtPosition, Goal, goal
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
@@ -27,6 +27,7 @@ from dblog_core.model.position_spec import Place
 from dblog_core.notifications.channels import Receiver
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state import recent_errors
+from dblog_core.state.capture_status import CaptureStatus
 from dblog_core.state.leases import CAPTURE, holder_name
 
 __all__ = ["CAPTURE", "CaptureOutcome", "CaptureStatus", "holder_name", "refuse", "run_capture"]

@@ -29,6 +29,7 @@ from dblog_core.dumps.status import errors_of, state_of
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Entry, Json, StateStore
 from dblog_core.state import compare_and_set, owed_dumps
+from dblog_core.state.compare_and_set import put_news
 
 """The lease of who leads."""
 USER, SYSTEM, SIGNAL = "user", "system", "signal"
@@ -416,7 +417,7 @@ def _end_task(state: StateStore, dump_id: str, number: int, why: str | Json) -> 
 
 def put_pace(state: StateStore, dump_id: str, number: int, *, held: str | None, factor: float) -> None:
     """What slows the task's worker down (None: nothing), and by which factor it works below its limits."""
-    _put(state, _node(dump_id, number, "pace"), {"held": held, "factor": factor})
+    put_news(state, _node(dump_id, number, "pace"), {"held": held, "factor": factor})
 
 
 def put_progress(state: StateStore, task: str, value: TaskProgress, *, of: Place = (0, 0)) -> bool:
@@ -446,16 +447,6 @@ def put_progress(state: StateStore, task: str, value: TaskProgress, *, of: Place
     return True
 
 
-def put_status(state: StateStore, status: Json) -> None:
-    """What the leader tells about itself."""
-    _put(state, "capture/status", status)
-
-
-def read_status(state: StateStore) -> Json | None:
-    entry = state.get("capture/status")
-    return None if entry is None else orjson.loads(entry.data)
-
-
 def _mirrored(entry: Entry) -> tuple[Place, TaskProgress]:
     """The manifest that a mirror is of, and the progress; a mirror of an earlier version names none: it comes first."""
     data = orjson.loads(entry.data)
@@ -464,18 +455,6 @@ def _mirrored(entry: Entry) -> tuple[Place, TaskProgress]:
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------------
-
-
-def _put(state: StateStore, path: str, value: Json) -> None:
-    """Writes what is only ever news: where another writes at the same moment, the next news tells."""
-    data, entry = orjson.dumps(value), state.get(path)
-    try:
-        if entry is None:
-            state.create(path, data)
-        else:
-            state.update(path, data, entry.version)
-    except VersionConflict:
-        return
 
 
 def _update(state: StateStore, path: str, change: Callable[[Json], Json]) -> Json:

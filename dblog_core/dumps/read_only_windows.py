@@ -15,12 +15,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dblog_core.dumps import control
 from dblog_core.errors import ServerNotSafe, VersionConflict
 from dblog_core.interfaces import ChunkReader, Clock, StateStore
 from dblog_core.model import watermark
 from dblog_core.model.watermark import High, Low, Probe
-from dblog_core.state import leases
+from dblog_core.state import capture_status, leases
 
 ROOT = "windows"
 SOON, LATEST = 0.002, 0.05  # seconds between two looks for an answer, and at what a reader sees: longer each time
@@ -77,7 +76,7 @@ class AnnouncedWindows:
 
     def _heard(self) -> None:
         """Raises ServerNotSafe where the capture that leads looks for no announcements: nobody would ever answer."""
-        leader, told = self.state.leader(leases.CAPTURE), control.read_status(self.state)
+        leader, told = self.state.leader(leases.CAPTURE), capture_status.read_status(self.state)
         if leader is None or told is None or told.get("epoch") != leader.epoch or told.get("answers") is not False:
             return
         raise ServerNotSafe(

@@ -9,7 +9,6 @@ from functools import partial
 
 from dblog_core import wiring
 from dblog_core.capture import config_reload
-from dblog_core.capture.leader import CaptureStatus
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
@@ -17,7 +16,8 @@ from dblog_core.interfaces import Json, StateStore
 from dblog_core.lake import lake_status, table_health
 from dblog_core.monitoring.storage_usage import Meter
 from dblog_core.outputs import positions
-from dblog_core.state import owed_dumps, recent_errors, stopped_tables
+from dblog_core.state import capture_status, owed_dumps, recent_errors, stopped_tables
+from dblog_core.state.capture_status import CaptureStatus
 from dblog_core.state.leases import CAPTURE
 from dblog_core.verify import last_results
 
@@ -100,7 +100,7 @@ def _tables(merged: list[Json], held: stopped_tables.Entries, in_force: Json, ch
 
 
 def _told(state: StateStore) -> Json:
-    told = control.read_status(state)
+    told = capture_status.read_status(state)
     return told if told is not None and time.time() - told["at"] / 1e6 < STALE else {}
 
 

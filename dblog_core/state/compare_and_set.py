@@ -32,3 +32,15 @@ def change(state: StateStore, path: str, to: Callable[[Any], Any]) -> Any:
             continue
         return after
     raise StateError("cannot be written: others write it all the time", where=path, fix="none: it is tried again")
+
+
+def put_news(state: StateStore, path: str, value: Any) -> None:
+    """Writes what is only ever news: where another writes at the same moment, the next news tells."""
+    data, entry = orjson.dumps(value), state.get(path)
+    try:
+        if entry is None:
+            state.create(path, data)
+        else:
+            state.update(path, data, entry.version)
+    except VersionConflict:
+        return

@@ -24,7 +24,7 @@ from dblog_core.airflow import in_process
 from dblog_core.config.settings import load
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.state import recent_errors
+from dblog_core.state import capture_status, recent_errors
 from dblog_core.state.leases import CAPTURE
 from tests.airflow.test_factory import write
 from tests.unit.config.test_secrets import FIELDS, SECRETS
@@ -141,7 +141,7 @@ def test_a_capture_that_runs_elsewhere_is_watched(
     with closing(wiring.open_state(load(watch[1]))) as state:
         lease = state.acquire(CAPTURE, "elsewhere:1", ttl=300)
         assert lease is not None
-        control.put_status(
+        capture_status.put_status(
             state, {"at": int(time.time() * 1e6), "lag_seconds": 2.5, "rows_per_second": 7, "windows": []}
         )
         ended = watched(watch, tmp_path)

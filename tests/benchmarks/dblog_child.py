@@ -24,13 +24,13 @@ from contextlib import nullcontext
 from typing import Any
 
 from dblog_core import wiring
-from dblog_core.capture.leader import CaptureStatus
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.cli import do_without_pandas
 from dblog_core.config.settings import Config, load
 from dblog_core.dumps import requests
 from dblog_core.dumps import work_loop as worker
 from dblog_core.dumps.requests import DumpRequest
+from dblog_core.state.capture_status import CaptureStatus
 from dblog_core.verify import run as verification
 from dblog_core.verify.run import VerifyRequest
 from tests.benchmarks.profiler import Profiler

@@ -18,7 +18,7 @@ from dblog_core.dumps.requests import WHOLE
 from dblog_core.dumps.worker import PATIENCE
 from dblog_core.lake.merge_plan import lacks_since, works
 from dblog_core.staging.reader import lines
-from dblog_core.state import owed_dumps
+from dblog_core.state import capture_status, owed_dumps
 from tests.fix_servers import Database
 from tests.integration.test_mysql_sessions import capturing
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -48,10 +48,12 @@ def test_a_dump_that_the_system_owes_outlives_a_read_only_primary(database: Data
     with closing(wiring.open_state(config)) as state, ThreadPoolExecutor(1) as pool:
         dump_id = requests.submit(config, WHOLE, requested_by=control.SYSTEM, state=state)
         control.pause(state, dump_id)
-        before = control.read_status(state)
+        before = capture_status.read_status(state)
         capture = pool.submit(run_capture, config, stop=stop)
         try:
-            wait_until(lambda: control.read_status(state) != before or capture.done(), "a capture that reads the log")
+            wait_until(
+                lambda: capture_status.read_status(state) != before or capture.done(), "a capture that reads the log"
+            )
             with read_only(database):
                 control.resume(state, dump_id)
                 wait_until(

@@ -11,6 +11,7 @@ from dblog_core.dumps import control
 from dblog_core.interfaces import StateStore
 from dblog_core.lake import lake_status
 from dblog_core.local.demo.parts import Workload
+from dblog_core.state import capture_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class View:
         """Raises LocalError if the workload has ended by itself."""
         self._workload.check()
         leader = self._state.leader("capture")
-        status = control.read_status(self._state) or {}
+        status = capture_status.read_status(self._state) or {}
         lag = status.get("lag_seconds")
         if leader is not None and lag is not None:
             self._lags.append(lag)

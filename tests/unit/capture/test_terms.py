@@ -12,7 +12,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.capture.leader import CaptureOutcome, CaptureStatus, Leader, Parts
+from dblog_core.capture.leader import CaptureOutcome, Leader, Parts
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
@@ -21,6 +21,7 @@ from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken, SourceUn
 from dblog_core.model.schema_changes import Step
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
+from dblog_core.state.capture_status import CaptureStatus
 from dblog_core.state.memory import MemoryLease, MemoryState
 from tests.fake_source import ORDERS, FakeDatabase, FakeSource, FakeStream
 from tests.unit.staged import manifest
