@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dblog_core.capture import config_reload, healing_dumps
+from dblog_core.capture import healing_dumps
 from dblog_core.dumps import control
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
@@ -16,7 +16,7 @@ from dblog_core.model import table_identity, table_names, table_patterns
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableName
 from dblog_core.staging.manifest import LogMark, Manifest
-from dblog_core.state import owed_dumps, recent_errors, stopped_tables
+from dblog_core.state import owed_dumps, recent_errors, settings_in_force, stopped_tables
 
 if TYPE_CHECKING:
     from dblog_core.capture.leader import Parts
@@ -36,8 +36,8 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
 
     Raises LeaseLost where another capture does so too, and what source, staging and state store raise.
     """
-    before, now = config_reload.in_force(parts.state), config_reload.live(parts.config.source)
-    known = config_reload.shown(parts.state) if showing is not None else None
+    before, now = settings_in_force.in_force(parts.state), settings_in_force.live(parts.config.source)
+    known = settings_in_force.shown(parts.state) if showing is not None else None
     made = table_identity.others(known, showing) if showing is not None and known is not None else set()
     refused, held = stopped_tables.by_source(parts.source.refused()), stopped_tables.read(parts.state)
     same = before == now and (showing is None or known == table_identity.remembered(showing))
@@ -50,9 +50,9 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
         refused |= {table: held[table] for table in left & held.keys()}
     stopped_tables.change(parts.state, lambda _: refused)
     try:
-        config_reload.put_in_force(parts.state, now)
+        settings_in_force.put_in_force(parts.state, now)
         if showing is not None:
-            config_reload.put_shown(parts.state, showing)
+            settings_in_force.put_shown(parts.state, showing)
     except VersionConflict as error:
         raise LeaseLost(
             "another capture leads", where=parts.config.state.url, fix="none: this one stands by"
@@ -63,7 +63,7 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
 def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set[str]) -> tuple[Manifest, set[str]]:
     """The manifest to go on after, and the tables that could not be dumped now."""
     there = parts.source.tables()
-    changed = {table.table for table in config_reload.taken_in(before, parts.config.source, there)}
+    changed = {table.table for table in settings_in_force.taken_in(before, parts.config.source, there)}
     tables = [table for table in there if table.table in changed or str(table.table) in made]
     dumps: dict[str, str] = {}
     dumped = tuple(str(table.table) for table in tables if table.key)
@@ -149,7 +149,7 @@ def _give_up(parts: Parts, before: Json, now: Json) -> None:
     """Ends dumps of tables whose log is no longer read: what a chunk of theirs does not see, nobody would tell."""
     for status in control.unfinished(parts.state):
         for task in status.tasks:
-            if config_reload.is_captured(task.table, before) and not config_reload.is_captured(task.table, now):
+            if settings_in_force.is_captured(task.table, before) and not settings_in_force.is_captured(task.table, now):
                 control.fail(parts.state, status.id, task.number, f"{task.table} is no longer captured")
 
 

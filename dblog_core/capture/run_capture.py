@@ -26,7 +26,7 @@ from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
 from dblog_core.model.position_spec import Place
 from dblog_core.notifications.channels import Receiver
 from dblog_core.staging.manifest import Manifest
-from dblog_core.state import recent_errors
+from dblog_core.state import recent_errors, settings_in_force
 from dblog_core.state.capture_status import CaptureStatus
 from dblog_core.state.leases import CAPTURE, holder_name
 
@@ -86,8 +86,8 @@ def refuse(source: Source, config: Config, state: StateStore) -> None:
     """Raises SourceRefused with every problem that prevents a correct capture; a table that was captured so far stops
     alone."""
     found = [p for p in source.check() if p.fatal]
-    before = config_reload.in_force(state) if any(p.table for p in found) else None
-    problems = [p for p in found if not config_reload.stops_alone(p, before, config.source)]
+    before = settings_in_force.in_force(state) if any(p.table for p in found) else None
+    problems = [p for p in found if not settings_in_force.stops_alone(p, before, config.source)]
     if problems:
         lines = [f"  - {p.what}\n    fix: {p.fix}" for p in problems]
         raise SourceRefused("\n".join([f"{len(problems)} problem(s) prevent a correct capture", *lines]))
@@ -209,11 +209,11 @@ class _Capture:
 
     def _keep_to_the_old_inside_a_transaction(self) -> None:
         """How many of its rows are staged was counted by the tables that were in force: so they stay until it ends."""
-        head, before = self._parts.staging.head(), config_reload.in_force(self._parts.state)
+        head, before = self._parts.staging.head(), settings_in_force.in_force(self._parts.state)
         if head is None or not head.partial or before is None or self.fresh_start:
             return
-        if before != config_reload.live(self._parts.config.source):
-            self._parts, self._next = self._with(config_reload.with_live(self._parts.config, before)), self._parts
+        if before != settings_in_force.live(self._parts.config.source):
+            self._parts, self._next = self._with(settings_in_force.with_live(self._parts.config, before)), self._parts
 
     def _with(self, config: Config) -> Parts:
         return replace(self._parts, config=config, source=wiring.open_source(config.source))

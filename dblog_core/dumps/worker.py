@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import zlib
 
-from dblog_core.capture import config_reload
 from dblog_core.dumps.attempt import AGAIN, PLACING, READ, Attempt, WorkerPace
 from dblog_core.dumps.task_lease import Hold, Workplace
 from dblog_core.dumps.task_queue import Finder
@@ -16,6 +15,7 @@ from dblog_core.dumps.tasks_aside import Aside
 from dblog_core.dumps.window_reader import Connections
 from dblog_core.errors import ConfigError, DblogError, LeaseLost, ServerNotSafe, SourceReadOnly
 from dblog_core.model import table_names
+from dblog_core.state import settings_in_force
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ def _await_same_rules(hold: Hold) -> None:
     refuse each chunk, and one by older rules may hold in the open what newer ones hide."""
     place, table = hold.place, hold.task.table
     until = place.clock.monotonic() + CATCHING_UP
-    while not config_reload.same_rules(place.state, place.config.source, table):
+    while not settings_in_force.same_rules(place.state, place.config.source, table):
         if place.clock.monotonic() >= until:
             raise ConfigError(
                 f"this process and the capture go by different rules for the columns of {table}",

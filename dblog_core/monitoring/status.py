@@ -8,7 +8,6 @@ from contextlib import closing
 from functools import partial
 
 from dblog_core import wiring
-from dblog_core.capture import config_reload
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.status import DumpStatus
@@ -16,7 +15,7 @@ from dblog_core.interfaces import Json, StateStore
 from dblog_core.lake import lake_status, table_health
 from dblog_core.monitoring.storage_usage import Meter
 from dblog_core.outputs import positions
-from dblog_core.state import capture_status, owed_dumps, recent_errors, stopped_tables
+from dblog_core.state import capture_status, owed_dumps, recent_errors, settings_in_force, stopped_tables
 from dblog_core.state.capture_status import CaptureStatus
 from dblog_core.state.leases import CAPTURE
 from dblog_core.verify import last_results
@@ -37,7 +36,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
         leader = state.leader(CAPTURE)
         told = _told(state) if leader is not None else {}
         dumps = control.dumps(state)
-        in_force = config_reload.in_force(state) or config_reload.live(config.source)
+        in_force = settings_in_force.in_force(state) or settings_in_force.live(config.source)
         return {
             "source": config.source.name,
             "leader": None if leader is None else {"id": leader.holder, "epoch": leader.epoch},
@@ -93,7 +92,7 @@ def _tables(merged: list[Json], held: stopped_tables.Entries, in_force: Json, ch
     for name, entry in held.items():
         told = {"error": stopped_tables.told(entry), "cause": entry["why"], "fix": entry["fix"]}
         tables[name] = {**tables[name], "state": str(lake_status.State.STOPPED), **told}
-    captured = {name: config_reload.is_captured(name, in_force) for name in tables}
+    captured = {name: settings_in_force.is_captured(name, in_force) for name in tables}
     return [
         {**table, "captured": captured[name], "verified": checked.get(name)} for name, table in sorted(tables.items())
     ]

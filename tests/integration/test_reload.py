@@ -20,6 +20,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.staging.reader import lines
+from dblog_core.state import settings_in_force
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -77,7 +78,7 @@ class Watched:
 
     def in_force(self, *names: str) -> bool:
         with contextlib.closing(wiring.open_state(self.base)) as state:
-            found = config_reload.in_force(state)
+            found = settings_in_force.in_force(state)
         return found is not None and found["tables"] == [f"{self.database.schema}.{name}" for name in names]
 
     def dumped(self, count: int) -> bool:

@@ -32,6 +32,7 @@ from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.monitoring.status import status
 from dblog_core.staging.reader import lines
+from dblog_core.state import settings_in_force
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import FakeDatabase, FakeSource, FakeStream
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -177,7 +178,7 @@ def test_a_table_comes_goes_and_comes_back_while_the_capture_runs(world: World) 
             world.put(B, number % 30, v=f"b{number}")
 
     def in_force(*tables: str) -> bool:
-        return (config_reload.in_force(world.state) or {}).get("tables") == list(tables)
+        return (settings_in_force.in_force(world.state) or {}).get("tables") == list(tables)
 
     world.capture()
     writer = threading.Thread(target=write)
@@ -238,7 +239,9 @@ def test_a_change_between_two_captures_is_seen_by_the_next(world: World) -> None
 def test_a_first_capture_dumps_nothing(world: World) -> None:
     world.put(A, 1)
     world.capture()
-    assert world.dumps() == [] and config_reload.in_force(world.state) == config_reload.live(world.config.source)
+    assert world.dumps() == [] and settings_in_force.in_force(world.state) == settings_in_force.live(
+        world.config.source
+    )
 
 
 def test_a_table_made_under_an_old_pattern_needs_no_dump(world: World) -> None:
@@ -261,7 +264,7 @@ def test_a_crash_between_the_request_and_the_record_dumps_twice(world: World, mo
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(config_reload, "put_in_force", die)
+        patch.setattr(settings_in_force, "put_in_force", die)
         with pytest.raises(Crash):
             world.capture()
     world.capture()
@@ -351,7 +354,7 @@ def test_a_standby_takes_the_change_over(world: World) -> None:
         wait_until(lambda: len(told) > seen + 2, "the file is looked at again")
         lease.release()
         wait_until(
-            lambda: (config_reload.in_force(world.state) or {}).get("tables") == ["shop.?"],
+            lambda: (settings_in_force.in_force(world.state) or {}).get("tables") == ["shop.?"],
             "the corrected file is used",
         )
 
@@ -391,11 +394,11 @@ def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, mon
     def meanwhile(*_: Any) -> None:
         entry = world.state.get("tables")
         assert entry is not None
-        real(world.state, {**config_reload.live(world.config.source), "tables": ["shop.c"]})
+        real(world.state, {**settings_in_force.live(world.config.source), "tables": ["shop.c"]})
         world.state.update("tables", b"{}", entry.version)
 
-    real = config_reload.put_in_force
-    monkeypatch.setattr(config_reload, "put_in_force", meanwhile)
+    real = settings_in_force.put_in_force
+    monkeypatch.setattr(settings_in_force, "put_in_force", meanwhile)
     with pytest.raises(LeaseLost):
         new_tables.put_in_force(parts, lease, head, showing=None)
 

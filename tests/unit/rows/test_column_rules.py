@@ -27,7 +27,7 @@ from dblog_core.model.watermark import High, Mark
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import MASK, Rules
 from dblog_core.rows.row_hashes import is_compared
-from dblog_core.state import stopped_tables
+from dblog_core.state import settings_in_force, stopped_tables
 from tests.fake_source import ORDERS, FakeSource
 from tests.unit.capture.test_config_reload import A, B
 from tests.unit.capture.test_config_reload import World as Capture
@@ -259,7 +259,7 @@ def test_a_chunk_of_a_worker_with_older_rules_is_refused_and_read_again_under_th
 def test_a_worker_reads_nothing_while_the_capture_goes_by_other_rules(world: World) -> None:
     world.fill(1)
     world.request({})
-    config_reload.put_in_force(world.state, config_reload.live(ruled(world.config, mask=["name"]).source))
+    settings_in_force.put_in_force(world.state, settings_in_force.live(ruled(world.config, mask=["name"]).source))
     with pytest.raises(ConfigError, match="different rules for the columns"):
         world.work()
     assert world.source.reads == [] and world.highs() == []
@@ -315,10 +315,10 @@ def test_another_key_has_tables_with_hashes_dumped_and_the_others_not(capture: C
     capture.write("shop.?", more=more.format(KEY[::-1]))
     capture.capture()
     assert [tables for _, tables in capture.dumps()] == [("shop.a",)]
-    assert KEY not in str(config_reload.in_force(capture.state)) and KEY[::-1] not in str(
-        config_reload.in_force(capture.state)
+    assert KEY not in str(settings_in_force.in_force(capture.state)) and KEY[::-1] not in str(
+        settings_in_force.in_force(capture.state)
     )
-    assert not config_reload.same_rules(
+    assert not settings_in_force.same_rules(
         capture.state, capture.config.source.model_copy(update={"hash_key": SecretStr("")}), "shop.a"
     )
 
