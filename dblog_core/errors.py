@@ -204,3 +204,7 @@ class PoisonLine(OutputError):
     def __init__(self, message: str, *, where: str = "", fix: str = "", offset: int | None = None) -> None:
         super().__init__(message, where=where, fix=fix)
         self.offset = offset
+
+
+class LocalError(DblogError):
+    """A server of the local stack, or what it is made from, that cannot be had, started or stopped."""

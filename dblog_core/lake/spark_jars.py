@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dblog_core.errors import LocalError
 from dblog_core.lake import download_cache
-from dblog_core.local.errors import LocalError
-from dblog_core.local.servers.zookeeper import java
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +127,12 @@ def _run(command: list[str], *, cwd: Path, env: Mapping[str, str]) -> None:
     if done.returncode:
         said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
         raise LocalError(f"`{command[0]}` could not fetch the jars:\n{said}", fix="is a Maven repository in reach?")
+
+
+def java() -> str:
+    """The Java program. Raises LocalError."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not found or not Path(found).exists():
+        raise LocalError("there is no Java", fix="sudo apt-get install openjdk-17-jre-headless")
+    return found

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import dblog_core
+from dblog_core.errors import LocalError
 from dblog_core.lake import spark_jars
-from dblog_core.local.errors import LocalError
 from dblog_core.local.packages import kafka_jars, trees
 from dblog_core.local.servers import s3
 from dblog_core.rows import jit

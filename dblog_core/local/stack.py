@@ -15,10 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from dblog_core.errors import LocalError
 from dblog_core.lake import spark_jars
 from dblog_core.lake.download_cache import say
 from dblog_core.local.demo import shop
-from dblog_core.local.errors import LocalError
 from dblog_core.local.servers import airflow_settings, data_root
 from dblog_core.local.servers.airflow import AirflowServer
 from dblog_core.local.servers.mariadb import MariadbServer

@@ -18,8 +18,8 @@ import pytest
 from psycopg2 import sql
 
 from dblog_core import wiring
+from dblog_core.errors import LocalError
 from dblog_core.lake.lake_status import lake_at, table_location
-from dblog_core.local.errors import LocalError
 from dblog_core.model.schema import TableName
 from tests.airflow.approvals import large_dump
 from tests.airflow.live_source import OTHERS, PASSWORD

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from dblog_core.local.errors import LocalError
+from dblog_core.errors import LocalError
 from dblog_core.local.servers import guard
 from dblog_core.local.servers.daemon import wait_until
 from tests.benchmarks.timeline import Timeline

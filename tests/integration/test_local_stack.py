@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dblog_core.local.errors import LocalError
+from dblog_core.errors import LocalError
 from dblog_core.local.servers import guard
 from dblog_core.local.servers.mariadb import MariadbServer
 from dblog_core.local.servers.mysql import MysqlServer

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from dblog_core.config.settings import Config, load
+from dblog_core.errors import LocalError
 from dblog_core.local.demo import shop, workload
-from dblog_core.local.errors import LocalError
 from dblog_core.local.servers import data_root
 from dblog_core.local.servers.airflow import AirflowServer
 from dblog_core.local.servers.mariadb import MariadbServer

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dblog_core import wiring
+from dblog_core.errors import LocalError
 from dblog_core.interfaces import StateStore
 from dblog_core.local.demo import shop
 from dblog_core.local.demo.board import Board
 from dblog_core.local.demo.parts import NAME, Parts, run_together
 from dblog_core.local.demo.verdict import Verdict, compare
 from dblog_core.local.demo.view import View
-from dblog_core.local.errors import LocalError
 from dblog_core.local.servers.daemon import wait_until
 
 _LOOK = 0.5  # seconds

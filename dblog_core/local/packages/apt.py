@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core.local.errors import LocalError
+from dblog_core.errors import LocalError
 
 _ETC = Path("/etc/apt")
 _LONG_NAMES = {"arch": "Architectures", "lang": "Languages", "target": "Targets"}

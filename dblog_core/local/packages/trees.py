@@ -14,8 +14,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from dblog_core.errors import LocalError
 from dblog_core.lake import download_cache
-from dblog_core.local.errors import LocalError
 from dblog_core.local.packages.apt import PrivateApt, unpack
 
 _FORMAT = "1"  # grows when the layout of a tree changes

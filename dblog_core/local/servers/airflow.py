@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from dblog_core.errors import LocalError
 from dblog_core.lake import download_cache
-from dblog_core.local.errors import LocalError
 from dblog_core.local.servers import airflow_settings, ports
 from dblog_core.local.servers.airflow_client import AirflowClient
 from dblog_core.local.servers.daemon import Daemon

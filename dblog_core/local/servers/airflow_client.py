@@ -9,7 +9,7 @@ import urllib.parse
 import uuid
 from typing import Any
 
-from dblog_core.local.errors import LocalError
+from dblog_core.errors import LocalError
 
 _TIMEOUT = 30.0  # seconds for one request: the first after a start is slow
 _FINISHED = ("success", "failed")

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from dblog_core.local.errors import LocalError
+from dblog_core.errors import LocalError
 from dblog_core.local.servers import guard
 
 _PAUSE = 0.05

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dblog_core.lake import spark_jars
+from dblog_core.lake.spark_jars import java
 from dblog_core.local.packages.kafka_jars import JARS
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon, run_to_end
 from dblog_core.local.servers.server import Account
-from dblog_core.local.servers.zookeeper import java
 
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"  # any 16 bytes: there is one node
 _SINGLE = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")

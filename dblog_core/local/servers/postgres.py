@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg2
 
-from dblog_core.local.errors import LocalError
+from dblog_core.errors import LocalError
 from dblog_core.local.packages import trees
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon, as_user, run_to_end, wait_until

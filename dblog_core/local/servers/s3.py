@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dblog_core.config.settings import S3Config
+from dblog_core.errors import LocalError
 from dblog_core.lake import download_cache
-from dblog_core.local.errors import LocalError
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon, run_to_end
 from dblog_core.local.servers.server import remembered_password

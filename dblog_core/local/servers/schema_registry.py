@@ -10,11 +10,11 @@ from pathlib import Path
 
 import orjson
 
+from dblog_core.errors import LocalError
 from dblog_core.lake import download_cache
-from dblog_core.local.errors import LocalError
+from dblog_core.lake.spark_jars import java
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon, run_to_end
-from dblog_core.local.servers.zookeeper import java
 
 VERSION = "2.6.13.Final"  # the newest that Java 17 runs
 _ARTIFACT = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dblog_core.local.errors import LocalError
+from dblog_core.errors import LocalError
+from dblog_core.lake.spark_jars import java
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon
-from dblog_core.local.servers.zookeeper import java
 
 MASTER, WORKER = (f"org.apache.spark.deploy.{part}" for part in ("master.Master", "worker.Worker"))
 SETTINGS = {

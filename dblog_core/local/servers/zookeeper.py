@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-from dblog_core.local.errors import LocalError
+from dblog_core.errors import LocalError
+from dblog_core.lake.spark_jars import java
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon
 
@@ -164,15 +163,6 @@ class Ensemble:
 
     def _port(self, member: int, use: str) -> int:
         return ports.remembered(self._dir / str(member) / f"{use}-port")
-
-
-def java() -> str:
-    """The Java program. Raises LocalError."""
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not found or not Path(found).exists():
-        raise LocalError("there is no Java", fix="sudo apt-get install openjdk-17-jre-headless")
-    return found
 
 
 def _classpath() -> str:

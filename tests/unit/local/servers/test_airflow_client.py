@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from dblog_core.local.errors import LocalError
+from dblog_core.errors import LocalError
 from dblog_core.local.servers.airflow_client import AirflowClient
 
 LOCKED = {"detail": "Database is locked. Backfill creation is not supported on SQLite under concurrent access."}
