@@ -28,7 +28,7 @@ setup: .venv/.complete
 	@tools/setup
 
 demo: setup
-	@exec $(PYTHON) -m dblog_core.local.demo.__main__ $(if $(QUICK),--quick)
+	@exec $(PYTHON) -m dblog_core.local.demo $(if $(QUICK),--quick)
 
 check: .venv/.complete lint
 	@exec $(PYTHON) -m pytest --quiet -n 2 -m "not bench and not soak" --smaller tests/unit tests/protocol

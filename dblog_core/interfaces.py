@@ -73,7 +73,8 @@ class ChunkTooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hashes:
-    """Row hashes computed by the server, in its key order: the key's columns, then `dblog_core.rows.row_hashes.HASH` (int64).
+    """Row hashes computed by the server, in its key order: the key's columns, then `dblog_core.rows.row_hashes.HASH`
+    (int64).
 
     `snapshot` as in `Chunk`.
     """
@@ -163,7 +164,8 @@ class ChunkReader(Protocol):
         ChunkTooLarge as `read` does."""
 
     def hashes(self, schema: TableSchema, *, after: Key | None, upto: Key | None, limit: int) -> Hashes:
-        """The hashes (`dblog_core.rows.row_hashes`) of the rows that `read` would give, as they are staged: the configuration's
+        """The hashes (`dblog_core.rows.row_hashes`) of the rows that `read` would give, as they are staged: the
+        configuration's
         column rules are applied by the server. `schema` is the catalogue's, in a new snapshot as there."""
 
     def hashes_of(self, schema: TableSchema, keys: Sequence[Key]) -> Hashes:
@@ -210,7 +212,8 @@ class Source(Protocol):
         """Why the other wanted tables cannot be captured as they are, each with its `table`."""
 
     def identities(self) -> frozenset[str] | None:
-        """What the wanted tables are, whatever their names are (`dblog_core.model.table_identity`); None where the log tells when
+        """What the wanted tables are, whatever their names are (`dblog_core.model.table_identity`); None where the
+        log tells when
         one takes the place of another, and shows all of them from their beginning."""
 
     def shows_whole_logs(self) -> bool:

@@ -1,7 +1,8 @@
 """Whom Airflow tells of ended runs, late runs and dumps: its own notifiers, as `[[airflow.notify]]` names them.
 
 Airflow calls those of runs. Of dumps, whoever asked for them, the task tells that captures, or watches the capture:
-like any other receiver of notices (`dblog_core.notifications`), so none is lost, and some may come twice under the same id.
+like any other receiver of notices (`dblog_core.notifications`), so none is lost, and some may come twice under the
+same id.
 """
 
 from __future__ import annotations

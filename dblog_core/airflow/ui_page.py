@@ -39,7 +39,7 @@ from dblog_core.monitoring.storage_usage import Meter
 
 _AGAIN = 1.0  # seconds between two looks at one source
 _FILES_AGAIN = 5.0  # seconds between two looks at the configurations
-_HTML = Path(__file__).with_name("page.html")
+_HTML = Path(__file__).with_name("ui_page.html")
 _ENDED = 4  # dumps that are over, of which the page tells
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin"}

@@ -26,7 +26,8 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """`SCHEMA.TABLE` as `str` writes it (see `dblog_core.model.table_names`). Raises ValueError on any other shape."""
+        """`SCHEMA.TABLE` as `str` writes it (see `dblog_core.model.table_names`). Raises ValueError on any other
+        shape."""
         return cls(*table_names.split(text))
 
     @property

@@ -8,9 +8,11 @@ SELECT is done again. So what the source has said of a key holds at every place 
 there.
 
 The other side is what the lake is to hold at the last of these places: one Delta version of the table, pinned before
-the first watermark, with the events that are staged since folded on top as a merge would (`spark_jobs.verifying.expected_rows`). So no
+the first watermark, with the events that are staged since folded on top as a merge would
+(`spark_jobs.verifying.expected_rows`). So no
 merge has to keep pace, and it is the staged log that is proven as well as the lake. Spark hashes those rows in the same
-way (`dblog_core.rows.row_hashes`) and joins by key: only keys and hashes move, the source is read once, and no order of keys is
+way (`dblog_core.rows.row_hashes`) and joins by key: only keys and hashes move, the source is read once, and no order
+of keys is
 asked of Spark.
 
 A key that changed between is equal if the source showed any state that the log led it through there. Otherwise it is

@@ -1,4 +1,5 @@
-"""The one Spark session of a job: set up by spark-submit, or by tests with the same settings (`dblog_core.lake.spark_submit`)."""
+"""The one Spark session of a job: set up by spark-submit, or by tests with the same settings
+(`dblog_core.lake.spark_submit`)."""
 
 from __future__ import annotations
 

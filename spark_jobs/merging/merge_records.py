@@ -1,4 +1,5 @@
-"""The merge's own small files in LAKE/_dblog (`dblog_core.lake.lake_status` says which): durable, whole at any moment."""
+"""The merge's own small files in LAKE/_dblog (`dblog_core.lake.lake_status` says which): durable, whole at any
+moment."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture.run_capture import LEASE
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control
 from dblog_core.dumps.control import DumpStatus
@@ -28,6 +27,7 @@ from dblog_core.local.servers.airflow import AirflowServer
 from dblog_core.local.servers.airflow_client import AirflowClient
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer
+from dblog_core.state.leases import CAPTURE
 from tests.fix_airflow import DAGS, metadata
 from tests.fix_day import OfADay
 from tests.fix_servers import Database
@@ -83,7 +83,7 @@ class World:
     gaps: dict[str, float] = field(default_factory=dict)
 
     def leader(self) -> LeaseInfo | None:
-        return self.state.leader(LEASE)
+        return self.state.leader(CAPTURE)
 
     def task(self) -> psutil.Process:
         """The process that captures, once one does; its parent supervises it, and the parent of that is a scheduler."""

@@ -29,7 +29,7 @@ def processes() -> set[int]:
             parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue  # it has just ended
-        if b"dblog_core.dump_process" in arguments and parent == os.getpid():
+        if b"dblog_core.capture.dump_process" in arguments and parent == os.getpid():
             found.add(int(directory.name))
     return found
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
-from dblog_core.capture.run_capture import LEASE
 from dblog_core.config import conflicts
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, requests
@@ -25,6 +24,7 @@ from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.monitoring.metrics import Sources
 from dblog_core.staging.reader import lines
 from dblog_core.state import capture_status
+from dblog_core.state.leases import CAPTURE
 from tests.fix_servers import Database, drop, new
 from tests.nemesis.processes import Dblog, kill
 from tests.waiting import wait_until
@@ -52,7 +52,7 @@ class Source:
 
     def epoch(self) -> int | None:
         with closing(wiring.open_state(self.config)) as state:
-            leader = state.leader(LEASE)
+            leader = state.leader(CAPTURE)
         return leader.epoch if leader else None
 
 
@@ -90,11 +90,11 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
     assert len(set(replicas)) == len(replicas) > 30
     with ExitStack() as opened:
         states = {s.name: opened.enter_context(closing(wiring.open_state(s.config))) for s in fifty}
-        held = {name: state.acquire(LEASE, f"holder of {name}", ttl=10) for name, state in states.items()}
+        held = {name: state.acquire(CAPTURE, f"holder of {name}", ttl=10) for name, state in states.items()}
         for lease in filter(None, held.values()):
             opened.callback(lease.release)
         for name, state in states.items():
-            lease, leader = held[name], state.leader(LEASE)
+            lease, leader = held[name], state.leader(CAPTURE)
             assert (
                 lease is not None and lease.epoch == 1 and leader is not None and leader.holder == f"holder of {name}"
             )
@@ -107,13 +107,13 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
             told = capture_status.read_status(state)
             assert told is not None and told["lag_seconds"] == float(name[1:])
         first, second = fifty[0].name, fifty[1].name
-        states[first].raise_epoch(LEASE, 41)
+        states[first].raise_epoch(CAPTURE, 41)
         control.cancel(states[second], dumps[second])
         for name, lease in held.items():
             assert lease is not None and lease.valid(), name
             if name in (first, second):
                 lease.release()
-        again = {name: states[name].acquire(LEASE, "next", ttl=10) for name in (first, second)}
+        again = {name: states[name].acquire(CAPTURE, "next", ttl=10) for name in (first, second)}
         for lease in filter(None, again.values()):
             opened.callback(lease.release)
         assert {name: lease.epoch for name, lease in again.items() if lease} == {first: 42, second: 2}
@@ -122,7 +122,7 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
             "cancelled",
             "requested",
         ]
-        assert all((leader := state.leader(LEASE)) and leader.epoch == 1 for state in list(states.values())[2:])
+        assert all((leader := state.leader(CAPTURE)) and leader.epoch == 1 for state in list(states.values())[2:])
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Staged files as Arrow IPC in the place of Parquet, whose encoder would take most of a simulation's time.
 
-The same functions as `staging.parquet`; that Parquet keeps every value is shown elsewhere (tests/unit/staging/test_staging.py).
+The same functions as `staging.parquet`; that Parquet keeps every value is shown elsewhere
+(tests/unit/staging/test_staging.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rooms of the architecture: who may import whom (DESIGN, section 2)."""
+"""The floors of the house: a package imports only from floors below its own. Checked from the tree itself."""
 
 from __future__ import annotations
 
@@ -11,42 +11,35 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PURE = (
-    "errors",
-    "events",
-    "schema",
-    "values",
-    "watermark",
-    "window",
-    "arrivals",
-    "chunks",
-    "dumps",
-    "deliveries",
-    "interfaces",
+FLOORS = (
+    *("errors", "model", "clock", "config", "interfaces", "algorithm", "rows", "storage", "delta", "state", "staging"),
+    *("sources", "dumps", "outputs", "schema_evolution", "lake", "signals", "notifications", "verify"),
+    *("maintenance", "local", "capture", "monitoring", "airflow", "commands"),
 )
+"""Packages and modules in the root of `dblog_core`, the lowest first: each imports only from what stands before it."""
+BESIDE = {"retry", "tls", "signatures", "kafka_client", "__init__"}
+"""Small tools in the root that any floor may use; they use nothing above `interfaces`."""
+HOLLOW = {"wiring", "cli"}
+"""Load what a configuration or a command names, and only when it is needed."""
+SPARK_FLOORS = ("delta", "events", "history", "merging", "verifying", "lake_tasks")
+"""Packages of `spark_jobs` in the same way; its entry points, in its root, stand above them."""
+SPARK_HOLLOW: dict[str, set[str]] = {}
+PURE = ("errors", "interfaces", "model", "algorithm", "outputs.batching", "notifications.changes", "signals.message")
 """Vocabulary and logic: no input or output, no clock, no chance, no logging."""
+NOT_PURE = {"model.durations", "model.sizes"}
 EFFECTS = {
     *("asyncio", "datetime.datetime.now", "http", "io", "logging", "multiprocessing", "os", "pathlib", "random"),
-    *(
-        "secrets",
-        "select",
-        "shutil",
-        "signal",
-        "socket",
-        "sqlite3",
-        "ssl",
-        "subprocess",
-        "sys",
-        "tempfile",
-        "threading",
-    ),
-    *("time", "urllib", "uuid", "pymysql", "pymysqlreplication", "psycopg2", "kazoo"),
+    *("secrets", "select", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "sys", "tempfile"),
+    *("threading", "time", "urllib.request", "uuid", "pymysql", "pymysqlreplication", "psycopg2", "kazoo"),
 }
 DRIVERS = {
     *("numba", "pymysql", "pymysqlreplication", "psycopg2", "kazoo", "sqlite3", "airflow", "pyspark", "delta"),
     *("confluent_kafka", "urllib3"),
 }
 LONGEST_DAG_FILE = 60  # lines: wiring and parameters, no logic
+MOST_MODULES = 20  # of a package beside its sub-packages
+FORMER_NAMES = {ROOT / "dblog_core/airflow/doorbell.py"}
+"""Modules under a name that users, or Airflow's database, still have: an import and nothing else."""
 
 
 def sources(*folders: str) -> list[Path]:
@@ -56,6 +49,9 @@ def sources(*folders: str) -> list[Path]:
 def module(file: Path) -> str:
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module(file): file for file in sources("dblog_core", "spark_jobs")}
 
 
 def imports(file: Path, *, at_run_time: bool = False) -> set[str]:
@@ -70,7 +66,7 @@ def _imported(node: ast.AST, *, at_run_time: bool) -> Iterator[str]:
         if isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
-            assert child.level == 0, "imports are absolute: a reader sees which room they come from"
+            assert child.level == 0, "imports are absolute: a reader sees which package they come from"
             yield child.module or ""
             yield from (f"{child.module}.{alias.name}" for alias in child.names)
         yield from _imported(child, at_run_time=at_run_time)
@@ -85,7 +81,62 @@ def _within(name: str, forbidden: set[str]) -> bool:
     return any(name == f or name.startswith(f + ".") for f in forbidden)
 
 
-def test_only_the_airflow_room_imports_airflow() -> None:
+def _room(name: str) -> str:
+    """The package below the top one, or the module in its root."""
+    return name.split(".")[1] if "." in name else "__init__"
+
+
+def _edges(top: str) -> Iterator[tuple[str, str]]:
+    """Who imports which module of the same top package."""
+    for name, file in MODULES.items():
+        if name.split(".")[0] == top:
+            for imported in imports(file):
+                if imported in MODULES and imported.split(".")[0] == top and imported != top:
+                    yield name, imported
+
+
+def test_every_package_has_its_floor() -> None:
+    rooms = {_room(name) for name in MODULES if name.startswith("dblog_core")}
+    assert rooms == {*FLOORS, *BESIDE, *HOLLOW}
+    packages = {name.split(".")[1] for name in MODULES if name.startswith("spark_jobs.") and name.count(".") > 1}
+    assert packages == set(SPARK_FLOORS)
+
+
+def test_no_package_imports_from_a_floor_above_it() -> None:
+    above = [
+        f"{name} imports {imported}"
+        for name, imported in _edges("dblog_core")
+        if (a := _room(name)) not in HOLLOW and (b := _room(imported)) not in BESIDE | HOLLOW
+        if FLOORS.index(b) > (FLOORS.index(a) if a not in BESIDE else FLOORS.index("interfaces"))
+    ]
+    assert not above, "\n".join(above)
+
+
+def test_no_package_of_the_jobs_imports_from_a_floor_above_it() -> None:
+    floor = {name: number for number, name in enumerate(SPARK_FLOORS)}
+    above = [
+        f"{name} imports {imported}"
+        for name, imported in _edges("spark_jobs")
+        if name.count(".") > 1
+        if floor.get(_room(imported), len(floor)) > floor[_room(name)]
+        if imported not in SPARK_HOLLOW.get(name, set())
+    ]
+    assert not above, "\n".join(above)
+
+
+def test_a_package_has_few_modules() -> None:
+    folders = {file.parent for file in MODULES.values()}
+    modules = {folder: set(folder.glob("[!_]*.py")) - FORMER_NAMES for folder in folders}
+    assert not {str(folder): len(files) for folder, files in modules.items() if len(files) > MOST_MODULES}
+
+
+def test_a_former_name_holds_an_import_alone() -> None:
+    for file in FORMER_NAMES:
+        docstring, *statements = ast.parse(file.read_text()).body
+        assert isinstance(docstring, ast.Expr) and [type(each) for each in statements] == [ast.ImportFrom]
+
+
+def test_only_the_airflow_package_imports_airflow() -> None:
     files = [f for f in sources("dblog_core", "spark_jobs") if ROOT / "dblog_core" / "airflow" not in f.parents]
     assert offending(files, {"airflow"}) == {}
 
@@ -97,94 +148,45 @@ def test_the_engine_does_not_import_spark() -> None:
 
 
 def test_spark_jobs_reach_the_engine_only_for_dumps() -> None:
-    """Staging and vocabulary, and control.py: the merge requests a dump of the keys that it had to withhold."""
-    engine = {"capture", "dump", "relay", "sequencer", "sources", "outputs", "airflow"}
+    """A worker on an executor is that of any other process. Nothing else of theirs captures, reads or sends a row."""
+    engine = {"capture", "dumps.work_loop", "dumps.worker", "outputs", "sources", "airflow"}
     found = offending(sources("spark_jobs"), {f"dblog_core.{room}" for room in engine})
-    assert found == {"spark_jobs.dump": ["dblog_core.dumps.work_loop"]}, (
-        "a worker on an executor is that of any other process"
-    )
+    assert found == {"spark_jobs.dump": ["dblog_core.dumps.work_loop"]}
 
 
-@pytest.mark.parametrize("room", ["sources", "outputs", "state"])
-def test_sources_outputs_and_state_never_import_each_other(room: str) -> None:
-    others = {f"dblog_core.{other}" for other in ("sources", "outputs", "state") if other != room}
-    assert offending(sources(f"dblog_core/{room}"), others | {"dblog_core.local"}) == {}
+@pytest.mark.parametrize("package", ["sources", "outputs", "state"])
+def test_sources_outputs_and_the_local_stack_never_meet(package: str) -> None:
+    others = {f"dblog_core.{other}" for other in ("sources", "outputs") if other != package} | {"dblog_core.local"}
+    relay = {"dblog_core.outputs.relay", "dblog_core.outputs.relay_term"}
+    files = [file for file in sources(f"dblog_core/{package}") if module(file) not in relay]
+    assert files and offending(files, others) == {}
 
 
 def test_the_engine_knows_no_implementation() -> None:
-    """Only wiring.py does; everything else asks the Protocols of interfaces.py."""
-    files = [
-        ROOT / "dblog_core" / f"{name}.py"
-        for name in (
-            "capture",
-            "dump",
-            "control",
-            "requests",
-            "ranges",
-            "plans",
-            "sequencer",
-            "config",
-            "leader",
-            "beside",
-            "relay",
-            "relay_term",
-        )
-    ]
+    """Only `wiring` does; everything else asks the Protocols of `interfaces`."""
+    files = sources("dblog_core/dumps", "dblog_core/capture", "dblog_core/config", "dblog_core/algorithm")
     rooms = {"dblog_core.sources", "dblog_core.outputs", "dblog_core.local", "dblog_core.airflow"}
-    assert offending([f for f in files if f.exists()], rooms) == {}
-
-
-def test_signals_and_notices_are_beside_the_path_of_a_row() -> None:
-    """They file requests and look at the state store; what moves rows knows them only where a term begins, and
-    hands it the receivers that Airflow has."""
-    rows = {f"dblog_core.{room}" for room in ("sources", "outputs", "staging", "storage", "sequencer", "capture")}
-    others = rows | {"dblog_core.state", "dblog_core.local", "dblog_core.airflow"}
-    assert offending(sources("dblog_core/signals", "dblog_core/notices"), others) == {}
-    begins = ("leader", "beside", "capture")
-    files = [f for f in sources("dblog_core") if f.stem not in begins and f.parent.stem not in ("commands", "airflow")]
-    ours = [f for f in files if f.parent.stem not in ("signals", "notices") and f.stem != "cli"]
-    assert offending(ours, {"dblog_core.signals", "dblog_core.notifications"}) == {}
-
-
-def test_what_is_told_is_found_without_effects() -> None:
-    files = [ROOT / "dblog_core" / f"{name}.py" for name in ("notices/news", "signals/conditions", "signals/message")]
-    assert offending(files, EFFECTS | {"dblog_core.state", "dblog_core.dumps.control"}, at_run_time=True) == {}
-
-
-def test_the_writer_of_delta_tables_knows_tables_alone() -> None:
-    """It could be a library of its own, but for errors, storage and the way to compile."""
-    rooms = {"errors", "storage", "compiled", "delta"}
-    engine = {
-        name
-        for file in sources("dblog_core/delta")
-        for name in imports(file)
-        if name.startswith("dblog_core.") and name.split(".")[1] not in rooms
-    }
-    assert engine == set()
+    assert files and offending(files, rooms) == {}
 
 
 def test_vocabulary_and_logic_are_pure() -> None:
-    files = [ROOT / "dblog_core" / f"{name}.py" for name in PURE]
-    rooms = {f"dblog_core.{room}" for room in ("staging", "sources", "outputs", "state", "local", "airflow", "capture")}
-    assert offending([f for f in files if f.exists()], EFFECTS | rooms, at_run_time=True) == {}
+    names = {f"dblog_core.{name}" for name in PURE}
+    left_out = {f"dblog_core.{name}" for name in NOT_PURE}
+    files = [file for name, file in MODULES.items() if _within(name, names) and name not in left_out]
+    assert len(files) > len(PURE)
+    assert offending(files, EFFECTS, at_run_time=True) == {}
 
 
-def test_nothing_but_the_jars_is_used_of_the_local_stack() -> None:
-    servers = {module(f) for f in sources("dblog_core/local")} - {"dblog_core.local", "dblog_core.lake.spark_jars"}
+def test_the_local_stack_is_for_demo_and_tests() -> None:
     files = [f for f in sources("dblog_core", "spark_jobs", "dags") if ROOT / "dblog_core" / "local" not in f.parents]
-    assert offending(files, servers) == {}
+    assert offending(files, {"dblog_core.local"}) == {}
 
 
 def test_dags_are_thin() -> None:
     for file in sources("dags"):
         assert len(file.read_text().splitlines()) <= LONGEST_DAG_FILE, file
-    assert (
-        offending(
-            sources("dags"),
-            {"dblog_core.sources", "dblog_core.state", "dblog_core.capture.run_capture"} | DRIVERS - {"airflow"},
-        )
-        == {}
-    )
+    not_for_dags = {"dblog_core.sources", "dblog_core.state", "dblog_core.capture"} | DRIVERS - {"airflow"}
+    assert offending(sources("dags"), not_for_dags) == {}
 
 
 @pytest.mark.parametrize("name", ["dblog_core", "dblog_core.config.settings", "dblog_core.cli", "dblog_core.wiring"])

@@ -1,8 +1,8 @@
 """The demo (`make demo`): a live database ends as correct Delta tables, while one watches.
 
-    python -m dblog_core.local.demo.__main__            the whole story; DEMO_SOURCE=mysql (default), mariadb or postgres
-    python -m dblog_core.local.demo.__main__ --quick    a tenth of the rows, one dump, one merge, and the comparison
-    python -m dblog_core.local.demo.__main__ --look     the servers of the last demo again on the same data, to look around
+    python -m dblog_core.local.demo            the whole story; DEMO_SOURCE=mysql (default), mariadb, postgres
+    python -m dblog_core.local.demo --quick    a tenth of the rows, one dump, one merge, and the comparison
+    python -m dblog_core.local.demo --look     the servers of the last demo again on the same data, to look around
 
 The exit code is 1 if one row or column of source and lake differs.
 """
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     kind = os.environ.get("DEMO_SOURCE") or "mysql"
     if kind not in KINDS or arguments not in ([], ["--quick"], ["--look"]):
         print(
-            f"usage: DEMO_SOURCE={'|'.join(KINDS)} python -m dblog_core.local.demo.__main__ [--quick|--look]",
+            f"usage: DEMO_SOURCE={'|'.join(KINDS)} python -m dblog_core.local.demo [--quick|--look]",
             file=sys.stderr,
         )
         return 2

@@ -51,7 +51,7 @@ class Story:
         self._board.table(
             f"dblog: {self._parts.kind}, {self._board.elapsed:.0f} s", {**self._summary, **verdict.summary()}
         )
-        look = f"DEMO_SOURCE={self._parts.kind} .venv/bin/python -m dblog_core.local.demo.__main__ --look"
+        look = f"DEMO_SOURCE={self._parts.kind} .venv/bin/python -m dblog_core.local.demo --look"
         root = self._parts.root
         self._board.plain(
             f"\nAll servers are stopped. On the same data again, until Ctrl-C, with all addresses:\n  {look}\n"

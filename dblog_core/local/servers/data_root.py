@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 def data_root(purpose: str) -> Path:

@@ -12,7 +12,7 @@ from deltalake.exceptions import DeltaProtocolError
 
 from dblog_core.model.install_hints import with_extra
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from dblog_core.config.secrets import secrets_of
 from dblog_core.config.settings import Config, load
 from dblog_core.errors import ConfigError
 
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 BASE = """
 [source]
 name = "shop"

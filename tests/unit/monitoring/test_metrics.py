@@ -22,7 +22,7 @@ from dblog_core.monitoring.metrics import GAUGES, Sources
 from tests.certificates import authority
 from tests.waiting import PATIENCE_SECONDS
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 VERIFIED = {"at": 1_700_000_000_000_000, "outcome": "3 keys differ", "equal": False, "rows": 9, "whole": True}
 STATUS: dict[str, Any] = {
     "leader": {"id": "host-1", "epoch": 7},
