@@ -52,7 +52,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.storage.location import Location
-from spark_jobs.delta import compaction, log
+from spark_jobs.delta_tables import compaction, log
 from spark_jobs.events import plan
 from spark_jobs.events.plan import Work
 from spark_jobs.lake_tasks import registry

@@ -14,7 +14,7 @@ from dblog_core.lake.lake_status import history_location, lake_at, table_locatio
 from dblog_core.model.events import DELETE, TRUNCATE
 from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
-from spark_jobs.delta.column_types import (
+from spark_jobs.delta_tables.column_types import (
     COMMIT_TIME,
     MOVED_FROM,
     OFFSET,

@@ -18,7 +18,7 @@ from dblog_core.lake.lake_status import own_directory
 from dblog_core.lake.spark_jars import jars, s3_jars
 from dblog_core.lake.spark_submit import spark_conf
 from dblog_core.wiring import open_staging, open_state
-from spark_jobs.delta.session import open_session
+from spark_jobs.delta_tables.session import open_session
 from spark_jobs.entry_point import lake_of
 from spark_jobs.merge import Job
 from spark_jobs.merger import Merger

@@ -21,7 +21,7 @@ import pyarrow as pa
 from dblog_core.model.values import to_json
 from dblog_core.sources.mysql.values import types as mysql
 from dblog_core.sources.postgres.values import types as postgres
-from spark_jobs.delta.column_types import spark_type
+from spark_jobs.delta_tables.column_types import spark_type
 
 PAGE = Path(__file__).parents[1] / "docs" / "types.md"
 MYSQL, MARIADB, POSTGRES = "mysql", "mariadb", "postgres"

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
-from spark_jobs.delta.column_types import quoted
+from spark_jobs.delta_tables.column_types import quoted
 
 PUT, WITHHOLD = "p", "w"
 _LAST = ("op", "offset", "position", "commit_time", "origin")

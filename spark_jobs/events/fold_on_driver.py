@@ -18,7 +18,7 @@ from dblog_core.model.schema import Column, TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
-from spark_jobs.delta.column_types import key_shape, row_shape
+from spark_jobs.delta_tables.column_types import key_shape, row_shape
 from spark_jobs.events.fold import PUT
 from spark_jobs.events.plan import Work, stretches
 

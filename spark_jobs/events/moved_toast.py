@@ -18,7 +18,7 @@ from pyspark.sql import types as t
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
-from spark_jobs.delta.column_types import key_shape, quoted
+from spark_jobs.delta_tables.column_types import key_shape, quoted
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.schema_evolution import compatibility
-from spark_jobs.delta import variants
-from spark_jobs.delta.column_types import arrow_type, not_followed, spark_type
+from spark_jobs.delta_tables import variants
+from spark_jobs.delta_tables.column_types import arrow_type, not_followed, spark_type
 from spark_jobs.events.plan import Work
 
 _FITS: tuple[tuple[tuple[type[t.DataType], ...], tuple[type[t.DataType], ...]], ...] = (

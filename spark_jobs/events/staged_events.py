@@ -26,7 +26,7 @@ from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
-from spark_jobs.delta.column_types import key_shape, log_shape, quoted, row_shape, spark_type
+from spark_jobs.delta_tables.column_types import key_shape, log_shape, quoted, row_shape, spark_type
 from spark_jobs.events import schema_policy
 from spark_jobs.events.plan import Work, stretches
 

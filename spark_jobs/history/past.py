@@ -19,8 +19,8 @@ from dblog_core.lake.lake_status import TableStatus
 from dblog_core.model.events import CREATE, DELETE, TRUNCATE
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs.delta import alter_table
-from spark_jobs.delta.column_types import (
+from spark_jobs.delta_tables import alter_table
+from spark_jobs.delta_tables.column_types import (
     COMMIT_TIME,
     MOVED_FROM,
     OFFSET,

@@ -19,9 +19,9 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs.delta import key_ranges
-from spark_jobs.delta.column_types import key_shape, quoted, row_shape
-from spark_jobs.delta.key_ranges import Ranges
+from spark_jobs.delta_tables import key_ranges
+from spark_jobs.delta_tables.column_types import key_shape, quoted, row_shape
+from spark_jobs.delta_tables.key_ranges import Ranges
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.plan import Work
 

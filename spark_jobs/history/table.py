@@ -30,8 +30,8 @@ from dblog_core.schema_evolution.renames import Renames, is_stale, until
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
-from spark_jobs.delta import alter_table, key_ranges, log
-from spark_jobs.delta.column_types import (
+from spark_jobs.delta_tables import alter_table, key_ranges, log
+from spark_jobs.delta_tables.column_types import (
     COMMIT_TIME,
     MOVED_FROM,
     OFFSET,

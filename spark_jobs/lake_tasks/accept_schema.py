@@ -14,8 +14,8 @@ from dblog_core.lake import accept_schema
 from dblog_core.lake.accept_schema import Way
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.schema import TableName, TableSchema
-from spark_jobs.delta import alter_table, column_types
-from spark_jobs.delta.alter_table import Gone
+from spark_jobs.delta_tables import alter_table, column_types
+from spark_jobs.delta_tables.alter_table import Gone
 from spark_jobs.lake_tasks import reset
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging.delta_table import LakeTable

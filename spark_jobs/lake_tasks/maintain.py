@@ -35,8 +35,8 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
-from spark_jobs.delta import clustering, compaction, log
-from spark_jobs.delta.column_types import quoted
+from spark_jobs.delta_tables import clustering, compaction, log
+from spark_jobs.delta_tables.column_types import quoted
 from spark_jobs.lake_tasks import expired_cuts
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging.merge_records import Records

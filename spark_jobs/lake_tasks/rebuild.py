@@ -19,7 +19,7 @@ from dblog_core.model.events import DELETE
 from dblog_core.model.table_names import typed
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs.delta.session import computed_once
+from spark_jobs.delta_tables.session import computed_once
 from spark_jobs.events.fold import PUT
 from spark_jobs.history import past
 from spark_jobs.history.past import Past

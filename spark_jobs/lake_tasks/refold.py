@@ -21,7 +21,7 @@ from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.staging import Staging
-from spark_jobs.delta.column_types import quoted
+from spark_jobs.delta_tables.column_types import quoted
 from spark_jobs.events import fold, moved_toast, plan, staged_events
 from spark_jobs.events.plan import Work
 from spark_jobs.history import past

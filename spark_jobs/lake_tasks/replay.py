@@ -19,8 +19,8 @@ from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.model.events import DELETE
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
-from spark_jobs.delta.column_types import OFFSET, quoted
-from spark_jobs.delta.session import computed_once
+from spark_jobs.delta_tables.column_types import OFFSET, quoted
+from spark_jobs.delta_tables.session import computed_once
 from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.lake_tasks import refold
 from spark_jobs.lake_tasks.context import Done, Tools

@@ -14,7 +14,7 @@ from dblog_core.lake.lake_status import State
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
-from spark_jobs.delta import column_types
+from spark_jobs.delta_tables import column_types
 from spark_jobs.lake_tasks.context import Done, Tools
 
 

@@ -13,7 +13,7 @@ from deltalake.exceptions import DeltaError
 from dblog_core.errors import LakeError
 from dblog_core.lake.cuts import open_table, storage_options, table_uri
 from dblog_core.storage.location import Location
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 
 if TYPE_CHECKING:
     from spark_jobs.merging.merge_records import Intent

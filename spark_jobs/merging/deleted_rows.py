@@ -22,8 +22,8 @@ from dblog_core.model.values import key_from_json, to_json
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
-from spark_jobs.delta.column_types import OFFSET, quoted, spark_type
-from spark_jobs.delta.session import computed_once
+from spark_jobs.delta_tables.column_types import OFFSET, quoted, spark_type
+from spark_jobs.delta_tables.session import computed_once
 from spark_jobs.events import staged_events
 from spark_jobs.events.plan import Work, ghost_chunks
 from spark_jobs.events.staged_events import chunk_rows

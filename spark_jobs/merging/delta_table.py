@@ -25,9 +25,9 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
-from spark_jobs.delta import alter_table, key_ranges, log, variants
-from spark_jobs.delta.alter_table import KEY, Gone
-from spark_jobs.delta.column_types import (
+from spark_jobs.delta_tables import alter_table, key_ranges, log, variants
+from spark_jobs.delta_tables.alter_table import KEY, Gone
+from spark_jobs.delta_tables.column_types import (
     COMMIT_TIME,
     OFFSET,
     OP,
@@ -40,9 +40,9 @@ from spark_jobs.delta.column_types import (
     quoted,
     row_shape,
 )  # fmt: skip
-from spark_jobs.delta.highest_keys import Highest
-from spark_jobs.delta.key_ranges import Ranges
-from spark_jobs.delta.session import computed_once
+from spark_jobs.delta_tables.highest_keys import Highest
+from spark_jobs.delta_tables.key_ranges import Ranges
+from spark_jobs.delta_tables.session import computed_once
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT, WITHHOLD
 

@@ -22,11 +22,11 @@ from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames, is_stale
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs.delta import alter_table, column_types, variants
-from spark_jobs.delta.alter_table import Gone
-from spark_jobs.delta.column_types import arrow_type, check_follows, key_shape, quoted
-from spark_jobs.delta.commit_metrics import Counted
-from spark_jobs.delta.highest_keys import Highest
+from spark_jobs.delta_tables import alter_table, column_types, variants
+from spark_jobs.delta_tables.alter_table import Gone
+from spark_jobs.delta_tables.column_types import arrow_type, check_follows, key_shape, quoted
+from spark_jobs.delta_tables.commit_metrics import Counted
+from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.events import fold, fold_on_driver, moved_toast, schema_policy, staged_events
 from spark_jobs.events.plan import Span, Work, from_dump
 from spark_jobs.history.table import Before, History

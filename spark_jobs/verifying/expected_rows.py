@@ -21,8 +21,8 @@ from dblog_core.staging.manifest import DataFile, Manifest
 from dblog_core.staging.segment import log_schema
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import Pin
-from spark_jobs.delta import variants
-from spark_jobs.delta.column_types import OFFSET, quoted, row_shape
+from spark_jobs.delta_tables import variants
+from spark_jobs.delta_tables.column_types import OFFSET, quoted, row_shape
 from spark_jobs.events import fold, moved_toast, plan, staged_events
 from spark_jobs.events.plan import Work
 

@@ -22,7 +22,7 @@ from dblog_core.rows.row_hashes import (
     window_bounds,
     window_exponent,
 )
-from spark_jobs.delta.column_types import spark_type
+from spark_jobs.delta_tables.column_types import spark_type
 
 _SETTINGS = {"spark.sql.ansi.enabled": "true", "spark.sql.session.timeZone": "UTC"}
 

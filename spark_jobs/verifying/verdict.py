@@ -23,9 +23,9 @@ from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import MOST_KEYS, Answer, Desk, Sum, Task
-from spark_jobs.delta import variants
-from spark_jobs.delta.column_types import key_shape, quoted, row_shape
-from spark_jobs.delta.key_ranges import literal
+from spark_jobs.delta_tables import variants
+from spark_jobs.delta_tables.column_types import key_shape, quoted, row_shape
+from spark_jobs.delta_tables.key_ranges import literal
 from spark_jobs.verifying import expected_rows
 from spark_jobs.verifying.expected_rows import Staged
 from spark_jobs.verifying.row_hashes import row_hash

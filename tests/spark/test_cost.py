@@ -18,7 +18,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
 from dblog_core.model.schema import TableSchema
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from spark_jobs.events import fold, fold_on_driver, plan, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

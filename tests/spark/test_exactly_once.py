@@ -13,7 +13,7 @@ from dblog_core.errors import LakeBusy, LakeError, LeaseLost
 from dblog_core.lake.lake_status import lake_at, read_status
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from spark_jobs.merging.lock import lake_lock
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table

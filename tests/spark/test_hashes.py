@@ -21,7 +21,7 @@ from dblog_core.rows.row_hashes import HASH
 from dblog_core.rows.row_hashes import row_hash as defined
 from dblog_core.staging import Staging
 from dblog_core.wiring import open_source
-from spark_jobs.delta.column_types import quoted, row_shape
+from spark_jobs.delta_tables.column_types import quoted, row_shape
 from spark_jobs.verifying.row_hashes import row_hash
 from tests.contract import every_type
 from tests.fix_servers import Database

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.model.schema import TableSchema
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.delta_table import LakeTable
 from spark_jobs.views import scd2

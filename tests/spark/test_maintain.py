@@ -19,7 +19,7 @@ from dblog_core.interfaces import Json
 from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, lake_at
 from dblog_core.maintenance import schedule
-from spark_jobs.delta import clustering, compaction, log
+from spark_jobs.delta_tables import clustering, compaction, log
 from spark_jobs.lake_tasks import maintain, registry
 from spark_jobs.lake_tasks.registry import Kind
 from tests.spark.lakes import Crash, TestLake

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import history_location
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from tests.spark.asked import Dumps, ask, damage, dies, done
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_jobs.delta import key_ranges
+from spark_jobs.delta_tables import key_ranges
 from tests.spark.segments import table
 
 _DAY = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

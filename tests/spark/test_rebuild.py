@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from dblog_core.lake import lake_tasks
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from tests.spark.asked import ask, damage, dies, done
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

@@ -8,7 +8,7 @@ import pytest
 from dblog_core.errors import SourceUnavailable
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, TableStatus, read_status
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from tests.spark.asked import ask, dies, done
 from tests.spark.lakes import Dumps, TestLake
 from tests.spark.segments import table

@@ -18,7 +18,7 @@ from dblog_core.lake.spark_submit import job_command, whole
 from dblog_core.maintenance import schedule
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake
-from spark_jobs.delta.session import reach_s3
+from spark_jobs.delta_tables.session import reach_s3
 from tests.fix_s3 import Bucket
 from tests.fix_servers import Database
 from tests.fix_verify import Verify

@@ -12,7 +12,7 @@ import pytest
 from dblog_core.lake.lake_status import State, TableStatus, history_location, read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from spark_jobs.merging.delta_table import LakeTable
 from spark_jobs.verifying import expected_rows
 from tests.spark.asked import done, replay

@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.lake.lake_status import TableStatus, read_status
 from dblog_core.model.schema import TableSchema
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 

@@ -16,7 +16,7 @@ from delta.exceptions import ConcurrentTransactionException
 from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import own_directory, read_status
 from dblog_core.storage.location import Location
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from spark_jobs.merging.delta_table import LakeTable
 from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake

@@ -11,7 +11,7 @@ from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.interfaces import Json
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, read_status, table_location
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.registry import Kind

@@ -20,9 +20,9 @@ from dblog_core.maintenance.disk_usage import Patience
 from dblog_core.model.schema import TableSchema
 from dblog_core.verify.exchange import Pin
 from spark_jobs import views
-from spark_jobs.delta import clustering, log
-from spark_jobs.delta.column_types import PROVENANCE
-from spark_jobs.delta.variants import METADATA, OTHER
+from spark_jobs.delta_tables import clustering, log
+from spark_jobs.delta_tables.column_types import PROVENANCE
+from spark_jobs.delta_tables.variants import METADATA, OTHER
 from spark_jobs.verifying import expected_rows
 from tests.spark.asked import done, replay
 from tests.spark.lakes import TestLake

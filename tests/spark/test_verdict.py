@@ -16,7 +16,7 @@ from dblog_core.model.values import key_to_json
 from dblog_core.rows.row_hashes import HASH, row_hash
 from dblog_core.staging import parquet
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 from spark_jobs.verify import answered
 from spark_jobs.verifying.verdict import Judge
 from tests.spark.lakes import TestLake

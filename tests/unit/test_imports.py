@@ -21,7 +21,7 @@ BESIDE = {"retry", "tls", "signatures", "kafka_client", "__init__"}
 """Small tools in the root that any floor may use; they use nothing above `interfaces`."""
 HOLLOW = {"wiring", "cli"}
 """Load what a configuration or a command names, and only when it is needed."""
-SPARK_FLOORS = ("delta", "events", "history", "merging", "verifying", "lake_tasks")
+SPARK_FLOORS = ("delta_tables", "events", "history", "merging", "verifying", "lake_tasks")
 """Packages of `spark_jobs` in the same way; its entry points, in its root, stand above them."""
 SPARK_HOLLOW: dict[str, set[str]] = {}
 PURE = ("errors", "interfaces", "model", "algorithm", "outputs.batching", "notifications.changes", "signals.message")
@@ -122,6 +122,13 @@ def test_no_package_of_the_jobs_imports_from_a_floor_above_it() -> None:
         if imported not in SPARK_HOLLOW.get(name, set())
     ]
     assert not above, "\n".join(above)
+
+
+def test_no_package_of_the_jobs_hides_a_library() -> None:
+    """Spark runs `spark_jobs/merge.py` as a script, so that this folder comes first in its path."""
+    ours = {file.stem for file in (ROOT / "spark_jobs").glob("[!_]*")}
+    imported = {name.split(".")[0] for file in sources("dblog_core", "spark_jobs") for name in imports(file)}
+    assert not ours & (imported | sys.stdlib_module_names)
 
 
 def test_a_package_has_few_modules() -> None:

@@ -36,7 +36,7 @@ from dblog_core.sources.postgres.logical.wal2json import _filter
 from dblog_core.sources.postgres.sql import typed_names
 from dblog_core.staging.segment import safe_name
 from dblog_core.verify.slices import _path
-from spark_jobs.delta.column_types import quoted
+from spark_jobs.delta_tables.column_types import quoted
 from spark_jobs.source import _names
 from tests import worst_names
 from tests.unit import requests_world

@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 from dblog_core.lake.merge_plan import lacks_before, stretches, works
 from dblog_core.schema_evolution.renames import Rename
 from dblog_core.staging.manifest import DataFile, LogMark
-from spark_jobs.delta import alter_table
+from spark_jobs.delta_tables import alter_table
 from tests.unit.staged import manifest
 
 _RENAME = re.compile(r"ALTER TABLE t RENAME COLUMN (?:`(\w+)`\.)?`(\w+)` TO `(\w+)`")

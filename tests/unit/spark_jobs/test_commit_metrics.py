@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from dblog_core.lake.lake_status import lake_at
-from spark_jobs.delta.commit_metrics import Counted
+from spark_jobs.delta_tables.commit_metrics import Counted
 
 
 def commit(table: Path, number: int, operation: str, **counts: object) -> None:

@@ -19,7 +19,7 @@ from pyspark.sql import types as t
 from dblog_core.lake.json_variants import SUFFIX, json_columns, name_of, name_taken
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Rename
-from spark_jobs.delta.column_types import quoted
+from spark_jobs.delta_tables.column_types import quoted
 
 COMMENT = "what try_parse_json makes of the text beside it"
 """Of a column that is filled."""

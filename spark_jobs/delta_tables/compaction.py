@@ -10,7 +10,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from dblog_core.storage.location import Location
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 
 MIN_FILE = 16 << 20
 _SETTINGS = {

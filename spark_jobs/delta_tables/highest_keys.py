@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from dblog_core.model.schema import TableSchema
 from dblog_core.storage.location import Location
-from spark_jobs.delta.column_types import quoted
-from spark_jobs.delta.key_ranges import Ranges, in_python
+from spark_jobs.delta_tables.column_types import quoted
+from spark_jobs.delta_tables.key_ranges import Ranges, in_python
 
 
 @dataclass(frozen=True, slots=True)

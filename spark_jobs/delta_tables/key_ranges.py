@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from dblog_core.model.schema import Column as SourceColumn
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import to_json
-from spark_jobs.delta.column_types import quoted, spark_type
+from spark_jobs.delta_tables.column_types import quoted, spark_type
 
 Range = tuple[Any, Any]
 Ranges = tuple[Range, ...]

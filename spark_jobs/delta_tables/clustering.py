@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from dblog_core.lake.cuts import open_table
 from dblog_core.maintenance.disk_usage import actions
 from dblog_core.storage.location import Location
-from spark_jobs.delta import compaction
+from spark_jobs.delta_tables import compaction
 
 FILES = 4
 """So many files with the same keys cost little."""

@@ -23,8 +23,8 @@ from dblog_core.lake.json_variants import name_of
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Rename, old_name
-from spark_jobs.delta import variants
-from spark_jobs.delta.column_types import (
+from spark_jobs.delta_tables import variants
+from spark_jobs.delta_tables.column_types import (
     MOVED_FROM,
     arrow_type,
     is_odd,

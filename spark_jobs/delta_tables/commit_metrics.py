@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dblog_core.storage.location import Location
-from spark_jobs.delta import log
+from spark_jobs.delta_tables import log
 
 
 @dataclass(slots=True)
