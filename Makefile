@@ -16,7 +16,7 @@ help:
 	@echo "make times   where the time of the last make test went"
 	@echo "make up      the local stack: databases, ZooKeeper, Airflow with the DAGs;  make down  stops it, data kept"
 	@echo "make soak    every test on every database, and the seeded long runs; SEEDS=20 for each of them, MINUTES=M to stop after that time"
-	@echo "make lint    ruff, mypy, import rules; the linters of docker/"
+	@echo "make lint    ruff, mypy, import rules, prose; the linters of docker/"
 	@echo "make bench   the benchmarks, beside Debezium and the servers' own tools; QUICK=1 in minutes, FULL=1 in hours"
 	@echo "make pictures   the documentation's pictures of Airflow anew, from the browser tests"
 	@echo "make lock    requirements.txt anew from pyproject.toml"
@@ -47,6 +47,7 @@ lint: .venv/.complete
 	@$(PYTHON) -m ruff format --check --quiet --output-format concise .
 	@$(PYTHON) -m mypy
 	@tools/lint-docker
+	@$(PYTHON) tools/check-prose
 	@$(PYTHON) -m pytest --quiet --no-summary tests/unit/test_imports.py
 
 # First all that `make test` takes in turn, then the long runs; the second goes on where the first has failed.
