@@ -29,9 +29,9 @@ from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.delta_tables.session import open_session, outliving, reach_s3
+from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lock import lake_lock
 from spark_jobs.merging.merge_records import Records
-from spark_jobs.merging.table_merge import Lake
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from spark_jobs import entry_point
 from spark_jobs.entry_point import Starters, say
 from spark_jobs.merger import Merged, Merger
-from spark_jobs.merging.table_merge import Applied
+from spark_jobs.merging.applied import Applied
 from spark_jobs.merging.withheld_keys import ControlDumps, Withheld
 
 _POLL = 0.1  # seconds between two looks for a new segment

@@ -58,9 +58,11 @@ from spark_jobs.events.plan import Work
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging import cuts
+from spark_jobs.merging.applied import Applied
 from spark_jobs.merging.fence import Fence
+from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent, Records
-from spark_jobs.merging.table_merge import Applied, Lake, TableMerge
+from spark_jobs.merging.table_merge import TableMerge
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
 _TOGETHER = 4

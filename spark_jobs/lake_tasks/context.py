@@ -11,7 +11,7 @@ from dblog_core.config.settings import Config
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import LakeStatus, TableStatus
 from dblog_core.staging import Staging
-from spark_jobs.merging.table_merge import Lake
+from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
 

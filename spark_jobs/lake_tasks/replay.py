@@ -25,7 +25,8 @@ from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.lake_tasks import refold
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.refold import Told
-from spark_jobs.merging.delta_table import LakeTable, measured
+from spark_jobs.merging.batch import measured
+from spark_jobs.merging.delta_table import LakeTable
 
 
 def plan(tools: Tools, arguments: Json) -> Json:

@@ -8,11 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import reduce
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -41,63 +38,14 @@ from spark_jobs.delta_tables.column_types import (
     row_shape,
 )  # fmt: skip
 from spark_jobs.delta_tables.highest_keys import Highest
-from spark_jobs.delta_tables.key_ranges import Ranges
-from spark_jobs.delta_tables.session import computed_once
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT, WITHHOLD
+from spark_jobs.merging.batch import Batch
 
 SMALL_TABLE = 16 << 20
 """Bytes of a table that is read whole: new literals in each merge would have Spark compile its code anew each time."""
 
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Folded rows of one table, computed once; how many there are, and the ranges of each key column."""
-
-    rows: DataFrame
-    count: int = 0
-    deletes: bool = False
-    keeps: bool = False
-    """Whether a row keeps lake values (`missing`)."""
-    births: bool = False
-    """Whether every row was born in this span, or comes from a dump: rows that the lake may well lack."""
-    ranges: dict[str, Ranges] = field(default_factory=dict)
-
-
-def measured(rows: DataFrame, schema: TableSchema) -> Batch:
-    """Computes the folded rows once, and what the MERGE wants to know of them."""
-    cached = computed_once(rows)
-    bounded = [n for n, c in zip(schema.key, schema.key_columns, strict=True) if key_ranges.bounded(c.type)]
-    ends = [
-        F.struct(*(f(F.col(f"key.{quoted(n)}")).alias(n) for n in bounded)).alias(f.__name__)
-        for f in (F.min, F.max)
-        if bounded
-    ]
-    found = cached.agg(
-        F.count(F.lit(1)).alias("count"),
-        F.coalesce(F.bool_or(F.col("op") != PUT), F.lit(False)).alias("deletes"),
-        F.coalesce(F.bool_or(F.col("missing").isNotNull()), F.lit(False)).alias("keeps"),
-        F.coalesce(F.bool_and(F.col("inserted") | (F.col("origin") == "dump")), F.lit(False)).alias("births"),
-        *ends,
-    ).toArrow()
-    count, deletes, keeps, births = (found[name][0].as_py() for name in ("count", "deletes", "keeps", "births"))
-    keys = pa.concat_arrays([c.combine_chunks() for c in found.columns[4:]]) if count and bounded else None
-    held = key_ranges.of_keys(keys, schema) if keys is not None else {}
-    return Batch(cached, count, deletes, keeps, births, {n: ((r[0][0], r[-1][1]),) for n, r in held.items()})
-
-
-def measured_here(spark: SparkSession, rows: pa.Table, schema: TableSchema) -> Batch:
-    """The batch of rows that the driver has folded (`small`): all is known without a job."""
-    births = pc.or_(rows["inserted"], pc.equal(rows["origin"], "dump"))
-    return Batch(
-        rows=spark.createDataFrame(rows, fold_on_driver.folded_shape(schema)),
-        count=len(rows),
-        deletes=bool(len(rows)) and pc.any(pc.not_equal(rows["op"], PUT)).as_py(),
-        births=bool(len(rows)) and pc.all(births).as_py(),
-        ranges=key_ranges.of_keys(rows["key"].combine_chunks(), schema),
-    )
 
 
 @contextmanager

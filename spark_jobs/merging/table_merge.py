@@ -4,173 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from dblog_core.config.settings import JsonAs, SchemaChanges
 from dblog_core.errors import LakeError
-from dblog_core.lake.json_variants import check_variants
-from dblog_core.lake.lake_status import TableStatus, history_location, history_name, settle, table_location
+from dblog_core.lake.lake_status import TableStatus
 from dblog_core.model.events import DELETE
-from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
 from dblog_core.model.values import Key
-from dblog_core.schema_evolution.renames import Renames, is_stale
+from dblog_core.schema_evolution.renames import is_stale
 from dblog_core.staging import Staging
-from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import alter_table, column_types, variants
+from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.alter_table import Gone
-from spark_jobs.delta_tables.column_types import arrow_type, check_follows, key_shape, quoted
+from spark_jobs.delta_tables.column_types import key_shape, quoted
 from spark_jobs.delta_tables.commit_metrics import Counted
-from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.events import fold, fold_on_driver, moved_toast, schema_policy, staged_events
 from spark_jobs.events.plan import Span, Work, from_dump
 from spark_jobs.history.table import Before, History
 from spark_jobs.merging import deleted_rows
-from spark_jobs.merging.delta_table import Batch, LakeTable, measured, measured_here
+from spark_jobs.merging.applied import Applied
+from spark_jobs.merging.batch import Batch, measured, measured_here
+from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.withheld_keys import Withheld
 
 _BROADCAST_ROWS, _BROADCAST_BYTES = 200_000, 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """What became of a table's rows in a merge.
-
-    `rows` were staged; of the keys that they are of, `applied` were written (`inserted` + `updated`), `unchanged` the
-    lake had like that already, `deleted` went (ghosts and a TRUNCATE's rows too), `withheld` wait for a dump.
-    `history`: lines of the history; `told`: it has all of this merge. Files and `bytes` (those written) are of the lake
-    table.
-    `awaits`: the full dump that was requested for the values of new columns. `ignored`: the columns of its newest shape
-    that the lake leaves out; None where it has taken that shape.
-    """
-
-    table: str
-    rows: int
-    applied: int = 0
-    inserted: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    deleted: int = 0
-    withheld: int = 0
-    history: int = 0
-    files_added: int = 0
-    files_removed: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    version: int | None = None
-    told: bool = False
-    awaits: str | None = None
-    ignored: list[str] | None = None
-    error: str | None = None
-
-    def counts(self) -> dict[str, float]:
-        """The numbers alone, as `status` keeps them."""
-        others = ("table", "version", "awaits", "ignored", "told", "error")
-        return {n: v for n, v in asdict(self).items() if n not in others}
-
-
-@dataclass(frozen=True, slots=True)
-class Lake:
-    """Where tables go, by what name our transactions are known there, whether every change is kept, and whether a
-    column goes that the source drops."""
-
-    location: Location
-    app: str
-    highest: Highest = field(default_factory=Highest)
-    history: bool = False
-    drop_columns: bool = False
-    check: Callable[[], None] = lambda: None
-    """Raises LeaseLost once another may merge."""
-    changes: Callable[[TableName], SchemaChanges] = lambda table: "evolve"
-    """What becomes of a new shape of a table (`policy`)."""
-    json_as: Callable[[TableName], JsonAs] = lambda table: "text"
-    """What a table's JSON columns are (`variants`)."""
-    settled: set[Location] = field(default_factory=set)
-    """Tables whose VARIANT columns are known to be as they are wanted."""
-
-    def table(
-        self, spark: SparkSession, schema: TableSchema, gone: Gone | None = None, renames: Renames | None = None
-    ) -> LakeTable:
-        """`gone`: what is known of columns that the source has no more; `renames`: those that led to the shape."""
-        location = table_location(self.location, schema.table)
-        settle(self.location, schema.table)
-        app = f"{self.app}:{schema.table}"
-        gone = gone or Gone(drop=self.drop_columns)
-        return LakeTable(
-            spark,
-            location,
-            schema,
-            app=app,
-            highest=self.highest,
-            check=self.check,
-            gone=gone,
-            renames=renames,
-            json_as_variant=self.has_variants(schema),
-            settled=self.settled,
-        )
-
-    def has_variants(self, schema: TableSchema) -> bool:
-        """Whether the lake has a VARIANT beside each column of the table that is JSON."""
-        return self.json_as(schema.table) == "variant"
-
-    def check_names(self, schema: TableSchema) -> None:
-        """Raises LakeError where the lake could not keep the columns apart."""
-        column_types.check_names(schema)
-        if self.has_variants(schema):
-            check_variants(schema)
-
-    def keeps(self, schema: TableSchema) -> bool:
-        """Whether the lake keeps its own columns, whatever shape the source's table takes."""
-        return self.changes(schema.table) == "ignore"
-
-    def taken(self, work: Work, schema: TableSchema) -> Work:
-        """The work with what is proven of its shapes, if the lake goes by it."""
-        if self.keeps(schema):
-            return work.plain()
-        return work.with_nulls_alone() if self.history else work
-
-    def check_follows(self, older: TableSchema, newest: TableSchema) -> None:
-        """Raises LakeError unless rows of `older` can be read as rows of `newest`."""
-        schema_policy.check_fits(older, newest) if self.keeps(newest) else check_follows(older, newest)
-
-    def seen(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
-        """The shape as far as the lake table has it."""
-        table = self.table(spark, schema)
-        return schema_policy.kept(schema, table.rows().schema) if self.keeps(schema) and table.version() else schema
-
-    def with_kept(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
-        """The shape with the columns that the source has dropped and the lake table has kept."""
-        table, schema = self.table(spark, schema), self.seen(spark, schema)
-        if (self.drop_columns and not self.keeps(schema)) or not table.exists():
-            return schema
-        have, names = table.rows().schema, {c.name for c in schema.columns}
-        types = dict.fromkeys(variants.of(have), "json")  # so that they keep their VARIANTs too
-        more = [
-            Column(n, types.get(n, ""), kind)
-            for n in table.kept()
-            if n not in names and (kind := _kind(have, n)) is not None
-        ]
-        return TableSchema(schema.table, (*schema.columns, *more), schema.key)
-
-    def history_of(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History | None:
-        """The history of a table; None where none is wanted."""
-        return self.told_history(spark, schema, renames) if self.history else None
-
-    def told_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
-        """The history of a table, whether or not it is to go on."""
-        location = history_location(self.location, schema.table)
-        settle(self.location, history_name(schema.table))
-        app = f"{self.app}:{schema.table}:history"
-        return History(spark, location, schema, app=app, check=self.check, renames=renames)
-
-
-def _kind(have: StructType, name: str) -> pa.DataType | None:
-    return arrow_type(have[name].dataType) if name in have.names else None
 
 
 class TableMerge:

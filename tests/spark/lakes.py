@@ -13,8 +13,8 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from spark_jobs.merger import Merged, Merger
+from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Records
-from spark_jobs.merging.table_merge import Lake
 from spark_jobs.merging.withheld_keys import Withheld
 from tests.spark.segments import Row, SegmentBuilder
 

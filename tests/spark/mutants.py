@@ -16,7 +16,8 @@ from dblog_core.lake.cuts import cuts_location
 from dblog_core.model.values import Key
 from spark_jobs.merger import Merged, Merger
 from spark_jobs.merging import cuts, deleted_rows
-from spark_jobs.merging.delta_table import Batch, LakeTable
+from spark_jobs.merging.batch import Batch
+from spark_jobs.merging.delta_table import LakeTable
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.merge_records import Intent, Records
 from spark_jobs.merging.table_merge import TableMerge

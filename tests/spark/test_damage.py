@@ -23,7 +23,8 @@ from dblog_core.staging import Staging, manifest, segment
 from dblog_core.staging.compaction import Compactor
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.plan import Work
-from spark_jobs.merging.table_merge import Applied, TableMerge
+from spark_jobs.merging.applied import Applied
+from spark_jobs.merging.table_merge import TableMerge
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 

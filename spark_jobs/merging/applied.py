@@ -1,0 +1,42 @@
+"""What became of a table's rows in a merge: what `merge` prints, and `status` keeps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a table's rows in a merge.
+
+    `rows` were staged; of the keys that they are of, `applied` were written (`inserted` + `updated`), `unchanged` the
+    lake had like that already, `deleted` went (ghosts and a TRUNCATE's rows too), `withheld` wait for a dump.
+    `history`: lines of the history; `told`: it has all of this merge. Files and `bytes` (those written) are of the lake
+    table.
+    `awaits`: the full dump that was requested for the values of new columns. `ignored`: the columns of its newest shape
+    that the lake leaves out; None where it has taken that shape.
+    """
+
+    table: str
+    rows: int
+    applied: int = 0
+    inserted: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    deleted: int = 0
+    withheld: int = 0
+    history: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    version: int | None = None
+    told: bool = False
+    awaits: str | None = None
+    ignored: list[str] | None = None
+    error: str | None = None
+
+    def counts(self) -> dict[str, float]:
+        """The numbers alone, as `status` keeps them."""
+        others = ("table", "version", "awaits", "ignored", "told", "error")
+        return {n: v for n, v in asdict(self).items() if n not in others}

@@ -1,0 +1,124 @@
+"""A lake as the configuration wants it: where its tables and histories are, and what becomes of their shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from dblog_core.config.settings import JsonAs, SchemaChanges
+from dblog_core.lake.json_variants import check_variants
+from dblog_core.lake.lake_status import history_location, history_name, settle, table_location
+from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.schema_evolution.renames import Renames
+from dblog_core.storage.location import Location
+from spark_jobs.delta_tables import column_types, variants
+from spark_jobs.delta_tables.alter_table import Gone
+from spark_jobs.delta_tables.column_types import arrow_type, check_follows
+from spark_jobs.delta_tables.highest_keys import Highest
+from spark_jobs.events import schema_policy
+from spark_jobs.events.plan import Work
+from spark_jobs.history.table import History
+from spark_jobs.merging.delta_table import LakeTable
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """Where tables go, by what name our transactions are known there, whether every change is kept, and whether a
+    column goes that the source drops."""
+
+    location: Location
+    app: str
+    highest: Highest = field(default_factory=Highest)
+    history: bool = False
+    drop_columns: bool = False
+    check: Callable[[], None] = lambda: None
+    """Raises LeaseLost once another may merge."""
+    changes: Callable[[TableName], SchemaChanges] = lambda table: "evolve"
+    """What becomes of a new shape of a table (`policy`)."""
+    json_as: Callable[[TableName], JsonAs] = lambda table: "text"
+    """What a table's JSON columns are (`variants`)."""
+    settled: set[Location] = field(default_factory=set)
+    """Tables whose VARIANT columns are known to be as they are wanted."""
+
+    def table(
+        self, spark: SparkSession, schema: TableSchema, gone: Gone | None = None, renames: Renames | None = None
+    ) -> LakeTable:
+        """`gone`: what is known of columns that the source has no more; `renames`: those that led to the shape."""
+        location = table_location(self.location, schema.table)
+        settle(self.location, schema.table)
+        app = f"{self.app}:{schema.table}"
+        gone = gone or Gone(drop=self.drop_columns)
+        return LakeTable(
+            spark,
+            location,
+            schema,
+            app=app,
+            highest=self.highest,
+            check=self.check,
+            gone=gone,
+            renames=renames,
+            json_as_variant=self.has_variants(schema),
+            settled=self.settled,
+        )
+
+    def has_variants(self, schema: TableSchema) -> bool:
+        """Whether the lake has a VARIANT beside each column of the table that is JSON."""
+        return self.json_as(schema.table) == "variant"
+
+    def check_names(self, schema: TableSchema) -> None:
+        """Raises LakeError where the lake could not keep the columns apart."""
+        column_types.check_names(schema)
+        if self.has_variants(schema):
+            check_variants(schema)
+
+    def keeps(self, schema: TableSchema) -> bool:
+        """Whether the lake keeps its own columns, whatever shape the source's table takes."""
+        return self.changes(schema.table) == "ignore"
+
+    def taken(self, work: Work, schema: TableSchema) -> Work:
+        """The work with what is proven of its shapes, if the lake goes by it."""
+        if self.keeps(schema):
+            return work.plain()
+        return work.with_nulls_alone() if self.history else work
+
+    def check_follows(self, older: TableSchema, newest: TableSchema) -> None:
+        """Raises LakeError unless rows of `older` can be read as rows of `newest`."""
+        schema_policy.check_fits(older, newest) if self.keeps(newest) else check_follows(older, newest)
+
+    def seen(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
+        """The shape as far as the lake table has it."""
+        table = self.table(spark, schema)
+        return schema_policy.kept(schema, table.rows().schema) if self.keeps(schema) and table.version() else schema
+
+    def with_kept(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
+        """The shape with the columns that the source has dropped and the lake table has kept."""
+        table, schema = self.table(spark, schema), self.seen(spark, schema)
+        if (self.drop_columns and not self.keeps(schema)) or not table.exists():
+            return schema
+        have, names = table.rows().schema, {c.name for c in schema.columns}
+        types = dict.fromkeys(variants.of(have), "json")  # so that they keep their VARIANTs too
+        more = [
+            Column(n, types.get(n, ""), kind)
+            for n in table.kept()
+            if n not in names and (kind := _kind(have, n)) is not None
+        ]
+        return TableSchema(schema.table, (*schema.columns, *more), schema.key)
+
+    def history_of(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History | None:
+        """The history of a table; None where none is wanted."""
+        return self.told_history(spark, schema, renames) if self.history else None
+
+    def told_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
+        """The history of a table, whether or not it is to go on."""
+        location = history_location(self.location, schema.table)
+        settle(self.location, history_name(schema.table))
+        app = f"{self.app}:{schema.table}:history"
+        return History(spark, location, schema, app=app, check=self.check, renames=renames)
+
+
+def _kind(have: StructType, name: str) -> pa.DataType | None:
+    return arrow_type(have[name].dataType) if name in have.names else None
