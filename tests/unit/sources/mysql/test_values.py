@@ -125,3 +125,8 @@ def test_json_document() -> None:
 
 def test_json_strings_escape_as_the_server_does() -> None:
     assert json_text.quote('"\\/\b\f\n\r\t\x01\x7fé😀') == '"\\"\\\\/\\b\\f\\n\\r\\t\\u0001\x7fé😀"'
+
+
+def test_a_year_is_counted_from_1900_and_zero_stays_zero() -> None:
+    column = ColumnType(Kind.YEAR, pa.int16(), "year", width=1)
+    assert values(column, b"\x01", b"\x7e", b"\xff", b"\x00", None) == [1901, 2026, 2155, 0, None]
