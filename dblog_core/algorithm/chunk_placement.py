@@ -8,9 +8,8 @@ one thing it may ask for is the keys in a chunk's file, when an event overlaps w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dblog_core.algorithm.arriving_rows import Look, Move
 from dblog_core.algorithm.task_progress import Refused, TaskProgress, Tasks
@@ -25,6 +24,7 @@ from dblog_core.algorithm.window import (
     incomplete_moves,
 )
 from dblog_core.model.schema import TableName
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.values import Key, key_text
 from dblog_core.model.watermark import Heals, High, Low, Mark, Probe
 
@@ -71,10 +71,11 @@ class Placement:
 class Chunks:
     """Every dump's tasks and windows, from a manifest's progress on. Offsets that it is told never fall."""
 
-    def __init__(self, visibility: Visibility, progress: dict[str, Any] | None = None) -> None:
+    def __init__(self, visibility: Visibility, tasks: Mapping[TaskId, TaskProgress] | None = None) -> None:
+        """`tasks`: those of the newest manifest."""
         self._visibility = visibility
         self._windows = Windows(visibility)
-        self._tasks = Tasks(progress)
+        self._tasks = Tasks(tasks)
         self._opened: dict[str, OpenWindow] = {}
         self._probes: dict[str, OpenWindow] = {}
         self._met: dict[str, float] = {}  # by window: the first look at which it was open
@@ -142,7 +143,7 @@ class Chunks:
             if mark.ordinal == 0 and mark.heals is not None:
                 self._tasks.arrive(mark.table, _moves(self._windows.arrived(table, since)))
             self._windows.open(mark.window, table, offset)
-            self._opened[mark.window] = OpenWindow(mark.table, mark.task.partition("/")[0], at)
+            self._opened[mark.window] = OpenWindow(mark.table, mark.task.dump, at)
         finally:
             self._discard_void()
 
@@ -199,7 +200,7 @@ class Chunks:
 
     def _finished(self, mark: Mark) -> Finished | None:
         """The end of a dump's last task for the table, where that tells of ghosts."""
-        dump = mark.task.partition("/")[0]
+        dump = mark.task.dump
         done = [p for p in self._tasks.of(dump, mark.table) if p.done]
         if mark.heals is None or len(done) < mark.parts:
             return None
@@ -229,8 +230,8 @@ class Chunks:
     def forget(self, is_over: Callable[[str], bool]) -> None:
         """Drops the tasks of dumps that are over by `is_over(dump id)`, which is asked once for each."""
         tasks = list(self._tasks)
-        over = {dump for dump in dict.fromkeys(_dump(task) for task in tasks) if is_over(dump)}
-        self._tasks.forget([task for task in tasks if _dump(task) in over])
+        over = {dump for dump in dict.fromkeys(task.dump for task in tasks) if is_over(dump)}
+        self._tasks.forget([task for task in tasks if task.dump in over])
         self._discard_void()
 
     def expire(self, now: float, patience: float) -> None:
@@ -261,11 +262,11 @@ class Chunks:
         """The largest offset, `offset` at most, before every event that a SELECT from now on may not see."""
         return self._windows.earliest_unseen(offset)
 
-    def progress(self) -> dict[str, Any]:
+    def progress(self) -> dict[TaskId, TaskProgress]:
         """For the manifest: what a restart goes on from."""
-        return self._tasks.to_json()
+        return self._tasks.all()
 
-    def take_progress(self) -> dict[str, TaskProgress]:
+    def take_progress(self) -> dict[TaskId, TaskProgress]:
         """Tasks whose progress has changed since the last call (at first: all)."""
         return self._tasks.take_changed()
 
@@ -306,10 +307,6 @@ def _look(high: High, overlap: Overlap, found: set[Key]) -> Look:
         if first not in found
     }
     return Look(frozenset(high.arrived), frozenset(map(key_text, overlap.touched)), missed, high.whole)
-
-
-def _dump(task: str) -> str:
-    return task.partition("/")[0]
 
 
 def _moves(found: Iterable[tuple[Key, Key]]) -> Iterator[Move]:

@@ -14,13 +14,14 @@ The last task is done once no trail is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, Self
 
 from dblog_core.algorithm import arriving_rows
 from dblog_core.algorithm.arriving_rows import LOOKS, Look, Move, Trail
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
 
 BROUGHT = 50_000
@@ -84,6 +85,16 @@ class TaskProgress:
         )
 
 
+def tasks_from_json(data: Mapping[str, dict[str, Any]]) -> dict[TaskId, TaskProgress]:
+    """The tasks of a manifest."""
+    return {TaskId.parse(task): TaskProgress.from_json(progress) for task, progress in data.items()}
+
+
+def tasks_to_json(tasks: Mapping[TaskId, TaskProgress]) -> dict[str, dict[str, Any]]:
+    """The tasks as a manifest has them."""
+    return {str(task): progress.to_json() for task, progress in tasks.items()}
+
+
 class Refused(Exception):
     """A watermark that changes nothing or breaks its attempt; the text is the reason, for the worker's log."""
 
@@ -91,20 +102,21 @@ class Refused(Exception):
 class Tasks:
     """The progress of every task whose watermarks this capture has met, and the windows that its attempts opened."""
 
-    def __init__(self, progress: dict[str, Any] | None = None) -> None:
-        self._tasks = {task: TaskProgress.from_json(data) for task, data in (progress or {}).items()}
-        self._of_table: dict[str, list[str]] = {}
-        for task, known in self._tasks.items():
-            self._of_table.setdefault(known.table, []).append(task)
+    def __init__(self, tasks: Mapping[TaskId, TaskProgress] | None = None) -> None:
+        """`tasks`: those of the newest manifest."""
+        self._tasks = dict(tasks or {})
+        self._of_table: dict[str, list[TaskId]] = {}
+        for task, progress in self._tasks.items():
+            self._of_table.setdefault(progress.table, []).append(task)
         self._windows: dict[str, Mark] = {}
-        self._brought: dict[str, set[str]] = {}  # by dump and table: keys of rows that need no look
+        self._brought: dict[tuple[str, str], set[str]] = {}  # by dump and table: keys of rows that need no look
         self._void: list[str] = []
-        self._changed: set[str] = set(self._tasks)
+        self._changed: set[TaskId] = set(self._tasks)
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[TaskId]:
         return iter(self._tasks)
 
-    def __getitem__(self, task: str) -> TaskProgress:
+    def __getitem__(self, task: TaskId) -> TaskProgress:
         return self._tasks[task]
 
     def low(self, low: Low, *, since: int, segment: int, at: int = 0) -> None:
@@ -180,14 +192,14 @@ class Tasks:
             for task in tasks:
                 self._put(task, replace(self._tasks[task], arrived=short if task == owner else ()))
 
-    def looked(self, task: str, look: Look) -> None:
+    def looked(self, task: TaskId, look: Look) -> None:
         """A chunk of the task tells of rows that have arrived."""
         brought = self._of_brought(task)
         for name in self._beside(task):
             progress = self._tasks[name]
             self._put(name, replace(progress, arrived=arriving_rows.looked(progress.arrived, look, brought)))
 
-    def forgotten(self, task: str) -> bool:
+    def forgotten(self, task: TaskId) -> bool:
         """Whether more rows have arrived than the task's dump remembers."""
         return any(self._tasks[name].forgotten for name in self._beside(task))
 
@@ -197,38 +209,37 @@ class Tasks:
             self._put(task, replace(self._tasks[task], arrived=()))
             self._brought.pop(self._heap(task), None)
 
-    def _of_brought(self, task: str) -> set[str]:
+    def _of_brought(self, task: TaskId) -> set[str]:
         """Keys of rows of the task's table that its dump has brought whole, and that it knows of."""
         brought = self._brought.setdefault(self._heap(task), set())
         if len(brought) > BROUGHT:
             brought.clear()  # costs looks, and no row
         return brought
 
-    def _heap(self, task: str) -> str:
+    def _heap(self, task: TaskId) -> tuple[str, str]:
         """The task's dump and table."""
-        return f"{task.partition('/')[0]}/{self._tasks[task].table}"
+        return task.dump, self._tasks[task].table
 
-    def _all_read(self, tasks: list[str]) -> bool:
+    def _all_read(self, tasks: list[TaskId]) -> bool:
         """Whether no range of a dump is left to be read."""
         progress = [self._tasks[task] for task in tasks]
         return sum(p.done or p.ended for p in progress) >= max(p.parts for p in progress)
 
-    def _healing(self, table: str) -> Iterator[list[str]]:
+    def _healing(self, table: str) -> Iterator[list[TaskId]]:
         """The tasks, as far as they have begun, of each dump that heals and is reading the table."""
-        dumps: dict[str, list[str]] = {}
+        dumps: dict[str, list[TaskId]] = {}
         for task in self._of_table.get(table, ()):
-            dumps.setdefault(task.partition("/")[0], []).append(task)
+            dumps.setdefault(task.dump, []).append(task)
         for tasks in dumps.values():
             parts = max(self._tasks[task].parts for task in tasks)
             if sum(self._tasks[task].done for task in tasks) < parts:
                 yield tasks
 
-    def _beside(self, task: str) -> list[str]:
+    def _beside(self, task: TaskId) -> list[TaskId]:
         """The tasks of the same dump for the same table, itself among them."""
-        dump, table = task.partition("/")[0], self._tasks[task].table
-        return [name for name in self._of_table[table] if name.partition("/")[0] == dump]
+        return [other for other in self._of_table[self._tasks[task].table] if other.dump == task.dump]
 
-    def _left(self, task: str) -> tuple[Trail, ...] | None:
+    def _left(self, task: TaskId) -> tuple[Trail, ...] | None:
         """What the last task has still to read at its end, which is what is left of all; None: it is not the last."""
         others = [name for name in self._beside(task) if name != task]
         progress = self._tasks[task]
@@ -248,7 +259,7 @@ class Tasks:
         self._drop([mark.window] if mark.window in self._windows else [])
         self._break(mark, reason)
 
-    def forget(self, gone: Iterable[str]) -> None:
+    def forget(self, gone: Iterable[TaskId]) -> None:
         """Drops tasks of dumps that are over, and their windows."""
         names = dict.fromkeys(gone)
         for task in names:
@@ -269,17 +280,16 @@ class Tasks:
 
     def of(self, dump: str, table: str) -> list[TaskProgress]:
         """The progress of every task of the dump that reads the table."""
-        names = self._of_table.get(table, ())
-        return [self._tasks[task] for task in names if task.partition("/")[0] == dump]
+        return [self._tasks[task] for task in self._of_table.get(table, ()) if task.dump == dump]
 
     def windows(self) -> dict[str, Mark]:
         return dict(self._windows)
 
-    def to_json(self) -> dict[str, Any]:
+    def all(self) -> dict[TaskId, TaskProgress]:
         """For the manifest: what a restart goes on from."""
-        return {task: progress.to_json() for task, progress in self._tasks.items()}
+        return dict(self._tasks)
 
-    def take_changed(self) -> dict[str, TaskProgress]:
+    def take_changed(self) -> dict[TaskId, TaskProgress]:
         """Tasks whose progress has changed since the last call (at first: all)."""
         changed = {task: self._tasks[task] for task in sorted(self._changed)}
         self._changed.clear()
@@ -300,7 +310,7 @@ class Tasks:
         self._put(mark.task, replace(progress, attempt=attempt, broken=mark.attempt, reason=reason))
         raise Refused(reason)
 
-    def _put(self, task: str, progress: TaskProgress) -> None:
+    def _put(self, task: TaskId, progress: TaskProgress) -> None:
         if (known := self._tasks.get(task)) != progress:
             if known is None:
                 self._of_table.setdefault(progress.table, []).append(task)

@@ -136,7 +136,7 @@ def _went_by(ours: str, place: str) -> bool:
 
 def _order(window: _Window) -> tuple[str, int, int]:
     mark = window.high.mark if isinstance(window.high, High) else None
-    return ("", 0, 0) if mark is None else (mark.task, mark.attempt, mark.ordinal)
+    return ("", 0, 0) if mark is None else (str(mark.task), mark.attempt, mark.ordinal)
 
 
 def _follows(mark: Low | Probe, others: Iterable[_Window]) -> bool:

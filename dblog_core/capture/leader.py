@@ -31,6 +31,7 @@ from dblog_core.interfaces import Json, Lease, LogStream
 from dblog_core.model import position_spec
 from dblog_core.model.events import Transaction
 from dblog_core.model.schema import TableName
+from dblog_core.model.task_id import TaskId
 from dblog_core.rows.column_rules import Rules
 from dblog_core.signals.table import refuse_rest, take_in
 from dblog_core.staging.manifest import Manifest
@@ -101,7 +102,7 @@ class Leader:
         self._quit = threading.Event()
         self._healed: list[str] = []
         self._signal_at = 0
-        self._unmirrored: dict[str, TaskProgress] = {}
+        self._unmirrored: dict[TaskId, TaskProgress] = {}
         self._again = owed_dump_requests.Again(self._config, self._state, self._clock)
         self._openings = Openings(self._state, self._source, self._clock) if parts.config.source.read_only else None
 
@@ -251,7 +252,7 @@ class Leader:
         broken = dict(tasks)
         for status in control.unfinished(self._state):
             for task in status.tasks:
-                name = f"{status.id}/{task.number}"
+                name = str(TaskId(status.id, task.number))
                 known = TaskProgress.from_json(tasks[name]) if name in tasks else TaskProgress(task.table)
                 if task.attempt > known.broken and not known.done:
                     attempt, reason = max(task.attempt, known.attempt), "the capture began after it in the log"

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core.algorithm.chunk_placement import Chunks, Finished, Placement, Refused
-from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.algorithm.task_progress import TaskProgress, tasks_from_json, tasks_to_json
 from dblog_core.algorithm.window import LogOrder, Snapshots, Survivor
 from dblog_core.capture import recovery
 from dblog_core.capture.row_changes import (
@@ -46,6 +46,7 @@ from dblog_core.model.events import (
 )
 from dblog_core.model.schema import TableName, TableSchema, folded
 from dblog_core.model.schema_changes import Facts, Layout, Pending, Step, placed
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.values import Key, key_from_json, rows_with
 from dblog_core.model.watermark import High, Low, Probe
 from dblog_core.rows.column_rules import Rules
@@ -112,7 +113,7 @@ class Sequencer:
         self._staging, self._source, self._epoch, self._rules = staging, source, epoch, rules
         self._visibility = visibility
         self._strange = 0  # rows of the watermark table that are no watermarks
-        self._dumps = Chunks(visibility, head.tasks)
+        self._dumps = Chunks(visibility, tasks_from_json(head.tasks))
         if isinstance(visibility, Snapshots):
             for event in recovery.events(staging, head):
                 arrives = event.touches is not None and event.touches.may_arrive
@@ -181,7 +182,7 @@ class Sequencer:
         """All windows from here on see what `snapshot` sees: the log was read up to where it was taken."""
         self._dumps.horizon(snapshot, self.last_offset)
 
-    def take_progress(self) -> dict[str, TaskProgress]:
+    def take_progress(self) -> dict[TaskId, TaskProgress]:
         """Progress that the last published segment made true: for the state store."""
         return self._dumps.take_progress()
 
@@ -301,7 +302,7 @@ class Sequencer:
             chunks=tuple(draft.chunks),
             marks=tuple(draft.marks),
             probes=tuple(draft.probes),
-            tasks=self._dumps.progress(),
+            tasks=tasks_to_json(self._dumps.progress()),
             unseen_after=self._dumps.earliest_unseen(self.last_offset),
             start=self._visibility.start if isinstance(self._visibility, Snapshots) else None,
             schemas=dict(self._schemas),
@@ -598,8 +599,8 @@ class Sequencer:
         return ChunkRef(
             table=high.mark.table,
             schema=high.schema,
-            dump=high.mark.task.partition("/")[0],
-            task=high.mark.task,
+            dump=high.mark.task.dump,
+            task=str(high.mark.task),
             ordinal=high.mark.ordinal,
             path=high.file,
             rows=high.rows,

@@ -28,6 +28,7 @@ from dblog_core.dumps.status import TaskStatus as TaskStatus
 from dblog_core.dumps.status import errors_of, state_of
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Entry, Json, StateStore
+from dblog_core.model.task_id import TaskId
 from dblog_core.state import compare_and_set, owed_dumps
 from dblog_core.state.compare_and_set import put_news
 
@@ -420,17 +421,17 @@ def put_pace(state: StateStore, dump_id: str, number: int, *, held: str | None, 
     put_news(state, _node(dump_id, number, "pace"), {"held": held, "factor": factor})
 
 
-def put_progress(state: StateStore, task: str, value: TaskProgress, *, of: Place = (0, 0)) -> bool:
-    """The capture's mirror of a task's progress (`task`: ID/NUMBER), as manifest `of` holds it; what is gone stays so.
+def put_progress(state: StateStore, task: TaskId, value: TaskProgress, *, of: Place = (0, 0)) -> bool:
+    """The capture's mirror of a task's progress, as manifest `of` holds it; what is gone stays so.
 
     False: the mirror is of a later manifest, and stays. A leader that was paused may mirror an old manifest after its
     successor has mirrored a newer one: nobody would tell the workers again of what they wait for. A staging directory
     that was replaced, or put back from a copy, goes on under a higher epoch: what it holds counts, also where that is
     less than the directory before it held.
     """
-    dump_id, _, number = task.partition("/")
-    path, data = f"dumps/{dump_id}/tasks/{number}/progress", orjson.dumps({**value.to_json(), _OF: of})
-    while state.get(_request(dump_id)) is not None:
+    path = _node(task.dump, task.number, "progress")
+    data = orjson.dumps({**value.to_json(), _OF: of})
+    while state.get(_request(task.dump)) is not None:
         entry = state.get(path)
         try:
             if entry is None:

@@ -31,6 +31,7 @@ from dblog_core.interfaces import Chunk, ChunkReader, ChunkTooLarge, WatermarkWr
 from dblog_core.model import filters, watermark
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.model.watermark import Heals, High, Low, Mark
 from dblog_core.rows.column_rules import Rules
@@ -176,7 +177,7 @@ class WindowReader:
     def _mark(self) -> Mark:
         return Mark(
             source=self._place.config.source.name,
-            task=f"{self._hold.dump_id}/{self._task.number}",
+            task=TaskId(self._hold.dump_id, self._task.number),
             attempt=self._attempt,
             ordinal=self.ordinal,
             window=self._place.new_id(),

@@ -15,6 +15,7 @@ import orjson
 
 from dblog_core.errors import UnknownLogEvent
 from dblog_core.model.schema import TableName
+from dblog_core.model.task_id import TaskId
 
 FORMAT = 1
 
@@ -31,14 +32,14 @@ class Heals:
 class Mark:
     """Which window of which dump a watermark belongs to.
 
-    `task`: `DUMP/NUMBER`, one key range or key list of one table; `attempt` grows with each worker (or restart of one)
+    `task`: one key range or key list of one table; `attempt` grows with each worker (or restart of one)
     that takes the task up; `ordinal` counts the task's chunks over all attempts; `window` is a fresh id per chunk read;
     `parts`: how many tasks of the dump cover the table, or its range, together; `heals`: what their common end tells of
     ghosts (None: nothing; keys of a range, or `Heals()` for the whole table).
     """
 
     source: str
-    task: str
+    task: TaskId
     attempt: int
     ordinal: int
     window: str
@@ -102,6 +103,8 @@ def encode(watermark: Low | High | Probe) -> str:
     """The payload text of a watermark."""
     kind = "probe" if isinstance(watermark, Probe) else "low" if isinstance(watermark, Low) else "high"
     data = {"dblog": FORMAT, "kind": kind, **asdict(watermark)}
+    if not isinstance(watermark, Probe):
+        data["mark"]["task"] = str(watermark.mark.task)
     for name in ("end", "arrived", "whole", "rules"):  # a capture from before there were these reads it too
         if not data.get(name):
             data.pop(name, None)
@@ -153,13 +156,13 @@ def _strange(payload: str) -> UnknownLogEvent:
     )
 
 
-def _mark(*, heals: dict[str, Any] | None, **fields: Any) -> Mark:
-    return Mark(heals=None if heals is None else Heals(**heals), **fields)
+def _mark(*, task: str, heals: dict[str, Any] | None, **fields: Any) -> Mark:
+    return Mark(task=TaskId.parse(task), heals=None if heals is None else Heals(**heals), **fields)
 
 
 _NUMBERS = ("attempt", "ordinal", "parts", "rows", "bytes")
 _TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("source", "task", "window", "table", "checksum", "schema", "rules"), (str,)),
+    **dict.fromkeys(("source", "window", "table", "checksum", "schema", "rules"), (str,)),
     **dict.fromkeys(("file", "snapshot", "end"), (str, type(None))),
     **dict.fromkeys(_NUMBERS, (int,)),
     **dict.fromkeys(("final", "high", "whole"), (bool,)),

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dblog_core.model.task_id import TaskId
 from dblog_core.staging import compaction_blocks
 from dblog_core.staging.changelog import Staging
 from dblog_core.staging.compaction_blocks import Block
@@ -132,7 +133,7 @@ class Retention:
             if file.modified < self._before and self._is_over(file.path.split("/")[1], over):
                 found.add(file.path)
         if found and (head := self._staging.head()) is not None:
-            unfinished = {task.partition("/")[0] for task in head.tasks}
+            unfinished = {TaskId.parse(task).dump for task in head.tasks}
             found = {path for path in found if path.split("/")[1] not in unfinished}
             for manifest in self._staging.manifests(after=first - 1):
                 found -= {chunk.path for chunk in manifest.chunks}

@@ -17,6 +17,7 @@ from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
+from dblog_core.model.task_id import TaskId
 from dblog_core.state import recent_errors
 from dblog_core.state.leases import CAPTURE
 from dblog_core.state.memory import MemoryState
@@ -47,7 +48,7 @@ def close(**params: Any) -> None:
 
 
 def finish(state: MemoryState, dump_id: str) -> None:
-    control.put_progress(state, f"{dump_id}/0", TaskProgress("shop.orders", attempt=1, done=True))
+    control.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", attempt=1, done=True))
 
 
 def test_a_run_ends_well_whose_dump_is_done(world: World) -> None:

@@ -11,6 +11,7 @@ from dblog_core.algorithm.chunk_placement import Chunks, Placement, Refused
 from dblog_core.algorithm.task_progress import TaskProgress, Tasks
 from dblog_core.algorithm.window import LogOrder, Snapshots, Windows, _Entry
 from dblog_core.model.schema import TableName
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low
 from tests.protocol.changelog import UNKNOWN, ChunkLine, LakeTable, Line, Replay, Values
 from tests.protocol.source import FULL, Event, Row
@@ -81,7 +82,7 @@ class Staged:
     lines: tuple[Line, ...] = ()
     chunks: tuple[ChunkLine, ...] = ()
     recorded: tuple[Recorded, ...] = ()
-    tasks: tuple[tuple[str, TaskProgress], ...] = ()
+    tasks: tuple[tuple[TaskId, TaskProgress], ...] = ()
     unseen_after: int = 0
     start: str | None = None
 
@@ -99,7 +100,7 @@ class Capture:
         self.met = False
         use_snapshots = snapshots and not rules.log_order_always
         self.visibility = Snapshots(base.start) if use_snapshots else LogOrder()
-        self.dumps = Chunks(self.visibility, {task: progress.to_json() for task, progress in base.tasks})
+        self.dumps = Chunks(self.visibility, dict(base.tasks))
         if use_snapshots and not rules.forget_at_restart:
             for recorded in base.recorded:
                 if recorded.last > base.unseen_after:

@@ -15,6 +15,7 @@ from itertools import chain, combinations, pairwise
 from typing import Any
 
 from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import Heals, High, Low, Mark
 from tests.protocol.capture import DUMP, TABLE, Capture, Chunk, Rules, Staged, Violation
 from tests.protocol.changelog import UNKNOWN, LakeTable
@@ -258,7 +259,7 @@ class World:
     def _worker_steps(self, place: int, worker: Worker) -> Iterator[tuple[str, World]]:
         name = f"worker {worker.task}.{worker.attempt}"
         newest = worker.attempt == self.attempts[worker.task]
-        progress = dict(self.staged.tasks).get(f"{DUMP}/{worker.task}", TaskProgress(str(TABLE)))
+        progress = dict(self.staged.tasks).get(TaskId(DUMP, worker.task), TaskProgress(str(TABLE)))
         broken = newest and progress.broken >= worker.attempt
         low, read, high = ("read", "ready", "low") if self.rules.select_before_low else ("ready", "low", "read")
         if worker.phase == low and not broken:
@@ -347,7 +348,7 @@ class World:
         window = f"{worker.task}.{worker.attempt}.{ordinal}"
         heals = None if self.scenario.listed else Heals()
         parts = len(self.scenario.tasks)
-        return Mark("shop", f"{DUMP}/{worker.task}", worker.attempt, ordinal, window, str(TABLE), parts, heals)
+        return Mark("shop", TaskId(DUMP, worker.task), worker.attempt, ordinal, window, str(TABLE), parts, heals)
 
     def _may_read(self, worker: Worker) -> bool:
         return True
@@ -428,9 +429,8 @@ class World:
         """The first capture: it begins at the log's present end."""
         _, shape = self._rows(self._scripts(self.log))
         # What workers have begun by now may lie before the log's start: nobody would ever answer to it.
-        begun = (
-            {f"{DUMP}/{task}": number for task, number in enumerate(self.attempts)} if self.scenario.opened_late else {}
-        )
+        attempts = self.attempts if self.scenario.opened_late else ()
+        begun = {TaskId(DUMP, task): number for task, number in enumerate(attempts)}
         tasks = tuple((task, TaskProgress(str(TABLE), attempt=n, broken=n)) for task, n in begun.items())
         self.staged = Staged(place=len(self.log), shape=shape, start=start, tasks=tasks)
         self.restart()
@@ -557,7 +557,7 @@ class World:
         return {
             key
             for task, chunks in enumerate(self.scenario.tasks)
-            for chunk in chunks[: done.get(f"{DUMP}/{task}", 0)]
+            for chunk in chunks[: done.get(TaskId(DUMP, task), 0)]
             for key in chunk
         }
 

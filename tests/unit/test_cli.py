@@ -25,6 +25,7 @@ from dblog_core.config.settings import load
 from dblog_core.dumps import control, requests
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.model.durations import in_words
+from dblog_core.model.task_id import TaskId
 from dblog_core.state import recent_errors
 from tests.unit import requests_world
 from tests.unit.requests_world import World
@@ -303,7 +304,7 @@ def test_a_dry_run_shows_the_plan_and_files_nothing(run: Callable[..., Any], sho
 def test_dumps_are_listed_with_what_is_known_of_them(run: Callable[..., Any], shop: World) -> None:
     dump_id = the_dump(shop)
     progress = TaskProgress("shop.orders", attempt=1, ordinal=12, rows=120, evicted=2, began=10**6, at=7 * 10**6)
-    control.put_progress(shop.state, f"{dump_id}/0", progress)
+    control.put_progress(shop.state, TaskId(dump_id, 0), progress)
     control.put_pace(shop.state, dump_id, 1, held="the replicas are 7 s behind", factor=0.5)
     listed = run("dumps").stdout.splitlines()
     assert listed[0].split() == ["ID", "STATE", "ROWS", "OF", "CHUNKS", "LEFT", "TASKS"]

@@ -25,6 +25,7 @@ from dblog_core.interfaces import Chunk
 from dblog_core.model import watermark
 from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import TableSchema
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging, segment
@@ -494,7 +495,7 @@ def stage_each(world: World, keys: Iterable[int]) -> None:
 def test_a_chunk_of_a_staging_directory_that_is_gone_is_refused_unseen(world: World, low: bool, rows: int) -> None:
     """Its watermarks may still be in the log; the shape that they name is not in the new directory."""
     world.capture()
-    mark = Mark("shop", "d1/0", 1, 0, "w1", str(ORDERS.table), 1, None)
+    mark = Mark("shop", TaskId("d1", 0), 1, 0, "w1", str(ORDERS.table), 1, None)
     high = High(
         mark, file="chunks/d1/0/x.parquet" if rows else None, rows=rows, bytes=rows, checksum="",
         schema="feedbeeffeedbeef", last_key=1, final=True, snapshot=None, absent=(1,),

@@ -10,6 +10,7 @@ from dblog_core.algorithm.task_progress import Refused
 from dblog_core.algorithm.window import LogOrder
 from dblog_core.capture.row_changes import ChangeTouches, split_key_changes
 from dblog_core.model.schema import TableSchema
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.values import key_from_json, rows_with
 from dblog_core.model.watermark import High, Low, Mark
 from tests.fake_source import changes_batch
@@ -19,7 +20,7 @@ NAN = float("nan")
 
 
 def mark(ordinal: int, schema: TableSchema) -> Mark:
-    return Mark("shop", "d/0", 1, ordinal, f"w{ordinal}", str(schema.table))
+    return Mark("shop", TaskId("d", 0), 1, ordinal, f"w{ordinal}", str(schema.table))
 
 
 def high(at: Mark) -> High:
@@ -68,7 +69,7 @@ def test_each_file_of_an_attempt_has_to_be_there() -> None:
             continue
         with pytest.raises(Refused, match="is not in this staging directory"):
             chunks.high(high(at), at=1, held=lambda: False, rows=lambda keys: (), absent=list)
-    assert chunks.take_progress()["d/0"].broken == 1
+    assert chunks.take_progress()[TaskId("d", 0)].broken == 1
 
 
 def test_a_window_is_given_up_by_our_own_clock_whatever_that_of_the_source_says() -> None:

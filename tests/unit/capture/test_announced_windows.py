@@ -17,6 +17,7 @@ from dblog_core.dumps import read_only_windows
 from dblog_core.dumps.read_only_windows import AnnouncedWindows, NotOpened
 from dblog_core.errors import ServerNotSafe
 from dblog_core.model import watermark
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.rows.column_rules import Rules
 from dblog_core.state import capture_status, leases
@@ -25,7 +26,7 @@ from tests.fake_source import FakeDatabase, FakeSource
 from tests.unit.staged import manifest
 from tests.unit.workers_world import DrawnClock
 
-TASK = "d/0"
+TASK = TaskId("d", 0)
 
 
 def mark(window: str = "w", ordinal: int = 0) -> Mark:
@@ -77,7 +78,7 @@ class Term:
     @property
     def broken(self) -> int:
         progress = self.sequencer.dumps.progress()
-        return int(progress[TASK]["broken"]) if TASK in progress else 0
+        return progress[TASK].broken if TASK in progress else 0
 
 
 @pytest.fixture

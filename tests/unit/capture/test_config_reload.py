@@ -30,6 +30,7 @@ from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_dire
 from dblog_core.model import table_patterns
 from dblog_core.model.events import LogBatch
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.task_id import TaskId
 from dblog_core.monitoring.status import status
 from dblog_core.staging.reader import lines
 from dblog_core.state import settings_in_force
@@ -482,7 +483,7 @@ def test_task_progress_is_kept_over_a_change(world: World) -> None:
     world.put(A, *range(30))
     world.capture()
     dump_id = requests.submit(world.config, DumpRequest(("shop.a",), ranges=1, chunk_size=10))
-    control.put_progress(world.state, f"{dump_id}/0", TaskProgress("shop.a", attempt=1, ordinal=2))
+    control.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.a", attempt=1, ordinal=2))
     world.write("shop.?")
     world.capture()
     assert control.progress(world.state, dump_id, 0, "shop.a").ordinal == 2

@@ -20,6 +20,7 @@ from dblog_core.model.events import (
     Truncated,
     WatermarkSeen,
 )
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import Heals, High, Low, Mark
 from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
@@ -67,7 +68,7 @@ class Log:
 
     def dump(self, snapshot: str, *rows: Row, attempt: int = 1) -> None:
         """One chunk that holds the whole table, in a window of its own."""
-        mark = Mark("shop", "d/0", attempt, 0, f"w{attempt}", str(ORDERS.table), 1, Heals())
+        mark = Mark("shop", TaskId("d", 0), attempt, 0, f"w{attempt}", str(ORDERS.table), 1, Heals())
         changes = changes_batch(ORDERS, [(0, 0, "c", None, r, ()) for r in rows])
         self.staging.put_schema(ORDERS)
         images = changes.batch.column("after")
@@ -134,7 +135,7 @@ def test_only_what_may_be_unseen_is_read_again(log: Log) -> None:
 
 def test_what_was_logged_before_the_log_was_opened_must_be_seen(log: Log) -> None:
     log.dump("99:101:99", row(1, "old"))
-    assert log.refreshed() == [] and log.sequencer.dumps.progress()["d/0"]["broken"] == 1
+    assert log.refreshed() == [] and log.sequencer.dumps.progress()[TaskId("d", 0)].broken == 1
     log.restart()
     log.dump("99:101:99", row(1, "old"), attempt=2)
     assert log.refreshed() == []

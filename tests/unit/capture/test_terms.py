@@ -19,6 +19,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control, work_loop
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken, SourceUnavailable, StateError
 from dblog_core.model.schema_changes import Step
+from dblog_core.model.task_id import TaskId
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.state.capture_status import CaptureStatus
@@ -172,13 +173,13 @@ def test_an_attempt_that_began_before_the_capture_is_broken(term: Term, fresh: b
 def test_the_mirror_of_progress_never_goes_back(term: Term) -> None:
     _file(term.state)
     newest = TaskProgress("shop.orders", attempt=4, ordinal=5, broken=3)
-    control.put_progress(term.state, f"{DUMP}/0", newest)
+    control.put_progress(term.state, TaskId(DUMP, 0), newest)
     for older in (replace(newest, ordinal=4), replace(newest, attempt=3), replace(newest, broken=2)):
-        control.put_progress(term.state, f"{DUMP}/0", older)
+        control.put_progress(term.state, TaskId(DUMP, 0), older)
         assert control.progress(term.state, DUMP, 0, "shop.orders") == newest
     done = replace(newest, ordinal=6, done=True)
-    control.put_progress(term.state, f"{DUMP}/0", done)
-    control.put_progress(term.state, f"{DUMP}/0", newest)
+    control.put_progress(term.state, TaskId(DUMP, 0), done)
+    control.put_progress(term.state, TaskId(DUMP, 0), newest)
     assert control.progress(term.state, DUMP, 0, "shop.orders") == done
 
 
@@ -187,7 +188,7 @@ def _told(term: Term, ordinal: int) -> TaskProgress:
     _file(term.state)
     term.state.raise_epoch("capture", 3)
     told = TaskProgress("shop.orders", attempt=3, ordinal=ordinal, key=10 * ordinal)
-    assert control.put_progress(term.state, f"{DUMP}/0", told, of=(3, 50))
+    assert control.put_progress(term.state, TaskId(DUMP, 0), told, of=(3, 50))
     return told
 
 
@@ -217,9 +218,9 @@ def test_the_mirror_is_replaced_by_a_manifest_of_a_later_epoch_alone(term: Term)
     told = _told(term, ordinal=5)
     less = replace(told, ordinal=2)
     for earlier in ((3, 49), (2, 90)):
-        assert not control.put_progress(term.state, f"{DUMP}/0", less, of=earlier)
+        assert not control.put_progress(term.state, TaskId(DUMP, 0), less, of=earlier)
         assert control.progress(term.state, DUMP, 0, "shop.orders") == told
-    assert control.put_progress(term.state, f"{DUMP}/0", less, of=(4, 31))
+    assert control.put_progress(term.state, TaskId(DUMP, 0), less, of=(4, 31))
     assert control.progress(term.state, DUMP, 0, "shop.orders") == less
 
 
@@ -228,7 +229,7 @@ def test_a_mirror_of_an_earlier_version_is_replaced_by_any_manifest(term: Term) 
     told = TaskProgress("shop.orders", attempt=3, ordinal=5)
     term.state.create(f"dumps/{DUMP}/tasks/0/progress", orjson.dumps(told.to_json()))
     assert control.progress(term.state, DUMP, 0, "shop.orders") == told
-    assert control.put_progress(term.state, f"{DUMP}/0", replace(told, ordinal=2), of=(1, 1))
+    assert control.put_progress(term.state, TaskId(DUMP, 0), replace(told, ordinal=2), of=(1, 1))
     assert control.progress(term.state, DUMP, 0, "shop.orders").ordinal == 2
 
 
@@ -239,7 +240,7 @@ def test_a_leader_whose_dumps_are_told_of_a_later_segment_gives_its_lease_up(ter
     copied = TaskProgress("shop.orders", attempt=1, ordinal=2)
     term.staging.publish(replace(empty(1), epoch=lease.epoch, tasks={f"{DUMP}/0": copied.to_json()}))
     told = TaskProgress("shop.orders", attempt=3, ordinal=6)
-    assert control.put_progress(term.state, f"{DUMP}/0", told, of=(lease.epoch, 50))
+    assert control.put_progress(term.state, TaskId(DUMP, 0), told, of=(lease.epoch, 50))
     with pytest.raises(LeaseLost, match="told of a segment after 1"):
         term.leader(lease).run()
 

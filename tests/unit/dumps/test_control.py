@@ -15,6 +15,7 @@ from dblog_core.dumps import control, requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Entry
+from dblog_core.model.task_id import TaskId
 from dblog_core.state.memory import MemoryState
 from tests.unit import requests_world
 from tests.unit.requests_world import ORDERS, World
@@ -49,7 +50,7 @@ def dump_id(world: World) -> str:
 def place(state: MemoryState, dump_id: str, number: int, **fields: Any) -> None:
     """What the capture mirrors."""
     before = control.progress(state, dump_id, number, "shop.orders")
-    control.put_progress(state, f"{dump_id}/{number}", replace(before, **fields))
+    control.put_progress(state, TaskId(dump_id, number), replace(before, **fields))
 
 
 def test_dumps_are_listed_oldest_first_also_within_a_second(world: World) -> None:
@@ -298,5 +299,5 @@ def test_every_task_is_shown_with_its_range_and_what_became_of_it(world: World, 
 
 def test_a_progress_that_is_done_is_not_undone_by_an_earlier_leader(world: World, dump_id: str) -> None:
     place(world.state, dump_id, 0, done=True, rows=9)
-    control.put_progress(world.state, f"{dump_id}/0", TaskProgress("shop.orders", rows=5))
+    control.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.orders", rows=5))
     assert control.progress(world.state, dump_id, 0, "shop.orders").rows == 9

@@ -13,6 +13,7 @@ from dblog_core.dumps import control, requests
 from dblog_core.dumps.dry_run import ASSUMED_RATE, plan
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
+from dblog_core.model.task_id import TaskId
 from tests.unit import requests_world
 from tests.unit.requests_world import CUSTOMERS, ORDERS, World
 
@@ -31,7 +32,7 @@ def finished(world: World, *, rows: int, seconds: int, **asked: Any) -> str:
     for number in range(len(control.dump(world.state, dump_id).tasks)):
         before = control.progress(world.state, dump_id, number, "shop.orders")
         done = replace(before, rows=rows // 4, done=True, began=1, at=1 + seconds * 1_000_000)
-        control.put_progress(world.state, f"{dump_id}/{number}", done)
+        control.put_progress(world.state, TaskId(dump_id, number), done)
     return dump_id
 
 

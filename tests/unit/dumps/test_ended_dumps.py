@@ -15,6 +15,7 @@ from dblog_core.dumps.control import DumpStatus
 from dblog_core.dumps.ended_dumps import LONG, SHORTEST, EndedDumps
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Entry, Json, StateStore
+from dblog_core.model.task_id import TaskId
 from dblog_core.notifications.channels import Receiver
 from dblog_core.notifications.delivery import Follower
 from dblog_core.state.memory import MemoryState
@@ -63,7 +64,7 @@ def file(state: StateStore, *ids: str, tasks: int = 1, **more: str) -> None:
 
 def end(state: StateStore, *ids: str) -> None:
     for dump_id in ids:
-        control.put_progress(state, f"{dump_id}/0", TaskProgress("shop.orders", done=True))
+        control.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", done=True))
     control.unfinished(state)
 
 
@@ -103,7 +104,7 @@ def test_the_end_of_a_dump_is_recorded_though_nobody_works_on_dumps_any_more() -
     state = MemoryState()
     file(state, "d", "e")
     for dump_id in ("d", "e"):
-        control.put_progress(state, f"{dump_id}/0", TaskProgress("shop.orders", done=True))
+        control.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", done=True))
     assert control.is_over(state, "d") and state.children("unfinished") == ["e"]
     assert [record["state"] for record in control.records(state, ["d"]) if record] == ["done"]
     EndedDumps(state, DrawnClock(), keep=KEEP).look(threading.Event())

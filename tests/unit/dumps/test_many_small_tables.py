@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from dblog_core import wiring
-from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
 from dblog_core.algorithm.window import LogOrder
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.dumps import control, tasks_aside
 from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import Low
 from dblog_core.rows.column_rules import Rules
 from dblog_core.state.memory import MemoryState
@@ -105,10 +106,12 @@ def test_tables_whose_attempts_break_while_they_wait_are_read_again(world: World
     """The capture goes on after them in the log, say, as after a fresh start: it breaks what was begun before."""
     names = tables(world, 5)
     broken = {
-        f"{DUMP}/{number}": TaskProgress(str(name), attempt=1, broken=1, reason="the capture began after it in the log")
+        TaskId(DUMP, number): TaskProgress(
+            str(name), attempt=1, broken=1, reason="the capture began after it in the log"
+        )
         for number, name in enumerate(names)
     }
-    head = replace(manifest(1, 1, 0), tasks={task: progress.to_json() for task, progress in broken.items()})
+    head = replace(manifest(1, 1, 0), tasks=tasks_to_json(broken))
     fresh = Sequencer(world.staging, source="shop", epoch=1, head=head, visibility=LogOrder(), rules=Rules({}))
 
     def goes_on_elsewhere() -> None:

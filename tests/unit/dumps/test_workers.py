@@ -32,6 +32,7 @@ from dblog_core.errors import (
 from dblog_core.interfaces import Strain
 from dblog_core.model import watermark
 from dblog_core.model.schema import Column, TableSchema
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import Heals, High, Low
 from dblog_core.staging import Staging
 from dblog_core.staging.changelog import ChunkFile
@@ -198,9 +199,9 @@ def test_watermarks_tell_of_all_parts_and_of_the_range_that_is_healed(world: Wor
         workers=1,
     )
     world.work()
-    told = {(w.mark.task, w.mark.parts, w.mark.heals) for w in world.watermarks()}
+    told = {(w.mark.task.number, w.mark.parts, w.mark.heals) for w in world.watermarks()}
     healed = Heals(None, 20)
-    assert told == {("d1/0", 3, healed), ("d1/1", 3, healed), ("d1/2", 1, None)}
+    assert told == {(0, 3, healed), (1, 3, healed), (2, 1, None)}
 
 
 def test_chunk_size_counts_from_the_next_chunk_on(world: World) -> None:
@@ -567,7 +568,7 @@ def test_a_failed_task_is_not_taken_up_again(world: World) -> None:
     world.request({}, {"after": 10})
     control.fail(world.state, DUMP, 0, "gone")
     world.work()
-    assert {w.mark.task for w in world.watermarks()} == {"d1/1"}
+    assert {w.mark.task for w in world.watermarks()} == {TaskId(DUMP, 1)}
 
 
 def test_a_task_that_fails_between_look_and_grasp_is_not_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

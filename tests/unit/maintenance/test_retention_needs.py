@@ -14,6 +14,7 @@ from dblog_core.dumps.requests import DumpRequest, submit
 from dblog_core.errors import StateError
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
 from dblog_core.maintenance import retention_needs
+from dblog_core.model.task_id import TaskId
 from dblog_core.outputs import positions
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
@@ -77,7 +78,7 @@ def test_a_dump_that_the_state_store_knows_needs_its_chunks(
     dump = submit(world.config, DumpRequest(tables=("shop.orders",)))
     assert _of(staging, state=world.state).keys() == {9}
     placed = TaskProgress("shop.orders", attempt=1, ordinal=1, since=20, since_segment=2)
-    control.put_progress(world.state, f"{dump}/0", placed)
+    control.put_progress(world.state, TaskId(dump, 0), placed)
     assert _of(staging, state=world.state)[2] == f"dump {dump} of shop.orders is not finished"
     control.cancel(world.state, dump)
     assert _of(staging, state=world.state).keys() == {9}

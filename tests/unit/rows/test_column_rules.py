@@ -23,6 +23,7 @@ from dblog_core.errors import ConfigError, RequestError, SourceRefused
 from dblog_core.interfaces import Problem
 from dblog_core.model import watermark
 from dblog_core.model.schema import Column, TableName, TableSchema
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Mark
 from dblog_core.rows import column_rule_faults
 from dblog_core.rows.column_rules import MASK, Rules
@@ -282,7 +283,7 @@ def test_a_worker_fails_the_task_of_a_table_that_its_rules_do_not_fit(world: Wor
 
 
 def test_a_high_watermark_of_a_version_without_digests_is_of_no_rules() -> None:
-    mark = Mark("shop", "d/0", 1, 0, "0" * 32, "shop.orders")
+    mark = Mark("shop", TaskId("d", 0), 1, 0, "0" * 32, "shop.orders")
     high = High(mark, None, 0, 0, "", ORDERS.fingerprint, None, final=True)
     text = watermark.encode(high)
     assert "rules" not in orjson.loads(text) and watermark.parse(text) == high

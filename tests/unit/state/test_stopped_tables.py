@@ -16,6 +16,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem
 from dblog_core.model import watermark
+from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.monitoring.status import status
 from dblog_core.state import stopped_tables
@@ -160,7 +161,7 @@ def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the
         dump_id = requests.submit(world.config, DumpRequest(("shop.?",)))
         asked = control.dump(world.state, dump_id)
         (number,) = [task.number for task in asked.tasks if task.table == "shop.a"]
-        mark = Mark("shop", f"{dump_id}/{number}", 1, 0, "w1", "shop.a", 1, None)
+        mark = Mark("shop", TaskId(dump_id, number), 1, 0, "w1", "shop.a", 1, None)
         high = High(
             mark, file=None, rows=0, bytes=0, checksum="", schema=A.fingerprint, last_key=None, final=True,
             snapshot=None, absent=(1,),
