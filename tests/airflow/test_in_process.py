@@ -35,15 +35,16 @@ Notes = list[list[str]]
 
 _TASK = """
 import os, signal, sys, threading
-from dblog_core import capture
+from dblog_core.capture import run_capture as capture
 from dblog_core.airflow.capture_sensor import CaptureSensor
 from dblog_core.errors import SourceRefused
+from dblog_core.state import capture_status
 
 def stand_in(config, *, stop, slice_seconds, file, on_status, receivers):
     assert list(receivers) == []
     assert threading.current_thread() is not threading.main_thread()
     assert str(file.path) == sys.argv[1] and file.load(file.path) == config
-    on_status(capture.CaptureStatus(True, 3, 7, 70, "here", 0.2, 10.0, 0, "me"))
+    on_status(capture_status.CaptureStatus(True, 3, 7, 70, "here", 0.2, 10.0, 0, "me"))
     print("running", os.getpid(), flush=True)
     if {refuse}:
         raise SourceRefused("the grant X is missing", fix="GRANT X")

@@ -60,7 +60,7 @@ def shown(chromium: Browser) -> Iterator[Callable[..., Page]]:
     def answer(route: Route, found: dict[str, Any]) -> None:
         path = urlsplit(route.request.url).path
         if path == "/dblog/":
-            route.fulfill(body=Path(module.__file__).with_name("page.html").read_text(), content_type="text/html")
+            route.fulfill(body=Path(module.__file__).with_name("ui_page.html").read_text(), content_type="text/html")
         elif route.request.method != "GET":
             refused = {"detail": "workers = 999 is out of range", "fix": "give a number from 1 to 64"}
             route.fulfill(status=409, body=json.dumps(refused), content_type="application/json")
