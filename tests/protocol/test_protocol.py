@@ -14,7 +14,7 @@ from tests.protocol.mutants import MUTANTS, Mutant
 from tests.protocol.scenarios import scenarios
 
 PROCESSES = 2
-A_DAY = 15  # of 210 worlds
+A_DAY = 8  # of 210 worlds
 MISTAKES_A_DAY = 8  # of 50, whose worlds are explored to the end without the mistake too
 FEWEST = 20  # states; the smallest world has 21
 
