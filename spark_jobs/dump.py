@@ -24,8 +24,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.clock import SystemClock
 from dblog_core.config.secrets import SOURCE, given_to
-from dblog_core.dumps.control import DumpStatus
-from dblog_core.dumps.status import line
+from dblog_core.dumps.status import DumpStatus, line
 from dblog_core.dumps.task_queue import Finder
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import StateStore
@@ -71,7 +70,7 @@ class SparkCrew:
         """What workers could not do. `config`: with the secrets that a worker needs, as JSON; Spark sends it with the
         tasks, and shows it nowhere."""
         found = self._look()
-        workers = min(sum(dump.options["workers"] for dump in found), MOST)
+        workers = min(sum(dump.options.workers for dump in found), MOST)
         if not workers:
             return []
         job = self._context.parallelize(range(workers), workers).map(_worker(config, self._dump))

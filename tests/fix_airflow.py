@@ -17,8 +17,8 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
-from dblog_core.dumps.control import DumpStatus
+from dblog_core.dumps import dump_store
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import LeaseInfo
 from dblog_core.lake.lake_status import read_status
 from dblog_core.local.servers.airflow import AirflowServer
@@ -130,7 +130,7 @@ class Live:
 
     def dumps(self) -> list[DumpStatus]:
         with closing(wiring.open_state(self.config)) as state:
-            return control.dumps(state)
+            return dump_store.list_dumps(state)
 
     def dump_of(self, run: str) -> DumpStatus | None:
         """The newest dump that a run has requested."""

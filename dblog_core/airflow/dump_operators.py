@@ -26,8 +26,8 @@ from dblog_core.model.durations import in_words
 if TYPE_CHECKING:
     from dblog_core.airflow.openlineage import Lineage
     from dblog_core.config.settings import Config
-    from dblog_core.dumps.control import DumpStatus
     from dblog_core.dumps.dry_run import Plan
+    from dblog_core.dumps.status import DumpStatus
     from dblog_core.interfaces import StateStore
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class PlanDump(_DumpTask):
             return []
         status = self.run_engine(lambda config, _: _submit(config, params, name))
         context["ti"].xcom_push(DUMP, status.id)
-        workers = min(int(status.options["workers"]), len(status.tasks))
+        workers = min(status.options.workers, len(status.tasks))
         return [{"dump_id": status.id}] * workers
 
 
@@ -233,21 +233,21 @@ def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
 
 def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
     from dblog_core import wiring
-    from dblog_core.dumps import control, requests
+    from dblog_core.dumps import dump_store, filing
     from dblog_core.state.leases import CAPTURE
 
     _cancel(config, name)
     asked = request(params)
     with closing(wiring.open_state(config)) as state:
-        dump_id = requests.submit(config, asked, requested_by=name, state=state)
-        status, leader = control.dump(state, dump_id), state.leader(CAPTURE)
+        dump_id = filing.submit(config, asked, requested_by=name, state=state)
+        status, leader = dump_store.read_dump(state, dump_id), state.leader(CAPTURE)
     if leader is None:
         log.warning("%s", no_capture(config))
     what = f"all {len(status.tables)} captured tables that have a key" if asked.tables is None else "the tables named"
     log.info("dump %s of %s: %s", dump_id, what, ", ".join(status.tables))
-    log.info("%s", ", ".join(f"{name}: {value}" for name, value in status.options.items()))
+    log.info("%s", ", ".join(f"{name}: {value}" for name, value in status.options.to_json().items()))
     for refused in status.refused:
-        log.warning("left out: %s; %s", refused["reason"], refused["fix"])
+        log.warning("left out: %s; %s", refused.reason, refused.fix)
     return status
 
 
@@ -262,20 +262,22 @@ def no_capture(config: Config) -> str:
 def _cancel(config: Config, name: str) -> list[str]:
     """Cancels the unfinished dumps that were requested by `name`; returns their ids."""
     from dblog_core import wiring
-    from dblog_core.dumps import control
+    from dblog_core.dumps import dump_records, dump_store
 
     with closing(wiring.open_state(config)) as state:
-        found = [d.id for d in control.dumps(state) if d.requested_by == name and d.state not in control.OVER]
+        found = [
+            d.id for d in dump_store.list_dumps(state) if d.requested_by == name and d.state not in dump_records.OVER
+        ]
         return [dump_id for dump_id in found if _cancelled(state, dump_id)]
 
 
 def _newest(config: Config, name: str) -> DumpStatus | None:
     """The last dump that was requested by `name`: a run that was cleared has filed more than one."""
     from dblog_core import wiring
-    from dblog_core.dumps import control
+    from dblog_core.dumps import dump_store
 
     with closing(wiring.open_state(config)) as state:
-        mine = [dump for dump in control.dumps(state) if dump.requested_by == name]
+        mine = [dump for dump in dump_store.list_dumps(state) if dump.requested_by == name]
         return mine[-1] if mine else None
 
 

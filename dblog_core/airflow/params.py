@@ -242,7 +242,7 @@ def _key(item: Any) -> Any:
 
 def _filter(item: Any) -> tuple[str, str, Any]:
     """A condition as `COLUMN OPERATOR VALUE`, or as an array of the three, also in a string. Raises RequestError."""
-    from dblog_core.dumps.requests import Typed
+    from dblog_core.model.filters import Typed
 
     if isinstance(item, str) and item.lstrip().startswith("["):
         try:

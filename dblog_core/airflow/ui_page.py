@@ -30,7 +30,7 @@ from dblog_core.airflow.dag_factory import read_sources
 from dblog_core.airflow.in_process import quiet_libraries
 from dblog_core.airflow.links import source_of
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import control, dump_records, dump_store
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import Json
 from dblog_core.monitoring.lag_history import LagHistory
@@ -90,8 +90,8 @@ class _Source:
             points = [[p.at / 1e6, round(p.lag, 3), p.rows] for p in self.lag.look()]
         except DblogError as error:
             return {**about, "fault": {"error": error.reason, "fix": error.fix}}
-        live = [d for d in found["dumps"] if d["state"] not in control.OVER]
-        over = [d for d in found["dumps"] if d["state"] in control.OVER]
+        live = [d for d in found["dumps"] if d["state"] not in dump_records.OVER]
+        over = [d for d in found["dumps"] if d["state"] in dump_records.OVER]
         shown = [*reversed(live), *reversed(over[-_ENDED:])]
         return {**found, **about, "dumps": shown, "more_dumps": len(found["dumps"]) - len(shown), "lag": points}
 
@@ -183,7 +183,7 @@ def _changed(source: _Source, dump: str, change: Callable[..., None]) -> Json:
     with closing(wiring.open_state(source.config)) as state:
         change(state)
         source.at = float("-inf")
-        return control.dump(state, dump).to_json()
+        return dump_store.read_dump(state, dump).to_json()
 
 
 def _permitted(sources: Sources, user: Any, name: str, method: Method) -> _Source:

@@ -14,9 +14,9 @@ from functools import partial
 
 from dblog_core.capture import dump_process
 from dblog_core.config.settings import Config
-from dblog_core.dumps import ended_dumps
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Running, Source, Spawn, StateStore
+from dblog_core.maintenance import ended_dumps
 from dblog_core.model import durations
 from dblog_core.notifications import channels
 from dblog_core.notifications.channels import Receiver

@@ -28,7 +28,7 @@ import orjson
 from dblog_core import wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, work_loop
+from dblog_core.dumps import dump_records, work_loop
 from dblog_core.dumps.task_queue import Finder
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, StateStore
@@ -36,7 +36,7 @@ from dblog_core.lake.spark_submit import whole
 
 log = logging.getLogger(__name__)
 
-REQUESTED_BY = (control.SYSTEM, control.SIGNAL)
+REQUESTED_BY = (dump_records.SYSTEM, dump_records.SIGNAL)
 LOOK = 1.0  # seconds between two looks for such dumps
 LINGER = 20.0  # seconds after which a process that has found nothing more to do ends
 GRACE = 10.0  # seconds that a process has to end once it is told to

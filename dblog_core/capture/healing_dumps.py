@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import dump_records, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import StateStore
@@ -60,7 +60,7 @@ def _submit(config: Config, wanted: DumpRequest, tables: list[str], asked: Asked
         return
     try:
         wanted = replace(wanted, tables=tuple(tables))
-        dump = requests.submit(config, wanted, requested_by=control.SYSTEM, state=state)
+        dump = filing.submit(config, wanted, requested_by=dump_records.SYSTEM, state=state)
     except RequestError as error:
         there = {str(schema.table) for schema in wiring.open_source(config.source).tables()}
         if lost := [table for table in tables if table not in there]:

@@ -17,7 +17,7 @@ from dblog_core.capture.background_threads import Beside
 from dblog_core.capture.background_threads import Parts as Parts
 from dblog_core.capture.sequencer import SIGNALS, Sequencer
 from dblog_core.capture.unlogged_rewrites import Stamps
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.requests import SHAPES, WHOLE
 from dblog_core.errors import (
     LeaseLost,
@@ -234,28 +234,26 @@ class Leader:
         """Requests a dump of every table; its id, by table. What cannot be dumped is told and owed, and keeps no other
         table's log waiting."""
         try:
-            dump = requests.submit(self._config, WHOLE, requested_by=control.SYSTEM, state=self._state)
+            dump = filing.submit(self._config, WHOLE, requested_by=dump_records.SYSTEM, state=self._state)
         except RequestError as error:
             log.warning("no table is dumped: %s", error)
             return {}
-        found = control.dump(self._state, dump)
+        found = dump_store.read_dump(self._state, dump)
         for refusal in found.refused:
-            log.warning("%s is not dumped: %s\n  fix: %s", refusal["table"], refusal["reason"], refusal["fix"])
-        owed_dumps.failed(
-            self._state, dump, {str(refusal["table"]): str(refusal["reason"]) for refusal in found.refused}
-        )
+            log.warning("%s is not dumped: %s\n  fix: %s", refusal.table, refusal.reason, refusal.fix)
+        owed_dumps.failed(self._state, dump, {refusal.table: refusal.reason for refusal in found.refused})
         return dict.fromkeys(found.tables, dump)
 
     def _without_attempts(self, tasks: Json) -> Json:
         """The progress of tasks, with every attempt broken: what its worker has written into the log before the place
         where we begin is never read, and it would wait for its chunks for ever. Called once that place is known."""
         broken = dict(tasks)
-        for status in control.unfinished(self._state):
+        for status in dump_store.list_unfinished_dumps(self._state):
             for task in status.tasks:
                 name = str(TaskId(status.id, task.number))
                 known = TaskProgress.from_json(tasks[name]) if name in tasks else TaskProgress(task.table)
-                if task.attempt > known.broken and not known.done:
-                    attempt, reason = max(task.attempt, known.attempt), "the capture began after it in the log"
+                if task.record.attempt > known.broken and not known.done:
+                    attempt, reason = max(task.record.attempt, known.attempt), "the capture began after it in the log"
                     broken[name] = replace(known, attempt=attempt, broken=attempt, reason=reason).to_json()
         return broken
 
@@ -463,7 +461,7 @@ class Leader:
         self._unmirrored = {
             task: value
             for task, value in progress.items()
-            if not control.put_progress(self._state, task, value, of=place)
+            if not dump_store.put_progress(self._state, task, value, of=place)
         }
         if self._unmirrored and head.epoch == self._lease.epoch:
             raise LeaseLost(
@@ -480,7 +478,7 @@ class Leader:
         self._again.look(self._sequencer.passes_over, offset=self._sequencer.last_offset)
         self._advance_horizon()
         self._sequencer.dumps.expire(now, WINDOW_TIMEOUT)
-        self._sequencer.dumps.forget(lambda dump_id: control.is_over(self._state, dump_id))
+        self._sequencer.dumps.forget(lambda dump_id: dump_store.is_dump_over(self._state, dump_id))
         self._rate, self._rows = self._rows / max(now - self._measured, 1e-3), 0
         self._measured = now
         capture_status.put_status(self._state, self._status_json())

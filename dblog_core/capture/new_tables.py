@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dblog_core.capture import healing_dumps
-from dblog_core.dumps import control
+from dblog_core.dumps import control, dump_store
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
 from dblog_core.interfaces import Json, Lease, StateStore
 from dblog_core.model import table_identity, table_names, table_patterns
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableName
+from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.state import owed_dumps, recent_errors, settings_in_force, stopped_tables
 
@@ -147,16 +148,16 @@ def _tell_of_keyless(parts: Parts, tables: list[str]) -> None:
 
 def _give_up(parts: Parts, before: Json, now: Json) -> None:
     """Ends dumps of tables whose log is no longer read: what a chunk of theirs does not see, nobody would tell."""
-    for status in control.unfinished(parts.state):
+    for status in dump_store.list_unfinished_dumps(parts.state):
         for task in status.tasks:
             if settings_in_force.is_captured(task.table, before) and not settings_in_force.is_captured(task.table, now):
-                control.fail(parts.state, status.id, task.number, f"{task.table} is no longer captured")
+                dump_store.fail_task(parts.state, TaskId(status.id, task.number), f"{task.table} is no longer captured")
 
 
 def give_up_stopped(state: StateStore, tables: Mapping[str, str]) -> None:
     """Ends dumps of tables that are stopped, for the same reason. `tables`: with what has stopped them."""
     why = {table: f"{table} is stopped: {reason}" for table, reason in tables.items()}
-    for status in control.unfinished(state) if why else ():
+    for status in dump_store.list_unfinished_dumps(state) if why else ():
         if not any(task.table in why and not task.over for task in status.tasks):
             continue
         try:

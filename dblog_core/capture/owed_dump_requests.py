@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dblog_core.capture import healing_dumps
 from dblog_core.capture.healing_dumps import Asked
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_records, dump_store
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import SourceError
 from dblog_core.interfaces import Clock, StateStore
@@ -79,14 +79,19 @@ class Again:
         """What became of dumps that were requested again: one that is done, or that somebody has cancelled, is owed no
         more; one that is gone was of another state store."""
         for table, dump in dumps.items():
-            status = control.find(self._state, dump)
+            status = dump_store.find_dump(self._state, dump)
             if status is None:
                 owed_dumps.asked(self._state, {table: None})
-            elif status.state in control.OVER:
+            elif status.state in dump_records.OVER:
                 failed = {t.table: t.error for t in status.tasks if t.table == table and t.error is not None}
                 owed_dumps.failed(self._state, dump, failed) if failed else owed_dumps.forget(self._state, [table])
 
 
 def whole_tables(state: StateStore) -> set[str]:
     """Tables of which a dump of all rows is requested, or under way."""
-    return {task.table for dump in control.unfinished(state) for task in dump.tasks if not task.over and task.is_whole}
+    return {
+        task.table
+        for dump in dump_store.list_unfinished_dumps(state)
+        for task in dump.tasks
+        if not task.over and task.is_whole
+    }

@@ -24,9 +24,9 @@ from dblog_core.model import sizes
 from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
-    from dblog_core.dumps.control import DumpStatus
     from dblog_core.dumps.dry_run import Plan, TablePlan
     from dblog_core.dumps.requests import DumpRequest
+    from dblog_core.dumps.status import DumpStatus
 
 
 class Condition:
@@ -149,7 +149,8 @@ def dump(
       dblog --config shop.toml dump --table shop.orders --workers 8 --adaptive on --max-retained 20G
       dblog --config shop.toml dump --table shop.orders --workers 32 --spark --wait
     """
-    from dblog_core.dumps.requests import DumpRequest, Typed
+    from dblog_core.dumps.requests import DumpRequest
+    from dblog_core.model.filters import Typed
 
     session = session_of(context, json)
     request = DumpRequest(
@@ -245,14 +246,14 @@ def _carry_out(session: Session, request: DumpRequest, *, wait: bool, spark: boo
 
 def _file(session: Session, request: DumpRequest) -> str:
     """Files the dump and returns its id; on a terminal it says which table's boundaries are read meanwhile."""
-    from dblog_core.dumps import requests
+    from dblog_core.dumps import filing
 
     config = session.config(SOURCE)
     with _interruptible():
         if not stderr.is_terminal:
-            return requests.submit(config, request)
+            return filing.submit(config, request)
         with progress() as display:
-            return requests.submit(config, request, on_table=lambda name: display.show(f"reading boundaries of {name}"))
+            return filing.submit(config, request, on_table=lambda name: display.show(f"reading boundaries of {name}"))
 
 
 @contextmanager
@@ -267,7 +268,7 @@ def _interruptible() -> Iterator[None]:
 
 def _work(session: Session, dump_id: str, *, wait: bool, spark: bool) -> DumpStatus:
     from dblog_core.commands import spark_workers
-    from dblog_core.dumps import control
+    from dblog_core.dumps import dump_records, dump_store
     from dblog_core.dumps import work_loop as worker
     from dblog_core.wiring import open_state
 
@@ -275,8 +276,8 @@ def _work(session: Session, dump_id: str, *, wait: bool, spark: bool) -> DumpSta
     with closing(open_state(config)) as state:
         if state.leader("capture") is None:
             note("no capture is running; the dump waits until `dblog capture` places its chunks")
-        for refused in control.dump(state, dump_id).refused:
-            note(f"left out: {refused['reason']}\n  fix: {refused['fix']}")
+        for refused in dump_store.read_dump(state, dump_id).refused:
+            note(f"left out: {refused.reason}\n  fix: {refused.fix}")
     try:
         with stopping() as stop, progress() as display:
 
@@ -290,13 +291,13 @@ def _work(session: Session, dump_id: str, *, wait: bool, spark: bool) -> DumpSta
             if wait and not stop.is_set():
                 worker.wait(config, dump_id, stop=stop, on_progress=tell)
         with closing(open_state(config)) as state:
-            status = control.dump(state, dump_id)
+            status = dump_store.read_dump(state, dump_id)
     except RequestError as error:  # found while working, and no fault of the command's arguments
         raise DblogError(error.message, where=error.where or f"dump {dump_id}", fix=error.fix) from error
     if status.error:
         note(f"dump {dump_id}: {status.error}")
     elif stderr.is_terminal:  # elsewhere the last line of progress said so
         note(line(status))
-    if status.state not in control.OVER:
+    if status.state not in dump_records.OVER:
         note(f"  stopped before its end; `dblog work --once` goes on with it, `dblog cancel {dump_id}` drops it")
     return status

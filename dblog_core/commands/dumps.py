@@ -21,7 +21,7 @@ from dblog_core.model import table_names
 from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
-    from dblog_core.dumps.control import DumpStatus
+    from dblog_core.dumps.status import DumpStatus
     from dblog_core.interfaces import StateStore
 
 DumpId = Annotated[str, typer.Argument(metavar="ID", help="The dump's id, as `dblog dumps` shows it.")]
@@ -98,11 +98,11 @@ def dumps(context: typer.Context, json: JsonFlag = False) -> None:
     Example:
       dblog --config shop.toml dumps --json
     """
-    from dblog_core.dumps import control
+    from dblog_core.dumps import dump_store
 
     session = session_of(context, json)
     with closing(_state(session)) as state:
-        found = control.dumps(state)
+        found = dump_store.list_dumps(state)
     session.result([d.to_json() for d in found], _listed(found) if found else "no dump was requested yet")
 
 
@@ -197,11 +197,11 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _control(session: Session, dump_id: str, change: Callable[[StateStore, str], None]) -> None:
-    from dblog_core.dumps import control
+    from dblog_core.dumps import dump_store
 
     with closing(_state(session)) as state:
         change(state, dump_id)
-        status = control.dump(state, dump_id)
+        status = dump_store.read_dump(state, dump_id)
     session.result(status.to_json(), line(status))
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from dblog_core.algorithm.chunk_width import Width
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.dumps.background_step import Behind
-from dblog_core.dumps.control import OVER
+from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState
 from dblog_core.dumps.read_only_windows import NotOpened
 from dblog_core.dumps.task_lease import Hold
 from dblog_core.dumps.throttle import Limits, Pace
@@ -53,7 +52,7 @@ class WorkerPace:
             self._table, self._width = table, Width()
         return self._width
 
-    def rest(self, hold: Hold, options: dict[str, Any]) -> float:
+    def rest(self, hold: Hold, options: DumpOptions) -> float:
         """Seconds until the next chunk may begin. Raises LeaseLost, and what a look at the source raises for good."""
         limits = Limits.of(options)
         self.pace.follow(limits)
@@ -125,12 +124,12 @@ class Attempt:
             state, options = self._hold.settings()
             if state in OVER or self._hold.surplus(options):
                 return LAST
-            if state == "paused" and self._reader.ordinal == progress.ordinal:
+            if state == DumpState.PAUSED and self._reader.ordinal == progress.ordinal:
                 return LAST
             if self._given_up and self._reader.ordinal <= progress.ordinal:
                 return AGAIN
             self._reader.look(progress)
-            if self._reader.final and not to_the_end and state != "paused":
+            if self._reader.final and not to_the_end and state != DumpState.PAUSED:
                 return READ
             wait = self._wait(progress, state, options)
             if wait > SHORTEST:
@@ -139,10 +138,10 @@ class Attempt:
                 return AGAIN
         return LAST
 
-    def _wait(self, progress: TaskProgress, state: str, options: dict[str, Any]) -> float:
+    def _wait(self, progress: TaskProgress, state: DumpState, options: DumpOptions) -> float:
         """Seconds to wait before anything is looked at again; 0: the next chunk is due."""
-        waits = self._reader.final or self._given_up or state == "paused"
-        if waits or self._reader.ordinal - progress.ordinal >= options["in_flight"]:
+        waits = self._reader.final or self._given_up or state == DumpState.PAUSED
+        if waits or self._reader.ordinal - progress.ordinal >= options.in_flight:
             return self._until_placed(progress.ordinal)
         return min(self._pace.rest(self._hold, options), RESTING)
 
@@ -152,11 +151,11 @@ class Attempt:
         self._placed = ordinal
         return self._look
 
-    def _chunk(self, options: dict[str, Any]) -> bool:
+    def _chunk(self, options: DumpOptions) -> bool:
         """Reads one chunk; False if this attempt cannot."""
-        began, size = self._place.clock.monotonic(), options["chunk_size"]
+        began, size = self._place.clock.monotonic(), options.chunk_size
         try:
-            rows = self._reader.read(size, options.get("chunk_bytes", self._place.config.dump.chunk_bytes))
+            rows = self._reader.read(size, options.chunk_bytes or self._place.config.dump.chunk_bytes)
         except ChunkTooLarge as reason:
             log.info("%s: fewer rows in another attempt: %s", self._hold, reason)
             self._given_up = True

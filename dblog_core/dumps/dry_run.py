@@ -12,17 +12,10 @@ from dataclasses import dataclass
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, key_ranges
-from dblog_core.dumps.requests import (
-    KEYS_PER_TASK,
-    DumpRequest,
-    Refusal,
-    Wanted,
-    listed_keys,
-    of_each,
-    options_of,
-    settled,
-)
+from dblog_core.dumps import dump_store, key_ranges
+from dblog_core.dumps.dump_records import DumpOptions, Refusal
+from dblog_core.dumps.filing import KEYS_PER_TASK, listed_keys
+from dblog_core.dumps.requests import DumpRequest, RequestedTable, first_options, look_at_each, resolve_and_look
 from dblog_core.dumps.status import DumpStatus, rate
 from dblog_core.interfaces import ChunkReader, Json, StateStore
 
@@ -78,19 +71,19 @@ class TablePlan:
 class Plan:
     """What `submit` would file, and what it would leave out."""
 
-    options: Json
+    options: DumpOptions
     tables: tuple[TablePlan, ...]
     refused: tuple[Refusal, ...]
 
     @property
     def seconds(self) -> float:
         """The workers share all tables; the largest may keep one of them longest."""
-        shared = sum(t.work for t in self.tables) / int(self.options["workers"])
+        shared = sum(t.work for t in self.tables) / self.options.workers
         return max([shared, *(t.seconds for t in self.tables)])
 
     def to_json(self) -> Json:
         return {
-            "options": self.options,
+            "options": self.options.to_json(),
             "tables": [t.to_json() for t in self.tables],
             "refused": [r.to_json() for r in self.refused],
             "rows": sum(t.rows for t in self.tables),
@@ -102,23 +95,27 @@ class Plan:
 
 def plan(config: Config, request: DumpRequest, *, state: StateStore | None = None) -> Plan:
     """The plan of a request; nothing is filed and no row is read. Raises RequestError as `submit` does."""
-    options = options_of(config, request)
+    options = first_options(config, request)
     if state is None:
         with closing(wiring.open_state(config)) as store:
-            measured = _measured(control.dumps(store))
+            measured = _measured(dump_store.list_dumps(store))
     else:
-        measured = _measured(control.dumps(state))
+        measured = _measured(dump_store.list_dumps(state))
 
-    def look(wanted: list[Wanted]) -> tuple[list[tuple[Wanted, TablePlan]], list[Refusal]]:
+    def look(wanted: list[RequestedTable]) -> tuple[list[tuple[RequestedTable, TablePlan]], list[Refusal]]:
         with closing(wiring.open_source(config.source).open_reader()) as reader:
-            return of_each(request, wanted, lambda table: _table(reader, request, table, options, measured))
+            return look_at_each(request, wanted, lambda table: _table(reader, request, table, options, measured))
 
-    _, refused, (tables, unreadable) = settled(config, request, look)
+    _, refused, (tables, unreadable) = resolve_and_look(config, request, look)
     return Plan(options, tuple(table for _, table in tables), (*refused, *unreadable))
 
 
 def _table(
-    reader: ChunkReader, request: DumpRequest, table: Wanted, options: Json, measured: Mapping[str, tuple[str, float]]
+    reader: ChunkReader,
+    request: DumpRequest,
+    table: RequestedTable,
+    options: DumpOptions,
+    measured: Mapping[str, tuple[str, float]],
 ) -> TablePlan:
     schema = table.schema
     name = str(schema.table)
@@ -130,7 +127,7 @@ def _table(
         rows = read.rows
         scanned = reader.estimated_rows(schema.table) if table.filters else rows
         number = 1 if read.index is None else key_ranges.count(scanned, options, request.ranges)
-        chunks = max(number, -(-rows // options["chunk_size"]))
+        chunks = max(number, -(-rows // options.chunk_size))
     speed, origin = _rate(measured.get(name), options)
     return TablePlan(
         table=name,
@@ -141,13 +138,13 @@ def _table(
         chunks=chunks,
         rate=speed,
         rate_from=origin,
-        delay=float(options["delay"]),
-        workers=options["workers"],
+        delay=float(options.delay),
+        workers=options.workers,
         warnings=tuple(_warnings(request, table, read.index)),
     )
 
 
-def _warnings(request: DumpRequest, table: Wanted, index: str | None) -> Iterable[str]:
+def _warnings(request: DumpRequest, table: RequestedTable, index: str | None) -> Iterable[str]:
     if index is None and table.filters:
         columns = ", ".join(dict.fromkeys(f.column for f in table.filters))
         yield f"no index serves the filter on {columns} in the order of the key: every chunk scans or sorts the table"
@@ -157,9 +154,9 @@ def _warnings(request: DumpRequest, table: Wanted, index: str | None) -> Iterabl
         yield "rows, chunks and time are those of the whole table: the key range may hold fewer"
 
 
-def _rate(measured: tuple[str, float] | None, options: Json) -> tuple[float, str]:
+def _rate(measured: tuple[str, float] | None, options: DumpOptions) -> tuple[float, str]:
     """Rows a second of one worker, and where the number comes from."""
-    limit = float(options["rate"])
+    limit = float(options.rate)
     if measured is not None:
         dump_id, speed = measured
         return (limit, "the rate that is asked for") if 0 < limit < speed else (speed, f"dump {dump_id}")
@@ -173,8 +170,8 @@ def _measured(dumps: Sequence[DumpStatus]) -> dict[str, tuple[str, float]]:
     found: dict[str, tuple[str, float]] = {}
     for dump in dumps:  # oldest first
         for table in dump.tables:
-            tasks = [t for t in dump.tasks if t.table == table and t.keys is None and not t.filters]
+            tasks = [t for t in dump.tasks if t.table == table and t.record.keys is None and not t.record.filters]
             speed = rate(tasks)
             if speed:
-                found[table] = (dump.id, speed / min(int(dump.options["workers"]), len(tasks)))
+                found[table] = (dump.id, speed / min(dump.options.workers, len(tasks)))
     return found

@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dblog_core.interfaces import ChunkReader, Json
+from dblog_core.dumps.dump_records import DumpOptions
+from dblog_core.interfaces import ChunkReader
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json, key_to_json
@@ -40,14 +41,14 @@ class Range:
     estimated: int | None = None
 
 
-def count(rows: int, options: Json, wanted: int | None) -> int:
+def count(rows: int, options: DumpOptions, wanted: int | None) -> int:
     """Into how many ranges so many rows are cut. `wanted`: what the user asked for."""
-    chunk = int(options["chunk_size"])
+    chunk = options.chunk_size
     if wanted is not None:
         return max(1, min(wanted, rows))
     if rows <= SMALL * chunk:
         return 1
-    return max(1, min(MOST_RANGES, RANGES_PER_WORKER * int(options["workers"]), rows // (SMALLEST * chunk)))
+    return max(1, min(MOST_RANGES, RANGES_PER_WORKER * options.workers, rows // (SMALLEST * chunk)))
 
 
 def cut(
@@ -55,7 +56,7 @@ def cut(
     schema: TableSchema,
     filters: Sequence[Filter],
     ends: Range,
-    options: Json,
+    options: DumpOptions,
     *,
     wanted: int | None = None,
     sparing: bool = False,
@@ -69,14 +70,14 @@ def cut(
     """
     read = reader.explain(schema, filters=filters)
     open_ended = ends.key_from is None and ends.key_to is None
-    few = wanted is None and bool(filters) and read.rows <= SMALL * options["chunk_size"]
+    few = wanted is None and bool(filters) and read.rows <= SMALL * options.chunk_size
     if wanted == 1 or read.index is None or few:
         return [Range(ends.key_from, None, ends.key_to, read.rows if open_ended else None)]
     rows_in_table = reader.estimated_rows(schema.table) if filters else read.rows
     if wanted is None and open_ended and not filters and (even := _even(reader, schema, rows_in_table, options)):
         return even
     stride = _stride(rows_in_table, options, wanted, whole=open_ended)
-    if sparing and (number := min(count(read.rows, options, wanted), int(options["workers"]))) > 1:
+    if sparing and (number := min(count(read.rows, options, wanted), options.workers)) > 1:
         enough = -(-read.rows * (number - 1) // number)
         keys, step = sample(reader, schema, ends, every=stride, enough=enough)
         return _balanced(keys, step, ends, max(read.rows, len(keys) * step), number)
@@ -86,7 +87,7 @@ def cut(
     return [_scaled(part, read.rows, rows) for part in parts] if filters else parts
 
 
-def _even(reader: ChunkReader, schema: TableSchema, rows: int, options: Json) -> list[Range] | None:
+def _even(reader: ChunkReader, schema: TableSchema, rows: int, options: DumpOptions) -> list[Range] | None:
     """The whole table in ranges of equal width; None where it is not as dense everywhere that this divides its rows.
 
     Ranges that differ after all (between the looks) cost balance, nothing else.
@@ -109,9 +110,9 @@ def _even(reader: ChunkReader, schema: TableSchema, rows: int, options: Json) ->
     ]
 
 
-def _stride(rows: int, options: Json, wanted: int | None, *, whole: bool) -> int:
+def _stride(rows: int, options: DumpOptions, wanted: int | None, *, whole: bool) -> int:
     """Every how many rows a key is read at first; `rows`: of the table, which tells little of a part of it."""
-    finest = int(options["chunk_size"])
+    finest = options.chunk_size
     if wanted is not None and rows:  # a small table may be asked for more ranges than it has chunks
         finest = min(finest, rows // (4 * wanted))
     return max(1, finest, -(-rows // SAMPLE) if whole else 0)

@@ -1,113 +1,36 @@
 """What is known of a dump and its tasks, as people ask for it: how far, how fast, how long yet, what holds it back.
 
-Pure records over what the state store holds; `control.py` reads and writes the nodes.
+Pure, over the records of `dump_records.py`; `dump_store.py` reads and writes the nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from dblog_core.algorithm.task_progress import TaskProgress
+from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState, Refusal, TaskStatus
 from dblog_core.interfaces import Json
 from dblog_core.model import table_names
 from dblog_core.model.durations import in_words
 
-OVER = frozenset({"done", "failed", "cancelled"})
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStatus:
-    """One task: what it reads, and how far it is.
-
-    It reads the listed `keys`, or the range from `key_from` (included) or beyond `after` (not included) to `key_to`
-    (included; None: the largest key when the attempt starts), in both cases JSON keys. `filters` are as
-    `filters.to_json` gives them. `parts` tasks of the dump cover the table, or its range, together; `heals`:
-    {"key_from", "key_to"} in which their common end tells of ghosts (None: nowhere). `estimated`: rows, None if
-    unknown. `error`: why it cannot go on, ever; `held`: why it is slowed or stands now. `listed`: how many keys it
-    lists; of a task that is `restored` nothing else is known of them. `order`: the key's, as `ChunkReader.key_order`
-    told it at the request; None if nobody asked then, and of a task that is `restored`. `gone`: its table is not in
-    the source any more, as `error` says.
-    """
-
-    number: int
-    table: str
-    keys: tuple[Any, ...] | None
-    key_from: Any
-    after: Any
-    key_to: Any
-    filters: tuple[Json, ...]
-    parts: int
-    heals: Json | None
-    estimated: int | None
-    attempt: int
-    progress: TaskProgress
-    error: str | None = None
-    held: str | None = None
-    listed: int | None = None
-    order: str | None = None
-    gone: bool = False
-
-    @property
-    def over(self) -> bool:
-        """Whether no worker will touch it again."""
-        return self.progress.done or self.error is not None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether its dump reads all of its table."""
-        return self.heals is not None and self.heals["key_from"] is None and self.heals["key_to"] is None
-
-    def kept(self) -> Json:
-        """What is remembered of the task once its dump is over."""
-        return {**asdict(self), "keys": None if self.keys is None else (), "order": None}
-
-    @classmethod
-    def restored(cls, kept: Json) -> TaskStatus:
-        """The task as `kept` has remembered it."""
-        keys, filters, progress = kept["keys"], tuple(kept["filters"]), TaskProgress.from_json(kept["progress"])
-        return cls(**{**kept, "keys": None if keys is None else (), "filters": filters, "progress": progress})
-
-    def to_json(self) -> Json:
-        progress = self.progress
-        return {
-            "number": self.number,
-            "table": self.table,
-            "keys": self.listed,
-            "key_from": self.key_from,
-            "after": self.after,
-            "key_to": self.key_to,
-            "filters": list(self.filters),
-            "rows": progress.rows,
-            "estimated_rows": self.estimated,
-            "chunks": progress.ordinal,
-            "evicted": progress.evicted,
-            "attempt": max(self.attempt, progress.attempt),
-            "done": progress.done,
-            "broken": progress.reason or None,
-            "error": self.error,
-            "held": self.held,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class DumpStatus:
-    """A dump as `dumps` and `status` show it; `state` is requested, running, paused, done, failed or cancelled.
+    """A dump as `dumps` and `status` show it.
 
-    `refused`: [{"table", "reason", "fix"}] of tables that the request's patterns took in and that cannot be dumped;
+    `requested_at`: ISO 8601, UTC; `refused`: tables that the request's patterns took in and that cannot be dumped;
     `signal`: the id of the signal that has asked for it.
     """
 
     id: str
-    state: str
+    state: DumpState
     tables: tuple[str, ...]
-    options: Json
+    options: DumpOptions
     error: str | None
     requested_at: str
     requested_by: str
     tasks: tuple[TaskStatus, ...]
-    refused: tuple[Json, ...] = ()
+    refused: tuple[Refusal, ...] = ()
     signal: str | None = None
 
     @property
@@ -134,7 +57,7 @@ class DumpStatus:
     @property
     def estimated_rows(self) -> int | None:
         """Rows in all, by the server's estimates when it was requested; what is done counts as it was."""
-        return _sum(t.progress.rows if t.progress.done else t.estimated for t in self.tasks)
+        return _sum(t.progress.rows if t.progress.done else t.record.estimated for t in self.tasks)
 
     @property
     def rows_per_second(self) -> float | None:
@@ -144,10 +67,10 @@ class DumpStatus:
     @property
     def seconds_left(self) -> float | None:
         """By rate and estimate; None where either is unknown, used up, or the dump stands."""
-        if self.state == "done":
+        if self.state == DumpState.DONE:
             return 0.0
         speed, left = self.rows_per_second, _sum(_left(t) for t in self.tasks if not t.over)
-        return None if self.state != "running" or not speed or not left else round(left / speed, 1)
+        return None if self.state != DumpState.RUNNING or not speed or not left else round(left / speed, 1)
 
     @property
     def held(self) -> str | None:
@@ -160,7 +83,7 @@ class DumpStatus:
         speed = self.rows_per_second
         return {
             "id": self.id,
-            "state": self.state,
+            "state": self.state.value,
             "tables": list(self.tables),
             "rows": self.rows,
             "estimated_rows": self.estimated_rows,
@@ -171,12 +94,12 @@ class DumpStatus:
             "tasks_done": self.tasks_done,
             "tables_gone": len(self.tables_gone),
             "held": self.held,
-            "options": self.options,
+            "options": self.options.to_json(),
             "error": self.error,
             "requested_at": self.requested_at,
             "requested_by": self.requested_by,
             "signal": self.signal,
-            "refused": list(self.refused),
+            "refused": [refusal.to_json() for refusal in self.refused],
             "tasks": [t.to_json() for t in self.tasks],
         }
 
@@ -198,26 +121,27 @@ def line(status: DumpStatus) -> str:
     return f"dump {status.id}: {status.state}; {', '.join(parts)}{held}"
 
 
-def state_of(recorded: str, tasks: Sequence[TaskStatus], *, minds_gone: bool = True) -> str:
+def state_of(recorded: DumpState, tasks: Sequence[TaskStatus], *, minds_gone: bool = True) -> DumpState:
     """A dump's state, from what somebody set and what its tasks say. `minds_gone`: dropped tables are a failure."""
     if recorded in OVER:
         return recorded
     if all(t.over for t in tasks):
-        return "failed" if any(t.error and (minds_gone or not t.gone) for t in tasks) else "done"
-    if recorded == "paused":
+        fails = any(t.error and (minds_gone or not t.gone) for t in tasks)
+        return DumpState.FAILED if fails else DumpState.DONE
+    if recorded == DumpState.PAUSED:
         return recorded
-    return "running" if any(t.progress.attempt for t in tasks) else "requested"
+    return DumpState.RUNNING if any(t.progress.attempt for t in tasks) else DumpState.REQUESTED
 
 
 def errors_of(tasks: Sequence[TaskStatus], *, minds_gone: bool = True) -> str | None:
     """What went wrong, by table: ranges of one table often fail alike, and of many dropped ones a line is enough."""
-    told = dict.fromkeys(f"{t.table}: {t.error}" for t in tasks if t.error and not t.gone)
-    gone = dict.fromkeys(t.table for t in tasks if t.gone and minds_gone)
-    if len(gone) == 1:
-        told |= dict.fromkeys(f"{t.table}: {t.error}" for t in tasks if t.gone)
-    elif gone:
-        told[f"{len(gone):,} tables are not in the source any more: {table_names.some(list(gone))}"] = None
-    return "; ".join(told) or None
+    errors = [f"{t.table}: {t.error}" for t in tasks if t.error and not t.gone]
+    gone_tables = list(dict.fromkeys(t.table for t in tasks if t.gone and minds_gone))
+    if len(gone_tables) == 1:
+        errors += [f"{t.table}: {t.error}" for t in tasks if t.gone]
+    elif gone_tables:
+        errors.append(f"{len(gone_tables):,} tables are not in the source any more: {table_names.some(gone_tables)}")
+    return "; ".join(dict.fromkeys(errors)) or None
 
 
 def rate(tasks: Iterable[TaskStatus]) -> float | None:
@@ -230,7 +154,8 @@ def rate(tasks: Iterable[TaskStatus]) -> float | None:
 
 
 def _left(task: TaskStatus) -> int | None:
-    return None if task.estimated is None else max(0, task.estimated - task.progress.rows)
+    estimated = task.record.estimated
+    return None if estimated is None else max(0, estimated - task.progress.rows)
 
 
 def _sum(numbers: Iterable[int | None]) -> int | None:

@@ -15,16 +15,16 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import spawn_thread
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
-from dblog_core.dumps.control import TaskStatus
+from dblog_core.dumps import dump_store
+from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState, TaskStatus
 from dblog_core.dumps.source_load import Gauge
 from dblog_core.errors import DblogError, LeaseLost, StateError, TableGone
 from dblog_core.interfaces import Clock, Lease, Source, Spawn, StateStore
+from dblog_core.model.task_id import TaskId
 from dblog_core.staging import Staging
 from dblog_core.state.leases import give_back, random_id
 
@@ -62,6 +62,7 @@ class Hold:
         self._lease, self._permit = lease, permit
         self._told = (task.held, 1.0)
         self.placed = self.attempt = 0
+        self.task_id = TaskId(dump_id, task.number)
         self.gone = False
 
     def __str__(self) -> str:
@@ -76,30 +77,30 @@ class Hold:
         """Whether nobody else can hold the task yet."""
         return self._lease.valid()
 
-    def surplus(self, options: dict[str, Any]) -> bool:
+    def surplus(self, options: DumpOptions) -> bool:
         """Whether the dump has fewer places for workers now than when this one began, or its place may be taken."""
-        return self._permit.index >= options["workers"] or not self._permit.lease.valid()
+        return self._permit.index >= options.workers or not self._permit.lease.valid()
 
-    def settings(self) -> tuple[str, dict[str, Any]]:
+    def settings(self) -> tuple[DumpState, DumpOptions]:
         """State and options of the dump as somebody set them last: one small node, read for every chunk."""
-        return control.settings(self.place.state, self.dump_id, self.task.table)
+        return dump_store.read_settings(self.place.state, self.dump_id, self.task.table)
 
     def progress(self) -> TaskProgress:
         """How far the task is, as the capture has published it."""
-        found = control.progress(self.place.state, self.dump_id, self.task.number, self.task.table)
-        self.placed = found.ordinal
-        return found
+        progress = dump_store.read_progress(self.place.state, self.task_id, self.task.table)
+        self.placed = progress.ordinal
+        return progress
 
     def over(self) -> bool:
         """Whether this worker is to leave the task alone before another attempt."""
         self.check()
         state, options = self.settings()
-        return state in control.OVER or state == "paused" or self.surplus(options)
+        return state in OVER or state == DumpState.PAUSED or self.surplus(options)
 
     def next_attempt(self) -> int:
         """The number of a new attempt, larger than any before. Raises LeaseLost."""
         self.check()
-        self.attempt = control.next_attempt(self.place.state, self.dump_id, self.task.number)
+        self.attempt = dump_store.begin_attempt(self.place.state, self.task_id)
         return self.attempt
 
     def goes_on(self) -> bool:
@@ -107,18 +108,18 @@ class Hold:
         self.check()
         progress = self.progress()
         stale = progress.done or progress.broken >= self.attempt or progress.attempt > self.attempt
-        return not stale and self.settings()[0] not in control.OVER
+        return not stale and self.settings()[0] not in OVER
 
     def fail(self, error: DblogError) -> bool:
         """The task can never be done, and says why; False where the dump does not fail by it, since the table was
         dropped and nobody has asked for it (`gone`). Raises LeaseLost."""
         self.check()
-        told = (self.place.state, self.dump_id, self.task.number)
-        if isinstance(error, TableGone) and not control.table_gone(*told, str(error)):
+        state = self.place.state
+        if isinstance(error, TableGone) and not dump_store.fail_task_of_gone_table(state, self.task_id, str(error)):
             self.gone = True
             return False
         log.error("%s cannot go on: %s", self, error)
-        control.fail(*told, str(error))
+        dump_store.fail_task(state, self.task_id, str(error))
         return True
 
     def tell(self, held: str | None, factor: float) -> None:
@@ -127,7 +128,7 @@ class Hold:
         if pace == self._told:
             return
         self.check()
-        control.put_pace(self.place.state, self.dump_id, self.task.number, held=held, factor=pace[1])
+        dump_store.put_pace(self.place.state, self.task_id, held=held, factor=pace[1])
         if held != self._told[0]:
             log.warning("%s: %s", self, held or "goes on at its own pace")
         self._told = pace

@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
-from dblog_core.dumps import control
-from dblog_core.dumps.control import OVER, DumpStatus, TaskStatus
+from dblog_core.dumps import dump_store
+from dblog_core.dumps.dump_records import OVER, DumpState, TaskStatus
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.dumps.task_lease import Hold, Permit, Workplace
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Lease, StateStore
+from dblog_core.model.task_id import TaskId
 from dblog_core.state.leases import give_back
 
 RELOOK = 1.0  # seconds for which a worker goes by what it has seen of the dumps' tasks
@@ -39,19 +41,19 @@ class Finder:
     def unfinished(self) -> list[DumpStatus]:
         """Raises RequestError where there is no dump `dump_id`."""
         if self._dump_id is None:
-            return control.unfinished(self._state, requested_by=self._by)
-        found = [d for d in [control.dump(self._state, self._dump_id)] if d.state not in OVER]
+            return dump_store.list_unfinished_dumps(self._state, requested_by=self._by)
+        found = [d for d in [dump_store.read_dump(self._state, self._dump_id)] if d.state not in OVER]
         return [d for d in found if not self._by or d.requested_by in self._by]
 
     def status(self, dump_id: str) -> DumpStatus:
         """Where a dump stands. Raises RequestError where there is none."""
-        return control.dump(self._state, dump_id)
+        return dump_store.read_dump(self._state, dump_id)
 
     def free(self, dump: DumpStatus) -> int:
         """How many workers could take a task of the dump now."""
-        if dump.state == "paused":
+        if dump.state == DumpState.PAUSED:
             return 0
-        permits = len(list(self._permits(dump.id, dump.options["workers"])))
+        permits = len(list(self._permits(dump.id, dump.options.workers)))
         # In a dump that has all its workers, which is the rule, nothing is asked of its tasks.
         free = (task for task in dump.tasks if not task.over and self._state.leader(_task_lease(dump.id, task)) is None)
         return len(list(islice(free, permits)))
@@ -98,18 +100,20 @@ class Finder:
         if not (left := [t for t in dump.tasks if not t.over and _task_lease(dump.id, t) not in self._passed]):
             return None
         try:
-            state, options = control.settings(self._state, dump.id)
+            state, options = dump_store.read_settings(self._state, dump.id)
         except RequestError:
             return None  # it is gone
-        if state in OVER or state == "paused":
+        if state in OVER or state == DumpState.PAUSED:
             return None
-        permit = self._own_permit(dump.id, options["workers"])
+        permit = self._own_permit(dump.id, options.workers)
         for task in left:
             name = _task_lease(dump.id, task)
             self._passed.add(name)
-            if self._state.leader(name) is not None or control.task_is_over(self._state, dump.id, task.number):
+            if self._state.leader(name) is not None or dump_store.is_task_over(
+                self._state, TaskId(dump.id, task.number)
+            ):
                 continue
-            permit = permit or self._permit(dump.id, options["workers"], holder, place.config.state.ttl)
+            permit = permit or self._permit(dump.id, options.workers, holder, place.config.state.ttl)
             if permit is None:
                 self._passed.discard(name)
                 return None
@@ -122,7 +126,7 @@ class Finder:
         """The hold, unless the worker before us has ended the task since we looked at it."""
         hold: Hold | None = None
         try:
-            now = control.task(self._state, dump.id, task.number)
+            now = dump_store.read_task(self._state, TaskId(dump.id, task.number))
             if not now.over:
                 hold = Hold(place, dump.id, now, lease, permit)
         finally:
@@ -141,7 +145,7 @@ class Finder:
 
     def _permit(self, dump_id: str, workers: int, holder: str, ttl: float) -> Permit | None:
         for index in self._permits(dump_id, workers):
-            lease = self._state.acquire(control.permit_lease(dump_id, index), holder, ttl=ttl)
+            lease = self._state.acquire(dump_store.permit_lease(dump_id, index), holder, ttl=ttl)
             if lease is not None:
                 self._permit_of[dump_id] = Permit(index, lease)
                 return self._permit_of[dump_id]
@@ -153,8 +157,8 @@ class Finder:
             give_back(self._permit_of.pop(dump_id).lease)
 
     def _permits(self, dump_id: str, workers: int) -> Iterator[int]:
-        return (n for n in range(workers) if self._state.leader(control.permit_lease(dump_id, n)) is None)
+        return (n for n in range(workers) if self._state.leader(dump_store.permit_lease(dump_id, n)) is None)
 
 
 def _task_lease(dump_id: str, task: TaskStatus) -> str:
-    return control.task_lease(dump_id, task.number)
+    return dump_store.task_lease(TaskId(dump_id, task.number))

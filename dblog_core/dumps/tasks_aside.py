@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dblog_core.dumps import control
-from dblog_core.dumps.control import OVER
+from dblog_core.dumps import dump_store
+from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.task_lease import Hold, Workplace
 from dblog_core.errors import RequestError
 
@@ -56,7 +56,9 @@ class Aside:
             return
         self._next = now + LOOK
         waiting = self._waiting
-        progress = control.progress_of(self._place.state, [(w.hold.dump_id, w.hold.task) for w in waiting])
+        progress = dump_store.read_all_progress(
+            self._place.state, [(w.hold.task_id, w.hold.task.table) for w in waiting]
+        )
         over = {dump_id for dump_id in dict.fromkeys(w.hold.dump_id for w in waiting) if self._is_over(dump_id)}
         self._waiting = []
         for one, placed in zip(waiting, progress, strict=True):
@@ -77,6 +79,6 @@ class Aside:
 
     def _is_over(self, dump_id: str) -> bool:
         try:
-            return control.settings(self._place.state, dump_id)[0] in OVER
+            return dump_store.read_settings(self._place.state, dump_id)[0] in OVER
         except RequestError:
             return True  # it is gone

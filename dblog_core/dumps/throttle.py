@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from dblog_core.dumps.dump_records import DumpOptions
 from dblog_core.interfaces import Strain
 
 SLOWEST = 1 / 32  # the smallest duty cycle: a dump that has been slowed down still ends
@@ -44,14 +43,8 @@ class Limits:
     max_retained: int
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Limits:
-        return cls(
-            options["delay"],
-            options["rate"],
-            options["workers"],
-            options.get("adaptive", False),  # a request of an earlier version has neither
-            options.get("max_retained", 0),
-        )
+    def of(cls, options: DumpOptions) -> Limits:
+        return cls(options.delay, options.rate, options.workers, options.adaptive, options.max_retained)
 
     @property
     def watches(self) -> bool:

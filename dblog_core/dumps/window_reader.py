@@ -31,9 +31,8 @@ from dblog_core.interfaces import Chunk, ChunkReader, ChunkTooLarge, WatermarkWr
 from dblog_core.model import filters, watermark
 from dblog_core.model.filters import Filter
 from dblog_core.model.schema import TableName, TableSchema
-from dblog_core.model.task_id import TaskId
 from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
-from dblog_core.model.watermark import Heals, High, Low, Mark
+from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.rows.column_rules import Rules
 
 KEYS_PER_CHUNK = 1_000
@@ -117,7 +116,7 @@ class WindowReader:
     ) -> None:
         self._hold, self._connections, self._attempt, self._behind = hold, connections, attempt, behind
         self._width, self._most = width, 0
-        self._place, self._task = hold.place, hold.task
+        self._place, self._task = hold.place, hold.task.record
         self._rules = Rules.of(self._place.config.source)
         self._name = TableName.parse(self._task.table)
         self._after = progress.key if progress.key is not None else self._task.after
@@ -177,13 +176,13 @@ class WindowReader:
     def _mark(self) -> Mark:
         return Mark(
             source=self._place.config.source.name,
-            task=TaskId(self._hold.dump_id, self._task.number),
+            task=self._hold.task_id,
             attempt=self._attempt,
             ordinal=self.ordinal,
             window=self._place.new_id(),
             table=self._task.table,
             parts=self._task.parts,
-            heals=None if self._task.heals is None else Heals(**self._task.heals),
+            heals=self._task.heals,
         )
 
     def _schema(self) -> TableSchema:
@@ -316,7 +315,7 @@ class WindowReader:
         self._place.staging.put_schema(schema)
         file = None
         if rows.num_rows:
-            directory = f"chunks/{self._hold.dump_id}/{self._task.number}"
+            directory = f"chunks/{self._hold.task_id}"
             file = self._place.staging.write_chunk(directory, f"{mark.ordinal:08d}-{mark.window}", rows)
         return High(
             mark,

@@ -18,9 +18,10 @@ from contextlib import closing
 from dblog_core import wiring
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
-from dblog_core.dumps.control import OVER, DumpStatus
+from dblog_core.dumps import dump_store
+from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.source_load import Gauge
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.dumps.task_lease import Workplace
 from dblog_core.dumps.task_queue import REST, Finder
 from dblog_core.dumps.worker import work_until_none_is_free
@@ -101,7 +102,7 @@ def wait(
     with closing(wiring.open_state(config)) as state:
         while True:
             began = clock.monotonic()
-            status = control.dump(state, dump_id)
+            status = dump_store.read_dump(state, dump_id)
             took = clock.monotonic() - began  # thousands of tasks take their time
             if on_progress is not None:
                 on_progress(status)

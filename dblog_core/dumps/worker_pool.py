@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from dblog_core.dumps.control import DumpStatus
+from dblog_core.dumps.dump_records import DumpState
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.dumps.task_queue import REST, Finder
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock
@@ -111,7 +112,7 @@ class Crew:
     def _grow(self, pool: ThreadPoolExecutor, found: list[DumpStatus]) -> None:
         if self._clock.monotonic() < self._not_before:
             return
-        wanted = self._workers or sum(d.options["workers"] for d in found if d.state != "paused")
+        wanted = self._workers or sum(d.options.workers for d in found if d.state != DumpState.PAUSED)
         missing = min(wanted, LARGEST) - len(self._members)
         if missing > 0:
             for _ in range(min(missing, self._free(found))):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dblog_core.dumps.status import OVER, DumpStatus
+from dblog_core.dumps.dump_records import OVER
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import State, TableStatus
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from dblog_core.algorithm.task_progress import TaskProgress, tasks_from_json
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import StateStore
 from dblog_core.lake.lake_status import LakeStatus, State
@@ -36,7 +36,7 @@ def needs(
     head = staging.head()
     if head is None:
         return []
-    dumps = list(of_dumps(head, control.unfinished(state)))
+    dumps = list(of_dumps(head, dump_store.list_unfinished_dumps(state)))
     return [
         *of_lake(lake),
         *dumps,

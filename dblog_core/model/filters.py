@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
 
 from dblog_core.errors import RequestError
 from dblog_core.model.schema import Column, TableSchema
@@ -85,3 +89,101 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
         return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A filter's value as somebody typed it: JSON, or the text itself where the column holds text, a date or a time."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A filter's value as SQL spells it: text in quotes, or a number, true or false without.
+
+    It is taken only where SQL compares it as what it is: a number with text, say, is compared by rules of each server.
+    """
+
+    text: str
+    quoted: bool
+
+
+Expression = tuple[str, str, Any]
+"""A condition as it is asked for: column, operator, and a JSON value, `Typed`, `Literal`, or a tuple of `Literal`."""
+
+
+def parse_expressions(expressions: Sequence[Expression], schema: TableSchema) -> tuple[Filter, ...]:
+    """The filters that somebody asks for. Raises RequestError."""
+    if not expressions:
+        return ()
+    columns = {c.name: c for c in schema.columns}
+    return parse([(name, op, _json_value(value, op, columns.get(name))) for name, op, value in expressions], schema)
+
+
+def _json_value(value: Any, operator: str, column: Column | None) -> Any:
+    if isinstance(value, tuple):
+        return [_json_of_literal(literal, column) for literal in value]
+    return _json_of_literal(value, column) if isinstance(value, Literal) else _json_of_text(value, operator, column)
+
+
+def _json_of_literal(value: Literal, column: Column | None) -> Any:
+    """The JSON value of SQL's; a time needs its zone where the column is a point in time."""
+    if column is None:
+        return value.text
+    types = pa.types
+    kind = column.type
+    if not value.quoted:
+        if not any(
+            is_kind(kind) for is_kind in (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)
+        ):
+            raise _incomparable(value, column, "text in quotes")
+        return json.loads(value.text.lstrip("+"), parse_float=str) if _is_json(value.text) else value.text
+    needs_zone = types.is_timestamp(kind) and bool(kind.tz)
+    if needs_zone and not _has_zone(value.text):
+        raise _incomparable(value, column, "a time with its zone, such as '2026-11-01T10:00:00Z'")
+    if not any(is_kind(kind) for is_kind in (types.is_string, types.is_date, types.is_timestamp)):
+        raise _incomparable(value, column, "a value of its own type, without quotes")
+    return value.text
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_zone(text: str) -> bool:
+    try:
+        return dt.datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return True  # no time at all: refused as such
+
+
+def _incomparable(value: Literal, column: Column, needed: str) -> RequestError:
+    return RequestError(
+        f"the filter on {column.name} ({column.source_type}) compares it with {value.text!r}, which has no "
+        "exact meaning",
+        fix=f"give {needed}",
+    )
+
+
+def _json_of_text(value: Any, operator: str, column: Column | None) -> Any:
+    """The JSON value of what somebody typed; every digit counts, and 42 in a text column is text."""
+    if not isinstance(value, Typed) or column is None:
+        return value.text if isinstance(value, Typed) else value
+    kind = column.type
+    is_plain = operator != "in" and (pa.types.is_string(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+    try:
+        parsed = json.loads(value.text, parse_float=str, parse_constant=str)
+    except ValueError as error:
+        if is_plain:
+            return value.text
+        form = "a JSON array" if operator == "in" else "a JSON value"
+        raise RequestError(
+            f"filter on {column.name} ({column.source_type}): {value.text!r} is not JSON",
+            fix=f"give {form}; text in it needs double quotes of its own",
+        ) from error
+    return value.text if is_plain and parsed is not None and not isinstance(parsed, str) else parsed

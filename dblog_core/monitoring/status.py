@@ -9,7 +9,7 @@ from functools import partial
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json, StateStore
 from dblog_core.lake import lake_status, table_health
@@ -35,7 +35,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
     with closing(wiring.open_state(config)) as state:
         leader = state.leader(CAPTURE)
         told = _told(state) if leader is not None else {}
-        dumps = control.dumps(state)
+        dumps = dump_store.list_dumps(state)
         in_force = settings_in_force.in_force(state) or settings_in_force.live(config.source)
         return {
             "source": config.source.name,

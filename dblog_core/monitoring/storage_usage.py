@@ -13,7 +13,8 @@ from dataclasses import asdict, replace
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps.status import OVER, DumpStatus
+from dblog_core.dumps.dump_records import OVER
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import OWN, LakeStatus, history_location, table_location
 from dblog_core.maintenance import retention_needs, schedule

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from dblog_core.dumps.status import OVER, DumpStatus, TaskStatus
+from dblog_core.dumps.dump_records import OVER, TaskStatus
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Json
 
 _ENDS = {"done": "completed", "failed": "failed", "cancelled": "aborted"}

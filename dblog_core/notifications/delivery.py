@@ -15,8 +15,8 @@ import threading
 
 import orjson
 
-from dblog_core.dumps import control
-from dblog_core.dumps.control import OVER
+from dblog_core.dumps import dump_store
+from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Json, StateStore
@@ -61,7 +61,7 @@ class Follower:
         ids = self._state.children("dumps")
         self._over &= set(ids)
         for dump_id in ids:
-            if dump_id in self._over or (status := control.find(self._state, dump_id)) is None:
+            if dump_id in self._over or (status := dump_store.find_dump(self._state, dump_id)) is None:
                 continue
             if not self._of_before(status, first):
                 self._tell_of(status, stop)
@@ -73,7 +73,7 @@ class Follower:
 
     def _begin(self) -> Json:
         """What there was when the channel was looked at first: its past is nobody's news."""
-        open_dumps = [status.id for status in control.unfinished(self._state)]
+        open_dumps = [status.id for status in dump_store.list_unfinished_dumps(self._state)]
         fresh = {"began": self._now(), "open": open_dumps, "signals": inbox.names(self._state)}
         found: Json = compare_and_set.change(self._state, f"notify/{self._name}", lambda known: known or fresh)
         self._signals = set(found["signals"])

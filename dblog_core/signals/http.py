@@ -19,7 +19,7 @@ from urllib.parse import unquote
 import orjson
 
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.signals import inbox, message
@@ -71,7 +71,7 @@ class Signals:
             raise Answer(HTTPStatus.NOT_FOUND, error.reason, "give the id that was posted") from error
 
     def _shown(self, record: Json) -> Json:
-        dump = control.find(self._state, record["dump"]) if record["dump"] else None
+        dump = dump_store.find_dump(self._state, record["dump"]) if record["dump"] else None
         return {**{name: record[name] for name in _SHOWN}, "dump_state": dump.state if dump else None}
 
     def _now(self) -> int:

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import logging
 import secrets
+from dataclasses import replace
 
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import control, dump_records, dump_store, filing
+from dblog_core.dumps.dump_records import DumpRecord
 from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError, RequestError, StateError, VersionConflict
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.model import table_patterns
@@ -71,14 +74,16 @@ class Desk:
         def new_id() -> str:
             return f"{inbox.slug(record['id'])}-{secrets.token_hex(3)}"
 
-        found = requests.draft(self._config, request, requested_by=control.SIGNAL, clock=self._clock, new_id=new_id)
-        requests.file_tasks(self._state, found)
-        filing = {**found.record, "signal": record["id"]}
-        self._file(self._change(record, state=inbox.FILING, dump=found.id, request=filing))
+        draft = filing.make_draft(
+            self._config, request, requested_by=dump_records.SIGNAL, clock=self._clock, new_id=new_id
+        )
+        dump_store.write_tasks(self._state, draft.id, draft.tasks)
+        filed = replace(draft.record, signal=record["id"]).to_json()
+        self._file(self._change(record, state=inbox.FILING, dump=draft.id, request=filed))
 
     def _file(self, record: Json) -> None:
         try:
-            control.show(self._state, record["dump"], record["request"])
+            dump_store.file_dump(self._state, record["dump"], DumpRecord.from_json(record["request"]))
         except VersionConflict:
             log.info("the dump of signal %s was filed before", record["id"])
         self._change(record, state=inbox.DONE, what="requested", request=None)
@@ -109,7 +114,7 @@ def say(state: StateStore, said: Said, signal_id: str) -> str:
     """
     met = [
         status.id
-        for status in control.unfinished(state)
+        for status in dump_store.list_unfinished_dumps(state)
         if _meant(status, said) and _say(state, status, said, signal_id)
     ]
     if said.dump is not None and not met:
@@ -117,18 +122,18 @@ def say(state: StateStore, said: Said, signal_id: str) -> str:
     return f"{said.word.value}: {', '.join(met) or 'no dump'}"
 
 
-def _meant(status: control.DumpStatus, said: Said) -> bool:
-    if status.requested_by == control.SYSTEM or said.dump not in (None, status.id, status.signal):
+def _meant(status: DumpStatus, said: Said) -> bool:
+    if status.requested_by == dump_records.SYSTEM or said.dump not in (None, status.id, status.signal):
         return False
     return said.tables is None or bool(_tables(status, said.tables))
 
 
-def _tables(status: control.DumpStatus, given: tuple[str, ...]) -> set[str]:
+def _tables(status: DumpStatus, given: tuple[str, ...]) -> set[str]:
     """The tables of the dump that are meant and not over."""
     return {t.table for t in status.tasks if not t.over and table_patterns.matches(TableName.parse(t.table), given)}
 
 
-def _say(state: StateStore, status: control.DumpStatus, said: Said, signal_id: str) -> bool:
+def _say(state: StateStore, status: DumpStatus, said: Said, signal_id: str) -> bool:
     """Whether the dump has not ended before."""
     try:
         match said.word:
@@ -141,7 +146,7 @@ def _say(state: StateStore, status: control.DumpStatus, said: Said, signal_id: s
             case Word.STOP:
                 control.cancel(state, status.id)
     except RequestError as error:
-        if control.is_over(state, status.id):
+        if dump_store.is_dump_over(state, status.id):
             log.info("%s", error)
             return False
         raise

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dblog_core.dumps.requests import Literal
 from dblog_core.errors import RequestError
+from dblog_core.model.filters import Literal
 
 Comparison = tuple[str, str, Literal | tuple[Literal, ...]]
 """Column, operator, and its value; of `in` its values."""

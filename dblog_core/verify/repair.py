@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import Any
 
 from dblog_core.config.settings import Config
-from dblog_core.dumps import requests, work_loop
+from dblog_core.dumps import filing, work_loop
 from dblog_core.dumps.requests import MAX_KEYS, DumpRequest
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Clock
@@ -34,7 +34,7 @@ def mend(config: Config, report: TableReport, *, stop: threading.Event, clock: C
     keys: tuple[Any, ...] = tuple(report.keys)
     whole = report.more or len(keys) > MAX_KEYS
     request = DumpRequest(tables=(report.table,), keys=() if whole else keys)
-    dump_id = requests.submit(config, request, clock=clock)
+    dump_id = filing.submit(config, request, clock=clock)
     work_loop.work(config, stop=stop, dump_id=dump_id)
     status = work_loop.wait(config, dump_id, stop=stop)
     if stop.is_set():

@@ -9,7 +9,7 @@ from dblog_core.interfaces import Json
 from dblog_core.verify.exchange import Pin
 
 if TYPE_CHECKING:
-    from dblog_core.dumps.requests import Refusal
+    from dblog_core.dumps.dump_records import Refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 from dblog_core.config.settings import Config
 from dblog_core.dumps import key_ranges
+from dblog_core.dumps.dump_records import DumpOptions
 from dblog_core.dumps.key_ranges import Range
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import ChunkReader, Source
@@ -143,7 +144,7 @@ class TableCheck:
     def _parts(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
         if self._ranges and within(self._ranges):
             return list(self._ranges)
-        options = {"chunk_size": self._tools.config.dump.chunk_size, "workers": self._tools.workers}
+        options = DumpOptions(chunk_size=self._tools.config.dump.chunk_size, workers=self._tools.workers)
         wanted = 1 if self._tools.workers == 1 else None
         return key_ranges.cut(reader, schema, (), Range(), options, wanted=wanted, sparing=True)
 

@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.interfaces import Json
 from dblog_core.lake.cuts import cuts_location, findable
@@ -238,7 +238,7 @@ def _retain(tools: Tools, config: Config, now: float) -> Json:
             staging,
             keep=durations.parse(config.staging.keep),
             now=now,
-            over=lambda dump: control.is_over(state, dump),
+            over=lambda dump: dump_store.is_dump_over(state, dump),
         )
         starts = {name: output.start for name, output in config.output.items()}
         removed = retention.run(retention_needs.needs(staging, state, tools.status, outputs=starts))

@@ -42,18 +42,19 @@ class ControlDumps:
         self._config = config
 
     def submit(self, table: str, keys: list[Any]) -> str:
-        from dblog_core.dumps.requests import DumpRequest, submit
+        from dblog_core.dumps.filing import submit
+        from dblog_core.dumps.requests import DumpRequest
 
         return submit(self._config, DumpRequest(tables=(table,), keys=tuple(keys)), requested_by="system")
 
     def over(self, dump: str) -> bool:
         from contextlib import closing
 
-        from dblog_core.dumps.control import is_over
+        from dblog_core.dumps.dump_store import is_dump_over
         from dblog_core.wiring import open_state
 
         with closing(open_state(self._config)) as state:
-            return is_over(state, dump)
+            return is_dump_over(state, dump)
 
 
 class Withheld:

@@ -13,9 +13,10 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from dblog_core import wiring
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.errors import SourceUnavailable
 from dblog_core.local.servers import airflow_settings
+from dblog_core.model.task_id import TaskId
 from dblog_core.state import recent_errors
 from tests.airflow.own_page import ask_page, own_page
 from tests.fix_airflow import CAPTURES, DUMP, Live
@@ -106,7 +107,7 @@ def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, si
     assert _state(live, slow_dump) == "paused"
     buttons.get_by_label("rows/s").fill("77")
     _click(buttons, "Set")
-    wait_until(lambda: (d := live.dump_of(slow_dump)) and d.options["rate"] == 77, "the rate is set")
+    wait_until(lambda: (d := live.dump_of(slow_dump)) and d.options.rate == 77, "the rate is set")
     _click(buttons, "Resume")
     _wait_for_state(live, slow_dump, "running")
     wait_until(
@@ -131,10 +132,10 @@ def test_a_dump_is_paused_retuned_resumed_and_cancelled_by_clicks(live: Live, si
 @pytest.mark.one_of(2)
 def test_a_dump_that_fails_ends_its_run_as_failed(live: Live, slow_dump: str) -> None:
     with closing(wiring.open_state(live.config)) as state:
-        dump = control.dump(state, _dump_id(live, slow_dump))
+        dump = dump_store.read_dump(state, _dump_id(live, slow_dump))
         for task in dump.tasks:
-            control.fail(state, dump.id, task.number, "the column is gone")
-        control.unfinished(state)  # whoever looks records that it is over, and its worker learns it
+            dump_store.fail_task(state, TaskId(dump.id, task.number), "the column is gone")
+        dump_store.list_unfinished_dumps(state)  # whoever looks records that it is over, and its worker learns it
     _check_run_fails(live, slow_dump)
     assert _state(live, slow_dump) == "failed"
     status, found = ask_page(live, "GET", "sources/live", user=airflow_settings.GUEST)

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from dblog_core.airflow import dump_operators, in_process
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import control, dump_records, dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
 from dblog_core.model.task_id import TaskId
@@ -40,7 +40,7 @@ def context(**params: Any) -> dict[str, Any]:
 
 def submitted(world: World, run: Any = RUN) -> str:
     asked = DumpRequest(("shop.orders",), ranges=1)
-    return requests.submit(world.config, asked, requested_by=dump_operators.requester(run), state=world.state)
+    return filing.submit(world.config, asked, requested_by=dump_operators.requester(run), state=world.state)
 
 
 def close(**params: Any) -> None:
@@ -48,7 +48,7 @@ def close(**params: Any) -> None:
 
 
 def finish(state: MemoryState, dump_id: str) -> None:
-    control.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", attempt=1, done=True))
+    dump_store.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", attempt=1, done=True))
 
 
 def test_a_run_ends_well_whose_dump_is_done(world: World) -> None:
@@ -62,7 +62,10 @@ def test_a_run_ends_well_whose_dump_is_done(world: World) -> None:
     ("end", "reason"),
     [
         (control.cancel, "is cancelled: somebody ended it"),
-        (lambda state, one: control.fail(state, one, 0, "no such column"), "is failed: shop.orders: no such column"),
+        (
+            lambda state, one: dump_store.fail_task(state, TaskId(one, 0), "no such column"),
+            "is failed: shop.orders: no such column",
+        ),
         (lambda *_: None, "the run ended before its dump, which is cancelled"),
     ],
     ids=["cancelled", "failed", "not over"],
@@ -74,8 +77,8 @@ def test_a_run_fails_whose_dump_is_not_done(world: World, end: Callable[[Any, st
     end(world.state, mine)
     with pytest.raises(AirflowFailException, match=reason):
         close()
-    assert control.dump(world.state, mine).state in control.OVER
-    assert control.dump(world.state, other).state == "requested", "another run's dump is left alone"
+    assert dump_store.read_dump(world.state, mine).state in dump_records.OVER
+    assert dump_store.read_dump(world.state, other).state == "requested", "another run's dump is left alone"
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def planned(world: World, **params: Any) -> None:
     pushed: dict[str, str] = {}
     ti = SimpleNamespace(xcom_push=pushed.__setitem__)
     dump_operators.PlanDump(task_id="plan", config_file="shop.toml").execute({**context(**params), "ti": ti})
-    assert control.dump(world.state, pushed[dump_operators.DUMP]).state == "requested"
+    assert dump_store.read_dump(world.state, pushed[dump_operators.DUMP]).state == "requested"
 
 
 def test_why_a_task_failed_is_among_the_recent_errors_of_its_source(world: World) -> None:

@@ -19,8 +19,8 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
-from dblog_core.dumps.control import DumpStatus
+from dblog_core.dumps import control, dump_records, dump_store
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import LeaseInfo, StateStore
 from dblog_core.lake.lake_status import lake_at, read_status
 from dblog_core.local.servers.airflow import AirflowServer
@@ -137,7 +137,7 @@ class World:
         self.goes_on()
 
     def dump_of(self, run: str) -> DumpStatus | None:
-        mine = [dump for dump in control.dumps(self.state) if dump.requested_by == f"airflow:{DUMP}/{run}"]
+        mine = [dump for dump in dump_store.list_dumps(self.state) if dump.requested_by == f"airflow:{DUMP}/{run}"]
         return mine[-1] if mine else None
 
     def finish(self, run: str) -> None:
@@ -150,7 +150,7 @@ class World:
 
         def ended() -> bool:
             newest = self.dump_of(run)
-            if newest and newest.state not in control.OVER and newest.options["delay"]:
+            if newest and newest.state not in dump_records.OVER and newest.options.delay:
                 control.retune(self.state, newest.id, delay=0, chunk_size=1000)
             return self.client.run(DUMP, run)["state"] in ("success", "failed")
 

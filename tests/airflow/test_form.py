@@ -18,8 +18,9 @@ from dblog_core.airflow.params import (
     verify_form,
 )
 from dblog_core.config.settings import load
-from dblog_core.dumps.requests import DumpRequest, Typed
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
+from dblog_core.model.filters import Typed
 from tests.airflow.test_factory import write
 
 

@@ -22,7 +22,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.airflow import in_process
 from dblog_core.config.settings import load
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import control, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state import capture_status, recent_errors
 from dblog_core.state.leases import CAPTURE
@@ -197,7 +197,7 @@ def test_the_watch_tells_airflows_notifiers_of_dumps_until_they_take_it(
         return [json.loads(line) for line in told.read_text().splitlines()] if told.exists() else []
 
     with closing(wiring.open_state(load(config))) as state:
-        dump = requests.submit(make(tmp_path, monkeypatch).config, DumpRequest(("shop.orders",)), state=state)
+        dump = filing.submit(make(tmp_path, monkeypatch).config, DumpRequest(("shop.orders",)), state=state)
         process = started(watch, tmp_path)
         requested = [["shop requested", f"{dump}/requested//0"]]
         wait_until_told(seen, requested, process)

@@ -17,7 +17,7 @@ from dblog_core import wiring
 from dblog_core.airflow import in_process, lake_operators, run_notes
 from dblog_core.airflow.spark_connection import on_connection
 from dblog_core.config.settings import Config
-from dblog_core.dumps.requests import Refusal
+from dblog_core.dumps.dump_records import Refusal
 from dblog_core.errors import RequestError
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory

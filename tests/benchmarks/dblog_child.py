@@ -27,7 +27,7 @@ from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.cli import do_without_pandas
 from dblog_core.config.settings import Config, load
-from dblog_core.dumps import requests
+from dblog_core.dumps import filing
 from dblog_core.dumps import work_loop as worker
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state.capture_status import CaptureStatus
@@ -59,7 +59,7 @@ def capture(config: Config, *, until_current: bool) -> dict[str, Any]:
 def dump(config: Config, tables: list[str]) -> dict[str, Any]:
     stop = threading.Event()
     began, cpu = time.monotonic(), time.process_time()
-    dump_id = requests.submit(config, DumpRequest(tables=tuple(tables)))
+    dump_id = filing.submit(config, DumpRequest(tables=tuple(tables)))
     worker.work(config, stop=stop, once=True, dump_id=dump_id)
     worked, spent = time.monotonic(), time.process_time()
     status = worker.wait(config, dump_id, stop=stop)

@@ -16,7 +16,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.local.servers.spark_cluster import SparkCluster
 from tests.benchmarks import data
@@ -143,7 +143,7 @@ def _watching(config: Config, known: set[str]) -> Iterator[list[tuple[float, int
     def look() -> None:
         with closing(wiring.open_state(config)) as state:
             while not stop.wait(LOOK):
-                rows = sum(dump.rows for dump in control.dumps(state) if dump.id not in known)
+                rows = sum(dump.rows for dump in dump_store.list_dumps(state) if dump.id not in known)
                 if rows > (seen[-1][1] if seen else 0):
                     seen.append((time.monotonic(), rows))
 
@@ -158,4 +158,4 @@ def _watching(config: Config, known: set[str]) -> Iterator[list[tuple[float, int
 
 def _dumps(config: Config) -> list[DumpStatus]:
     with closing(wiring.open_state(config)) as state:
-        return control.dumps(state)
+        return dump_store.list_dumps(state)

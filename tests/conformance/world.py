@@ -18,8 +18,8 @@ from dblog_core import wiring
 from dblog_core.capture.config_reload import ConfigFile
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests, work_loop
-from dblog_core.dumps.control import OVER
+from dblog_core.dumps import dump_records, dump_store, filing, work_loop
+from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError
 from dblog_core.monitoring.status import status
@@ -179,7 +179,7 @@ class World:
 
     def dump_beside(self) -> None:
         """Requests a dump of all, and works on it in a thread."""
-        dump_id = requests.submit(self.config, DumpRequest(None, chunk_size=CHUNK))
+        dump_id = filing.submit(self.config, DumpRequest(None, chunk_size=CHUNK))
         config, stop = self.config, threading.Event()
 
         def work() -> None:
@@ -202,7 +202,7 @@ class World:
         """`dblog dump --table T … --wait`; the capture works on it."""
         for table in tables:
             with contextlib.suppress(DblogError):
-                requests.submit(self.config, DumpRequest((table,), chunk_size=CHUNK), requested_by=control.SYSTEM)
+                filing.submit(self.config, DumpRequest((table,), chunk_size=CHUNK), requested_by=dump_records.SYSTEM)
 
     def settled(self) -> None:
         """All that is committed is staged, and every dump is over."""
@@ -225,11 +225,11 @@ class World:
         def over() -> bool:
             self.look()
             with closing(wiring.open_state(self.config)) as state:
-                return all(found.state in OVER for found in control.dumps(state))
+                return all(found.state in OVER for found in dump_store.list_dumps(state))
 
         def describe() -> object:
             with closing(wiring.open_state(self.config)) as state:
-                return [found.to_json() for found in control.dumps(state) if found.state not in OVER]
+                return [found.to_json() for found in dump_store.list_dumps(state) if found.state not in OVER]
 
         wait_until(over, "all dumps are over", describe=describe)
 
@@ -242,12 +242,12 @@ class World:
             if table["state"] != "ok":
                 found[table["table"]] = f"{table['state']}: {table['error']}"
         with closing(wiring.open_state(self.config)) as state:
-            for dumped in control.dumps(state):
+            for dumped in dump_store.list_dumps(state):
                 for task in dumped.tasks:
                     if task.error is not None:
                         found.setdefault(task.table, f"its dump has failed: {task.error}")
                 for refused in dumped.refused:
-                    found.setdefault(refused["table"], f"no dump: {refused['reason']}; fix: {refused['fix']}")
+                    found.setdefault(refused.table, f"no dump: {refused.reason}; fix: {refused.fix}")
         return found
 
     def checked(self) -> list[str]:

@@ -23,8 +23,8 @@ from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.config_reload import ConfigFile
 from dblog_core.capture.run_capture import run_capture
-from dblog_core.dumps import control, requests, work_loop
-from dblog_core.dumps.control import OVER
+from dblog_core.dumps import dump_records, dump_store, filing, work_loop
+from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.window_reader import WindowReader
 from dblog_core.errors import DblogError
@@ -252,9 +252,9 @@ class Matrix:
 
         wait_until(reached, "the log is staged")
 
-    def dump(self, *tables: str, by: str = control.USER) -> str:
+    def dump(self, *tables: str, by: str = dump_records.USER) -> str:
         """Requests a dump."""
-        return requests.submit(self.config, DumpRequest(tables or None, chunk_size=CHUNK, ranges=1), requested_by=by)
+        return filing.submit(self.config, DumpRequest(tables or None, chunk_size=CHUNK, ranges=1), requested_by=by)
 
     def work(self, dump_id: str) -> None:
         """Works on a dump to its end."""
@@ -267,7 +267,7 @@ class Matrix:
             if self._faults:
                 raise self._faults[0]
             with closing(wiring.open_state(self.config)) as state:
-                return all(d.state in OVER for d in control.dumps(state))
+                return all(d.state in OVER for d in dump_store.list_dumps(state))
 
         wait_until(over, "all dumps are over")
 

@@ -18,7 +18,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps import control, dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.dumps.window_reader import BY_KEYS
 from dblog_core.interfaces import Chunk
@@ -106,22 +106,22 @@ def test_a_dump_brings_rows_that_left_what_it_was_still_to_read(
     name = f"{database.schema}.t"
     stop = threading.Event()
     with capturing(config), closing(wiring.open_state(config)) as state:
-        dump_id = requests.submit(config, DumpRequest(tables=(name,), chunk_size=5, ranges=ranges), state=state)
+        dump_id = filing.submit(config, DumpRequest(tables=(name,), chunk_size=5, ranges=ranges), state=state)
         with ThreadPoolExecutor(1) as pool, setting(stop):
             working = pool.submit(work_loop.work, config, stop=stop, dump_id=dump_id, workers=1)
-            while control.dump(state, dump_id).tasks[0].progress.ordinal < 2:
+            while dump_store.read_dump(state, dump_id).tasks[0].progress.ordinal < 2:
                 assert not working.done(), "the dump is over before it could be paused"
             control.pause(state, dump_id)
             pause = threading.Event()
-            while (placed := control.dump(state, dump_id).rows) < ROWS:
+            while (placed := dump_store.read_dump(state, dump_id).rows) < ROWS:
                 pause.wait(1.0)
-                if control.dump(state, dump_id).rows == placed:
+                if dump_store.read_dump(state, dump_id).rows == placed:
                     break
             assert placed < ROWS - moved, "what is to move is read already"
             database.execute(f"UPDATE t SET id = id - {ROWS}, v = -v WHERE id > {ROWS - moved}")
             control.resume(state, dump_id)
             working.result(timeout=PATIENCE_SECONDS)
-        assert control.dump(state, dump_id).state == "done"
+        assert dump_store.read_dump(state, dump_id).state == "done"
     found = list(lines(wiring.open_staging(config)))
     (end,) = (line for line in found if line["op"] == "f")
     known = known_since([line for line in found if line["offset"] < end["offset"]], end["since"])
@@ -146,10 +146,10 @@ def test_a_dump_ends_under_a_writer_that_never_rests(database: Database, tmp_pat
             ThreadPoolExecutor(1) as pool,
             setting(stop),
         ):
-            dump_id = requests.submit(config, DumpRequest(tables=(name,), chunk_size=10), state=state)
+            dump_id = filing.submit(config, DumpRequest(tables=(name,), chunk_size=10), state=state)
             working = pool.submit(work_loop.work, config, stop=stop, dump_id=dump_id, workers=1)
             working.result(timeout=PATIENCE_SECONDS)
-        status = control.dump(state, dump_id)
+        status = dump_store.read_dump(state, dump_id)
     assert status.state == "done"
     (task,) = status.tasks
     assert 0 < task.progress.looks <= BY_KEYS + 1
@@ -184,7 +184,7 @@ def test_a_row_that_moves_between_two_selects_after_a_lost_log_is_whole(
 
     monkeypatch.setattr(PostgresChunkReader, "read", read)
     with capturing(config, fresh_start=True), closing(wiring.open_state(config)) as state:
-        wait_until(lambda: [d.state for d in control.dumps(state)] == ["done"], "the fresh start's dump")
+        wait_until(lambda: [d.state for d in dump_store.list_dumps(state)] == ["done"], "the fresh start's dump")
     found = list(lines(wiring.open_staging(config)))
     (move,) = (line for line in found if line.get("moved_from"))
     assert move["unchanged"] == ["big"], "nothing was left out"

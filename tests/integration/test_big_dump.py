@@ -17,7 +17,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.staging import Staging
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
@@ -100,7 +100,7 @@ def placed(staging: Staging) -> dict[str, int]:
 def told(config: Config) -> int:
     """Chunks that the state store has as placed."""
     with closing(wiring.open_state(config)) as state:
-        return sum(dump.chunks for dump in control.dumps(state))
+        return sum(dump.chunks for dump in dump_store.list_dumps(state))
 
 
 def replayed(staging: Staging, table: str) -> dict[str, np.ndarray[Any, Any]]:
@@ -185,7 +185,7 @@ def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(databas
     finally:
         dblog.close()
     with closing(wiring.open_state(config)) as state:
-        assert [dump.state for dump in control.dumps(state)] == ["done"]
+        assert [dump.state for dump in dump_store.list_dumps(state)] == ["done"]
     judge(killed, before, selected(config), placed(staging))
     check_equal(database, replayed(staging, table))
 

@@ -26,7 +26,8 @@ from dblog_core.capture import config_reload
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.output import OutputConfig
 from dblog_core.config.settings import ColumnRules, Config
-from dblog_core.dumps.requests import DumpRequest, submit
+from dblog_core.dumps.filing import submit
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.lake.lake_status import history_location, table_location
 from dblog_core.model.schema import TableName

@@ -15,7 +15,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import requests, work_loop
+from dblog_core.dumps import filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.sources.mysql.sql import chunks
 from dblog_core.staging.reader import lines
@@ -136,7 +136,7 @@ def dumped_under_load(database: Database, config: Config) -> None:
         try:
             wait_until(lambda: wiring.open_staging(config).head() is not None or faults, "the capture has begun")
             for _ in range(DUMPS):
-                dump_id = requests.submit(config, DumpRequest(tables=(f"{database.schema}.hot",)))
+                dump_id = filing.submit(config, DumpRequest(tables=(f"{database.schema}.hot",)))
                 work_loop.work(config, stop=stop, dump_id=dump_id)
                 work_loop.wait(config, dump_id, stop=stop)
                 assert not faults, faults

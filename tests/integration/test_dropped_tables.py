@@ -13,7 +13,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.run_capture import run_capture
-from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps import control, dump_records, dump_store, filing, requests, work_loop
 from dblog_core.dumps.requests import WHOLE, DumpRequest
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.sources.postgres.sql import publication, replica_identity
@@ -37,19 +37,19 @@ def test_a_dump_of_the_system_counts_tables_that_are_dropped_and_is_done_without
     config = database.config(tmp_path)
     run_capture(config, stop=threading.Event(), until_current=True)
     with closing(wiring.open_state(config)) as state:
-        mine, own = requests.submit(config, DumpRequest(None)), None
+        mine, own = filing.submit(config, DumpRequest(None)), None
         control.pause(state, mine)
-        own = requests.submit(config, WHOLE, requested_by=control.SYSTEM, state=state)
+        own = filing.submit(config, WHOLE, requested_by=dump_records.SYSTEM, state=state)
         database.execute(*(f"DROP TABLE {name}" for name in names[1:]))
         with caplog.at_level(logging.INFO), capturing(config):
-            wait_until(lambda: control.dump(state, own).state == "done", "the system's dump is done")
-            found = control.dump(state, own)
+            wait_until(lambda: dump_store.read_dump(state, own).state == "done", "the system's dump is done")
+            found = dump_store.read_dump(state, own)
             assert (found.rows, len(found.tables_gone), found.error) == (1, MANY - 1, None)
             control.resume(state, mine)
             with pytest.raises(requests.RequestError):
                 work_loop.work(config, stop=threading.Event(), dump_id=mine)
-            wait_until(lambda: control.dump(state, mine).state == "failed", "the other one fails")
-            found = control.dump(state, mine)
+            wait_until(lambda: dump_store.read_dump(state, mine).state == "failed", "the other one fails")
+            found = dump_store.read_dump(state, mine)
         assert found.error is not None and found.error.startswith(f"{MANY - 1} tables are not in the source any more: ")
         assert f"and {MANY - 11} more" in found.error and len(found.error) < 300
         assert recent_errors.read(state) == []

@@ -13,7 +13,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import control, dump_records, dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state import recent_errors
 from tests.fix_servers import Database
@@ -45,19 +45,21 @@ def test_the_capture_outlives_the_process_of_its_dumps_and_the_dump_does_too(
     stop = threading.Event()
     with closing(wiring.open_state(config)) as state, ThreadPoolExecutor(1) as pool:
         slow = DumpRequest(tables=None, ranges=1, chunk_size=2, delay=0.3)
-        dump_id = requests.submit(config, slow, requested_by=control.SYSTEM, state=state)
+        dump_id = filing.submit(config, slow, requested_by=dump_records.SYSTEM, state=state)
         capture = pool.submit(run_capture, config, stop=stop)
         try:
-            wait_until(lambda: control.dump(state, dump_id).rows > 0 or capture.done(), "first chunks")
+            wait_until(lambda: dump_store.read_dump(state, dump_id).rows > 0 or capture.done(), "first chunks")
             (first,) = processes()
             os.kill(first, signal.SIGKILL)
             control.retune(state, dump_id, delay=0)
-            wait_until(lambda: control.dump(state, dump_id).state == "done" or capture.done(), "the end of the dump")
+            wait_until(
+                lambda: dump_store.read_dump(state, dump_id).state == "done" or capture.done(), "the end of the dump"
+            )
             others = processes() - {first}
             assert len(others) == 1
         finally:
             stop.set()
         capture.result(timeout=PATIENCE_SECONDS)
-        assert control.dump(state, dump_id).rows == 60
+        assert dump_store.read_dump(state, dump_id).rows == 60
         assert any("was killed by signal 9" in error["error"] for error in recent_errors.read(state))
     wait_until(lambda: not processes(), "the end of the other process, with its capture")

@@ -12,9 +12,10 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.run_capture import run_capture
-from dblog_core.dumps import control, requests
-from dblog_core.dumps.control import OVER
+from dblog_core.dumps import dump_records, dump_store, filing
+from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.status import DumpStatus
 from tests.fix_servers import Database
 from tests.integration.test_swapped_tables import capturing, held
 from tests.waiting import wait_until
@@ -44,7 +45,7 @@ def test_row_security_and_a_missing_right_stop_neither_the_capture_nor_dumps_of_
         database.execute(f"CREATE TABLE later {SHAPE}", "INSERT INTO later VALUES (1, 'x')")
         wait(held(database, "guarded", "hidden", "u", "made", "other", "later"))
         dump = whole(config)
-    refused = {r["table"]: r["reason"] for r in dump.refused}
+    refused = {r.table: r.reason for r in dump.refused}
     assert set(dump.tables) == {"public.u", "public.other", "public.later"} and dump.state == "done"
     assert set(refused) == {f"public.{name}" for name in ("guarded", "hidden", "made", "late")}
     assert "row-level security" in refused["public.guarded"] and "denied" in refused["public.hidden"]
@@ -55,9 +56,9 @@ def test_row_security_and_a_missing_right_stop_neither_the_capture_nor_dumps_of_
         assert set(whole(config).tables) == {*dump.tables, *refused}
 
 
-def whole(config: Any) -> control.DumpStatus:
+def whole(config: Any) -> DumpStatus:
     """A dump of all, by the capture, once it is over."""
-    found = requests.submit(config, DumpRequest(None), requested_by=control.SYSTEM)
+    found = filing.submit(config, DumpRequest(None), requested_by=dump_records.SYSTEM)
     with contextlib.closing(wiring.open_state(config)) as state:
-        wait_until(lambda: control.dump(state, found).state in OVER, "the dump is over")
-        return control.dump(state, found)
+        wait_until(lambda: dump_store.read_dump(state, found).state in OVER, "the dump is over")
+        return dump_store.read_dump(state, found)

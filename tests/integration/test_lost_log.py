@@ -12,7 +12,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps import dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LogPositionLost
 from dblog_core.staging.reader import lines
@@ -76,7 +76,7 @@ def test_rows_of_a_dropped_partition_go_with_a_dump_that_is_requested_by_itself(
     database.execute("ALTER TABLE t DROP PARTITION p1", "ALTER TABLE t TRUNCATE PARTITION p2")
     database.execute("INSERT INTO t VALUES (2, 'later')")
     mend(config, fresh_start=False, rows={1: "one", 2: "later"})
-    assert control.dumps(wiring.open_state(config))
+    assert dump_store.list_dumps(wiring.open_state(config))
 
 
 @pytest.mark.parametrize("keep_state", [False, True], ids=["all-anew", "staging-anew"])
@@ -112,7 +112,7 @@ def whole_dump(config: Config) -> None:
     thread = threading.Thread(target=run_capture, args=(config,), kwargs={"stop": stop})
     thread.start()
     try:
-        dump_id = requests.submit(config, DumpRequest(tables=("*.*",)))
+        dump_id = filing.submit(config, DumpRequest(tables=("*.*",)))
         work_loop.work(config, stop=threading.Event(), dump_id=dump_id)
     finally:
         stop.set()
@@ -133,7 +133,7 @@ def mend(config: Config, *, fresh_start: bool, rows: dict[int, str]) -> None:
     thread.start()
     state: Any = wiring.open_state(config)
     pause = threading.Event()
-    while any(d.state != "done" for d in control.dumps(state)) or replay(config) != rows:
+    while any(d.state != "done" for d in dump_store.list_dumps(state)) or replay(config) != rows:
         assert thread.is_alive(), faults or replay(config)
         pause.wait(0.1)
     state.close()

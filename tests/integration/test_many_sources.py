@@ -15,7 +15,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.config import conflicts
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import control, dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.local.servers.mariadb import MariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
@@ -101,7 +101,7 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
             capture_status.put_status(
                 state, {"at": 1, "lag_seconds": float(name[1:]), "rows_per_second": 0, "windows": []}
             )
-        dumps = {s.name: requests.submit(s.config, DumpRequest((f"{s.database.schema}.{s.name}",))) for s in fifty[:3]}
+        dumps = {s.name: filing.submit(s.config, DumpRequest((f"{s.database.schema}.{s.name}",))) for s in fifty[:3]}
         for name, state in states.items():
             assert state.children("dumps") == ([dumps[name]] if name in dumps else [])
             told = capture_status.read_status(state)
@@ -117,7 +117,7 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
         for lease in filter(None, again.values()):
             opened.callback(lease.release)
         assert {name: lease.epoch for name, lease in again.items() if lease} == {first: 42, second: 2}
-        assert [control.dump(states[name], dumps[name]).state for name in dumps] == [
+        assert [dump_store.read_dump(states[name], dumps[name]).state for name in dumps] == [
             "requested",
             "cancelled",
             "requested",

@@ -12,7 +12,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.local.servers.mariadb import MariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.sources.mysql.ddl import statement_text
@@ -67,7 +67,7 @@ def test_statements_are_about_the_tables_that_the_server_takes_them_for(
     emptied = [line["table"].partition(".")[2] for line in lines(wiring.open_staging(config)) if line["op"] == "t"]
     assert sorted(emptied) == sorted(tables)
     with closing(wiring.open_state(config)) as state:
-        dumped = {table.partition(".")[2] for asked in control.dumps(state) for table in asked.tables}
+        dumped = {table.partition(".")[2] for asked in dump_store.list_dumps(state) for table in asked.tables}
         assert dumped == {"parted", "ソ", "moved_away"}
 
 

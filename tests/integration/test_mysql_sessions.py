@@ -13,7 +13,8 @@ from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import work_loop
-from dblog_core.dumps.requests import DumpRequest, submit
+from dblog_core.dumps.filing import submit
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 

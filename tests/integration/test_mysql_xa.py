@@ -14,7 +14,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import requests, work_loop
+from dblog_core.dumps import filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LogPositionLost, SourceRefused, UnknownLogEvent
 from dblog_core.model.events import LogBatch, WatermarkSeen
@@ -474,7 +474,7 @@ def test_a_dump_between_the_phases(database: Database, tmp_path: Path, first: bo
     try:
         if first:
             until_there(lambda: wiring.open_staging(config).head() is not None, faults)
-        dump_id = requests.submit(config, DumpRequest(tables=(f"{database.schema}.a",)))
+        dump_id = filing.submit(config, DumpRequest(tables=(f"{database.schema}.a",)))
         work_loop.work(config, stop=stop, dump_id=dump_id)
         work_loop.wait(config, dump_id, stop=stop)
         dumped = [(op, key, value) for op, origin, key, value in lines_of(config) if origin == "dump"]

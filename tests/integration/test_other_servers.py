@@ -11,7 +11,8 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.dumps import work_loop
-from dblog_core.dumps.requests import DumpRequest, submit
+from dblog_core.dumps.filing import submit
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.local.servers.mariadb import MariadbServer
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.postgres import PostgresServer

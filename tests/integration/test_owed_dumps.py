@@ -13,10 +13,11 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import control, dump_records, dump_store, filing
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.dumps.worker import PATIENCE
 from dblog_core.lake.merge_plan import lacks_since, works
+from dblog_core.model.task_id import TaskId
 from dblog_core.staging.reader import lines
 from dblog_core.state import capture_status, owed_dumps
 from tests.fix_servers import Database
@@ -46,7 +47,7 @@ def test_a_dump_that_the_system_owes_outlives_a_read_only_primary(database: Data
     run_capture(config, stop=threading.Event(), until_current=True)
     stop = threading.Event()
     with closing(wiring.open_state(config)) as state, ThreadPoolExecutor(1) as pool:
-        dump_id = requests.submit(config, WHOLE, requested_by=control.SYSTEM, state=state)
+        dump_id = filing.submit(config, WHOLE, requested_by=dump_records.SYSTEM, state=state)
         control.pause(state, dump_id)
         before = capture_status.read_status(state)
         capture = pool.submit(run_capture, config, stop=stop)
@@ -57,16 +58,18 @@ def test_a_dump_that_the_system_owes_outlives_a_read_only_primary(database: Data
             with read_only(database):
                 control.resume(state, dump_id)
                 wait_until(
-                    lambda: control.task(state, dump_id, 0).attempt > PATIENCE or capture.done(),
+                    lambda: dump_store.read_task(state, TaskId(dump_id, 0)).attempt > PATIENCE or capture.done(),
                     "attempts while nothing may be written",
-                    describe=lambda: control.task(state, dump_id, 0),
+                    describe=lambda: dump_store.read_task(state, TaskId(dump_id, 0)),
                 )
-                assert control.task(state, dump_id, 0).error is None
-            wait_until(lambda: control.dump(state, dump_id).state == "done" or capture.done(), "the dump that is owed")
+                assert dump_store.read_task(state, TaskId(dump_id, 0)).error is None
+            wait_until(
+                lambda: dump_store.read_dump(state, dump_id).state == "done" or capture.done(), "the dump that is owed"
+            )
         finally:
             stop.set()
         capture.result(timeout=PATIENCE_SECONDS)
-        assert control.dump(state, dump_id).rows == 2
+        assert dump_store.read_dump(state, dump_id).rows == 2
 
 
 ODD = {"mysql": "0000-00-00", "mariadb": "0000-00-00", "postgres": "infinity"}
@@ -93,7 +96,9 @@ def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(database: 
     config = database.config(tmp_path, source={"start": "initial"})
     with capturing(config), closing(wiring.open_state(config)) as state:
         wait_until(
-            lambda: t in owed_dumps.read(state), "the fault of the first dump", describe=lambda: control.dumps(state)
+            lambda: t in owed_dumps.read(state),
+            "the fault of the first dump",
+            describe=lambda: dump_store.list_dumps(state),
         )
         database.execute("INSERT INTO t VALUES (3, NULL)")
         if database.kind != "postgres":  # whose log tells of no CREATE
@@ -111,6 +116,8 @@ def test_a_first_dump_that_fails_is_made_again_once_its_cause_is_gone(database: 
             wait_until(lambda: staged(config, t, "f"), "the dump after the start")
     with closing(wiring.open_state(config)) as state:
         wait_until(
-            lambda: owed_dumps.read(state) == {}, "nothing is owed any more", describe=lambda: control.dumps(state)
+            lambda: owed_dumps.read(state) == {},
+            "nothing is owed any more",
+            describe=lambda: dump_store.list_dumps(state),
         )
     assert lacks(config, t) is None

@@ -14,8 +14,9 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps import dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import ServerNotSafe
 from dblog_core.model.schema import TableName
 from dblog_core.sources.postgres.position import Lsn
@@ -86,13 +87,13 @@ def capturing(config: Config) -> Iterator[None]:
     assert not faults, faults
 
 
-def dumped(config: Config, **wanted: Any) -> control.DumpStatus:
-    dump_id = requests.submit(config, DumpRequest(**wanted))
+def dumped(config: Config, **wanted: Any) -> DumpStatus:
+    dump_id = filing.submit(config, DumpRequest(**wanted))
     stop = threading.Event()
     work_loop.work(config, stop=stop, dump_id=dump_id)
     with closing(wiring.open_state(config)) as state:
-        wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done")
-        return control.dump(state, dump_id)
+        wait_until(lambda: dump_store.read_dump(state, dump_id).state == "done", "the dump is done")
+        return dump_store.read_dump(state, dump_id)
 
 
 def rows_of(config: Config, table: str) -> dict[Any, Any]:
@@ -155,7 +156,7 @@ def test_a_worker_beside_a_capture_that_may_write_is_told_so(database: Database,
     config = config_of(database, tmp_path, read_only=False)
     mistaken = config_of(database, tmp_path)
     with capturing(config):
-        dump_id = requests.submit(mistaken, DumpRequest(tables=(f"{database.schema}.quiet",)))
+        dump_id = filing.submit(mistaken, DumpRequest(tables=(f"{database.schema}.quiet",)))
         with pytest.raises(ServerNotSafe, match="started without") as told:
             work_loop.work(mistaken, stop=threading.Event(), dump_id=dump_id)
         assert "the same read_only" in told.value.fix and "capture " in told.value.where
@@ -181,7 +182,7 @@ def test_a_restarted_capture_voids_the_windows_of_the_one_before_and_the_dump_go
     reader: Database, config: Config
 ) -> None:
     """The worker is never told more than that its attempt is over."""
-    dump_id = requests.submit(config, DumpRequest(tables=(f"{reader.schema}.quiet",), delay=0.02))
+    dump_id = filing.submit(config, DumpRequest(tables=(f"{reader.schema}.quiet",), delay=0.02))
     stop = threading.Event()
     worker = threading.Thread(target=work_loop.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
     worker.start()
@@ -189,9 +190,9 @@ def test_a_restarted_capture_voids_the_windows_of_the_one_before_and_the_dump_go
         with closing(wiring.open_state(config)) as state:
             for placed in (5, 30, 60):
                 with capturing(config):
-                    wait_until(lambda n=placed: control.dump(state, dump_id).chunks >= n, f"{placed} chunks")
+                    wait_until(lambda n=placed: dump_store.read_dump(state, dump_id).chunks >= n, f"{placed} chunks")
             with capturing(config):
-                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done")
+                wait_until(lambda: dump_store.read_dump(state, dump_id).state == "done", "the dump is done")
                 reader.execute("UPDATE quiet SET v = 100 WHERE id = 3")
                 wait_until(lambda: rows_of(config, f"{reader.schema}.quiet")[3]["v"] == 100, "the log goes on after it")
     finally:

@@ -17,7 +17,7 @@ from dblog_core.capture import config_reload
 from dblog_core.capture.config_reload import ConfigFile
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.staging.reader import lines
 from dblog_core.state import settings_in_force
@@ -83,7 +83,7 @@ class Watched:
 
     def dumped(self, count: int) -> bool:
         with contextlib.closing(wiring.open_state(self.base)) as state:
-            return [d.state for d in control.dumps(state)] == ["done"] * count
+            return [d.state for d in dump_store.list_dumps(state)] == ["done"] * count
 
     def leader(self) -> Any:
         with contextlib.closing(wiring.open_state(self.base)) as state:

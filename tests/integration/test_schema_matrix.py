@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_records
 from dblog_core.lake import merge_plan
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution import compatibility
@@ -119,7 +119,7 @@ def test_the_super_changelog_leads_to_the_source(
     for _ in matrix.run(monkeypatch, lake.merge):
         for name in lake.lacking():
             if matrix.keyed(name):
-                matrix.dump(name, by=control.SYSTEM)
+                matrix.dump(name, by=dump_records.SYSTEM)
         matrix.dumped()
         matrix.staged()
         copies = folded(matrix.config, lake.known)

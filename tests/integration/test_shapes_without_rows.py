@@ -10,7 +10,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_mysql_sessions import capturing
@@ -51,6 +51,6 @@ def test_a_statement_is_followed_without_a_later_row(database: Database, tmp_pat
         wait_until(lambda: shapes(config, "a")[-1]["schema"][1]["type"] == "int64", "the wider type")
     state = wiring.open_state(config)
     try:
-        assert {dump.error for dump in control.dumps(state)} == {None}
+        assert {dump.error for dump in dump_store.list_dumps(state)} == {None}
     finally:
         state.close()

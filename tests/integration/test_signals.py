@@ -23,8 +23,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.capture.sequencer import SIGNALS
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.local.servers.kafka import KafkaServer
 from dblog_core.signals import inbox
 from dblog_core.signals.http import Endpoint, Signals
@@ -81,10 +82,10 @@ def capturing(config: Config) -> Iterator[None]:
         thread.join()
 
 
-def dumps(config: Config) -> list[control.DumpStatus]:
+def dumps(config: Config) -> list[DumpStatus]:
     state = open_state(config)
     try:
-        return control.dumps(state)
+        return dump_store.list_dumps(state)
     finally:
         state.close()
 
@@ -137,12 +138,13 @@ def test_all_channels_give_the_same_request(lab: Database, tmp_path: Path, plugi
         others = ("by file", "by http", "by topic")
         wait_until(lambda: all(over(config, one) for one in others), "a signal was not carried out")
         given = ("note", "=", "note 1"), ("price", ">=", "10.50"), ("id", ">=", 5), ("id", "<=", 100)
-        requests.submit(config, DumpRequest((table,), filters=given), requested_by=control.SIGNAL)
+        filing.submit(config, DumpRequest((table,), filters=given), requested_by=dump_records.SIGNAL)
         done = wait_until(
             lambda: [d for d in dumps(config) if d.state == "done"][4:] and dumps(config), "not all are done"
         )
     assert sorted(str(d.signal) for d in done) == ["None", "by file", "by http", "by table", "by topic"]
-    asked = [[(t.table, t.filters, t.parts, t.heals, t.key_from, t.key_to) for t in d.tasks] for d in done]
+    records = [[task.record for task in dump.tasks] for dump in done]
+    asked = [[(r.table, r.filters, r.parts, r.heals, r.key_from, r.key_to) for r in each] for each in records]
     assert asked[0][0][1] and all(one == asked[0] for one in asked)
     expected = lab.query(f"SELECT count(*) FROM a WHERE {condition}")
     assert {d.rows for d in done} == {expected[0][0]} and all(d.options == done[0].options for d in done)

@@ -16,7 +16,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps import dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable
 from dblog_core.local.servers.postgres import PostgresServer
@@ -375,18 +375,18 @@ def test_a_chunk_waits_until_its_standby_has_replayed_what_lies_before_its_windo
     monkeypatch.setattr(standby_module, "SAID", 0.2)
     config = config_of(older, tmp_path, read_only=read_only, read_replica=f"{replica.host}:{replica.port}")
     with capturing(config):
-        dump_id = requests.submit(config, DumpRequest(tables=(QUIET,), delay=0.02, chunk_size=25, workers=1, ranges=1))
+        dump_id = filing.submit(config, DumpRequest(tables=(QUIET,), delay=0.02, chunk_size=25, workers=1, ranges=1))
         stop = threading.Event()
         worker = threading.Thread(target=work_loop.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
         with closing(wiring.open_state(config)) as state, caplog.at_level(logging.WARNING):
             worker.start()
             try:
-                wait_until(lambda: control.dump(state, dump_id).chunks >= 5, "5 chunks")
+                wait_until(lambda: dump_store.read_dump(state, dump_id).chunks >= 5, "5 chunks")
                 replica.execute("SELECT pg_wal_replay_pause()")
                 older.execute("UPDATE quiet SET v = v + 1000")
                 wait_until(lambda: " yet: it stands at " in caplog.text, "it waits, and says so")
                 replica.execute("SELECT pg_wal_replay_resume()")
-                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done")
+                wait_until(lambda: dump_store.read_dump(state, dump_id).state == "done", "the dump is done")
             finally:
                 replica.execute("SELECT pg_wal_replay_resume()")
                 stop.set()
@@ -441,17 +441,17 @@ def test_a_standby_that_is_promoted_under_the_capture_goes_on_on_its_new_timelin
     config = config_of(second, tmp_path)
     with captured(config, first):
         first.execute("UPDATE quiet SET v = 100 WHERE id = 3")
-        dump_id = requests.submit(config, DumpRequest(tables=(QUIET,), delay=0.02))
+        dump_id = filing.submit(config, DumpRequest(tables=(QUIET,), delay=0.02))
         stop = threading.Event()
         worker = threading.Thread(target=work_loop.work, args=(config,), kwargs={"stop": stop, "dump_id": dump_id})
         worker.start()
         try:
             with closing(wiring.open_state(config)) as state:
-                wait_until(lambda: control.dump(state, dump_id).chunks >= 20, "20 chunks")
+                wait_until(lambda: dump_store.read_dump(state, dump_id).chunks >= 20, "20 chunks")
                 pair[0].kill()
                 second.server.promote()
                 second.execute("UPDATE quiet SET v = 200 WHERE id = 4", "DELETE FROM quiet WHERE id = 990")
-                wait_until(lambda: control.dump(state, dump_id).state == "done", "the dump is done")
+                wait_until(lambda: dump_store.read_dump(state, dump_id).state == "done", "the dump is done")
                 wait_until(lambda: rows_of(config, QUIET) == source_rows(second), "the log goes on")
         finally:
             stop.set()

@@ -12,7 +12,7 @@ from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import requests
+from dblog_core.dumps import filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.monitoring.preflight import findings
@@ -72,7 +72,7 @@ def others_go_on(database: Database, config: Config, wait: Wait, key: int, befor
     problems = [f.problem for f in findings(config) if f.problem.fatal]
     assert {p.table for p in problems} == {str(t) for t in [f"{database.schema}.t"]} and all(p.fix for p in problems)
     with pytest.raises(RequestError) as refused:
-        requests.submit(config, DumpRequest((f"{database.schema}.t",)))
+        filing.submit(config, DumpRequest((f"{database.schema}.t",)))
     assert str(refused.value).startswith(problems[0].what)
 
 

@@ -17,7 +17,7 @@ from dblog_core.capture import config_reload
 from dblog_core.capture.config_reload import ConfigFile
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.staging.reader import lines
 from dblog_core.state.leases import CAPTURE
 from tests.fix_servers import Database
@@ -78,7 +78,7 @@ def capturing(config: Config) -> Iterator[Wait]:
     def wait(wanted: dict[str, dict[int, str]]) -> None:
         deadline, pause = time.monotonic() + DEADLINE, threading.Event()
         with contextlib.closing(wiring.open_state(config)) as state:
-            while any(d.state != "done" for d in control.dumps(state)) or copies(config) != wanted:
+            while any(d.state != "done" for d in dump_store.list_dumps(state)) or copies(config) != wanted:
                 if faults:
                     raise faults[0]
                 assert time.monotonic() < deadline, (copies(config), wanted)

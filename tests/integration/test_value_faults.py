@@ -12,7 +12,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.dry_run import plan
 from dblog_core.dumps.requests import DumpRequest
 from tests.fix_servers import Database
@@ -37,8 +37,8 @@ def run(database: Database, *statements: str) -> None:
 def ended(config: Config, dump_id: str) -> dict[str, str | None]:
     """What each table's task of a dump came to, by name: None where it is done."""
     with contextlib.closing(wiring.open_state(config)) as state:
-        wait_until(lambda: control.dump(state, dump_id).state in control.OVER, f"dump {dump_id} is over")
-        return {task.table.partition(".")[2]: task.error for task in control.dump(state, dump_id).tasks}
+        wait_until(lambda: dump_store.read_dump(state, dump_id).state in dump_records.OVER, f"dump {dump_id} is over")
+        return {task.table.partition(".")[2]: task.error for task in dump_store.read_dump(state, dump_id).tasks}
 
 
 def test_a_value_without_an_exact_form_stops_its_table_alone_until_a_setting_takes_it(
@@ -60,7 +60,7 @@ def test_a_value_without_an_exact_form_stops_its_table_alone_until_a_setting_tak
         told = stopped(config)["t"]
         assert f"{database.schema}.t" in told and "transaction" in told
         assert "or_null" in told and "start the capture again, which dumps the table" in told
-        dump_id = requests.submit(config, DumpRequest(None), requested_by=control.SYSTEM)
+        dump_id = filing.submit(config, DumpRequest(None), requested_by=dump_records.SYSTEM)
         tasks = ended(config, dump_id)
         assert tasks["u"] is None and str(tasks["t"])
     assert copies(config) == {"t": {1: "before"}, **held(database, "u")}
@@ -95,9 +95,9 @@ def test_such_a_value_in_a_key_stops_its_table_alone_in_log_plan_and_the_capture
     run(database, *(f"INSERT INTO t VALUES (1, 'first', {value})" for value in values))
     captured(config)
     with contextlib.closing(wiring.open_state(config)) as state:
-        (first,) = control.dumps(state)
+        (first,) = dump_store.list_dumps(state)
     assert [table.partition(".")[2] for table in first.tables] == ["u"]
-    assert [refusal["table"].partition(".")[2] for refusal in first.refused] == ["t"]
+    assert [refusal.table.partition(".")[2] for refusal in first.refused] == ["t"]
     found = plan(config, DumpRequest(None))
     assert [t.table for t in found.tables] == list(first.tables) and [r.table for r in found.refused]
     run(database, f"INSERT INTO t VALUES (2, 'second', {values[0]})", "INSERT INTO u VALUES (2, 'goes on')")

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from dblog_core.algorithm.window import Windows
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps import dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake.lake_status import table_location
@@ -60,7 +60,7 @@ class Shop:
         )
 
     def dump(self) -> None:
-        dump_id = requests.submit(self.config, DumpRequest(tables=None))
+        dump_id = filing.submit(self.config, DumpRequest(tables=None))
         work_loop.work(self.config, stop=threading.Event(), dump_id=dump_id)
         assert work_loop.wait(self.config, dump_id, stop=threading.Event()).state == "done"
 
@@ -163,7 +163,7 @@ def _dumped(shop: Shop, dump_id: str) -> int:
     """Rows of a dump, those that it found to be gone included."""
     state = open_state(shop.config)
     try:
-        return control.dump(state, dump_id).rows
+        return dump_store.read_dump(state, dump_id).rows
     finally:
         state.close()
 

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.lake.lake_status import table_location
 from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.model.schema import TableName
@@ -62,7 +62,7 @@ def test_exactly_the_damaged_rows_are_found_and_mended(
         assert sorted(found["extra"]) == sorted(-key for key in damage.added)
         assert {d["key"]: d["columns"] for d in found["different"]} == {k: [c] for k, c in damage.changed.items()}
         with closing(open_state(shop.config)) as state:
-            assert control.dump(state, found["dump"]).rows == len(damage.keys), "exactly those keys"
+            assert dump_store.read_dump(state, found["dump"]).rows == len(damage.keys), "exactly those keys"
         after = verify_here(shop.config, big)
         assert after.equal, after.to_json()
 

@@ -19,7 +19,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
@@ -321,6 +321,6 @@ def broken(config: Config) -> int:
     """The newest attempt of the only dump that cannot go on."""
     state = wiring.open_state(config)
     try:
-        return max((task.progress.broken for dump in control.dumps(state) for task in dump.tasks), default=0)
+        return max((task.progress.broken for dump in dump_store.list_dumps(state) for task in dump.tasks), default=0)
     finally:
         state.close()

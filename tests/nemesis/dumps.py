@@ -9,8 +9,8 @@ from typing import Any
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests
-from dblog_core.dumps.control import OVER
+from dblog_core.dumps import control, dump_store, filing
+from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import StateStore
@@ -50,10 +50,10 @@ class Dumps:
                     return
 
     def _act(self, state: StateStore) -> None:
-        going = [d for d in control.dumps(state) if d.state not in OVER]
+        going = [d for d in dump_store.list_dumps(state) if d.state not in OVER]
         if not going or (len(going) < UNFINISHED and self._draw.random() < 0.5):
             kind, request = self._request()
-            self.filed[requests.submit(self._config, request, state=state)] = kind
+            self.filed[filing.submit(self._config, request, state=state)] = kind
             return
         dump = self._draw.choice(going)
         try:
@@ -101,7 +101,7 @@ class Dumps:
     def let_go(self) -> None:
         """Lets every dump come to its end, fast: what is paused goes on."""
         with closing(wiring.open_state(self._config)) as state:
-            for dump in control.dumps(state):
+            for dump in dump_store.list_dumps(state):
                 try:
                     control.resume(state, dump.id)
                     control.retune(state, dump.id, delay=0, chunk_size=300)
@@ -111,5 +111,7 @@ class Dumps:
     def check(self) -> None:
         """Every dump has come to its end, and none has failed."""
         with closing(wiring.open_state(self._config)) as state:
-            wrong = [(d.id, d.state, d.error) for d in control.dumps(state) if d.state not in ("done", "cancelled")]
+            wrong = [
+                (d.id, d.state, d.error) for d in dump_store.list_dumps(state) if d.state not in ("done", "cancelled")
+            ]
         assert not wrong, wrong

@@ -15,7 +15,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.lake.lake_status import State, read_status
 from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
@@ -145,7 +145,7 @@ def wait_until_filed(config: Config, command: subprocess.Popen[bytes]) -> None:
     """The dump of all tables reaches every row: it is there before anything is killed."""
     deadline = time.monotonic() + FILED
     with closing(wiring.open_state(config)) as state:
-        while not control.dumps(state):
+        while not dump_store.list_dumps(state):
             assert command.poll() is None and time.monotonic() < deadline, "the first dump was not filed"
             time.sleep(0.1)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from dblog_core.algorithm.window import Snapshot
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key, key_from_json, keys_of
@@ -54,7 +54,7 @@ def _count(world: World, manifests: list[Manifest]) -> None:
     _rows_are_found(manifests)
     broken = {(task, p["broken"]) for m in manifests for task, p in m.tasks.items() if p["broken"]}
     count("attempts broken", len(broken))
-    for status in control.dumps(world.store):
+    for status in dump_store.list_dumps(world.store):
         count(f"dumps {status.state}")
         if status.state == "failed":
             raise Violation(f"dump {status.id} failed: {status.error}")

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dblog_core import wiring
 from dblog_core.capture import announced_windows, dump_process
 from dblog_core.config.settings import Config
-from dblog_core.dumps import read_only_windows, requests, work_loop
+from dblog_core.dumps import filing, read_only_windows, work_loop
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.staging import compaction, compaction_blocks, parquet, segment
@@ -90,7 +90,7 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
             (wiring, "open_staging", lambda config: world.open_staging()),
             (uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128), version=4)),
             (secrets, "token_hex", lambda size: f"{ids.getrandbits(8 * size):0{2 * size}x}"),
-            (requests, "SystemClock", lambda: world.clock),
+            (filing, "SystemClock", lambda: world.clock),
             (dump_process, "work", system_dumps),
             # A look is a step of the simulation, and costs more there than anywhere else.
             (announced_windows, "BUSY", ids.choice((0.03, 0.1))),

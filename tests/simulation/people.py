@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import control, dump_records, dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.model.schema import TableName, TableSchema
@@ -112,7 +112,7 @@ class Operator:
         return True
 
     def _submit(self, request: DumpRequest) -> None:
-        requests.submit(self._world.config, request, state=self._state)
+        filing.submit(self._world.config, request, state=self._state)
         self._world.simulation.count("dumps requested")
 
     def _request(self) -> None:
@@ -135,7 +135,7 @@ class Operator:
         )
 
     def _control(self) -> None:
-        found = [d for d in control.dumps(self._state) if d.state not in control.OVER]
+        found = [d for d in dump_store.list_dumps(self._state) if d.state not in dump_records.OVER]
         if not found:
             return
         dump, chance = self._dice.choice(found), self._dice.random()
@@ -156,7 +156,7 @@ class Operator:
             )
 
     def _resume_all(self) -> None:
-        for dump in control.dumps(self._state):
+        for dump in dump_store.list_dumps(self._state):
             if dump.state == "paused":
                 control.resume(self._state, dump.id)
 
@@ -188,12 +188,12 @@ class Merger:
             if wanted:
                 keys = tuple(key_to_json(k) for k in wanted)
                 request = DumpRequest((str(name),), keys=keys)
-                dump = requests.submit(self._world.config, request, requested_by=control.SYSTEM, state=self._state)
+                dump = filing.submit(self._world.config, request, requested_by=dump_records.SYSTEM, state=self._state)
                 self._asked |= {(name, key): dump for key in wanted}
                 self._world.simulation.count("withheld keys asked for", len(wanted))
 
     def _may_ask(self, what: tuple[TableName, Key]) -> bool:
-        return what not in self._asked or control.is_over(self._state, self._asked[what])
+        return what not in self._asked or dump_store.is_dump_over(self._state, self._asked[what])
 
 
 class Follower:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from dblog_core.capture import run_capture
-from dblog_core.dumps import control, work_loop
+from dblog_core.dumps import dump_records, dump_store, work_loop
 from dblog_core.errors import DblogError
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
@@ -255,8 +255,8 @@ class World:
             return "an application is at work"
         if self.published < self._last_row():
             return f"staged up to {self.published} of {self._last_row()}"
-        for status in control.dumps(self.store):
-            if status.state not in control.OVER:
+        for status in dump_store.list_dumps(self.store):
+            if status.state not in dump_records.OVER:
                 return f"dump {status.id} is {status.state}: {status}"
         head = self.quiet_staging().head()
         if head is not None and self.lake.offset != head.last_offset:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import requests, work_loop
+from dblog_core.dumps import filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
@@ -76,7 +76,7 @@ def test_columns_in_every_form_are_the_same_through_log_and_dump_and_equal_in_th
             while state.leader("capture") is None:
                 assert capture.is_alive() and not stop.wait(0.05)
         run_capture(config, stop=stop, until_current=True)  # so that nothing of the dump is evicted
-        work_loop.work(config, stop=stop, once=True, dump_id=requests.submit(config, DumpRequest((name,))))
+        work_loop.work(config, stop=stop, once=True, dump_id=filing.submit(config, DumpRequest((name,))))
         merge_here(config)
         (verified,) = verify_here(config, name).tables
     finally:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from dblog_core import wiring
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
 from tests.fix_servers import Database
@@ -56,9 +56,9 @@ def test_a_table_that_keeps_its_columns_is_compared_in_those(
         if database.kind == "postgres":  # no log tells of this ALTER: the capture has the table dumped
             with closing(wiring.open_state(config)) as state:
                 wait_until(
-                    lambda: [dump.state for dump in control.dumps(state)] == ["done"],
+                    lambda: [dump.state for dump in dump_store.list_dumps(state)] == ["done"],
                     "the dump that would mend the harm",
-                    describe=lambda: control.dumps(state),
+                    describe=lambda: dump_store.list_dumps(state),
                 )
         merge_here(config)
         (after,) = verify_here(config, name).tables

@@ -13,9 +13,10 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
-from dblog_core.dumps.control import DumpStatus
-from dblog_core.dumps.requests import DumpRequest, submit
+from dblog_core.dumps import dump_records, dump_store
+from dblog_core.dumps.filing import submit
+from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.lake.spark_submit import run_job
 from dblog_core.local.servers.mysql import MysqlServer
 from dblog_core.local.servers.spark_cluster import SparkCluster
@@ -42,7 +43,7 @@ def cluster(server_root: Path) -> Iterator[SparkCluster]:
 
 def asked_for(config: Config) -> DumpStatus | None:
     with closing(wiring.open_state(config)) as state:
-        return next((dump for dump in control.dumps(state) if dump.requested_by == control.USER), None)
+        return next((dump for dump in dump_store.list_dumps(state) if dump.requested_by == dump_records.USER), None)
 
 
 def rows(config: Config) -> int:

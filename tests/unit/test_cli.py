@@ -22,9 +22,10 @@ from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.capture import run_capture as engine
 from dblog_core.cli import app
 from dblog_core.config.settings import load
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import control, dump_store, filing, requests
 from dblog_core.errors import RequestError, SourceUnavailable
 from dblog_core.model.durations import in_words
+from dblog_core.model.filters import Typed
 from dblog_core.model.task_id import TaskId
 from dblog_core.state import recent_errors
 from tests.unit import requests_world
@@ -210,7 +211,7 @@ def test_errors_become_messages_and_exit_codes(
     def submit(*_: Any, **__: Any) -> str:
         raise error
 
-    monkeypatch.setattr(requests, "submit", submit)
+    monkeypatch.setattr(filing, "submit", submit)
     result = run("dump", "--all")
     assert (result.exit_code, result.stdout) == (code, "")
     assert str(error) in result.stderr
@@ -220,7 +221,7 @@ def test_an_unknown_error_is_one_line_with_a_hint(run: Callable[..., Any], monke
     def broken(*_: Any, **__: Any) -> str:
         raise ZeroDivisionError(f"with {PASSWORD} in it")
 
-    monkeypatch.setattr(requests, "submit", broken)
+    monkeypatch.setattr(filing, "submit", broken)
     result = run("dump", "--all")
     assert result.exit_code == 1
     assert "ZeroDivisionError: with ***** in it" in result.stderr
@@ -245,7 +246,7 @@ def test_keys_reach_the_engine_with_all_their_digits(run: Callable[..., Any], mo
         asked.append(request)
         raise RequestError("enough")
 
-    monkeypatch.setattr(requests, "submit", submit)
+    monkeypatch.setattr(filing, "submit", submit)
     run("dump", "--table", "shop.a", "--pk", '[1, "x"]', "--pk", "1.10", "--rate", "5", "--delay", "0.5")
     run("dump", "--table", "shop.a", "--key-from", '"a; DROP TABLE x"', "--key-to", "null")
     assert asked[0].tables == ("shop.a",)
@@ -261,16 +262,16 @@ def test_every_option_of_a_dump_reaches_the_engine(run: Callable[..., Any], monk
         asked.append(request)
         raise RequestError("enough")
 
-    monkeypatch.setattr(requests, "submit", submit)
+    monkeypatch.setattr(filing, "submit", submit)
     run(
         *("dump", "--table", "shop.cust*", "--table", "shop.a", "--ranges", "7", "--workers", "3", "--adaptive", "on"),
         *("--max-retained", "10G", "--filter", "amount", "<", "-5", "--filter", "state", "in", '["a", "--wait"]'),
     )
     run("dump", "--all", "--adaptive", "off", "--max-retained", "0")
     run("dump", "--all")
-    filters = (("amount", "<", requests.Typed("-5")), ("state", "in", requests.Typed('["a", "--wait"]')))
+    given = (("amount", "<", Typed("-5")), ("state", "in", Typed('["a", "--wait"]')))
     assert asked[0] == requests.DumpRequest(
-        ("shop.cust*", "shop.a"), filters=filters, ranges=7, workers=3, adaptive=True, max_retained=10 << 30
+        ("shop.cust*", "shop.a"), filters=given, ranges=7, workers=3, adaptive=True, max_retained=10 << 30
     )
     assert asked[1] == requests.DumpRequest(None, adaptive=False, max_retained=0)
     assert asked[2] == requests.DumpRequest(None)
@@ -281,7 +282,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path) -> World:
     """A source in memory behind the commands, with one dump of 1,000 orders in four ranges."""
     world = requests_world.make(tmp_path, monkeypatch, chunk_size=10, workers=2)
     world.fill(requests_world.ORDERS, [(k,) for k in range(1_000)])
-    requests.submit(world.config, requests.DumpRequest(("shop.orders",), ranges=4))
+    filing.submit(world.config, requests.DumpRequest(("shop.orders",), ranges=4))
     return world
 
 
@@ -304,8 +305,8 @@ def test_a_dry_run_shows_the_plan_and_files_nothing(run: Callable[..., Any], sho
 def test_dumps_are_listed_with_what_is_known_of_them(run: Callable[..., Any], shop: World) -> None:
     dump_id = the_dump(shop)
     progress = TaskProgress("shop.orders", attempt=1, ordinal=12, rows=120, evicted=2, began=10**6, at=7 * 10**6)
-    control.put_progress(shop.state, TaskId(dump_id, 0), progress)
-    control.put_pace(shop.state, dump_id, 1, held="the replicas are 7 s behind", factor=0.5)
+    dump_store.put_progress(shop.state, TaskId(dump_id, 0), progress)
+    dump_store.put_pace(shop.state, TaskId(dump_id, 1), held="the replicas are 7 s behind", factor=0.5)
     listed = run("dumps").stdout.splitlines()
     assert listed[0].split() == ["ID", "STATE", "ROWS", "OF", "CHUNKS", "LEFT", "TASKS"]
     assert listed[1].split() == [dump_id, "running", "120", "1,000", "12", "44", "s", "0/4"]
@@ -321,7 +322,7 @@ def test_dumps_are_listed_with_what_is_known_of_them(run: Callable[..., Any], sh
 
 def test_dumps_that_are_over_leave_room_for_those_that_are_not(run: Callable[..., Any], shop: World) -> None:
     for _ in range(3):
-        control.cancel(shop.state, requests.submit(shop.config, requests.DumpRequest(("shop.orders",))))
+        control.cancel(shop.state, filing.submit(shop.config, requests.DumpRequest(("shop.orders",))))
     live = [line for line in run("status").stdout.splitlines() if line.startswith("dump ")]
     assert [("requested" in line, "cancelled" in line) for line in live] == [
         (False, True),

@@ -58,7 +58,7 @@ LIMITS: dict[str, Counts] = {
     "dblog_core/commands": Counts(16, 51, 14),
     "dblog_core/config": Counts(8, 43, 11),
     "dblog_core/delta": Counts(31, 89, 39),
-    "dblog_core/dumps": Counts(33, 74, 51),
+    "dblog_core/dumps": Counts(25, 40, 47),
     "dblog_core/lake": Counts(17, 52, 6),
     "dblog_core/local": Counts(15, 30, 26),
     "dblog_core/maintenance": Counts(0, 4, 4),

@@ -14,7 +14,8 @@ from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.commands import status as command
 from dblog_core.config.settings import Config
-from dblog_core.dumps.status import OVER, TaskStatus, state_of
+from dblog_core.dumps.dump_records import OVER, TaskStatus
+from dblog_core.dumps.status import state_of
 from dblog_core.lake.lake_status import State
 from dblog_core.maintenance import retention_needs
 from dblog_core.monitoring.status import status

@@ -14,7 +14,9 @@ from dblog_core import wiring
 from dblog_core.algorithm.window import LogOrder
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, work_loop
+from dblog_core.dumps import dump_store, work_loop
+from dblog_core.dumps.dump_records import DumpRecord
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import Chunk, Spawn, Strain
 from dblog_core.model import watermark
 from dblog_core.model.filters import Filter
@@ -169,7 +171,7 @@ class World:
             "tables": ["shop.orders"], "options": {**OPTIONS, **options}, "state": "requested", "error": None,
             "requested_at": "2026-11-21T09:00:00+00:00", "requested_by": "user", "refused": [],
         }  # fmt: skip
-        control.show(self.state, dump_id, record)
+        dump_store.file_dump(self.state, dump_id, DumpRecord.from_json(record))
 
     # The capture ------------------------------------------------------------------------------------------------------
 
@@ -183,7 +185,7 @@ class World:
             self.staging.publish(self.sequencer.seal(0))
             self.sequencer.published()
             for task, progress in self.sequencer.take_progress().items():
-                control.put_progress(self.state, task, progress)
+                dump_store.put_progress(self.state, task, progress)
 
     # The workers ------------------------------------------------------------------------------------------------------
 
@@ -197,8 +199,8 @@ class World:
 
     # What came of it --------------------------------------------------------------------------------------------------
 
-    def status(self, dump_id: str = DUMP) -> control.DumpStatus:
-        return control.dump(self.state, dump_id)
+    def status(self, dump_id: str = DUMP) -> DumpStatus:
+        return dump_store.read_dump(self.state, dump_id)
 
     def watermarks(self) -> list[Low | High]:
         payloads = [c.after["payload"] for tx in self.database.log for c in tx if c.op == "w" and c.after]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from dblog_core import wiring
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.interfaces import StateStore
 from dblog_core.lake import lake_status
 from dblog_core.local.demo.parts import Workload
@@ -22,7 +23,7 @@ class Sight:
     offset: int
     lag_seconds: float | None
     rows_per_second: float
-    dumps: tuple[control.DumpStatus, ...]
+    dumps: tuple[DumpStatus, ...]
     merged: int
     rate: float
     transactions: int
@@ -73,7 +74,7 @@ class View:
             offset=self.offset(),
             lag_seconds=lag,
             rows_per_second=status.get("rows_per_second") or 0.0,
-            dumps=tuple(control.dumps(self._state)),
+            dumps=tuple(dump_store.list_dumps(self._state)),
             merged=self.lake_offset(),
             rate=self.rate(),
             transactions=self._workload.report["transactions"],
@@ -99,10 +100,10 @@ class View:
         return float(self._workload.report["rate"])
 
     def rows_dumped(self) -> int:
-        return sum(dump.rows for dump in control.dumps(self._state))
+        return sum(dump.rows for dump in dump_store.list_dumps(self._state))
 
-    def newest_dump(self) -> control.DumpStatus:
-        return max(control.dumps(self._state), key=lambda dump: dump.id)
+    def newest_dump(self) -> DumpStatus:
+        return max(dump_store.list_dumps(self._state), key=lambda dump: dump.id)
 
     def position(self) -> str:
         """Where the source's log ends now."""

@@ -18,7 +18,7 @@ from dblog_core.algorithm.window import LogOrder
 from dblog_core.capture.run_capture import CaptureOutcome, run_capture
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests, work_loop
+from dblog_core.dumps import control, dump_records, dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SegmentTaken, SourceUnavailable, StagingUnavailable
 from dblog_core.interfaces import Chunk
@@ -71,7 +71,7 @@ class World:
         thread.start()
         try:
             deadline = time.monotonic() + 60
-            while not any(d.state == "done" for d in control.dumps(self.state)):
+            while not any(d.state == "done" for d in dump_store.list_dumps(self.state)):
                 assert time.monotonic() < deadline, "the dump is not done"
                 pause.wait(0.05)
         finally:  # a thread that goes on would keep the whole run from ending
@@ -164,9 +164,9 @@ def test_the_source_is_acknowledged_up_to_what_is_published_and_never_before(
 def test_a_dump_brings_rows_that_the_log_never_showed(running: World) -> None:
     with running.database.lock:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(95)}
-    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=10))
+    dump_id = filing.submit(running.config, DumpRequest(("shop.orders",), chunk_size=10))
     work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
-    status = control.dump(running.state, dump_id)
+    status = dump_store.read_dump(running.state, dump_id)
     assert (status.state, status.rows, status.chunks) == ("done", 95, 10)
     assert running.replay() == running.rows()
     assert [line["op"] for line in running.lines()][-1] == "f"
@@ -176,7 +176,7 @@ def test_listed_keys_that_are_gone_become_deletes(running: World) -> None:
     running.put(1, 2, 3)
     with running.database.lock:
         del running.database.rows[ORDERS.table][(2,)]  # a delete that the log lost
-    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), keys=(1, 2)))
+    dump_id = filing.submit(running.config, DumpRequest(("shop.orders",), keys=(1, 2)))
     work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     assert running.replay() == running.rows()
 
@@ -185,7 +185,7 @@ def test_a_full_dump_removes_ghosts(running: World) -> None:
     running.put(1, 2, 3)
     with running.database.lock:
         del running.database.rows[ORDERS.table][(3,)]
-    dump_id = requests.submit(running.config, DumpRequest(None))
+    dump_id = filing.submit(running.config, DumpRequest(None))
     work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     assert running.replay() == running.rows()
 
@@ -194,7 +194,7 @@ def test_a_key_range_includes_both_ends(running: World) -> None:
     with running.database.lock:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(30)}
     request = DumpRequest(("shop.orders",), key_from=5, key_to=17, chunk_size=4)
-    dump_id = requests.submit(running.config, request)
+    dump_id = filing.submit(running.config, request)
     work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     assert set(running.replay()) == set(range(5, 18))
 
@@ -202,7 +202,7 @@ def test_a_key_range_includes_both_ends(running: World) -> None:
 def test_writes_during_a_dump_always_win(running: World) -> None:
     with running.database.lock:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(300)}
-    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=7))
+    dump_id = filing.submit(running.config, DumpRequest(("shop.orders",), chunk_size=7))
     done = threading.Event()
 
     def write() -> None:
@@ -224,7 +224,7 @@ def test_writes_during_a_dump_always_win(running: World) -> None:
     work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     done.set()
     writer.join()
-    status = control.dump(running.state, dump_id)
+    status = dump_store.read_dump(running.state, dump_id)
     assert status.state == "done" and status.evicted > 0
     target = running.source.current_position()
     deadline = threading.Event()
@@ -267,7 +267,7 @@ def test_an_initial_start_dumps_all_tables_by_itself(world: World) -> None:
     initial = world.config.source.model_copy(update={"start": "initial"})
     world.config = world.config.model_copy(update={"source": initial})
     world.capture_until_dumped(fresh_start=False)
-    assert [d.requested_by for d in control.dumps(world.state)] == [control.SYSTEM]
+    assert [d.requested_by for d in dump_store.list_dumps(world.state)] == [dump_records.SYSTEM]
     assert world.replay() == world.rows()
 
 
@@ -280,7 +280,7 @@ def test_a_key_in_another_spelling_is_not_absent(running: World, monkeypatch: py
         return real(self, schema, [(key[0] % 1000,) for key in keys], **more)
 
     monkeypatch.setattr(FakeReader, "read_keys", spelled)
-    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), keys=(1005, 1007)))
+    dump_id = filing.submit(running.config, DumpRequest(("shop.orders",), keys=(1005, 1007)))
     work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     dumped = [(line["op"], line["key"]["id"]) for line in running.lines() if line["origin"] == "dump"]
     assert dumped == [("r", 5), ("d", 1007)]
@@ -302,13 +302,13 @@ def test_a_dump_during_which_more_rows_arrive_than_are_remembered_is_followed_by
 
     monkeypatch.setattr(FakeReader, "read", read)
     monkeypatch.setattr(arriving_rows, "ARRIVED", 0)
-    dump_id = requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=2))
+    dump_id = filing.submit(running.config, DumpRequest(("shop.orders",), chunk_size=2))
     work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
     deadline, pause = time.monotonic() + 30, threading.Event()
-    while [d.state for d in control.dumps(running.state)] != ["done", "done"]:
-        assert time.monotonic() < deadline, control.dumps(running.state)
+    while [d.state for d in dump_store.list_dumps(running.state)] != ["done", "done"]:
+        assert time.monotonic() < deadline, dump_store.list_dumps(running.state)
         pause.wait(0.05)
-    (again,) = {d.id for d in control.dumps(running.state)} - {dump_id}
+    (again,) = {d.id for d in dump_store.list_dumps(running.state)} - {dump_id}
     found = running.lines()
     assert [line["dump"] for line in found if line["op"] == "f"] == [again], "the first one tells nothing of ghosts"
     brought = [line["after"] for line in found if line["op"] == "r"][-4:]
@@ -321,7 +321,7 @@ def test_rows_that_vanish_without_row_events_are_healed_by_a_dump(world: World) 
     world.capture()
     world.database.commit(Change("p", ORDERS.table, gone=((2,), (3,))))
     world.capture_until_dumped(fresh_start=False)
-    assert [d.requested_by for d in control.dumps(world.state)] == [control.SYSTEM]
+    assert [d.requested_by for d in dump_store.list_dumps(world.state)] == [dump_records.SYSTEM]
     assert world.replay() == world.rows() == {1: {"id": 1, "name": "n", "big": "b"}}
 
 
@@ -343,7 +343,7 @@ def test_a_fresh_start_whose_answer_was_lost_is_not_done_twice(world: World, mon
     assert [(line["op"], line["key"]["id"]) for line in world.lines() if line["origin"] == "log" and line["key"]] == [
         ("c", 4)
     ]
-    assert len(control.dumps(world.state)) == 1
+    assert len(dump_store.list_dumps(world.state)) == 1
     assert world.replay() == world.rows()
 
 
@@ -428,8 +428,8 @@ def test_a_request_that_cannot_be_carried_out_is_refused_by_name(
     world: World, request_: DumpRequest, words: str
 ) -> None:
     with pytest.raises(RequestError, match=words):
-        requests.submit(world.config, request_)
-    assert control.dumps(world.state) == []
+        filing.submit(world.config, request_)
+    assert dump_store.list_dumps(world.state) == []
 
 
 def test_a_paused_or_cancelled_dump_reads_nothing_while_the_log_goes_on(
@@ -439,7 +439,7 @@ def test_a_paused_or_cancelled_dump_reads_nothing_while_the_log_goes_on(
     with running.database.lock:
         running.database.rows[ORDERS.table] = {(i,): {"id": i, "name": "old", "big": "b"} for i in range(40)}
     first, second = (
-        requests.submit(running.config, DumpRequest(("shop.orders",), chunk_size=1, workers=1)) for _ in range(2)
+        filing.submit(running.config, DumpRequest(("shop.orders",), chunk_size=1, workers=1)) for _ in range(2)
     )
     limits, read, order = list[int](), FakeReader.read, {3: functools.partial(control.pause, running.state, first)}
 
@@ -451,19 +451,19 @@ def test_a_paused_or_cancelled_dump_reads_nothing_while_the_log_goes_on(
 
     monkeypatch.setattr(FakeReader, "read", ordered)
     with working(running, first):
-        wait_until(lambda: control.dump(running.state, first).state == "paused", "a pause")
+        wait_until(lambda: dump_store.read_dump(running.state, first).state == "paused", "a pause")
         stage_each(running, range(100, 104))
         assert limits == [1, 1, 1]
         control.retune(running.state, first, chunk_size=20)
         control.resume(running.state, first)
-    assert control.dump(running.state, first).state == "done"
+    assert dump_store.read_dump(running.state, first).state == "done"
     assert limits[3:] and set(limits[3:]) == {20}
     with pytest.raises(RequestError, match="is done"):
         control.cancel(running.state, first)
     limits.clear()
     order[2] = functools.partial(control.cancel, running.state, second)
     with working(running, second):
-        wait_until(lambda: control.dump(running.state, second).state == "cancelled", "a cancellation")
+        wait_until(lambda: dump_store.read_dump(running.state, second).state == "cancelled", "a cancellation")
         stage_each(running, range(110, 114))
     assert limits == [1, 1]
 

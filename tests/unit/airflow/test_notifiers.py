@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import ChannelConfig
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import control, filing
+from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState, TaskRecord, TaskStatus
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.dumps.status import OVER, DumpStatus, TaskStatus
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
 from dblog_core.notifications import channels
@@ -40,11 +41,13 @@ STOP = threading.Event()
 
 def task(number: int, table: str, ordinal: int = 0, *, done: bool = False, error: str | None = None) -> TaskStatus:
     progress = TaskProgress(table, attempt=int(ordinal > 0 or done), ordinal=ordinal, rows=10 * ordinal, done=done)
-    return TaskStatus(number, table, None, None, None, None, (), 1, None, None, 0, progress, error)
+    return TaskStatus(number, TaskRecord(table), progress, error)
 
 
 def dump(state: str, *tasks: TaskStatus) -> DumpStatus:
-    return DumpStatus("d1", state, ("shop.a", "shop.b"), {}, None, "2026-11-01", "signal", tasks, signal="one")
+    return DumpStatus(
+        "d1", DumpState(state), ("shop.a", "shop.b"), DumpOptions(), None, "2026-11-01", "signal", tasks, signal="one"
+    )
 
 
 def told(status: DumpStatus, place: Json | None = None) -> tuple[list[str], Json | None]:
@@ -147,7 +150,7 @@ def follower(world: World, receiver: Receiver, **more: Any) -> Follower:
 
 
 def request(world: World) -> str:
-    return requests.submit(world.config, DumpRequest(("shop.orders",)), state=world.state)
+    return filing.submit(world.config, DumpRequest(("shop.orders",)), state=world.state)
 
 
 def test_the_past_is_nobodys_news_and_what_goes_on_is_told(world: World) -> None:

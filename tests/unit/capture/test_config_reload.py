@@ -23,7 +23,7 @@ from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.commands.status import text
 from dblog_core.config import settings as configuration
 from dblog_core.config.settings import Config, SourceConfig
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LeaseLost, SourceRefused
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory
@@ -155,7 +155,7 @@ class World:
         return dict(self.database.rows.get(schema.table, {}))
 
     def dumps(self) -> list[tuple[str, tuple[str, ...]]]:
-        return [(d.state, d.tables) for d in control.dumps(self.state)]
+        return [(d.state, d.tables) for d in dump_store.list_dumps(self.state)]
 
 
 @pytest.fixture
@@ -322,10 +322,10 @@ def test_dumps_of_a_table_that_is_no_longer_captured_end(world: World) -> None:
     world.put(B, 1)
     world.write("shop.?")
     world.capture()
-    requests.submit(world.config, DumpRequest(("shop.a", "shop.b"), ranges=1))
+    filing.submit(world.config, DumpRequest(("shop.a", "shop.b"), ranges=1))
     world.write("shop.a")
     world.capture()
-    (found,) = control.dumps(world.state)
+    (found,) = dump_store.list_dumps(world.state)
     assert [(t.table, t.error) for t in found.tasks] == [
         ("shop.a", None), ("shop.b", "shop.b is no longer captured"),
     ]  # fmt: skip
@@ -482,8 +482,8 @@ def test_task_progress_is_kept_over_a_change(world: World) -> None:
     """What is placed of a dump of a table that stays is not read again."""
     world.put(A, *range(30))
     world.capture()
-    dump_id = requests.submit(world.config, DumpRequest(("shop.a",), ranges=1, chunk_size=10))
-    control.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.a", attempt=1, ordinal=2))
+    dump_id = filing.submit(world.config, DumpRequest(("shop.a",), ranges=1, chunk_size=10))
+    dump_store.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.a", attempt=1, ordinal=2))
     world.write("shop.?")
     world.capture()
-    assert control.progress(world.state, dump_id, 0, "shop.a").ordinal == 2
+    assert dump_store.read_progress(world.state, TaskId(dump_id, 0), "shop.a").ordinal == 2

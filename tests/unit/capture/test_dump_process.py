@@ -17,7 +17,8 @@ from dblog_core import wiring
 from dblog_core.capture import dump_process
 from dblog_core.capture.dump_process import work
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_records, dump_store
+from dblog_core.dumps.dump_records import DumpRecord
 from dblog_core.errors import DblogError
 from dblog_core.local.servers import ports
 from dblog_core.state.memory import MemoryState
@@ -54,7 +55,7 @@ def request(config: Config, by: str) -> None:
     }  # fmt: skip
     with closing(wiring.open_state(config)) as state:
         state.create("dumps/d1/tasks/0/task", orjson.dumps(task))
-        control.show(state, "d1", record)
+        dump_store.file_dump(state, "d1", DumpRecord.from_json(record))
 
 
 def test_it_has_the_configuration_and_no_secret_in_arguments_or_environment(config: Config) -> None:
@@ -69,7 +70,7 @@ def test_it_has_the_configuration_and_no_secret_in_arguments_or_environment(conf
 def test_what_it_logs_is_logged_here_and_a_fault_that_it_has_told_is_no_death(
     config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
-    request(config, control.SYSTEM)
+    request(config, dump_records.SYSTEM)
     stop, faults = threading.Event(), list[DblogError]()
     told = "a dump that the system or a signal requested"
     with caplog.at_level(logging.INFO), closing(wiring.open_state(config)) as state:
@@ -118,14 +119,14 @@ def filed(state: MemoryState, by: str) -> None:
                                                         "key_to": None}))  # fmt: skip
     record = {"tables": ["a.b"], "options": OPTIONS, "state": "requested", "error": None, "requested_by": by,
               "requested_at": "2026-11-21T09:00:00+00:00"}  # fmt: skip
-    control.show(state, "d1", record)
+    dump_store.file_dump(state, "d1", DumpRecord.from_json(record))
 
 
 def test_a_process_that_dies_is_replaced_later_each_time_and_its_death_is_told(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = Scripted(monkeypatch, -signal.SIGKILL, 1, dump_process.FAULT, -signal.SIGKILL, 0)
-    filed(script.state, control.SYSTEM)
+    filed(script.state, dump_records.SYSTEM)
     script.work(config)
     waits = [b - a for a, b in zip(script.began, script.began[1:], strict=False)]
     assert waits == [2.0, 4.0, 8.0, 16.0]
@@ -137,7 +138,7 @@ def test_a_process_that_dies_is_replaced_later_each_time_and_its_death_is_told(
 
 def test_no_process_is_started_for_dumps_of_people_or_for_none(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Scripted(monkeypatch, 0)
-    filed(script.state, control.USER)
+    filed(script.state, dump_records.USER)
 
     def over() -> None:
         if script.clock.now > 1_010:

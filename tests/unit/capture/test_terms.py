@@ -16,7 +16,7 @@ from dblog_core.capture.leader import CaptureOutcome, Leader, Parts
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.clock import SystemClock, spawn_thread
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, work_loop
+from dblog_core.dumps import dump_store, work_loop
 from dblog_core.errors import LeaseLost, LogPositionLost, SegmentTaken, SourceUnavailable, StateError
 from dblog_core.model.schema_changes import Step
 from dblog_core.model.task_id import TaskId
@@ -166,21 +166,21 @@ def test_an_attempt_that_began_before_the_capture_is_broken(term: Term, fresh: b
     _file(term.state)
     term.database.commit(term.database.put({"id": 1, "name": "n", "big": "b"}))
     run_capture(term.config, stop=threading.Event(), until_current=True, fresh_start=fresh)
-    progress = control.progress(term.state, DUMP, 0, "shop.orders")
+    progress = dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders")
     assert (progress.attempt, progress.broken, progress.done) == (3, 3, False)
 
 
 def test_the_mirror_of_progress_never_goes_back(term: Term) -> None:
     _file(term.state)
     newest = TaskProgress("shop.orders", attempt=4, ordinal=5, broken=3)
-    control.put_progress(term.state, TaskId(DUMP, 0), newest)
+    dump_store.put_progress(term.state, TaskId(DUMP, 0), newest)
     for older in (replace(newest, ordinal=4), replace(newest, attempt=3), replace(newest, broken=2)):
-        control.put_progress(term.state, TaskId(DUMP, 0), older)
-        assert control.progress(term.state, DUMP, 0, "shop.orders") == newest
+        dump_store.put_progress(term.state, TaskId(DUMP, 0), older)
+        assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == newest
     done = replace(newest, ordinal=6, done=True)
-    control.put_progress(term.state, TaskId(DUMP, 0), done)
-    control.put_progress(term.state, TaskId(DUMP, 0), newest)
-    assert control.progress(term.state, DUMP, 0, "shop.orders") == done
+    dump_store.put_progress(term.state, TaskId(DUMP, 0), done)
+    dump_store.put_progress(term.state, TaskId(DUMP, 0), newest)
+    assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == done
 
 
 def _told(term: Term, ordinal: int) -> TaskProgress:
@@ -188,7 +188,7 @@ def _told(term: Term, ordinal: int) -> TaskProgress:
     _file(term.state)
     term.state.raise_epoch("capture", 3)
     told = TaskProgress("shop.orders", attempt=3, ordinal=ordinal, key=10 * ordinal)
-    assert control.put_progress(term.state, TaskId(DUMP, 0), told, of=(3, 50))
+    assert dump_store.put_progress(term.state, TaskId(DUMP, 0), told, of=(3, 50))
     return told
 
 
@@ -205,7 +205,7 @@ def test_a_dump_ends_whose_staging_directory_was_replaced_or_put_back(term: Term
     capture = spawn_thread("capture", lambda: run_capture(term.config, stop=stop))
     worker = spawn_thread("worker", lambda: work_loop.work(term.config, stop=stop, dump_id=DUMP))
     try:
-        wait_until(lambda: control.dump(term.state, DUMP).state == "done", "the dump ends")
+        wait_until(lambda: dump_store.read_dump(term.state, DUMP).state == "done", "the dump ends")
     finally:
         stop.set()
         worker.join()
@@ -218,19 +218,19 @@ def test_the_mirror_is_replaced_by_a_manifest_of_a_later_epoch_alone(term: Term)
     told = _told(term, ordinal=5)
     less = replace(told, ordinal=2)
     for earlier in ((3, 49), (2, 90)):
-        assert not control.put_progress(term.state, TaskId(DUMP, 0), less, of=earlier)
-        assert control.progress(term.state, DUMP, 0, "shop.orders") == told
-    assert control.put_progress(term.state, TaskId(DUMP, 0), less, of=(4, 31))
-    assert control.progress(term.state, DUMP, 0, "shop.orders") == less
+        assert not dump_store.put_progress(term.state, TaskId(DUMP, 0), less, of=earlier)
+        assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == told
+    assert dump_store.put_progress(term.state, TaskId(DUMP, 0), less, of=(4, 31))
+    assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == less
 
 
 def test_a_mirror_of_an_earlier_version_is_replaced_by_any_manifest(term: Term) -> None:
     _file(term.state)
     told = TaskProgress("shop.orders", attempt=3, ordinal=5)
     term.state.create(f"dumps/{DUMP}/tasks/0/progress", orjson.dumps(told.to_json()))
-    assert control.progress(term.state, DUMP, 0, "shop.orders") == told
-    assert control.put_progress(term.state, TaskId(DUMP, 0), replace(told, ordinal=2), of=(1, 1))
-    assert control.progress(term.state, DUMP, 0, "shop.orders").ordinal == 2
+    assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders") == told
+    assert dump_store.put_progress(term.state, TaskId(DUMP, 0), replace(told, ordinal=2), of=(1, 1))
+    assert dump_store.read_progress(term.state, TaskId(DUMP, 0), "shop.orders").ordinal == 2
 
 
 def test_a_leader_whose_dumps_are_told_of_a_later_segment_gives_its_lease_up(term: Term) -> None:
@@ -240,7 +240,7 @@ def test_a_leader_whose_dumps_are_told_of_a_later_segment_gives_its_lease_up(ter
     copied = TaskProgress("shop.orders", attempt=1, ordinal=2)
     term.staging.publish(replace(empty(1), epoch=lease.epoch, tasks={f"{DUMP}/0": copied.to_json()}))
     told = TaskProgress("shop.orders", attempt=3, ordinal=6)
-    assert control.put_progress(term.state, TaskId(DUMP, 0), told, of=(lease.epoch, 50))
+    assert dump_store.put_progress(term.state, TaskId(DUMP, 0), told, of=(lease.epoch, 50))
     with pytest.raises(LeaseLost, match="told of a segment after 1"):
         term.leader(lease).run()
 

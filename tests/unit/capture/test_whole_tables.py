@@ -13,8 +13,9 @@ import pytest
 
 from dblog_core.capture import background_threads, sequencer
 from dblog_core.capture.run_capture import run_capture
-from dblog_core.dumps import control
-from dblog_core.dumps.requests import WHOLE, submit
+from dblog_core.dumps import control, dump_records, dump_store
+from dblog_core.dumps.filing import submit
+from dblog_core.dumps.requests import WHOLE
 from dblog_core.lake import table_health
 from dblog_core.lake.lake_status import State, TableStatus
 from dblog_core.lake.merge_plan import Work, lacks_since
@@ -155,7 +156,7 @@ def test_a_fresh_start_tells_that_every_table_waits_for_its_dump(
     world.capture()
     world.capture_until_dumped(fresh_start=True)
     found = [m for manifest in world.staging.manifests() for m in manifest.marks if m.op == "s"]
-    (dump,) = control.dumps(world.state)
+    (dump,) = dump_store.list_dumps(world.state)
     assert [(m.dump, m.whole) for m in found] == [(None, None), (dump.id, None)]
     world.put(2)
     monkeypatch.setattr(world.source, "tables", lambda: ())
@@ -176,13 +177,13 @@ def test_with_an_initial_dump_a_table_that_comes_later_is_dumped_by_itself(
     world.capture()
     world.put(1)
     world.capture()
-    (first,) = control.dumps(world.state)
+    (first,) = dump_store.list_dumps(world.state)
     later = replace(ORDERS, table=replace(TABLE, name="later"))
     world.database.schemas[later.table] = later
     world.database.commit(world.database.put({"id": 1, "name": "n", "big": "b"}, later.table))
     world.capture()
-    (second,) = (d for d in control.dumps(world.state) if d.id != first.id)
-    assert second.tables == (str(later.table),) and second.requested_by == control.SYSTEM
+    (second,) = (d for d in dump_store.list_dumps(world.state) if d.id != first.id)
+    assert second.tables == (str(later.table),) and second.requested_by == dump_records.SYSTEM
     marks = [m for found in world.staging.manifests() for m in found.marks if m.table == str(later.table)]
     assert [(m.op, m.whole, m.dump) for m in marks] == [("s", None, None), ("s", None, second.id)]
     monkeypatch.setattr(position_spec, "INITIAL", "never")
@@ -190,7 +191,7 @@ def test_with_an_initial_dump_a_table_that_comes_later_is_dumped_by_itself(
     world.database.schemas[third.table] = third
     world.database.commit(world.database.put({"id": 1, "name": "n", "big": "b"}, third.table))
     world.capture()
-    assert len(control.dumps(world.state)) == 2
+    assert len(dump_store.list_dumps(world.state)) == 2
 
 
 INCOMPLETE = TableStatus(State.INCOMPLETE, None, 3, 30)
@@ -211,7 +212,7 @@ def test_an_incomplete_table_says_why_and_what_mends_it(tmp_path: Path, monkeypa
     lacking, owed = replace(INCOMPLETE, lacks=0), {NAME: {"dump": "d1", "why": "NaN in n", "times": 1, "asked": None}}
 
     def told(table: TableStatus, **owed: Any) -> str:
-        return ": ".join(map(str, table_health.of_table(NAME, table, control.dumps(world.state), owed)))
+        return ": ".join(map(str, table_health.of_table(NAME, table, dump_store.list_dumps(world.state), owed)))
 
     assert "no full dump of it is merged: `dblog dump --table shop.orders`" in told(lacking)
     assert "dump d1 has failed: NaN in n: mend that" in told(lacking, **owed)

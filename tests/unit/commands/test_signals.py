@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dblog_core.clock import SystemClock
-from dblog_core.dumps import control, requests
-from dblog_core.dumps.requests import DumpRequest, Literal
+from dblog_core.dumps import dump_records, dump_store, filing, requests
+from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, StateUnavailable, VersionConflict
 from dblog_core.model.events import SignalSeen
+from dblog_core.model.filters import Literal
 from dblog_core.signals import inbox, sql_conditions, table
 from dblog_core.signals.file import SignalFile
 from dblog_core.signals.message import Message, Said, Word, translated
@@ -261,9 +262,9 @@ def test_another_key_to_cut_by_is_refused_with_the_reason(world: World) -> None:
 def test_a_signal_files_one_dump_with_its_id(world: World, desk: Desk) -> None:
     assert send(world, "ad hoc/1")
     desk.look()
-    (dump,) = control.dumps(world.state)
+    (dump,) = dump_store.list_dumps(world.state)
     assert (dump.signal, dump.requested_by, dump.state, dump.tables) == (
-        "ad hoc/1", control.SIGNAL, "requested", ("shop.orders",),
+        "ad hoc/1", dump_records.SIGNAL, "requested", ("shop.orders",),
     )  # fmt: skip
     assert "-ad-hoc-1-" in dump.id
     assert inbox.find(world.state, "ad hoc/1")["state"] == inbox.DONE
@@ -276,7 +277,7 @@ def test_a_signal_that_comes_again_does_nothing(world: World, desk: Desk) -> Non
         desk.look()
     assert not send(world, "one", data=execute("shop.customers"))
     Desk(world.config, world.state, SystemClock()).look()
-    assert len(control.dumps(world.state)) == 1
+    assert len(dump_store.list_dumps(world.state)) == 1
 
 
 class Dies(Exception):
@@ -321,7 +322,7 @@ def test_a_crash_at_any_step_files_one_whole_dump(world: World, step: int, after
         died = True
     assert died, "two tasks, the signal, the list, the request, the signal: fewer steps than are tried?"
     Desk(world.config, world.state, SystemClock()).look()
-    (dump,) = control.dumps(world.state)
+    (dump,) = dump_store.list_dumps(world.state)
     assert [t.table for t in dump.tasks] == ["shop.orders", "shop.customers"]
     assert inbox.find(world.state, "one")["state"] == inbox.DONE
 
@@ -346,7 +347,7 @@ def test_a_slow_leader_beside_its_successor_files_no_second_dump(world: World, s
     with contextlib.suppress(VersionConflict):  # from its step on the successor was faster
         slow.look()
     successor.look()
-    assert len(control.dumps(world.state)) == 1
+    assert len(dump_store.list_dumps(world.state)) == 1
     assert inbox.find(world.state, "one")["state"] == inbox.DONE
 
 
@@ -354,13 +355,13 @@ def test_signals_are_carried_out_in_the_order_in_which_they_came(world: World, d
     send(world, "b-execute", at=1)
     send(world, "a-pause", "pause-snapshot", "{}", at=2)
     desk.look()
-    assert [d.state for d in control.dumps(world.state)] == ["paused"]
+    assert [d.state for d in dump_store.list_dumps(world.state)] == ["paused"]
     send(world, "c", "resume-snapshot", "{}", at=3)
     desk.look()
-    assert [d.state for d in control.dumps(world.state)] == ["requested"]
+    assert [d.state for d in dump_store.list_dumps(world.state)] == ["requested"]
     send(world, "d", "stop-snapshot", "{}", at=4)
     desk.look()
-    assert [d.state for d in control.dumps(world.state)] == ["cancelled"]
+    assert [d.state for d in dump_store.list_dumps(world.state)] == ["cancelled"]
 
 
 def test_what_may_pass_keeps_the_order(world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,12 +372,12 @@ def test_what_may_pass_keeps_the_order(world: World, desk: Desk, monkeypatch: py
         raise StateUnavailable("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(requests, "draft", away)
+        patched.setattr(filing, "make_draft", away)
         with pytest.raises(StateUnavailable):
             desk.look()
     assert {r["state"] for r in inbox.every(world.state)} == {inbox.WAITING}
     desk.look()
-    assert [d.state for d in control.dumps(world.state)] == ["paused"]
+    assert [d.state for d in dump_store.list_dumps(world.state)] == ["paused"]
 
 
 def test_a_refused_signal_says_why_and_lets_the_next_one_through(world: World, desk: Desk) -> None:
@@ -386,16 +387,16 @@ def test_a_refused_signal_says_why_and_lets_the_next_one_through(world: World, d
     refused = inbox.find(world.state, "one")
     assert refused["state"] == inbox.REFUSED
     assert "'shop.nothing' is not a captured table" in refused["error"] and "shop.orders" in refused["fix"]
-    assert [d.signal for d in control.dumps(world.state)] == ["two"]
+    assert [d.signal for d in dump_store.list_dumps(world.state)] == ["two"]
 
 
 def test_words_leave_dumps_of_the_system_alone(world: World, desk: Desk) -> None:
-    mends = requests.submit(world.config, requests.WHOLE, requested_by=control.SYSTEM, state=world.state)
-    person = requests.submit(world.config, DumpRequest(("shop.orders",)), state=world.state)
+    mends = filing.submit(world.config, requests.WHOLE, requested_by=dump_records.SYSTEM, state=world.state)
+    person = filing.submit(world.config, DumpRequest(("shop.orders",)), state=world.state)
     send(world, "one", "stop-snapshot", "{}")
     desk.look()
-    assert control.dump(world.state, mends).state == "requested"
-    assert control.dump(world.state, person).state == "cancelled"
+    assert dump_store.read_dump(world.state, mends).state == "requested"
+    assert dump_store.read_dump(world.state, person).state == "cancelled"
     assert person in inbox.find(world.state, "one")["what"]
 
 
@@ -403,16 +404,16 @@ def test_tables_of_a_dump_are_stopped_and_its_others_go_on(world: World, desk: D
     send(world, "one", data=execute("shop.orders", "shop.customers"), at=1)
     send(world, "two", "stop-snapshot", execute("shop.orders"), at=2)
     desk.look()
-    (dump,) = control.dumps(world.state)
+    (dump,) = dump_store.list_dumps(world.state)
     assert [(t.table, t.error) for t in dump.tasks] == [
         ("shop.orders", "stopped by signal two"),
         ("shop.customers", None),
     ]
-    assert control.settings(world.state, dump.id, "shop.orders")[0] == "cancelled", "what its worker reads"
-    assert control.settings(world.state, dump.id, "shop.customers")[0] == "requested"
+    assert dump_store.read_settings(world.state, dump.id, "shop.orders")[0] == "cancelled", "what its worker reads"
+    assert dump_store.read_settings(world.state, dump.id, "shop.customers")[0] == "requested"
     send(world, "three", "stop-snapshot", execute("shop.*"), at=3)
     desk.look()
-    assert control.dump(world.state, dump.id).state == "cancelled"
+    assert dump_store.read_dump(world.state, dump.id).state == "cancelled"
 
 
 def test_one_dump_is_named_by_its_id_or_by_that_of_its_signal(world: World, desk: Desk) -> None:
@@ -421,7 +422,7 @@ def test_one_dump_is_named_by_its_id_or_by_that_of_its_signal(world: World, desk
     send(world, "p", "pause-snapshot", '{"dump": "two"}', at=3)
     send(world, "q", "pause-snapshot", '{"dump": "nobody"}', at=4)
     desk.look()
-    assert {d.signal: d.state for d in control.dumps(world.state)} == {"one": "requested", "two": "paused"}
+    assert {d.signal: d.state for d in dump_store.list_dumps(world.state)} == {"one": "requested", "two": "paused"}
     assert inbox.find(world.state, "q")["state"] == inbox.REFUSED
 
 
@@ -434,14 +435,14 @@ def test_ids_are_forgotten_only_long_after(world: World) -> None:
     send(world, "new", at=20)
     Desk(world.config, world.state, Later()).look()
     assert [r["id"] for r in inbox.every(world.state)] == ["new"]
-    assert len(control.dumps(world.state)) == 2
+    assert len(dump_store.list_dumps(world.state)) == 2
 
 
 def test_ids_that_look_alike_are_two_signals(world: World, desk: Desk) -> None:
     for number, id_ in enumerate(("a b", "a-b", "a/b", "../a", "ä" * 250)):
         assert send(world, id_, at=number)
     desk.look()
-    assert len(control.dumps(world.state)) == 5
+    assert len(dump_store.list_dumps(world.state)) == 5
 
 
 # The table ------------------------------------------------------------------------------------------------------------
@@ -521,7 +522,7 @@ def test_a_crash_between_a_line_and_its_place_repeats_nothing(world: World, line
         desk.look()
     reader(world, lines).look()
     desk.look()
-    assert len(control.dumps(world.state)) == 2
+    assert len(dump_store.list_dumps(world.state)) == 2
 
 
 @given(st.lists(st.integers(0, 400), max_size=8))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.interfaces import Chunk
 from tests.unit.workers_world import DUMP, World
 from tests.unit.workers_world import world as world
@@ -52,7 +54,7 @@ def test_what_was_read_before_is_placed_before_another_attempt_begins(world: Wor
     assert sorted(world.dumped()) == list(range(1, 61))
     starts = [after for after, _, _ in world.source.reads]
     assert starts.count(None) == 1, "no chunk that had been read was read again"
-    assert world.status().tasks[0].attempt == 2
+    assert world.status().tasks[0].record.attempt == 2
 
 
 def test_listed_keys_of_wide_rows_come_in_smaller_chunks_and_those_that_are_not_there_are_told_once(
@@ -76,7 +78,9 @@ def test_the_bytes_may_be_changed_while_a_dump_runs(world: World) -> None:
     def before() -> None:
         real()
         if len(world.source.reads) == 1:
-            control._change(world.state, DUMP, lambda r: {**r, "options": {**r["options"], "chunk_bytes": 10_000}})
+            dump_store.change_record(
+                world.state, DUMP, lambda record: replace(record, options=replace(record.options, chunk_bytes=10_000))
+            )
 
     world.source.before_read = before  # type: ignore[method-assign]
     world.work()

@@ -11,8 +11,9 @@ import pytest
 
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.clock import SystemClock
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import control, dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Entry
 from dblog_core.model.task_id import TaskId
@@ -44,27 +45,27 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def dump_id(world: World) -> str:
     """A dump of four ranges."""
-    return requests.submit(world.config, DumpRequest(("shop.orders",), ranges=4))
+    return filing.submit(world.config, DumpRequest(("shop.orders",), ranges=4))
 
 
 def place(state: MemoryState, dump_id: str, number: int, **fields: Any) -> None:
     """What the capture mirrors."""
-    before = control.progress(state, dump_id, number, "shop.orders")
-    control.put_progress(state, TaskId(dump_id, number), replace(before, **fields))
+    before = dump_store.read_progress(state, TaskId(dump_id, number), "shop.orders")
+    dump_store.put_progress(state, TaskId(dump_id, number), replace(before, **fields))
 
 
 def test_dumps_are_listed_oldest_first_also_within_a_second(world: World) -> None:
     clock = TickingClock()
     asked = [
-        requests.submit(world.config, DumpRequest(("shop.orders",)), clock=clock, new_id=lambda name=name: name)
+        filing.submit(world.config, DumpRequest(("shop.orders",)), clock=clock, new_id=lambda name=name: name)
         for name in "cab"
     ]
-    assert [d.id for d in control.dumps(world.state)] == asked
-    assert [d.id for d in control.unfinished(world.state)] == asked
+    assert [d.id for d in dump_store.list_dumps(world.state)] == asked
+    assert [d.id for d in dump_store.list_unfinished_dumps(world.state)] == asked
 
 
 def test_a_new_dump_is_requested_and_knows_how_much_there_is_to_do(world: World, dump_id: str) -> None:
-    status = control.dump(world.state, dump_id)
+    status = dump_store.read_dump(world.state, dump_id)
     assert (status.state, status.rows, status.tasks_done, len(status.tasks)) == ("requested", 0, 0, 4)
     assert status.estimated_rows == 1_000
     assert (status.rows_per_second, status.seconds_left, status.held, status.error) == (None, None, None, None)
@@ -75,35 +76,35 @@ def test_rate_and_time_left_come_from_the_log_s_own_times(world: World, dump_id:
     place(world.state, dump_id, 0, **begun, rows=250, ordinal=25, evicted=3, done=True, at=105 * SECOND)
     place(world.state, dump_id, 1, **begun, rows=150, ordinal=15, evicted=1, at=110 * SECOND)
     place(world.state, dump_id, 2, attempt=1, began=110 * SECOND)
-    status = control.dump(world.state, dump_id)
+    status = dump_store.read_dump(world.state, dump_id)
     assert (status.state, status.rows, status.chunks, status.evicted, status.tasks_done) == ("running", 400, 40, 4, 1)
     assert status.rows_per_second == pytest.approx(40)
     assert status.seconds_left == pytest.approx(600 / 40, rel=0.05)
     control.pause(world.state, dump_id)
-    assert control.dump(world.state, dump_id).seconds_left is None, "it stands"
+    assert dump_store.read_dump(world.state, dump_id).seconds_left is None, "it stands"
 
 
 def test_what_is_not_known_is_null(world: World, dump_id: str) -> None:
     for number in range(4):
         place(world.state, dump_id, number, attempt=1, began=SECOND, at=2 * SECOND, rows=5_000, ordinal=500)
-    assert control.dump(world.state, dump_id).seconds_left is None, "the estimate is used up"
-    ranged = requests.submit(world.config, DumpRequest(("shop.orders",), key_from=5, ranges=1))
-    assert control.dump(world.state, ranged).estimated_rows is None
-    shown = control.dump(world.state, ranged).to_json()
+    assert dump_store.read_dump(world.state, dump_id).seconds_left is None, "the estimate is used up"
+    ranged = filing.submit(world.config, DumpRequest(("shop.orders",), key_from=5, ranges=1))
+    assert dump_store.read_dump(world.state, ranged).estimated_rows is None
+    shown = dump_store.read_dump(world.state, ranged).to_json()
     assert (shown["estimated_rows"], shown["rows_per_second"], shown["seconds_left"]) == (None, None, None)
 
 
 def test_done_needs_every_task(world: World, dump_id: str) -> None:
     for number in range(4):
-        assert not control.is_over(world.state, dump_id)
+        assert not dump_store.is_dump_over(world.state, dump_id)
         place(world.state, dump_id, number, attempt=1, done=True, rows=1)
-    status = control.dump(world.state, dump_id)
+    status = dump_store.read_dump(world.state, dump_id)
     assert (status.state, status.seconds_left) == ("done", 0.0)
-    assert control.is_over(world.state, dump_id)
+    assert dump_store.is_dump_over(world.state, dump_id)
 
 
 def test_the_capture_learns_cheaply_that_a_dump_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    dump_id = requests.submit(world.config, DumpRequest(("shop.orders",), ranges=64))
+    dump_id = filing.submit(world.config, DumpRequest(("shop.orders",), ranges=64))
     for number in range(60):
         place(world.state, dump_id, number, done=True)
     reads, get = [], world.state.get
@@ -113,66 +114,66 @@ def test_the_capture_learns_cheaply_that_a_dump_goes_on(world: World, monkeypatc
         return get(path)
 
     monkeypatch.setattr(world.state, "get", counting)
-    assert not control.is_over(world.state, dump_id)
+    assert not dump_store.is_dump_over(world.state, dump_id)
     assert len(reads) <= 3
 
 
 def test_a_fault_ends_its_own_task_and_the_dump_fails_when_the_others_are_done(world: World, dump_id: str) -> None:
     place(world.state, dump_id, 0, attempt=1, rows=1)
-    control.fail(world.state, dump_id, 1, "the table is gone")
-    control.fail(world.state, dump_id, 1, "said later")
-    status = control.dump(world.state, dump_id)
+    dump_store.fail_task(world.state, TaskId(dump_id, 1), "the table is gone")
+    dump_store.fail_task(world.state, TaskId(dump_id, 1), "said later")
+    status = dump_store.read_dump(world.state, dump_id)
     assert (status.state, status.error) == ("running", "shop.orders: the table is gone")
     assert [t.over for t in status.tasks] == [False, True, False, False]
-    assert [d.id for d in control.unfinished(world.state)] == [dump_id]
+    assert [d.id for d in dump_store.list_unfinished_dumps(world.state)] == [dump_id]
     for number in (0, 2, 3):
-        assert not control.is_over(world.state, dump_id)
+        assert not dump_store.is_dump_over(world.state, dump_id)
         place(world.state, dump_id, number, attempt=1, done=True, rows=1)
-    status = control.dump(world.state, dump_id)
+    status = dump_store.read_dump(world.state, dump_id)
     assert (status.state, status.error) == ("failed", "shop.orders: the table is gone")
     with pytest.raises(RequestError, match="is failed"):
         control.resume(world.state, dump_id)
 
 
 def test_ranges_that_fail_alike_are_told_once(world: World) -> None:
-    dump_id = requests.submit(world.config, DumpRequest(("shop.orders", "shop.customers"), ranges=4))
+    dump_id = filing.submit(world.config, DumpRequest(("shop.orders", "shop.customers"), ranges=4))
     for number in range(5):
-        control.fail(world.state, dump_id, number, "gone")
-    assert control.dump(world.state, dump_id).error == "shop.orders: gone; shop.customers: gone"
+        dump_store.fail_task(world.state, TaskId(dump_id, number), "gone")
+    assert dump_store.read_dump(world.state, dump_id).error == "shop.orders: gone; shop.customers: gone"
 
 
 def test_a_task_that_is_done_has_no_error_whoever_came_late(world: World, dump_id: str) -> None:
-    control.fail(world.state, dump_id, 0, "a zombie's last word")
+    dump_store.fail_task(world.state, TaskId(dump_id, 0), "a zombie's last word")
     for number in range(4):
         place(world.state, dump_id, number, attempt=1, done=True)
-    status = control.dump(world.state, dump_id)
+    status = dump_store.read_dump(world.state, dump_id)
     assert (status.state, status.error) == ("done", None)
 
 
 def test_unfinished_leaves_out_what_is_over_and_records_how_it_ended(world: World, dump_id: str) -> None:
-    cancelled = requests.submit(world.config, DumpRequest(("shop.orders",)))
+    cancelled = filing.submit(world.config, DumpRequest(("shop.orders",)))
     control.cancel(world.state, cancelled)
-    failed = requests.submit(world.config, DumpRequest(("shop.orders",), ranges=1))
-    control.fail(world.state, failed, 0, "gone")
-    done = requests.submit(world.config, DumpRequest(("shop.orders",), ranges=1))
+    failed = filing.submit(world.config, DumpRequest(("shop.orders",), ranges=1))
+    dump_store.fail_task(world.state, TaskId(failed, 0), "gone")
+    done = filing.submit(world.config, DumpRequest(("shop.orders",), ranges=1))
     place(world.state, done, 0, done=True)
-    assert [d.id for d in control.unfinished(world.state)] == [dump_id]
-    assert control.settings(world.state, failed)[0] == "failed"
-    assert control.settings(world.state, done)[0] == "done"
-    assert control.settings(world.state, cancelled)[0] == "cancelled"
-    assert control.dump(world.state, failed).error == "shop.orders: gone"
+    assert [d.id for d in dump_store.list_unfinished_dumps(world.state)] == [dump_id]
+    assert dump_store.read_settings(world.state, failed)[0] == "failed"
+    assert dump_store.read_settings(world.state, done)[0] == "done"
+    assert dump_store.read_settings(world.state, cancelled)[0] == "cancelled"
+    assert dump_store.read_dump(world.state, failed).error == "shop.orders: gone"
 
 
 def test_a_dump_that_has_ended_is_shown_as_it_ended_by_reading_one_node(
     world: World, dump_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = requests.submit(world.config, DumpRequest(("shop.orders",), keys=(1, 2, 3)))
-    control.fail(world.state, dump_id, 2, "gone")
+    keys = filing.submit(world.config, DumpRequest(("shop.orders",), keys=(1, 2, 3)))
+    dump_store.fail_task(world.state, TaskId(dump_id, 2), "gone")
     for number in (0, 1, 3):
         place(world.state, dump_id, number, done=True, rows=7, ordinal=2, evicted=1, began=1, at=10**6, attempt=2)
     place(world.state, keys, 0, done=True, rows=3)
-    before = [control.dump(world.state, name).to_json() for name in (dump_id, keys)]
-    assert control.unfinished(world.state) == []
+    before = [dump_store.read_dump(world.state, name).to_json() for name in (dump_id, keys)]
+    assert dump_store.list_unfinished_dumps(world.state) == []
     reads, get = [], world.state.get
 
     def counting(path: str) -> Entry | None:
@@ -180,50 +181,50 @@ def test_a_dump_that_has_ended_is_shown_as_it_ended_by_reading_one_node(
         return get(path)
 
     monkeypatch.setattr(world.state, "get", counting)
-    assert [control.dump(world.state, name).to_json() for name in (dump_id, keys)] == before
+    assert [dump_store.read_dump(world.state, name).to_json() for name in (dump_id, keys)] == before
     assert reads == [f"dumps/{dump_id}/request", f"dumps/{keys}/request"]
 
 
 def test_a_dump_of_very_many_tasks_does_not_fill_its_node(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "_LARGEST", 1_000)
-    dump_id = requests.submit(world.config, DumpRequest(("shop.orders",), ranges=64))
+    monkeypatch.setattr(dump_store, "_LARGEST_BYTES", 1_000)
+    dump_id = filing.submit(world.config, DumpRequest(("shop.orders",), ranges=64))
     for number in range(64):
         place(world.state, dump_id, number, done=True, rows=1)
-    assert control.unfinished(world.state) == []
+    assert dump_store.list_unfinished_dumps(world.state) == []
     entry = world.state.get(f"dumps/{dump_id}/request")
     assert entry is not None and len(entry.data) < 2_000
-    assert control.dump(world.state, dump_id).rows == 64
+    assert dump_store.read_dump(world.state, dump_id).rows == 64
 
 
 def test_what_holds_a_worker_back_is_shown_while_it_does(world: World, dump_id: str) -> None:
     lag = "the replicas are 7 s behind"
     for number in (0, 1):
-        control.put_pace(world.state, dump_id, number, held=lag, factor=0.5)
-    assert control.dump(world.state, dump_id).held == lag, "once, however many workers say it"
-    assert control.dump(world.state, dump_id).to_json()["tasks"][1]["held"] == lag
-    control.put_pace(world.state, dump_id, 0, held=None, factor=1.0)
+        dump_store.put_pace(world.state, TaskId(dump_id, number), held=lag, factor=0.5)
+    assert dump_store.read_dump(world.state, dump_id).held == lag, "once, however many workers say it"
+    assert dump_store.read_dump(world.state, dump_id).to_json()["tasks"][1]["held"] == lag
+    dump_store.put_pace(world.state, TaskId(dump_id, 0), held=None, factor=1.0)
     place(world.state, dump_id, 1, done=True)
-    assert control.dump(world.state, dump_id).held is None
+    assert dump_store.read_dump(world.state, dump_id).held is None
 
 
 def test_options_change_for_the_next_chunk_and_the_others_stay(world: World, dump_id: str) -> None:
-    before = control.settings(world.state, dump_id)[1]
+    before = dump_store.read_settings(world.state, dump_id)[1]
     control.retune(world.state, dump_id, adaptive=True, max_retained=10 << 30, rate=0, delay=None)
-    state, options = control.settings(world.state, dump_id)
+    state, options = dump_store.read_settings(world.state, dump_id)
     assert state == "requested"
-    assert options == {**before, "adaptive": True, "max_retained": 10 << 30, "rate": 0}
+    assert options == replace(before, adaptive=True, max_retained=10 << 30, rate=0)
     control.retune(world.state, dump_id, adaptive=False)
-    assert control.settings(world.state, dump_id)[1]["adaptive"] is False
+    assert dump_store.read_settings(world.state, dump_id)[1].adaptive is False
 
 
 @pytest.mark.parametrize(
     "changes", [{"workers": 65}, {"chunk_size": 0}, {"delay": -1}, {"max_retained": -1}, {"in_flight": 3}, {"x": 1}]
 )
 def test_an_option_out_of_range_changes_nothing(world: World, dump_id: str, changes: dict[str, Any]) -> None:
-    before = control.settings(world.state, dump_id)
+    before = dump_store.read_settings(world.state, dump_id)
     with pytest.raises(RequestError, match=next(iter(changes))):
         control.retune(world.state, dump_id, rate=5, **changes)
-    assert control.settings(world.state, dump_id) == before
+    assert dump_store.read_settings(world.state, dump_id) == before
 
 
 @pytest.mark.parametrize("end", ["done", "cancelled", "failed"])
@@ -231,40 +232,41 @@ def test_a_dump_that_is_over_takes_no_orders(world: World, dump_id: str, end: st
     if end == "cancelled":
         control.cancel(world.state, dump_id)
     for number in range(4):
-        place(world.state, dump_id, number, done=True) if end == "done" else control.fail(
-            world.state, dump_id, number, "gone"
-        )
+        if end == "done":
+            place(world.state, dump_id, number, done=True)
+        else:
+            dump_store.fail_task(world.state, TaskId(dump_id, number), "gone")
     for order in (control.pause, control.resume, control.cancel, lambda s, d: control.retune(s, d, rate=1)):
         with pytest.raises(RequestError, match=f"is {end}"):
             order(world.state, dump_id)
-    assert control.dump(world.state, dump_id).state == end
+    assert dump_store.read_dump(world.state, dump_id).state == end
 
 
 def test_an_order_that_meets_a_cancel_changes_nothing(
     world: World, dump_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody cancels between the look at the dump and the write."""
-    other, look = MemoryState(shared=world.state), control.dump
+    other, look = MemoryState(shared=world.state), dump_store.read_dump
 
-    def dump(state: MemoryState, name: str) -> control.DumpStatus:
-        found = look(state, name)
-        monkeypatch.setattr(control, "dump", look)
+    def read_dump(state: MemoryState, name: str) -> DumpStatus:
+        status = look(state, name)
+        monkeypatch.setattr(control, "read_dump", look)
         control.cancel(other, name)
-        return found
+        return status
 
-    monkeypatch.setattr(control, "dump", dump)
+    monkeypatch.setattr(control, "read_dump", read_dump)
     with pytest.raises(RequestError, match="is cancelled"):
         control.resume(world.state, dump_id)
-    assert control.dump(world.state, dump_id).state == "cancelled"
+    assert dump_store.read_dump(world.state, dump_id).state == "cancelled"
 
 
 def test_an_unknown_dump_is_told_apart_from_one_that_is_over(world: World) -> None:
     for name in ("nothing", "", "../capture", "a/b"):
         with pytest.raises(RequestError, match="there is no dump"):
-            control.settings(world.state, name)
+            dump_store.read_settings(world.state, name)
         with pytest.raises(RequestError, match="there is no dump"):
             control.cancel(world.state, name)
-        assert control.is_over(world.state, name), "nothing is to be done for it"
+        assert dump_store.is_dump_over(world.state, name), "nothing is to be done for it"
 
 
 def test_a_task_of_an_earlier_version_can_still_be_read(world: World) -> None:
@@ -273,16 +275,16 @@ def test_a_task_of_an_earlier_version_can_still_be_read(world: World) -> None:
     request |= {"requested_at": "2026-11-01T00:00:00+00:00", "requested_by": "user"}
     world.state.create("dumps/old/tasks/0/task", orjson.dumps(old))
     world.state.create("dumps/old/request", orjson.dumps(request))
-    status = control.dump(world.state, "old")
-    assert (status.tasks[0].parts, status.tasks[0].heals, status.refused) == (1, None, ())
+    status = dump_store.read_dump(world.state, "old")
+    assert (status.tasks[0].record.parts, status.tasks[0].record.heals, status.refused) == (1, None, ())
 
 
 def test_every_task_is_shown_with_its_range_and_what_became_of_it(world: World, dump_id: str) -> None:
     place(
         world.state, dump_id, 1, attempt=3, broken=2, reason="the capture was restarted", rows=20, ordinal=2, evicted=1
     )
-    control.next_attempt(world.state, dump_id, 1)
-    shown = control.dump(world.state, dump_id).to_json()["tasks"][1]
+    dump_store.begin_attempt(world.state, TaskId(dump_id, 1))
+    shown = dump_store.read_dump(world.state, dump_id).to_json()["tasks"][1]
     assert {k: shown[k] for k in ("number", "table", "rows", "chunks", "evicted", "attempt", "done", "broken")} == {
         "number": 1,
         "table": "shop.orders",
@@ -299,5 +301,5 @@ def test_every_task_is_shown_with_its_range_and_what_became_of_it(world: World, 
 
 def test_a_progress_that_is_done_is_not_undone_by_an_earlier_leader(world: World, dump_id: str) -> None:
     place(world.state, dump_id, 0, done=True, rows=9)
-    control.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.orders", rows=5))
-    assert control.progress(world.state, dump_id, 0, "shop.orders").rows == 9
+    dump_store.put_progress(world.state, TaskId(dump_id, 0), TaskProgress("shop.orders", rows=5))
+    assert dump_store.read_progress(world.state, TaskId(dump_id, 0), "shop.orders").rows == 9

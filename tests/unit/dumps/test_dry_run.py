@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dblog_core.commands.dump import plan_text
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import dump_store, filing
 from dblog_core.dumps.dry_run import ASSUMED_RATE, plan
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError
@@ -28,11 +28,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def finished(world: World, *, rows: int, seconds: int, **asked: Any) -> str:
     """A dump of the orders in four ranges by two workers, that took so long."""
-    dump_id = requests.submit(world.config, DumpRequest(("shop.orders",), **({"ranges": 4} | asked)))
-    for number in range(len(control.dump(world.state, dump_id).tasks)):
-        before = control.progress(world.state, dump_id, number, "shop.orders")
+    dump_id = filing.submit(world.config, DumpRequest(("shop.orders",), **({"ranges": 4} | asked)))
+    for number in range(len(dump_store.read_dump(world.state, dump_id).tasks)):
+        before = dump_store.read_progress(world.state, TaskId(dump_id, number), "shop.orders")
         done = replace(before, rows=rows // 4, done=True, began=1, at=1 + seconds * 1_000_000)
-        control.put_progress(world.state, TaskId(dump_id, number), done)
+        dump_store.put_progress(world.state, TaskId(dump_id, number), done)
     return dump_id
 
 
@@ -49,7 +49,7 @@ def test_a_plan_counts_rows_ranges_and_chunks_and_files_nothing(world: World) ->
     assert tables["shop.orders"]["index"] == "PRIMARY"
     assert tables["shop.lines"]["key"] == ["id", "line"]
     assert [r["table"] for r in found["refused"]] == ["shop.events"]
-    assert (control.dumps(world.state), world.walked) == ([], []), "no boundaries are read for a plan"
+    assert (dump_store.list_dumps(world.state), world.walked) == ([], []), "no boundaries are read for a plan"
 
 
 def test_what_is_planned_is_what_is_filed(world: World) -> None:
@@ -59,7 +59,7 @@ def test_what_is_planned_is_what_is_filed(world: World) -> None:
         DumpRequest(("shop.orders",), workers=5, chunk_size=7),
         DumpRequest(("shop.orders",), keys=tuple(range(6_000))),
     ):
-        status = control.dump(world.state, requests.submit(world.config, request))
+        status = dump_store.read_dump(world.state, filing.submit(world.config, request))
         found = plan(world.config, request)
         assert sum(t.ranges for t in found.tables) == len(status.tasks)
         assert found.options == status.options

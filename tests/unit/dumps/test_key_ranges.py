@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from dblog_core.dumps import key_ranges
+from dblog_core.dumps.dump_records import DumpOptions
 from dblog_core.dumps.key_ranges import Range
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from tests.fake_source import ORDERS, FakeDatabase, FakeReader
 
-OPTIONS: dict[str, Any] = {"chunk_size": 10, "workers": 2}
+OPTIONS = DumpOptions(chunk_size=10, workers=2)
 
 
 class Walked(FakeReader):
@@ -85,5 +86,5 @@ def test_who_is_sparing_walks_to_the_last_range_and_no_further(estimate: int, mo
     """Two workers, two ranges: half of the keys are read for that, as far as the server knows how many there are."""
     reader = Walked([i * i for i in range(2_000)], estimate=estimate)
     shares = reader.shares(cut(reader, sparing=True))
-    assert len(shares) == 2 and max(shares) <= most + 2 * OPTIONS["chunk_size"]
+    assert len(shares) == 2 and max(shares) <= most + 2 * OPTIONS.chunk_size
     assert reader.walked <= estimate * 3 // 4, "with the looks that show the key to be uneven"

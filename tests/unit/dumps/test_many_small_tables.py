@@ -13,7 +13,7 @@ from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
 from dblog_core.algorithm.window import LogOrder
 from dblog_core.capture.sequencer import Sequencer
-from dblog_core.dumps import control, tasks_aside
+from dblog_core.dumps import dump_store, tasks_aside
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import Low
@@ -79,7 +79,7 @@ def test_the_capture_asks_little_for_a_small_table_too(world: World, tmp_path: P
     asked = Counter[str]()
     mine, world.state = world.state, counted(asked)(shared=world.state)
     world.work()
-    assert control.dump(mine, DUMP).state == "done"
+    assert dump_store.read_dump(mine, DUMP).state == "done"
     assert asked.total() / TABLES <= CAPTURES_SHARE, asked
 
 
@@ -118,12 +118,12 @@ def test_tables_whose_attempts_break_while_they_wait_are_read_again(world: World
         if world.sequencer is not fresh:
             world.sequencer, world.stream = fresh, world.source.open_log(str(len(world.database.log)))
             for task, progress in broken.items():
-                control.put_progress(world.state, task, progress)
+                dump_store.put_progress(world.state, task, progress)
 
     world.clock.hooks.insert(0, goes_on_elsewhere)
     world.work()
     assert world.status().state == "done" and len(world.dumped()) == 50
-    assert {task.attempt for task in world.status().tasks} == {2}
+    assert {task.record.attempt for task in world.status().tasks} == {2}
     assert world.held() == []
 
 

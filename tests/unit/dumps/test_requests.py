@@ -8,13 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dblog_core.dumps import control, requests
-from dblog_core.dumps.control import DumpStatus
+from dblog_core.dumps import dump_records, dump_store, filing
 from dblog_core.dumps.dry_run import plan
-from dblog_core.dumps.requests import DumpRequest, Typed
+from dblog_core.dumps.requests import DumpRequest
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError, RequestError, SourceError, SourceForbids, ValueOutOfRange
 from dblog_core.interfaces import ReadPlan
+from dblog_core.model.filters import Typed
 from dblog_core.model.schema import TableSchema
+from dblog_core.model.watermark import Heals
 from tests.unit import requests_world
 from tests.unit.requests_world import CUSTOMERS, CUSTOMS, LINES, ORDERS, World
 
@@ -25,7 +27,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def filed(world: World, request: DumpRequest) -> DumpStatus:
-    return control.dump(world.state, requests.submit(world.config, request))
+    return dump_store.read_dump(world.state, filing.submit(world.config, request))
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
@@ -52,7 +54,7 @@ def test_a_pattern_is_no_regular_expression(world: World) -> None:
     for name in ("shop.custom.", "shop.(orders|lines)", "shop.[a-z]*", "shopXorders", "*", "SHOP.ord*"):
         with pytest.raises(RequestError, match="captured table"):
             filed(world, DumpRequest((name,)))
-    assert control.dumps(world.state) == []
+    assert dump_store.list_dumps(world.state) == []
 
 
 def test_a_table_whose_name_looks_like_a_pattern_is_that_table(world: World) -> None:
@@ -68,7 +70,7 @@ def test_a_table_without_a_key_is_refused_by_name_and_left_out_of_patterns(world
     for names in (None, ("shop.*",), ("shop.e*", "shop.orders")):
         status = filed(world, DumpRequest(names))
         assert "shop.events" not in status.tables
-        assert [r["table"] for r in status.refused] == ["shop.events"], "it is told what was left out"
+        assert [r.table for r in status.refused] == ["shop.events"], "it is told what was left out"
     with pytest.raises(RequestError, match=r"shop\.events"):
         filed(world, DumpRequest(("shop.e*",)))
 
@@ -107,7 +109,7 @@ def test_what_cannot_be_carried_out_is_refused_by_name_and_not_filed(
     with pytest.raises(RequestError, match=words) as refused:
         filed(world, request_)
     assert refused.value.fix
-    assert control.dumps(world.state) == []
+    assert dump_store.list_dumps(world.state) == []
     assert world.walked == [], "the source is not read for a request that is refused"
 
 
@@ -117,9 +119,12 @@ def test_what_cannot_be_carried_out_is_refused_by_name_and_not_filed(
 def test_listed_keys_are_read_once_each_in_tasks_of_bounded_size(world: World) -> None:
     keys = [n % 6_000 for n in range(12_000)]
     status = filed(world, DumpRequest(("shop.orders",), keys=tuple(keys)))
-    assert [len(t.keys or ()) for t in status.tasks] == [5_000, 1_000]
-    assert sorted(k for t in status.tasks for k in t.keys or ()) == list(range(6_000))
-    assert {(t.parts, t.heals is None, t.estimated) for t in status.tasks} == {(2, True, 5_000), (2, True, 1_000)}
+    assert [len(t.record.keys or ()) for t in status.tasks] == [5_000, 1_000]
+    assert sorted(k for t in status.tasks for k in t.record.keys or ()) == list(range(6_000))
+    assert {(t.record.parts, t.record.heals is None, t.record.estimated) for t in status.tasks} == {
+        (2, True, 5_000),
+        (2, True, 1_000),
+    }
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,7 @@ def test_a_typed_value_is_what_its_column_makes_of_it(
     world: World, column: str, operator: str, text: str, values: list[Any]
 ) -> None:
     status = filed(world, DumpRequest(("shop.customers",), filters=((column, operator, Typed(text)),)))
-    assert status.tasks[0].filters == ({"column": column, "op": operator, "values": values},)
+    assert status.tasks[0].record.filters == ({"column": column, "op": operator, "values": values},)
 
 
 @pytest.mark.parametrize(
@@ -169,16 +174,16 @@ def test_filters_are_anded_and_a_filtered_dump_heals_nothing(world: World) -> No
     status = filed(world, DumpRequest(("shop.customers",), filters=tests))
     assert len(status.tasks) > 1
     for task in status.tasks:
-        assert [(f["column"], f["op"]) for f in task.filters] == [("name", "="), ("id", ">")]
-        assert task.heals is None
-    assert sum(t.estimated or 0 for t in status.tasks) == pytest.approx(500, abs=len(status.tasks))
+        assert [(f["column"], f["op"]) for f in task.record.filters] == [("name", "="), ("id", ">")]
+        assert task.record.heals is None
+    assert sum(t.record.estimated or 0 for t in status.tasks) == pytest.approx(500, abs=len(status.tasks))
 
 
 def test_a_filter_that_few_rows_pass_is_one_range_and_reads_no_boundaries(world: World) -> None:
     world.fill(CUSTOMERS, [(n,) for n in range(10_000)])
     world.passing = 3
     status = filed(world, DumpRequest(("shop.customers",), filters=(("name", "=", "x"),)))
-    assert [(t.parts, t.estimated) for t in status.tasks] == [(1, 3)]
+    assert [(t.record.parts, t.record.estimated) for t in status.tasks] == [(1, 3)]
     assert world.walked == []
 
 
@@ -193,9 +198,11 @@ def covered(status: DumpStatus, keys: list[int]) -> list[int]:
     return [sum(hit == [i] for hit in hits) for i in range(len(tasks))]
 
 
-def _reads(task: control.TaskStatus, key: int) -> bool:
-    above = (task.after is None or key > task.after) and (task.key_from is None or key >= task.key_from)
-    return above and (task.key_to is None or key <= task.key_to)
+def _reads(task: dump_records.TaskStatus, key: int) -> bool:
+    above = (task.record.after is None or key > task.record.after) and (
+        task.record.key_from is None or key >= task.record.key_from
+    )
+    return above and (task.record.key_to is None or key <= task.record.key_to)
 
 
 @pytest.mark.parametrize("believed", [None, 0, 200, 3_000, 40_000, 2_000_000])
@@ -209,13 +216,13 @@ def test_ranges_cover_every_key_once_and_are_balanced_whatever_the_server_believ
         world.estimates[ORDERS.table] = believed
     status = filed(world, DumpRequest(("shop.orders",)))
     sizes = covered(status, keys)
-    assert {(t.parts, str(t.heals)) for t in status.tasks} == {(len(sizes), "{'key_from': None, 'key_to': None}")}
-    assert (status.tasks[0].after, status.tasks[-1].key_to) == (None, None)
+    assert {(t.record.parts, t.record.heals) for t in status.tasks} == {(len(sizes), Heals())}
+    assert (status.tasks[0].record.after, status.tasks[-1].record.key_to) == (None, None)
     if believed is not None and believed > 100 * len(keys):
         return  # so wrong that the sample is too coarse: fewer ranges, still without a gap
     assert len(sizes) == 8, "four for each of two workers"
     assert max(sizes) <= 1.5 * min(sizes)
-    assert [t.estimated for t in status.tasks] == pytest.approx(sizes, abs=160)
+    assert [t.record.estimated for t in status.tasks] == pytest.approx(sizes, abs=160)
 
 
 def test_a_stale_estimate_never_makes_more_than_64_ranges(world: World) -> None:
@@ -259,8 +266,8 @@ def test_a_key_range_keeps_its_ends_and_heals_between_them(world: World) -> None
     sizes = covered(status, list(range(1_000, 6_000)))
     assert len(sizes) == 8
     assert not any(_reads(t, k) for t in status.tasks for k in (999, 6_000))
-    assert {str(t.heals) for t in status.tasks} == {"{'key_from': 1000, 'key_to': 5999}"}
-    assert [(t.key_from, t.after is None) for t in status.tasks] == [(1_000, True), *[(None, False)] * 7]
+    assert {t.record.heals for t in status.tasks} == {Heals(1000, 5999)}
+    assert [(t.record.key_from, t.record.after is None) for t in status.tasks] == [(1_000, True), *[(None, False)] * 7]
 
 
 def test_a_small_part_of_a_huge_table_is_cut_by_its_own_size(world: World) -> None:
@@ -268,31 +275,33 @@ def test_a_small_part_of_a_huge_table_is_cut_by_its_own_size(world: World) -> No
     world.estimates[ORDERS.table] = 10**9
     status = filed(world, DumpRequest(("shop.orders",), key_from=1_000, key_to=5_999))
     assert max(covered(status, list(range(1_000, 6_000)))) <= 700
-    assert sum(t.estimated or 0 for t in status.tasks) == pytest.approx(5_000, rel=0.02)
+    assert sum(t.record.estimated or 0 for t in status.tasks) == pytest.approx(5_000, rel=0.02)
 
 
 def test_a_range_whose_ends_are_the_wrong_way_round_is_an_empty_range(world: World) -> None:
     world.fill(ORDERS, [(k,) for k in range(10_000)])
     status = filed(world, DumpRequest(("shop.orders",), key_from=6_000, key_to=5))
-    assert [(t.key_from, t.after, t.key_to, t.parts) for t in status.tasks] == [(6_000, None, 5, 1)]
+    assert [(t.record.key_from, t.record.after, t.record.key_to, t.record.parts) for t in status.tasks] == [
+        (6_000, None, 5, 1)
+    ]
 
 
 def test_only_keys_that_the_lake_orders_as_the_database_does_heal_a_range(world: World) -> None:
     world.fill(CUSTOMS, [(f"{k:05}",) for k in range(1_000)])
     world.fill(LINES, [(k // 10, str(k % 10)) for k in range(1_000)])
-    assert {str(t.heals) for t in filed(world, DumpRequest(("shop.customs",), key_from="00100")).tasks} == {"None"}
+    assert {t.record.heals for t in filed(world, DumpRequest(("shop.customs",), key_from="00100")).tasks} == {None}
     lines = filed(world, DumpRequest(("shop.lines",), key_to=[50, "x"]))
     assert len(lines.tasks) > 1
-    assert {str(t.heals) for t in lines.tasks} == {"None"}
+    assert {t.record.heals for t in lines.tasks} == {None}
     whole = filed(world, DumpRequest(("shop.customs",)))
-    assert {str(t.heals) for t in whole.tasks} == {"{'key_from': None, 'key_to': None}"}
+    assert {t.record.heals for t in whole.tasks} == {Heals()}
 
 
 def test_each_table_of_a_dump_has_its_own_ranges(world: World) -> None:
     world.fill(ORDERS, [(k,) for k in range(5_000)])
     world.fill(CUSTOMERS, [(k,) for k in range(30)])
     status = filed(world, DumpRequest(None))
-    parts = {t.table: t.parts for t in status.tasks}
+    parts = {t.table: t.record.parts for t in status.tasks}
     assert parts == {"shop.customers": 1, "shop.customs": 1, "shop.lines": 1, "shop.orders": 8}
     assert [t.number for t in status.tasks] == list(range(11))
 
@@ -300,22 +309,22 @@ def test_each_table_of_a_dump_has_its_own_ranges(world: World) -> None:
 def test_options_come_from_the_request_and_else_from_the_configuration(world: World) -> None:
     asked = DumpRequest(("shop.orders",), workers=5, adaptive=True, max_retained=1 << 40)
     options = filed(world, asked).options
-    assert (options["workers"], options["adaptive"], options["max_retained"]) == (5, True, 1 << 40)
-    assert (options["chunk_size"], options["delay"], options["rate"], options["in_flight"]) == (10, 0.0, 0, 16)
+    assert (options.workers, options.adaptive, options.max_retained) == (5, True, 1 << 40)
+    assert (options.chunk_size, options.delay, options.rate, options.in_flight) == (10, 0.0, 0, 16)
 
 
 def test_nobody_sees_a_dump_before_it_is_whole(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     create, seen = world.state.create, []
 
     def watching(path: str, data: bytes) -> None:
-        seen.append([d.id for d in control.dumps(world.state)])
+        seen.append([d.id for d in dump_store.list_dumps(world.state)])
         create(path, data)
 
     monkeypatch.setattr(world.state, "create", watching)
     world.fill(ORDERS, [(k,) for k in range(5_000)])
-    requests.submit(world.config, DumpRequest(("shop.orders",)), state=world.state)
+    filing.submit(world.config, DumpRequest(("shop.orders",)), state=world.state)
     assert seen == [[]] * 2, "the list of what is unfinished, and the dump"
-    assert len(control.dumps(world.state)) == 1
+    assert len(dump_store.list_dumps(world.state)) == 1
 
 
 @pytest.mark.parametrize("told", [SourceError("Unknown column"), RequestError("a column of this shape is gone")])
@@ -355,7 +364,7 @@ def test_a_table_that_cannot_be_read_is_left_out_alone(
     monkeypatch.setattr(requests_world.Reader, "explain", read)
     status = filed(world, DumpRequest(None))
     assert status.tables == ("shop.customers", "shop.customs", "shop.lines")
-    told = {r["table"]: (r["reason"], r["fix"]) for r in status.refused}
+    told = {r.table: (r.reason, r.fix) for r in status.refused}
     assert told["shop.orders"] == ("shop.orders: column paid: a value is no date", "correct the value")
     assert {task.table for task in status.tasks} == set(status.tables)
     found = plan(world.config, DumpRequest(None))
@@ -373,4 +382,4 @@ def test_a_server_that_refuses_the_same_table_twice_is_believed(world: World, mo
 
     monkeypatch.setattr(requests_world.Reader, "explain", refused)
     with pytest.raises(SourceError, match="no right to it"):
-        requests.submit(world.config, DumpRequest(("shop.orders",)))
+        filing.submit(world.config, DumpRequest(("shop.orders",)))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from dblog_core.dumps.dump_records import DumpOptions
 from dblog_core.dumps.throttle import EARLY, RECOVERY, SLOWEST, Limits, Pace
 from dblog_core.interfaces import Strain
 from dblog_core.model import sizes
@@ -208,7 +209,8 @@ def test_a_source_that_cannot_tell_what_it_retains_is_not_held() -> None:
 
 
 def test_options_of_a_request_of_an_earlier_version_hold_nothing_back() -> None:
-    limits = Limits.of({"chunk_size": 10, "workers": 2, "delay": 0.5, "rate": 7, "in_flight": 4})
+    options = DumpOptions.from_json({"chunk_size": 10, "workers": 2, "delay": 0.5, "rate": 7, "in_flight": 4})
+    limits = Limits.of(options)
     assert limits == Limits(0.5, 7, 2, adaptive=False, max_retained=0)
     assert not limits.watches
 

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.clock import SystemClock
-from dblog_core.dumps import control, task_lease, work_loop
+from dblog_core.dumps import control, dump_records, dump_store, task_lease, work_loop
 from dblog_core.dumps import task_queue as finder_module
 from dblog_core.dumps.source_load import Gauge
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.dumps.task_lease import Hold, Workplace
 from dblog_core.dumps.task_queue import Finder
 from dblog_core.dumps.worker import PATIENCE
@@ -396,7 +397,7 @@ def test_only_tasks_that_are_left_call_for_workers(world: World) -> None:
     other, _ = finder(world)
     assert other.free(world.status()) == 3
     for number in (0, 1):
-        control.fail(world.state, DUMP, number, "gone")
+        dump_store.fail_task(world.state, TaskId(DUMP, number), "gone")
     assert other.free(world.status()) == 2
     assert take(world) is not None
     assert other.free(world.status()) == 1
@@ -449,7 +450,7 @@ def test_a_dead_worker_is_replaced_and_its_range_goes_on_after_the_last_placed_c
     world.work()
     assert world.source.reads[0][0] == (30,)
     assert world.dumped() == list(range(1, 101))
-    assert world.status().tasks[0].attempt == 2
+    assert world.status().tasks[0].record.attempt == 2
 
 
 def test_a_worker_whose_place_may_be_taken_leaves(world: World) -> None:
@@ -535,7 +536,7 @@ def test_a_newer_attempt_of_somebody_else_is_answered_by_a_newer_one(world: Worl
     world.request({}, in_flight=1)
 
     def zombie() -> None:
-        number = control.next_attempt(world.state, DUMP, 0)
+        number = dump_store.begin_attempt(world.state, TaskId(DUMP, 0))
         low = [w for w in world.watermarks() if isinstance(w, Low)][-1]
         stray = Low(replace(low.mark, attempt=number, window="z" * 32))
         world.source.open_watermarks("zombie").write(watermark.encode(stray))
@@ -566,7 +567,7 @@ def test_a_dropped_table_fails_its_own_task_and_the_others_go_on(world: World) -
 def test_a_failed_task_is_not_taken_up_again(world: World) -> None:
     world.fill(*range(1, 31))
     world.request({}, {"after": 10})
-    control.fail(world.state, DUMP, 0, "gone")
+    dump_store.fail_task(world.state, TaskId(DUMP, 0), "gone")
     world.work()
     assert {w.mark.task for w in world.watermarks()} == {TaskId(DUMP, 1)}
 
@@ -576,7 +577,7 @@ def test_a_task_that_fails_between_look_and_grasp_is_not_taken(world: World, mon
     real = type(world.state).acquire
 
     def late(self: Any, name: str, holder: str, **more: Any) -> MemoryLease | None:
-        control.fail(world.state, DUMP, 0, "gone")
+        dump_store.fail_task(world.state, TaskId(DUMP, 0), "gone")
         return real(self, name, holder, **more)
 
     monkeypatch.setattr(type(world.state), "acquire", late)
@@ -895,8 +896,8 @@ def test_a_service_survives_faulty_tasks_and_lost_connections_and_waits_for_more
         if next(strikes) < PATIENCE:
             raise SourceUnavailable("the connection broke")
 
-    def told(status: control.DumpStatus) -> None:
-        if status.state in control.OVER:
+    def told(status: DumpStatus) -> None:
+        if status.state in dump_records.OVER:
             over[status.id].set()
 
     world.source.on_read = sometimes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused, SourceUnavailable
 from dblog_core.model.key_order import order_text
@@ -150,8 +150,8 @@ def test_each_task_remembers_the_order_of_the_time_before_it_was_cut(
         return real(self, schema, **more)
 
     monkeypatch.setattr(requests_world.Reader, "boundaries", altered)
-    status = control.dump(shop.state, requests.submit(shop.config, request_))
-    assert {t.order for t in status.tasks} == {"old"}
+    status = dump_store.read_dump(shop.state, filing.submit(shop.config, request_))
+    assert {t.record.order for t in status.tasks} == {"old"}
     assert len(status.tasks) >= len(status.tables)
 
 

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from dblog_core import wiring
 from dblog_core.capture import config_reload
 from dblog_core.config.settings import ColumnRules, Config, SourceConfig
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError, SourceRefused
 from dblog_core.interfaces import Problem
@@ -180,10 +180,10 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
         entry = wait_until(lambda: stopped_tables.read(capture.state).get("shop.a"), "the table is stopped")
         assert "shop.a has no column v" in entry["why"] and "its columns are id, w" in entry["fix"]
         with pytest.raises(RequestError, match="has no column v"):
-            requests.submit(capture.config, DumpRequest(("shop.a",)))
+            filing.submit(capture.config, DumpRequest(("shop.a",)))
         assert SECRET.encode() not in written(capture)
         capture.write("shop.?", more=RULES.replace('"v"', '"w"'))
-        wait_until(lambda: [d.state for d in control.dumps(capture.state)] == ["done"], "it is dumped")
+        wait_until(lambda: [d.state for d in dump_store.list_dumps(capture.state)] == ["done"], "it is dumped")
         put(capture, RENAMED, {"id": 3, "w": SECRET})
         wait_until(lambda: len(capture.replayed(A)) == 3, "its log flows again")
     assert capture.replayed(A) == {(key,): {"id": key, "w": MASK} for key in (1, 2, 3)}
@@ -201,7 +201,7 @@ def test_a_column_that_comes_back_is_dumped_where_the_log_alone_has_told(
         wait_until(lambda: "shop.a" in stopped_tables.read(capture.state), "the table is stopped")
         rename(capture, A, "w", "v")
         capture.put(A, 3, v=SECRET)
-        wait_until(lambda: [d.state for d in control.dumps(capture.state)] == ["done"], "it is dumped")
+        wait_until(lambda: [d.state for d in dump_store.list_dumps(capture.state)] == ["done"], "it is dumped")
     assert capture.replayed(A) == {(key,): {"id": key, "v": MASK} for key in (1, 2, 3)}
     assert SECRET.encode() not in written(capture)
 

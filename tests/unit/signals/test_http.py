@@ -18,7 +18,7 @@ import orjson
 import pytest
 
 from dblog_core.clock import SystemClock
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.errors import StateUnavailable
 from dblog_core.signals import http_limits, inbox
 from dblog_core.signals.http import Endpoint, Signals
@@ -73,7 +73,7 @@ def test_a_signal_is_taken_in_and_its_way_is_told(world: World, ask: Ask) -> Non
     Desk(world.config, world.state, SystemClock()).look()
     status, told = ask("GET", "/signals/one%2F1")
     assert (status, told["state"], told["dump_state"]) == (200, "done", "requested")
-    assert [d.id for d in control.dumps(world.state)] == [told["dump"]]
+    assert [d.id for d in dump_store.list_dumps(world.state)] == [told["dump"]]
 
 
 def test_the_same_signal_again_is_no_second_one(world: World, ask: Ask) -> None:

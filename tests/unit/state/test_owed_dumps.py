@@ -9,9 +9,11 @@ import pytest
 from dblog_core.capture import owed_dump_requests
 from dblog_core.capture.owed_dump_requests import Again
 from dblog_core.clock import SystemClock
-from dblog_core.dumps import control
-from dblog_core.dumps.requests import WHOLE, DumpRequest, submit
+from dblog_core.dumps import control, dump_records, dump_store
+from dblog_core.dumps.filing import submit
+from dblog_core.dumps.requests import WHOLE, DumpRequest
 from dblog_core.errors import SourceUnavailable, ValueOutOfRange
+from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import LogMark
 from dblog_core.state import owed_dumps
 from dblog_core.state.memory import MemoryState
@@ -35,22 +37,22 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(tmp_path, monkeypatch)
 
 
-def requested(world: World, request: DumpRequest = WHOLE, by: str = control.SYSTEM) -> str:
+def requested(world: World, request: DumpRequest = WHOLE, by: str = dump_records.SYSTEM) -> str:
     return submit(world.config, request, requested_by=by, state=world.state)
 
 
 def fails(world: World, dump: str, why: str = "n holds NaN") -> None:
     """The dump fails for good, and somebody looks at it."""
-    control.fail(world.state, dump, 0, why)
-    assert dump not in [d.id for d in control.unfinished(world.state)]
+    dump_store.fail_task(world.state, TaskId(dump, 0), why)
+    assert dump not in [d.id for d in dump_store.list_unfinished_dumps(world.state)]
 
 
 @pytest.mark.parametrize(
     ("request_", "by", "is_owed"),
     [
-        (WHOLE, control.SYSTEM, True),
-        (WHOLE, control.USER, False),
-        (DumpRequest(tables=(NAME,), keys=(1,)), control.SYSTEM, False),
+        (WHOLE, dump_records.SYSTEM, True),
+        (WHOLE, dump_records.USER, False),
+        (DumpRequest(tables=(NAME,), keys=(1,)), dump_records.SYSTEM, False),
     ],
 )
 def test_a_whole_dump_that_the_system_has_asked_for_is_owed_once_it_has_failed(
@@ -66,7 +68,7 @@ def test_a_whole_dump_that_the_system_has_asked_for_is_owed_once_it_has_failed(
 def test_one_that_somebody_cancels_is_not(world: World) -> None:
     dump = requested(world)
     control.cancel(world.state, dump)
-    assert control.unfinished(world.state) == [] and owed_dumps.read(world.state) == {}
+    assert dump_store.list_unfinished_dumps(world.state) == [] and owed_dumps.read(world.state) == {}
 
 
 def entries(times: int) -> owed_dumps.Entries:
@@ -125,7 +127,7 @@ def test_the_dump_is_requested_again_once_and_forgotten_when_it_is_over(world: W
         debts.look(lambda table: False, offset=0)
         clock.now += 86_400
     (second,) = owed_dump_requests.whole_tables(world.state) and [
-        d for d in control.dumps(world.state) if d.id != first
+        d for d in dump_store.list_dumps(world.state) if d.id != first
     ]
     assert owed_dumps.read(world.state)[NAME]["asked"] == second.id
     fails(world, second.id, "n holds infinity")
@@ -145,12 +147,12 @@ def test_the_dump_is_requested_again_once_and_forgotten_when_it_is_over(world: W
 def test_a_table_that_is_being_dumped_anyway_is_not_dumped_twice(world: World) -> None:
     clock = Moments()
     fails(world, requested(world))
-    requested(world, by=control.USER)
+    requested(world, by=dump_records.USER)
     debts = Again(world.config, world.state, clock)
     for _ in range(2):
         debts.look(lambda table: False, offset=0)
         clock.now += 10
-    assert len(control.dumps(world.state)) == 2 and owed_dumps.read(world.state)[NAME]["asked"] is None
+    assert len(dump_store.list_dumps(world.state)) == 2 and owed_dumps.read(world.state)[NAME]["asked"] is None
 
 
 def test_a_capture_that_starts_again_brings_what_failed_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,4 +234,4 @@ def test_what_fails_within_a_term_is_not_tried_again_at_once(world: World) -> No
     for _ in range(3):
         debts.look(lambda table: False, offset=0)
         clock.now += 600
-    assert len(control.dumps(world.state)) == 1
+    assert len(dump_store.list_dumps(world.state)) == 1

@@ -11,7 +11,7 @@ import pytest
 from dblog_core import wiring
 from dblog_core.capture import config_reload, healing_dumps
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control, requests
+from dblog_core.dumps import dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
 from dblog_core.interfaces import Problem
@@ -58,7 +58,7 @@ def begun(world: World) -> None:
 
 
 def dumps(world: World) -> list[tuple[str, ...]]:
-    return [tuple(d.tables) for d in control.dumps(world.state)]
+    return [tuple(d.tables) for d in dump_store.list_dumps(world.state)]
 
 
 def shown(config: Config) -> dict[str, str]:
@@ -92,14 +92,16 @@ def test_a_stopped_table_is_passed_over_and_dumped_once_it_is_mended(world: Worl
     assert [line["key"]["id"] for line in world.lines(B)[-1:]] == [2]
     assert "shop.a has lost its key" in shown(world.config)["shop.a"] and "give it one" in shown(world.config)["shop.a"]
     with pytest.raises(RequestError, match=r"shop\.a has lost its key"):
-        requests.submit(world.config, DumpRequest(("shop.a",)))
+        filing.submit(world.config, DumpRequest(("shop.a",)))
     assert dumps(world) == []
     problems(world).clear()
     world.put(A, 4)
     world.capture()
     assert dumps(world) == [("shop.a",)] and shown(world.config) == {}
     marks = [mark for m in wiring.open_staging(world.config).manifests(after=0) for mark in m.marks if mark.dump]
-    assert [(mark.op, mark.table, mark.dump) for mark in marks] == [("s", "shop.a", control.dumps(world.state)[0].id)]
+    assert [(mark.op, mark.table, mark.dump) for mark in marks] == [
+        ("s", "shop.a", dump_store.list_dumps(world.state)[0].id)
+    ]
     assert world.lines(A)[-1]["key"] == {"id": 4} and world.lines(A)[-1]["offset"] > marks[0].offset
     with world.capturing():
         wait_until(lambda: world.replayed(A) == world.held(A), "a is the source")
@@ -143,10 +145,10 @@ def test_a_mended_table_that_cannot_be_dumped_yet_is_not_forgotten(
 
 def test_a_dump_of_a_table_that_stops_ends_and_says_why(world: World) -> None:
     begun(world)
-    dump_id = requests.submit(world.config, DumpRequest(("shop.?",)))
+    dump_id = filing.submit(world.config, DumpRequest(("shop.?",)))
     problems(world).append(ALONE)
     world.capture()
-    tasks = {task.table: task.error for task in control.dump(world.state, dump_id).tasks}
+    tasks = {task.table: task.error for task in dump_store.read_dump(world.state, dump_id).tasks}
     assert "shop.a has lost its key" in str(tasks["shop.a"]) and tasks["shop.b"] is None
 
 
@@ -158,8 +160,8 @@ def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the
         world.put(A, 3)
         wait_until(lambda: bool(shown(world.config)), "the stopped table is shown")
         assert "a value is none\n  fix: correct the value" in shown(world.config)["shop.a"]
-        dump_id = requests.submit(world.config, DumpRequest(("shop.?",)))
-        asked = control.dump(world.state, dump_id)
+        dump_id = filing.submit(world.config, DumpRequest(("shop.?",)))
+        asked = dump_store.read_dump(world.state, dump_id)
         (number,) = [task.number for task in asked.tasks if task.table == "shop.a"]
         mark = Mark("shop", TaskId(dump_id, number), 1, 0, "w1", "shop.a", 1, None)
         high = High(
@@ -170,8 +172,9 @@ def test_a_table_that_the_log_cannot_tell_is_neither_staged_nor_dumped_until_the
             world.database.commit(Change("w", A.table, None, {"payload": watermark.encode(payload)}))
         world.put(B, 2)
         wait_until(lambda: (2,) in world.replayed(B), "row 2 of b is staged")
-        wait_until(lambda: control.task(world.state, dump_id, number).error is not None, "its task has ended")
-        tasks = {task.table: task.error for task in control.dump(world.state, dump_id).tasks}
+        task = TaskId(dump_id, number)
+        wait_until(lambda: dump_store.read_task(world.state, task).error is not None, "its task has ended")
+        tasks = {task.table: task.error for task in dump_store.read_dump(world.state, dump_id).tasks}
         assert tasks == {"shop.a": "shop.a is stopped: a value is none", "shop.b": None}
     assert [line["key"]["id"] for line in world.lines(A) if line["op"] != "s"] == [1, 2, 2]
     with world.capturing():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from dblog_core.commands.verify import text
-from dblog_core.dumps.requests import Refusal
+from dblog_core.dumps.dump_records import Refusal
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.interfaces import Hashes
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory

@@ -12,7 +12,7 @@ from dblog_core.capture.run_capture import CaptureOutcome, run_capture
 from dblog_core.capture.stop_condition import AtTime
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
-from dblog_core.dumps import control
+from dblog_core.dumps import dump_store
 from dblog_core.errors import ConfigError, SourceRefused, SourceUnavailable
 from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Place
@@ -50,7 +50,7 @@ def test_a_first_capture_begins_where_it_is_told_and_later_ones_go_on(world: Wor
     world.put(9)
     world.capture()
     assert ids(world) == [2, 3, 9]
-    assert control.dumps(world.state) == []
+    assert dump_store.list_dumps(world.state) == []
 
 
 def test_a_place_that_is_refused_records_and_makes_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

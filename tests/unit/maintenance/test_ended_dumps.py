@@ -10,11 +10,13 @@ import orjson
 import pytest
 
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dumps import control, ended_dumps
-from dblog_core.dumps.control import DumpStatus
-from dblog_core.dumps.ended_dumps import LONG, SHORTEST, EndedDumps
+from dblog_core.dumps import control, dump_store
+from dblog_core.dumps.dump_records import DumpRecord
+from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Entry, Json, StateStore
+from dblog_core.maintenance import ended_dumps
+from dblog_core.maintenance.ended_dumps import LONG, SHORTEST, EndedDumps
 from dblog_core.model.task_id import TaskId
 from dblog_core.notifications.channels import Receiver
 from dblog_core.notifications.delivery import Follower
@@ -59,13 +61,14 @@ def write(state: StateStore, dump_id: str, *, tasks: int = 1, **more: str) -> Js
 
 def file(state: StateStore, *ids: str, tasks: int = 1, **more: str) -> None:
     for dump_id in ids:
-        control.show(state, dump_id, write(state, dump_id, tasks=tasks, **more))
+        record = write(state, dump_id, tasks=tasks, **more)
+        dump_store.file_dump(state, dump_id, DumpRecord.from_json(record))
 
 
 def end(state: StateStore, *ids: str) -> None:
     for dump_id in ids:
-        control.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", done=True))
-    control.unfinished(state)
+        dump_store.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", done=True))
+    dump_store.list_unfinished_dumps(state)
 
 
 def names(found: list[DumpStatus]) -> list[str]:
@@ -78,9 +81,9 @@ def test_a_look_costs_the_unfinished_dumps_alone() -> None:
     file(state, *ended)
     end(state, *ended)
     file(state, "x", "y", tasks=200)
-    control.unfinished(state)
+    dump_store.list_unfinished_dumps(state)
     state.trips = state.nodes = 0
-    assert names(control.unfinished(state)) == ["x", "y"]
+    assert names(dump_store.list_unfinished_dumps(state)) == ["x", "y"]
     assert state.trips <= 2 + 2 * 2, "the list, their own nodes, and for each its tasks: whatever has ended"
     assert state.nodes <= 3 + 2 + 2 * (200 + 4 * 200)
 
@@ -90,13 +93,13 @@ def test_dumps_of_a_version_without_the_list_are_found_at_once_and_those_that_it
     old = write(state, "old")
     state.create("dumps/old/request", orjson.dumps(old))
     file(state, "new")
-    assert names(control.unfinished(state)) == ["new", "old"]
+    assert names(dump_store.list_unfinished_dumps(state)) == ["new", "old"]
     later = write(state, "later")
     state.create("dumps/later/request", orjson.dumps(later))
     EndedDumps(state, clock, keep=KEEP).look(threading.Event())
-    assert names(control.unfinished(state)) == ["later", "new", "old"]
+    assert names(dump_store.list_unfinished_dumps(state)) == ["later", "new", "old"]
     end(state, "old", "new", "later")
-    assert control.unfinished(state) == [] and state.children("unfinished") == ["complete"]
+    assert dump_store.list_unfinished_dumps(state) == [] and state.children("unfinished") == ["complete"]
 
 
 def test_the_end_of_a_dump_is_recorded_though_nobody_works_on_dumps_any_more() -> None:
@@ -104,12 +107,12 @@ def test_the_end_of_a_dump_is_recorded_though_nobody_works_on_dumps_any_more() -
     state = MemoryState()
     file(state, "d", "e")
     for dump_id in ("d", "e"):
-        control.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", done=True))
-    assert control.is_over(state, "d") and state.children("unfinished") == ["e"]
-    assert [record["state"] for record in control.records(state, ["d"]) if record] == ["done"]
+        dump_store.put_progress(state, TaskId(dump_id, 0), TaskProgress("shop.orders", done=True))
+    assert dump_store.is_dump_over(state, "d") and state.children("unfinished") == ["e"]
+    assert [record.state for record in dump_store.read_records(state, ["d"]) if record] == ["done"]
     EndedDumps(state, DrawnClock(), keep=KEEP).look(threading.Event())
     assert state.children("unfinished") == ["complete"]
-    assert [record["state"] for record in control.records(state, ["e"]) if record] == ["done"]
+    assert [record.state for record in dump_store.read_records(state, ["e"]) if record] == ["done"]
 
 
 def test_a_dump_that_is_being_filed_stays_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,19 +122,19 @@ def test_a_dump_that_is_being_filed_stays_in_the_list(monkeypatch: pytest.Monkey
 
     def creating(path: str, data: bytes) -> None:
         if path == "dumps/d/request":
-            looked.append(names(control.unfinished(state)))
+            looked.append(names(dump_store.list_unfinished_dumps(state)))
         create(path, data)
 
     monkeypatch.setattr(state, "create", creating)
     file(state, "d")
-    assert looked == [[]] and names(control.unfinished(state)) == ["d"]
+    assert looked == [[]] and names(dump_store.list_unfinished_dumps(state)) == ["d"]
 
 
 def test_a_cancelled_dump_leaves_the_list_at_the_next_look() -> None:
     state = MemoryState()
     file(state, "d")
     control.cancel(state, "d")
-    assert control.unfinished(state) == [] and state.children("unfinished") == ["complete"]
+    assert dump_store.list_unfinished_dumps(state) == [] and state.children("unfinished") == ["complete"]
 
 
 def test_a_dump_goes_when_it_has_been_over_for_long_enough_by_the_leaders_own_clock() -> None:
@@ -141,13 +144,13 @@ def test_a_dump_goes_when_it_has_been_over_for_long_enough_by_the_leaders_own_cl
     EndedDumps(state, clock, keep=KEEP).look(threading.Event())
     clock.now += KEEP - 1
     EndedDumps(state, clock, keep=KEEP).look(threading.Event())
-    assert control.dump(state, "done").state == "done", "the next leader knows since when"
+    assert dump_store.read_dump(state, "done").state == "done", "the next leader knows since when"
     clock.now += 1
     EndedDumps(state, clock, keep=KEEP).look(threading.Event())
-    assert state.children("dumps") == ["running"] and names(control.dumps(state)) == ["running"]
+    assert state.children("dumps") == ["running"] and names(dump_store.list_dumps(state)) == ["running"]
     with pytest.raises(RequestError, match=r"there is no dump(.|\n)*\[dump\] keep"):
-        control.dump(state, "done")
-    assert control.is_over(state, "done")
+        dump_store.read_dump(state, "done")
+    assert dump_store.is_dump_over(state, "done")
 
 
 def test_of_too_many_the_oldest_go_first_but_not_while_somebody_may_wait_for_them(
@@ -161,10 +164,10 @@ def test_of_too_many_the_oldest_go_first_but_not_while_somebody_may_wait_for_the
         end(state, dump_id)
         looking.look(threading.Event())
         clock.now += 60
-    assert len(control.dumps(state)) == 4
+    assert len(dump_store.list_dumps(state)) == 4
     clock.now += SHORTEST
     looking.look(threading.Event())
-    assert sorted(names(control.dumps(state))) == ["d0", "d2"]
+    assert sorted(names(dump_store.list_dumps(state))) == ["d0", "d2"]
 
 
 def test_for_ever_is_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +179,7 @@ def test_for_ever_is_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     looking.look(threading.Event())
     clock.now += 10_000 * DAY
     looking.look(threading.Event())
-    assert names(control.dumps(state)) == ["d"]
+    assert names(dump_store.list_dumps(state)) == ["d"]
 
 
 class Channel:
@@ -206,17 +209,17 @@ def test_a_channel_is_told_of_an_end_before_its_dump_goes_unless_it_listens_to_n
     looking.look(threading.Event())
     clock.now += KEEP
     looking.look(threading.Event())
-    assert names(control.dumps(state)) == ["d"], "its end was not told; the other is nobody's news"
+    assert names(dump_store.list_dumps(state)) == ["d"], "its end was not told; the other is nobody's news"
     follower.look(threading.Event())
     assert channel.told == ["requested", "table", "completed"]
     looking.look(threading.Event())
-    assert "d" not in names(control.dumps(state))
+    assert "d" not in names(dump_store.list_dumps(state))
     file(state, "e", requested_at="2999-01-01T00:00:00+00:00")
     end(state, "e")
     looking.look(threading.Event())
     clock.now += LONG * KEEP
     looking.look(threading.Event())
-    assert control.dumps(state) == []
+    assert dump_store.list_dumps(state) == []
 
 
 def test_what_is_left_of_requests_that_were_never_filed_goes_after_days() -> None:
@@ -230,7 +233,7 @@ def test_what_is_left_of_requests_that_were_never_filed_goes_after_days() -> Non
 
 
 def test_a_dump_that_is_removed_while_all_are_listed_is_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "_LARGEST", 0)  # what its tasks came to is read from their own nodes
+    monkeypatch.setattr(dump_store, "_LARGEST_BYTES", 0)  # what its tasks came to is read from their own nodes
     state = MemoryState()
     file(state, "d", "e", tasks=1)
     end(state, "d", "e")
@@ -239,8 +242,8 @@ def test_a_dump_that_is_removed_while_all_are_listed_is_not_listed(monkeypatch: 
     def removing(path: str) -> list[str]:
         found = children(path)
         if path == "dumps/d/tasks" and state.get("dumps/d/request") is not None:
-            control.remove(state, "d")
+            dump_store.remove_dump(state, "d")
         return found
 
     monkeypatch.setattr(state, "children", removing)
-    assert names(control.dumps(state)) == ["e"]
+    assert names(dump_store.list_dumps(state)) == ["e"]

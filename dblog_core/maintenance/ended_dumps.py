@@ -1,7 +1,7 @@
 """Removes dumps of long ago from the state store, so that it does not grow with every dump that ever was.
 
 A dump goes when it has been over for `[dump] keep`, or when MOST newer ones are over too; never within SHORTEST, in
-which whoever waits for it still sees its end, and while a channel of notices has not been told of that end, not before
+which whoever waits for it still sees its end, and while a channel of notices has not reported that end, not before
 LONG times as long. The leader looks now and then. When a dump was over is what the leader's clock said when it saw that
 first: no other clock has to be right.
 """
@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator
 
 import orjson
 
-from dblog_core.dumps import control
-from dblog_core.dumps.control import OVER
+from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Json, StateStore
 
@@ -34,7 +33,8 @@ _UNFILED = dt.timedelta(days=2)  # after which tasks without a dump are those of
 
 def remove(state: StateStore, clock: Clock, stop: threading.Event, *, keep: float) -> None:
     """Looks until `stop` is set; `keep`: seconds, infinite for ever."""
-    ended, wait = EndedDumps(state, clock, keep=keep), FIRST
+    ended = EndedDumps(state, clock, keep=keep)
+    wait = FIRST
     while not clock.wait(stop, wait):
         wait = LOOK
         try:
@@ -47,72 +47,77 @@ class EndedDumps:
     """What is known of dumps that are over; for one thread."""
 
     def __init__(self, state: StateStore, clock: Clock, *, keep: float) -> None:
-        self._state, self._clock, self._keep = state, clock, keep
+        self._state = state
+        self._clock = clock
+        self._keep = keep
         self._ended: dict[str, float] = {}  # by dump: when it was over, seconds UTC
 
     def look(self, stop: threading.Event) -> None:
         """Removes what is due. Raises StateError."""
-        control.unfinished(self._state)  # records what has ended
+        dump_store.list_unfinished_dumps(self._state)  # records what has ended
         ids = self._state.children("dumps")
         self._ended = {dump_id: at for dump_id, at in self._ended.items() if dump_id in set(ids)}
         unknown = [dump_id for dump_id in ids if dump_id not in self._ended]
         self._take_in(unknown)
-        control.list_unfinished(self._state, [dump_id for dump_id in unknown if dump_id not in self._ended])
-        for dump_id in [*self._due(), *self._never_filed(unknown)][:_AWAY]:
+        dump_store.register_unfinished_dumps(
+            self._state, [dump_id for dump_id in unknown if dump_id not in self._ended]
+        )
+        for dump_id in [*self._due(), *self._tasks_without_dump(unknown)][:_AWAY]:
             if stop.is_set():
                 return
-            control.remove(self._state, dump_id)
+            dump_store.remove_dump(self._state, dump_id)
             self._ended.pop(dump_id, None)
 
     def _take_in(self, ids: list[str]) -> None:
         """Notes when dumps were over, also in the state store: for the next leader."""
-        for dump_id, record in zip(ids, control.records(self._state, ids), strict=True):
-            if record is None or record["state"] not in OVER:
+        for dump_id, record in zip(ids, dump_store.read_records(self._state, ids), strict=True):
+            if record is None or not record.over:
                 continue
-            if (at := record.get("over_at")) is None:
-                at = self._clock.time()
-                control.note_end(self._state, dump_id, at)
-            self._ended[dump_id] = float(at)
+            over_at = record.over_at
+            if over_at is None:
+                over_at = self._clock.time()
+                dump_store.record_end_time(self._state, dump_id, over_at)
+            self._ended[dump_id] = over_at
 
     def _due(self) -> Iterator[str]:
         if math.isinf(self._keep):
             return
         now = self._clock.time()
         newest = sorted(self._ended, key=lambda dump_id: (self._ended[dump_id], dump_id), reverse=True)
-        kept = set(newest[:MOST])
+        newest_few = set(newest[:MOST])
         channels = self._state.children("notify")
         for dump_id in reversed(newest):
             age = now - self._ended[dump_id]
-            over = age >= self._keep or dump_id not in kept
+            over = age >= self._keep or dump_id not in newest_few
             if age >= SHORTEST and over and (age >= LONG * self._keep or self._all_told(dump_id, channels)):
                 yield dump_id
 
     def _all_told(self, dump_id: str, channels: Iterable[str]) -> bool:
         """Whether every channel knows of the dump's end, or began after it."""
-        (record,) = control.records(self._state, [dump_id])
-        told = self._json([f"dumps/{dump_id}/told/{name}" for name in channels])
+        (record,) = dump_store.read_records(self._state, [dump_id])
+        places = self._json([f"dumps/{dump_id}/told/{name}" for name in channels])
         firsts = self._json([f"notify/{name}" for name in channels])
         return record is None or all(
             (place is not None and place["over"])
             or first is None
-            or (record["requested_at"] < first["began"] and dump_id not in first["open"])
-            for place, first in zip(told, firsts, strict=True)
+            or (record.requested_at < first["began"] and dump_id not in first["open"])
+            for place, first in zip(places, firsts, strict=True)
         )
 
     def _json(self, paths: list[str]) -> list[Json | None]:
         return [None if entry is None else orjson.loads(entry.data) for entry in self._state.get_all(paths)]
 
-    def _never_filed(self, ids: list[str]) -> Iterator[str]:
+    def _tasks_without_dump(self, ids: list[str]) -> Iterator[str]:
         """Tasks whose request died before it was filed, or that came while their dump was removed: by the time in
         their dump's id, which was another's clock, so after days."""
         now = dt.datetime.fromtimestamp(self._clock.time(), dt.UTC)
-        for dump_id, record in zip(ids, control.records(self._state, ids), strict=True):
-            filed = _filed(dump_id)
-            if record is None and filed is not None and now - filed > _UNFILED:
+        for dump_id, record in zip(ids, dump_store.read_records(self._state, ids), strict=True):
+            filed_at = _time_of(dump_id)
+            if record is None and filed_at is not None and now - filed_at > _UNFILED:
                 yield dump_id
 
 
-def _filed(dump_id: str) -> dt.datetime | None:
+def _time_of(dump_id: str) -> dt.datetime | None:
     try:
         return dt.datetime.strptime(dump_id[:15], "%Y%m%dT%H%M%S").replace(tzinfo=dt.UTC)
     except ValueError:
