@@ -76,10 +76,16 @@ class _Source:
     seen: Json = field(default_factory=dict)
 
     def look(self) -> Json:
-        with self.lock:
+        """What was seen last, while another request looks: a source that answers slowly must not hold the threads
+        that serve all of Airflow."""
+        if not self.lock.acquire(blocking=not self.seen):
+            return self.seen
+        try:
             if time.monotonic() - self.at >= _AGAIN:
                 self.seen, self.at = self._look(), time.monotonic()
             return self.seen
+        finally:
+            self.lock.release()
 
     def _look(self) -> Json:
         source = self.config.source

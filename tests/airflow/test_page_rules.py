@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 from airflow.api_fastapi.core_api.security import get_user
@@ -11,7 +13,11 @@ from fastapi.testclient import TestClient
 
 from dblog_core.airflow import ui_page
 from dblog_core.airflow.dag_factory import Sources
+from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
+from dblog_core.monitoring.lag_history import LagHistory
+from dblog_core.monitoring.storage_usage import Meter
+from tests.waiting import PATIENCE_SECONDS
 
 
 class Manager:
@@ -55,3 +61,25 @@ def test_a_fault_of_a_file_is_told_to_those_who_may_see_every_source(
     answer = client(monkeypatch, every=every).get("/sources")
     assert answer.status_code == 200
     assert ("theirs.toml" in answer.text, "hosst" in answer.text) == (every, every)
+
+
+def test_a_source_that_answers_slowly_holds_one_of_airflows_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ui_page._Source(cast(Config, None), cast(Meter, None), cast(LagHistory, None))
+    looks, answers = threading.Semaphore(0), threading.Semaphore(0)
+
+    def answer_slowly(_: ui_page._Source) -> dict[str, Any]:
+        looks.release()
+        assert answers.acquire(timeout=PATIENCE_SECONDS)
+        return {"looked": True}
+
+    monkeypatch.setattr(ui_page._Source, "_look", answer_slowly)
+    answers.release()
+    assert source.look() == {"looked": True} and looks.acquire(timeout=PATIENCE_SECONDS)
+    source.at = float("-inf")
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(source.look)
+        assert looks.acquire(timeout=PATIENCE_SECONDS), "one request looks again"
+        assert pool.submit(source.look).result(timeout=PATIENCE_SECONDS) == {"looked": True}
+        assert not slow.done()
+        answers.release()
+        assert slow.result(timeout=PATIENCE_SECONDS) == {"looked": True}
