@@ -50,7 +50,7 @@ def _run(given: argparse.Namespace) -> int:
         running: list[Future[None]] = []
         while not stop.is_set() and starters.live():
             running = [answer for answer in running if not _is_over(answer)]
-            if (task := desk.asked(number)) is None:
+            if (task := desk.read_task(number)) is None:
                 stop.wait(_POLL)
                 continue
             if task.ask is Ask.END:
@@ -67,9 +67,9 @@ def _is_over(answer: Future[None]) -> bool:
 
 def _answer(desk: Desk, judge: Judge, lake: Location, number: int, task: Task) -> None:
     try:
-        desk.answer(number, answered(judge, task, table_location(lake, task.shape.table)))
+        desk.put_answer(number, answered(judge, task, table_location(lake, task.shape.table)))
     except DblogError as error:
-        desk.fail(number, {"message": error.message, "where": error.where, "fix": error.fix})
+        desk.put_error(number, {"message": error.message, "where": error.where, "fix": error.fix})
     entry_point.tell({"answered": number})
 
 

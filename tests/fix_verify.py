@@ -46,17 +46,17 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
         def ask(self, task: Task) -> Answer:
             """Through the files, as the job is asked: by several threads."""
             number = next(self._numbers)
-            self._desk.ask(number, task)
-            given = self._desk.asked(number)
+            self._desk.put_task(number, task)
+            given = self._desk.read_task(number)
             assert given is not None
             location = table_location(self._lake, given.shape.table)
-            self._desk.answer(number, answered(self._judge, given, location))
-            answer = self._desk.answered(number)
+            self._desk.put_answer(number, answered(self._judge, given, location))
+            answer = self._desk.read_answer(number)
             assert answer is not None
             return answer
 
     monkeypatch.setattr(run, "LakeSide", LakeHere)
-    monkeypatch.setattr(run.repair, "merge", lambda config, *_, **__: merge_here(config))
+    monkeypatch.setattr(run.repair, "merge_staged", lambda config, *_, **__: merge_here(config))
     return _verify
 
 
@@ -68,7 +68,7 @@ def verify_plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config], tuple[
         lake = PlainLake(config)
         monkeypatch.setattr(run, "LakeSide", lake.open)
         monkeypatch.setattr(table_module, "pin", lake.pin)
-        monkeypatch.setattr(run.repair, "merge", lambda *_, **__: None)
+        monkeypatch.setattr(run.repair, "merge_staged", lambda *_, **__: None)
         return _verify, lake
 
     return over

@@ -72,7 +72,7 @@ class PlainLake:
         then, now, passed = self._replayed(schema, since, task.upto)
         if task.within:
             now = {key: row for key, row in now.items() if _inside(key, task, schema)}
-        keys = source.keys() if task.asked else source.keys() | now.keys()
+        keys = source.keys() if task.for_chosen_keys else source.keys() | now.keys()
         if task.ask is Ask.COLUMNS:
             both = [key for key in keys if key in now and key not in passed]
             return Answer(different=tuple((key_to_json(k), _columns(source[k], now[k])) for k in both))

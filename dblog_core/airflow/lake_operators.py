@@ -160,7 +160,7 @@ class VerifyTables(_OnLake):
             log.info("%s", told(table))
         run_notes.tell(context, self.note(request, report))
         bad = [told(table) for table in report.tables if not table.equal]
-        if bad := [*bad, *(f"not compared: {left.reason} (fix: {left.fix})" for left in report.missed)]:
+        if bad := [*bad, *(f"not compared: {left.reason} (fix: {left.fix})" for left in report.missing_tables)]:
             raise AirflowFailException("; ".join(bad))
         if not report.tables:  # of a slice
             raise AirflowSkipException(f"nothing was compared: {_EMPTY_SLICE}")

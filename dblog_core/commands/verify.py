@@ -15,7 +15,7 @@ from dblog_core.model.durations import in_words
 
 if TYPE_CHECKING:
     from dblog_core.verify.report import Report, TableReport
-    from dblog_core.verify.run import Checked, VerifyRequest
+    from dblog_core.verify.run import ClaimCheck, VerifyRequest
     from dblog_core.verify.table import Wish
 
 _SHOWN = 20  # keys of a table that people are shown; --json has all
@@ -130,12 +130,12 @@ def _compare(session: Session, request: VerifyRequest) -> None:
 
 
 def _check(session: Session, file: Path) -> None:
-    from dblog_core.verify.run import Interrupted, check
+    from dblog_core.verify.run import Interrupted, check_certificate
 
     config = session.config(LAKE)
     try:
         with stopping() as stop:
-            found = check(config, file, stop=stop)
+            found = check_certificate(config, file, stop=stop)
     except Interrupted:
         note("interrupted: nothing is known")
         raise typer.Exit(FAILED) from None
@@ -146,7 +146,7 @@ def _check(session: Session, file: Path) -> None:
         raise typer.Exit(FAILED)
 
 
-def _checked(one: Checked) -> str:
+def _checked(one: ClaimCheck) -> str:
     if one.error is not None:
         return f"{one.table}: version {one.version} cannot be read: {one.error}"
     return f"{one.table}: version {one.version} " + ("gives the same hashes" if one.equal else "gives OTHER hashes")
@@ -165,7 +165,9 @@ def text(report: Report) -> str:
 def _row(table: TableReport) -> tuple[str, ...]:
     more = "+" if table.more else ""
     counts = (table.missing, table.extra, table.different, table.undecided)
-    verdict = "failed" if table.error else "equal" if table.equal else "DIFFERS" if table.found else "undecided"
+    verdict = (
+        "failed" if table.error else "equal" if table.equal else "DIFFERS" if table.difference_count else "undecided"
+    )
     return (table.table, f"{table.rows:,}", *(f"{len(c):,}{more}" for c in counts), in_words(table.seconds), verdict)
 
 

@@ -45,7 +45,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
             "lag_seconds": told.get("lag_seconds"),
             "rows_per_second": told.get("rows_per_second"),
             "tables": _tables(
-                _merged(merged, dumps, state), stopped_tables.read(state), in_force, last_results.read(state)
+                _merged(merged, dumps, state), stopped_tables.read(state), in_force, last_results.read_results(state)
             ),
             "windows": [_window(w) for w in told.get("windows", [])],
             "dumps": [d.to_json() for d in dumps],

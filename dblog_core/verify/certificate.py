@@ -22,7 +22,7 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_to_json
 from dblog_core.verify.exchange import Pin, Sum
 from dblog_core.verify.report import TableReport
-from dblog_core.verify.source_reader import Placed
+from dblog_core.verify.source_reader import PlacedReading
 
 FORMAT = 1
 MOST_RANGES = 64
@@ -40,6 +40,7 @@ class Span:
     position: str
 
     def to_json(self) -> Json:
+        # The sum as text: JSON numbers of other readers end at 2^53.
         names = ("key_to", "rows", "since", "upto", "position")
         return {**{name: getattr(self, name) for name in names}, "hash": str(self.hash)}
 
@@ -54,9 +55,12 @@ class Evidence:
     bounds: tuple[Any, ...]
 
     @classmethod
-    def of(cls, schema: TableSchema, staged: TableSchema, pin: Pin | None, readings: Sequence[Placed]) -> Evidence:
+    def of(
+        cls, schema: TableSchema, staged: TableSchema, pin: Pin | None, readings: Sequence[PlacedReading]
+    ) -> Evidence:
+        # Neighbouring readings are joined, so that the file stays small however large the table is.
         size = -(-len(readings) // MOST_RANGES)
-        spans = tuple(_joined(readings[i : i + size]) for i in range(0, len(readings), size))
+        spans = tuple(_join_readings(readings[i : i + size]) for i in range(0, len(readings), size))
         ordered = len(schema.key) == 1 and ordered_alike(staged.key_columns[0].type)
         return cls(staged.to_json(), pin, spans, tuple(s.key_to for s in spans[:-1]) if ordered else ())
 
@@ -64,15 +68,16 @@ class Evidence:
 def ordered_alike(kind: pa.DataType) -> bool:
     """Whether Spark orders values of this type as every source does."""
     types = pa.types
+    # Text is left out: its order is the collation's in the database and that of its bytes in Spark.
     return any(test(kind) for test in (types.is_integer, types.is_decimal, types.is_date, types.is_binary))
 
 
-def _joined(readings: Sequence[Placed]) -> Span:
+def _join_readings(readings: Sequence[PlacedReading]) -> Span:
     last = readings[-1].reading.last
     return Span(
         key_to=None if last is None else key_to_json(last),
-        rows=sum(p.reading.answered.rows for p in readings),
-        hash=sum(p.reading.answered.hash for p in readings),
+        rows=sum(p.reading.result.rows for p in readings),
+        hash=sum(p.reading.result.hash for p in readings),
         since=min(p.since for p in readings),
         upto=max(p.upto for p in readings),
         position=readings[-1].position,
@@ -86,7 +91,7 @@ def table_json(report: TableReport, evidence: Evidence, sums: Sequence[Sum]) -> 
         "table": report.table,
         "equal": report.equal,
         "rows": report.rows,
-        "found": report.found,
+        "found": report.difference_count,
         "undecided": len(report.undecided),
         "schema": evidence.schema,
         "ranges": [span.to_json() for span in evidence.spans],
@@ -121,6 +126,7 @@ class Claim:
 
 def write(file: Path, data: bytes) -> None:
     """For its owner alone: it has keys of rows."""
+    # The mode counts from the file's creation on: a later chmod would leave it readable for a moment.
     with open(file, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as out:
         out.write(data)
 
@@ -143,5 +149,6 @@ def claims(file: Path, *, source: str) -> list[Claim]:
 def _claim(table: Json) -> Claim:
     lake = table["lake"]
     sums = tuple(Sum(s["rows"], int(s["hash"])) for s in lake["sums"])
+    # No staged rows are folded on top of a certified version, so its own offset is the newest.
     pinned = Pin(lake["version"], lake["offset"], lake["segment"], lake["offset"])
     return Claim(table["table"], table["schema"], pinned, tuple(lake["bounds"]), sums)

@@ -23,40 +23,42 @@ def pin(lake: Location, staging: Staging, table: TableName) -> Pin | None:
     """
     location = table_location(lake, table)
     for _ in range(_TRIES):
+        # The status is read on both sides of the listing: equal merge numbers prove that no merge ended between.
         before = read_status(lake)
-        version = _newest(location)
+        version = _newest_version(location)
         after = read_status(lake)
-        if _merge(before) == _merge(after):
-            return _pin(after, staging, table, version)
+        if _merge_number(before) == _merge_number(after):
+            return _pin_version(after, staging, table, version)
     raise LakeError("merges end faster than they can be looked at", where=str(location), fix="verify again")
 
 
-def left_out(lake: Location, staging: Staging, schema: TableSchema) -> tuple[str, ...]:
+def columns_left_out(lake: Location, staging: Staging, schema: TableSchema) -> tuple[str, ...]:
     """The columns of the staged shape that the lake has not taken: for a table that keeps its own (`[lake]
     schema_changes = "ignore"`)."""
     status = read_status(lake)
-    known = None if status is None else status.tables.get(str(schema.table))
-    if known is None or known.schema is None:
+    lake_table = None if status is None else status.tables.get(str(schema.table))
+    if lake_table is None or lake_table.schema is None:
         return ()
-    have = {c.name for c in staging.schema(known.schema).columns} - set(known.ignored or ())
+    # A column that the lake ignores is in its recorded schema, but not in the table.
+    have = {c.name for c in staging.schema(lake_table.schema).columns} - set(lake_table.ignored or ())
     return tuple(c.name for c in schema.columns if c.name not in have and c.name not in schema.key)
 
 
-def _merge(status: LakeStatus | None) -> int:
+def _merge_number(status: LakeStatus | None) -> int:
     return 0 if status is None else status.merge
 
 
-def _pin(status: LakeStatus | None, staging: Staging, table: TableName, version: int | None) -> Pin | None:
+def _pin_version(status: LakeStatus | None, staging: Staging, table: TableName, version: int | None) -> Pin | None:
     if version is None:
         return None
     head = staging.head()
     newest = head.last_offset if head is not None else 0
-    known = None if status is None else status.tables.get(str(table))
-    if known is None:  # its first merge is under way, or it is none of ours
+    lake_table = None if status is None else status.tables.get(str(table))
+    if lake_table is None:  # its first merge is under way, or it is none of ours
         return Pin(version, 0, 0, newest)
-    return Pin(version, known.offset, known.segment, newest, known.state is State.STOPPED)
+    return Pin(version, lake_table.offset, lake_table.segment, newest, lake_table.state is State.STOPPED)
 
 
-def _newest(table: Location) -> int | None:
-    found = [int(match[1]) for name in (table / "_delta_log").names() if (match := _COMMIT.fullmatch(name))]
-    return max(found, default=None)
+def _newest_version(table: Location) -> int | None:
+    versions = [int(match[1]) for name in (table / "_delta_log").names() if (match := _COMMIT.fullmatch(name))]
+    return max(versions, default=None)

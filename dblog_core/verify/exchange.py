@@ -23,6 +23,7 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.storage import Storage
 from dblog_core.storage.location import Location
 
+# More would only wait: the source is read for one table at a time.
 TOGETHER = 2
 """Tables that are compared at the same time: while the source is read for one of them, Spark compares the other."""
 
@@ -70,7 +71,7 @@ class Task:
     files: tuple[str, ...] = ()
     since: int = 0
     upto: int = 0
-    asked: bool = False
+    for_chosen_keys: bool = False
     bounds: tuple[Any, ...] = ()
     rows: int = 0
     seed: int = 0
@@ -121,6 +122,7 @@ class Answer:
     more: bool = False
 
     def to_json(self) -> dict[str, Any]:
+        # As text: a sum of 64-bit hashes is wider than orjson's integers.
         return {**asdict(self), "sums": [[s.rows, str(s.hash)] for s in self.sums]}
 
     @classmethod
@@ -135,36 +137,38 @@ class Desk:
     """The directory of one verification, seen from either side."""
 
     def __init__(self, storage: Storage, directory: str) -> None:
-        self._storage, self.directory = storage, directory
+        self._storage = storage
+        self.directory = directory
 
     def url(self, path: str) -> str:
         """A file's name for Spark."""
         return self._storage.url(path)
 
-    def put(self, name: str, data: Any) -> str:
+    def put_hashes(self, name: str, data: Any) -> str:
         """Writes a file of the source's answers; returns its path in staging."""
         path = f"{self.directory}/hashes/{name}.parquet"
         self._storage.replace(path, data)
         return path
 
-    def ask(self, number: int, task: Task) -> None:
+    def put_task(self, number: int, task: Task) -> None:
         self._write("tasks", number, task.to_json())
 
-    def asked(self, number: int) -> Task | None:
+    def read_task(self, number: int) -> Task | None:
         """The task, once it is there."""
         data = self._read("tasks", number)
         return None if data is None else Task.from_json(data)
 
-    def answer(self, number: int, answer: Answer) -> None:
+    def put_answer(self, number: int, answer: Answer) -> None:
         self._write("answers", number, answer.to_json())
 
-    def fail(self, number: int, error: Mapping[str, str]) -> None:
+    def put_error(self, number: int, error: Mapping[str, str]) -> None:
         """What kept the job from an answer: `message`, `where` and `fix`."""
         self._write("answers", number, {"error": dict(error)})
 
-    def answered(self, number: int) -> Answer | None:
+    def read_answer(self, number: int) -> Answer | None:
         """The answer, once it is there. Raises LakeError where the job has none."""
         data = self._read("answers", number)
+        # The job's own error, raised here as if it had happened here.
         if data is not None and "error" in data:
             raise LakeError(data["error"]["message"], where=data["error"]["where"], fix=data["error"]["fix"])
         return None if data is None else Answer.from_json(data)

@@ -17,24 +17,25 @@ _NODE = "verified"
 _MOST = 2000  # tables: ZooKeeper takes a million bytes in a node
 
 
-def read(state: StateStore) -> Json:
+def read_results(state: StateStore) -> Json:
     """The last verification of each table, by its name."""
     entry = state.get(_NODE)
     return {} if entry is None else orjson.loads(entry.data)
 
 
-def record(state: StateStore, tables: Iterable[TableReport], *, whole: bool, now: float) -> None:
+def record_results(state: StateStore, tables: Iterable[TableReport], *, whole: bool, now: float) -> None:
     """Remembers what was found. `whole`: all rows were compared; `now`: seconds UTC."""
     at = int(now * 1e6)
-    found = {t.table: _told(t, whole=whole, at=at) for t in tables}
+    results = {t.table: _result_json(t, whole=whole, at=at) for t in tables}
 
-    def newest(known: Json | None) -> Json:
-        return dict(sorted({**(known or {}), **found}.items(), key=lambda item: -item[1]["at"])[:_MOST])
+    def newest(results_before: Json | None) -> Json:
+        # The oldest results go first once the node is full.
+        return dict(sorted({**(results_before or {}), **results}.items(), key=lambda item: -item[1]["at"])[:_MOST])
 
-    if found:
+    if results:
         compare_and_set.change(state, _NODE, newest)
 
 
-def _told(table: TableReport, *, whole: bool, at: int) -> Json:
+def _result_json(table: TableReport, *, whole: bool, at: int) -> Json:
     outcome = table.outcome if table.repaired is None else f"{table.outcome}, after a repair"
     return {"at": at, "outcome": outcome, "equal": table.equal, "rows": table.rows, "whole": whole}

@@ -32,7 +32,7 @@ class Kind(StrEnum):
 class _Suspect:
     key: Any
     kind: Kind = Kind.UNDECIDED
-    found: int = 0
+    times_different: int = 0
 
 
 @dataclass(slots=True)
@@ -40,35 +40,39 @@ class Suspects:
     """The keys of one table that no reading has found equal yet."""
 
     _open: dict[str, _Suspect] = field(default_factory=dict)
-    _told: dict[str, _Suspect] = field(default_factory=dict)
+    _decided: dict[str, _Suspect] = field(default_factory=dict)
 
-    def take(self, answer: Answer) -> None:
+    def record_answer(self, answer: Answer) -> None:
         """A reading of all open keys; the first one is of all keys there are."""
-        before, self._open = self._open, {}
+        before = self._open
+        # Whatever this reading does not name any more is equal, and no suspect.
+        self._open = {}
         for kind, keys in _by_kind(answer):
             for key in keys:
-                name = _name(key)
+                name = _name_key(key)
                 suspect = before.get(name) or _Suspect(key)
+                # An undecided reading proves nothing, so it leaves the count of the earlier ones as it is.
                 if kind is not Kind.UNDECIDED:
-                    suspect.kind, suspect.found = kind, suspect.found + 1
-                (self._told if suspect.found >= READINGS else self._open)[name] = suspect
+                    suspect.kind = kind
+                    suspect.times_different += 1
+                (self._decided if suspect.times_different >= READINGS else self._open)[name] = suspect
 
-    def keep(self) -> None:
+    def decide_open_differences(self) -> None:
         """Tells what was found once, of all that is open: for readings that were whole twice."""
         for name, suspect in list(self._open.items()):
-            if suspect.found:
-                self._told[name] = self._open.pop(name)
+            if suspect.times_different:
+                self._decided[name] = self._open.pop(name)
 
     @property
-    def open(self) -> list[Any]:
+    def open_keys(self) -> list[Any]:
         """Keys (JSON) to read again."""
         return [suspect.key for suspect in self._open.values()]
 
-    def told(self, kind: Kind) -> list[Any]:
+    def keys_of_kind(self, kind: Kind) -> list[Any]:
         """Keys (JSON) that differ in this way for certain; UNDECIDED: those still open."""
         if kind is Kind.UNDECIDED:
-            return self.open
-        return [suspect.key for suspect in self._told.values() if suspect.kind is kind]
+            return self.open_keys
+        return [suspect.key for suspect in self._decided.values() if suspect.kind is kind]
 
 
 def _by_kind(answer: Answer) -> list[tuple[Kind, list[Any]]]:
@@ -81,5 +85,5 @@ def _by_kind(answer: Answer) -> list[tuple[Kind, list[Any]]]:
     ]
 
 
-def _name(key: Any) -> str:
+def _name_key(key: Any) -> str:
     return orjson.dumps(key).decode()

@@ -26,12 +26,13 @@ from dblog_core.wiring import open_state
 _LOOK = 0.2  # seconds between two looks at a merge that somebody else runs
 
 
-def mend(config: Config, report: TableReport, *, stop: threading.Event, clock: Clock) -> str:
+def dump_differences(config: Config, report: TableReport, *, stop: threading.Event, clock: Clock) -> str:
     """Requests the dump, works on it, and waits until the super-changelog has it; its id.
 
     Raises Interrupted, and DblogError where the dump does not come about.
     """
-    keys: tuple[Any, ...] = tuple(report.keys)
+    keys: tuple[Any, ...] = tuple(report.differing_keys)
+    # `more`: the report names only some of the keys, so only a dump of the table mends all.
     whole = report.more or len(keys) > MAX_KEYS
     request = DumpRequest(tables=(report.table,), keys=() if whole else keys)
     dump_id = filing.submit(config, request, clock=clock)
@@ -48,7 +49,7 @@ def mend(config: Config, report: TableReport, *, stop: threading.Event, clock: C
     return dump_id
 
 
-def merge(
+def merge_staged(
     config: Config,
     lake: Location,
     staging: Staging,
@@ -61,20 +62,23 @@ def merge(
     head = staging.head()
     target = 0 if head is None else head.last_offset
     with closing(open_state(config)) as state:
+        # A merge holds its lake alone: a second one would only wait for it.
         while state.leader("merge") is not None:
-            if _merged(lake) >= target:
+            if _merged_offset(lake) >= target:
                 return
             if clock.wait(stop, _LOOK):
                 raise Interrupted
-    if _merged(lake) >= target:
+    if _merged_offset(lake) >= target:
         return
+    # `--wait`: another merge may have begun since the look above.
     code = spark_submit.run_job("merge", config, arguments=["--once", "--wait", "60"], stop=stop, on_line=on_line)
     if stop.is_set():
         raise Interrupted
-    if code and _merged(lake) < target:
+    # Another table's fault fails the merge too; what counts is whether ours is in.
+    if code and _merged_offset(lake) < target:
         raise LakeError("the merge of the dump has failed", where=str(lake), fix="run `dblog merge`, then verify again")
 
 
-def _merged(lake: Location) -> int:
+def _merged_offset(lake: Location) -> int:
     status = read_status(lake)
     return 0 if status is None else status.offset

@@ -59,26 +59,28 @@ class TableReport:
     @property
     def equal(self) -> bool:
         """Whether it is certain that nothing differs."""
-        return not (self.found or self.undecided or self.more or self.error)
+        return not (self.difference_count or self.undecided or self.more or self.error)
 
     @property
     def outcome(self) -> str:
         """In a few words, for who waits for the other tables."""
         if self.error is not None:
             return "cannot be compared"
-        differ = f"{self.found:,}{' and more' if self.more else ''} keys differ"
-        return differ if self.found else f"{len(self.undecided):,} keys undecided" if self.undecided else "equal"
+        if self.difference_count:
+            return f"{self.difference_count:,}{' and more' if self.more else ''} keys differ"
+        return f"{len(self.undecided):,} keys undecided" if self.undecided else "equal"
 
     @property
-    def found(self) -> int:
+    def difference_count(self) -> int:
         """How many keys differ, of those that are named."""
         return len(self.missing) + len(self.extra) + len(self.different)
 
     @property
-    def keys(self) -> list[Any]:
+    def differing_keys(self) -> list[Any]:
         """The keys that differ, each once."""
-        every = [*self.missing, *self.extra, *(key for key, _ in self.different)]
-        return list({repr(key): key for key in every}.values())
+        # A key that the lake has twice is in `extra`, and may be in `different` as well.
+        keys = [*self.missing, *self.extra, *(key for key, _ in self.different)]
+        return list({repr(key): key for key in keys}.values())
 
     def to_json(self) -> Json:
         optional = {"note": self.note, "sample": self.sample and self.sample.to_json(), "repaired": self.repaired}
@@ -117,10 +119,10 @@ class Report:
     @property
     def equal(self) -> bool:
         """Whether it is certain that nothing differs, in any table that the lake should have."""
-        return not self.missed and all(table.equal for table in self.tables)
+        return not self.missing_tables and all(table.equal for table in self.tables)
 
     @property
-    def missed(self) -> tuple[Refusal, ...]:
+    def missing_tables(self) -> tuple[Refusal, ...]:
         """Tables that the lake should have, and that nobody has compared. One without a key is not in it either."""
         return () if self.passed_over else tuple(left for left in self.left_out if not left.keyless)
 

@@ -29,7 +29,7 @@ from dblog_core.verify.slices import Slice, Slices
 from dblog_core.verify.source_reader import Announce, Readers
 from dblog_core.verify.spark_job import LakeSide
 from dblog_core.verify.table import TableCheck, Tools, Wish
-from dblog_core.verify.window_positions import Interrupted, Patience, Places, no_capture
+from dblog_core.verify.window_positions import Interrupted, Patience, Places, no_capture_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class VerifyRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ClaimCheck:
     """Whether the lake still gives what a certificate says of a table; `error`: why that cannot be told."""
 
     table: str
@@ -75,21 +75,21 @@ def verify(
     once `stop` is set. What keeps a single table from being compared stands in its record.
     """
     clock = clock or SystemClock()
-    wanted, refused = requests.resolve(config, DumpRequest(tables=request.tables))
+    references, refused = requests.resolve(config, DumpRequest(tables=request.tables))
     for left_out in refused:
         say(f"left out: {left_out.reason}")
-    with _tools(config, request, stop, say, clock) as tools:
+    with _open_tools(config, request, stop, say, clock) as tools:
         cut = _Cut(tools, request.slice)
-        compared = _compared(tools, cut, request, [w.schema.table for w in wanted])
+        compared = _compare_tables(tools, cut, request, [w.schema.table for w in references])
         report = Report(tuple(table.report for table in compared), tuple(refused), request.pass_over_refused)
         if request.certificate is not None:
             parts = [table.certified for table in compared if table.certified is not None]
             now = dt.datetime.fromtimestamp(clock.time(), dt.UTC).isoformat(timespec="seconds")
             certificate.write(request.certificate, certificate.certificate(config.source.name, now, parts))
-        report = _mended(tools, cut, report, stop=stop, clock=clock) if request.mend else report
-        for one in report.tables:
-            if one.equal:
-                cut.done(TableName.parse(one.table))
+        report = _mend_tables(tools, cut, report, stop=stop, clock=clock) if request.mend else report
+        for table in report.tables:
+            if table.equal:
+                cut.record_equal_table(TableName.parse(table.table))
         _remember(config, request, report, clock)
         return report
 
@@ -102,9 +102,10 @@ class _Compared:
     certified: Json | None = None
 
 
-def _compared(tools: Tools, cut: _Cut, request: VerifyRequest, tables: Sequence[TableName]) -> list[_Compared]:
+def _compare_tables(tools: Tools, cut: _Cut, request: VerifyRequest, tables: Sequence[TableName]) -> list[_Compared]:
     """The tables in their order, some at the same time; without those of which the slice has nothing."""
     with ThreadPoolExecutor(TOGETHER, thread_name_prefix="table") as pool:
+        # `map` keeps the order, whichever table is compared first.
         every = pool.map(lambda table: _compare(tools, cut, request, table), tables)
         return [compared for compared in every if compared is not None]
 
@@ -118,58 +119,70 @@ def _compare(tools: Tools, cut: _Cut, request: VerifyRequest, table: TableName) 
         tools.say(f"{table}: none of its keys are in this slice")
         return None
     check = TableCheck(tools, table, ranges)
-    report = check.sampled(request.wish) if request.wish.sampled else check.whole()
+    report = check.compare_sample(request.wish) if request.wish.is_sample else check.compare_all_rows()
     tools.say(f"{table}: {report.outcome}, {report.seconds:.0f} s")
     if request.certificate is None or check.evidence is None:
         return _Compared(report)
-    return _Compared(report, _certified(tools, check, report))
+    return _Compared(report, _certify_table(tools, check, report))
 
 
 def _remember(config: Config, request: VerifyRequest, report: Report, clock: Clock) -> None:
-    whole = request.slice is None and not request.wish.sampled
+    # A result of a part of the rows must not read as one of the table.
+    whole = request.slice is None and not request.wish.is_sample
     with closing(wiring.open_state(config)) as state:
-        last_results.record(state, report.tables, whole=whole, now=clock.time())
+        last_results.record_results(state, report.tables, whole=whole, now=clock.time())
 
 
-def check(config: Config, file: Path, *, stop: threading.Event, clock: Clock | None = None) -> list[Checked]:
+def check_certificate(
+    config: Config, file: Path, *, stop: threading.Event, clock: Clock | None = None
+) -> list[ClaimCheck]:
     """Looks whether the lake, at the certificate's versions, still gives its sums. Raises RequestError, Interrupted."""
     claims = certificate.claims(file, source=config.source.name)
-    staging, clock = wiring.open_staging(config), clock or SystemClock()
-    with _desk(Desk(staging.storage, _directory())) as desk, LakeSide(config, desk, clock, stop) as lake_side:
-        return [_checked(lake_side, claim) for claim in claims]
+    staging = wiring.open_staging(config)
+    clock = clock or SystemClock()
+    with (
+        _clear_afterwards(Desk(staging.storage, _directory())) as desk,
+        LakeSide(config, desk, clock, stop) as lake_side,
+    ):
+        return [_check_claim(lake_side, claim) for claim in claims]
 
 
-def _checked(lake_side: LakeSide, claim: certificate.Claim) -> Checked:
+def _check_claim(lake_side: LakeSide, claim: certificate.Claim) -> ClaimCheck:
     try:
         sums = lake_side.ask(Task(Ask.SUMS, claim.schema, claim.pin, bounds=claim.bounds)).sums
     except DblogError as error:
-        return Checked(claim.table, claim.pin.version, equal=False, error=str(error))
-    return Checked(claim.table, claim.pin.version, sums == claim.sums)
+        return ClaimCheck(claim.table, claim.pin.version, equal=False, error=str(error))
+    return ClaimCheck(claim.table, claim.pin.version, sums == claim.sums)
 
 
-def _announce(state: StateStore, clock: Clock, stop: threading.Event) -> Announce:
+def _window_opener(state: StateStore, clock: Clock, stop: threading.Event) -> Announce:
     """Raises DblogError where no capture answers, nor any has led for as long as a standby takes."""
 
-    def announced(reader: ChunkReader) -> WatermarkWriter:
-        return AnnouncedWindows(state, reader, clock, stop, Patience(state, clock).waits)
+    def open_windows(reader: ChunkReader) -> WatermarkWriter:
+        return AnnouncedWindows(state, reader, clock, stop, Patience(state, clock).expect_capture)
 
-    return announced
+    return open_windows
 
 
 @contextmanager
-def _tools(
+def _open_tools(
     config: Config, request: VerifyRequest, stop: threading.Event, say: Callable[[str], None], clock: Clock
 ) -> Iterator[Tools]:
-    if request.wish.sampled and request.certificate is not None:
+    if request.wish.is_sample and request.certificate is not None:
         raise RequestError("a sample has no certificate", fix="leave out --sample or --certificate")
-    if request.slice is not None and (request.wish.sampled or request.certificate is not None):
+    if request.slice is not None and (request.wish.is_sample or request.certificate is not None):
         raise RequestError("a slice is neither sampled nor certified", fix="leave out --slice, or the other")
-    staging, source = wiring.open_staging(config), wiring.open_source(config.source)
+    staging = wiring.open_staging(config)
+    source = wiring.open_source(config.source)
     workers = request.workers or config.dump.workers
     with closing(wiring.open_state(config)) as state:
+        # Without a capture no window is ever placed. Better said at once than after Spark has started.
         if state.leader(CAPTURE) is None:
-            raise no_capture()
-        with _desk(Desk(staging.storage, _directory())) as desk, LakeSide(config, desk, clock, stop) as lake_side:
+            raise no_capture_error()
+        with (
+            _clear_afterwards(Desk(staging.storage, _directory())) as desk,
+            LakeSide(config, desk, clock, stop) as lake_side,
+        ):
             yield Tools(
                 config=config,
                 source=source,
@@ -183,7 +196,7 @@ def _tools(
                     rate=request.rate,
                     clock=clock,
                     stop=stop,
-                    announce=_announce(state, clock, stop) if config.source.read_only else None,
+                    announce=_window_opener(state, clock, stop) if config.source.read_only else None,
                 ),
                 places=Places(staging, state, clock, stop),
                 lake_side=lake_side,
@@ -193,7 +206,7 @@ def _tools(
 
 
 @contextmanager
-def _desk(desk: Desk) -> Iterator[Desk]:
+def _clear_afterwards(desk: Desk) -> Iterator[Desk]:
     try:
         yield desk
     finally:
@@ -204,53 +217,55 @@ def _directory() -> str:
     return f"tmp/verify-{secrets.token_hex(8)}"
 
 
-def _certified(tools: Tools, check: TableCheck, found: TableReport) -> Json:
+def _certify_table(tools: Tools, check: TableCheck, report: TableReport) -> Json:
     evidence = check.evidence
     assert evidence is not None
     sums: tuple[Sum, ...] = ()
     if evidence.pin is not None:
         sums = tools.lake_side.ask(Task(Ask.SUMS, evidence.schema, evidence.pin, bounds=evidence.bounds)).sums
-    return certificate.table_json(found, evidence, sums)
+    return certificate.table_json(report, evidence, sums)
 
 
 class _Cut:
     """The ranges of each table that are compared."""
 
-    def __init__(self, tools: Tools, wanted: Slice | None) -> None:
-        self._tools, self._wanted = tools, wanted
+    def __init__(self, tools: Tools, slice_: Slice | None) -> None:
+        self._tools = tools
+        self._slice = slice_
 
     def ranges(self, table: TableName) -> list[Range] | None:
         """Those of the wanted slice, or none for the whole table; None where the slice has nothing of it."""
-        if self._wanted is None:
+        if self._slice is None:
             return []
-        with closing(self._tools.source.open_reader()) as reader, self._slices(self._wanted) as slices:
+        with closing(self._tools.source.open_reader()) as reader, self._slices(self._slice) as slices:
             return slices.ranges(reader, reader.schema(table)) or None
 
-    def done(self, table: TableName) -> None:
+    def record_equal_table(self, table: TableName) -> None:
         """What was to be compared is equal, or mended."""
-        if self._wanted is None:
+        if self._slice is None:
             return
-        with closing(self._tools.source.open_reader()) as reader, self._slices(self._wanted) as slices:
-            slices.done(reader, reader.schema(table))
+        with closing(self._tools.source.open_reader()) as reader, self._slices(self._slice) as slices:
+            slices.record_compared_slice(reader, reader.schema(table))
 
     @contextmanager
-    def _slices(self, wanted: Slice) -> Iterator[Slices]:
+    def _slices(self, slice_: Slice) -> Iterator[Slices]:
         with closing(wiring.open_state(self._tools.config)) as state:
-            yield Slices(state, wanted, smallest=self._tools.config.dump.chunk_size)
+            yield Slices(state, slice_, smallest=self._tools.config.dump.chunk_size)
 
 
-def _mended(tools: Tools, cut: _Cut, report: Report, *, stop: threading.Event, clock: Clock) -> Report:
+def _mend_tables(tools: Tools, cut: _Cut, report: Report, *, stop: threading.Event, clock: Clock) -> Report:
     """Dumps what differs, has it merged, and compares it again; the report of that second comparison."""
     dumps: dict[str, str] = {}
-    for table in (t for t in report.tables if t.found):
-        tools.say(f"{table.table}: {table.found:,} keys are dumped")
+    for table in (t for t in report.tables if t.difference_count):
+        tools.say(f"{table.table}: {table.difference_count:,} keys are dumped")
         try:
-            dumps[table.table] = repair.mend(tools.config, table, stop=stop, clock=clock)
+            dumps[table.table] = repair.dump_differences(tools.config, table, stop=stop, clock=clock)
         except DblogError as error:  # it keeps this table from being mended, not the others
             report = report.with_table(replace(table, error=str(error)))
+    # One merge for all dumps: starting Spark costs more than merging them.
     if dumps:
         tools.say("merging the dumps")
-        repair.merge(tools.config, tools.lake, tools.staging, stop=stop, clock=clock, on_line=tools.say)
+        repair.merge_staged(tools.config, tools.lake, tools.staging, stop=stop, clock=clock, on_line=tools.say)
     for table in (t for t in report.tables if t.table in dumps):
         check = TableCheck(tools, TableName.parse(table.table), cut.ranges(TableName.parse(table.table)) or ())
         report = report.with_table(_compared_again(check, table, dumps[table.table]))
@@ -258,9 +273,11 @@ def _mended(tools: Tools, cut: _Cut, report: Report, *, stop: threading.Event, c
 
 
 def _compared_again(check: TableCheck, table: TableReport, dump_id: str) -> TableReport:
-    again = check.whole() if table.more else check.listed([*table.keys, *table.undecided])
+    second_report = (
+        check.compare_all_rows() if table.more else check.compare_keys([*table.differing_keys, *table.undecided])
+    )
     repaired = {"dump": dump_id, **table.differences()}
-    return replace(again, rows=table.rows, lake_rows=table.lake_rows, sample=table.sample, repaired=repaired)
+    return replace(second_report, rows=table.rows, lake_rows=table.lake_rows, sample=table.sample, repaired=repaired)
 
 
-__all__ = ["Checked", "Interrupted", "VerifyRequest", "check", "verify"]
+__all__ = ["ClaimCheck", "Interrupted", "VerifyRequest", "check_certificate", "verify"]

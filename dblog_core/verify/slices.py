@@ -30,6 +30,7 @@ from dblog_core.model.schema import TableName, TableSchema
 MOST = 200
 """Slices."""
 
+# ZooKeeper takes a million bytes in a node.
 _MOST_CUTS = 5_000
 """Of one table: its ranges grow from then on."""
 
@@ -76,57 +77,65 @@ class Cuts:
 class Slices:
     """One slice of each table; `smallest`: rows of a range at least."""
 
-    def __init__(self, state: StateStore, wanted: Slice, *, smallest: int) -> None:
-        self._state, self._wanted, self._smallest = state, wanted, smallest
+    def __init__(self, state: StateStore, slice_: Slice, *, smallest: int) -> None:
+        self._state = state
+        self._slice = slice_
+        self._smallest = smallest
 
     def ranges(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
         """The slice's ranges of a table, in key order. Cuts the table where it has no cuts that hold."""
         cuts = self._cuts(reader, schema)
-        return [one for place, one in enumerate(cuts.ranges) if self._is_here(schema.table, cuts, place)]
+        return [part for place, part in enumerate(cuts.ranges) if self._is_here(schema.table, cuts, place)]
 
-    def done(self, reader: ChunkReader, schema: TableSchema) -> None:
+    def record_compared_slice(self, reader: ChunkReader, schema: TableSchema) -> None:
         """The slice has been compared whole: if the table's last range is in it and has grown, it is cut."""
         cuts = self._cuts(reader, schema)
         whole = not key_ranges.ordered_alike(schema) or len(cuts.keys) >= _MOST_CUTS
         if whole or not self._is_here(schema.table, cuts, len(cuts.keys)):
             return
         last = cuts.keys[-1] if cuts.keys else None
-        found, _ = key_ranges.sample(reader, schema, Range(after=last), every=cuts.step)
-        if len(found) > 1:  # twice as many rows as it had, at least
-            keys = (*cuts.keys, *key_ranges.as_json(found))
+        boundaries, _ = key_ranges.sample(reader, schema, Range(after=last), every=cuts.step)
+        if len(boundaries) > 1:  # twice as many rows as it had, at least
+            keys = (*cuts.keys, *key_ranges.as_json(boundaries))
             small = cuts.small and len(keys) + 1 < cuts.of
             self._put(schema.table, replace(cuts, keys=keys, small=small))
 
     def _is_here(self, table: TableName, cuts: Cuts, place: int) -> bool:
         if cuts.small:
-            return self._wanted.number == 1
+            return self._slice.number == 1
+        # By the name and not by `hash`, which differs from process to process.
         first = zlib.crc32(str(table).encode())
-        return (first + place) % self._wanted.of == self._wanted.number - 1
+        return (first + place) % self._slice.of == self._slice.number - 1
 
     def _cuts(self, reader: ChunkReader, schema: TableSchema) -> Cuts:
         order = f"{reader.key_order(schema)} {[str(c.type) for c in schema.key_columns]}"
         if (entry := self._state.get(_path(schema.table))) is not None:
-            kept = orjson.loads(entry.data)
-            small = kept.get("small", False)  # a version before this one spread small tables too
-            cuts = Cuts(kept["of"], kept["order"], kept["step"], tuple(kept["keys"]), small)
-            if (cuts.of, cuts.order) == (self._wanted.of, order):
+            record = orjson.loads(entry.data)
+            small = record.get("small", False)  # a version before this one spread small tables too
+            cuts = Cuts(record["of"], record["order"], record["step"], tuple(record["keys"]), small)
+            # Other cuts no longer hold: the number of slices, the key, or its collation has changed.
+            if (cuts.of, cuts.order) == (self._slice.of, order):
                 return cuts
-        cuts = self._cut(reader, schema, order)
+        cuts = self._cut_table(reader, schema, order)
         self._put(schema.table, cuts)
         return cuts
 
-    def _cut(self, reader: ChunkReader, schema: TableSchema, order: str) -> Cuts:
-        plan, of = reader.explain(schema), self._wanted.of
+    def _cut_table(self, reader: ChunkReader, schema: TableSchema, order: str) -> Cuts:
+        plan = reader.explain(schema)
+        of = self._slice.of
         small = plan.rows < of * self._smallest
+        # Without an index each boundary would be a scan of the table.
         if plan.index is None or not key_ranges.ordered_alike(schema):
             return Cuts(of, order, self._smallest, (), small)
+        # `rows` is an estimate of the server's statistics; a wrong one makes slices uneven and loses no key.
         every = max(self._smallest, -(-plan.rows // of))
         keys, step = key_ranges.sample(reader, schema, Range(), every=every)
         small = small and step == self._smallest and len(keys) + 1 < of
         return Cuts(of, order, step, tuple(key_ranges.as_json(keys)), small)
 
     def _put(self, table: TableName, cuts: Cuts) -> None:
-        path, data = _path(table), orjson.dumps(asdict(cuts))
+        path = _path(table)
+        data = orjson.dumps(asdict(cuts))
         entry = self._state.get(path)
         try:
             if entry is None:
@@ -139,8 +148,9 @@ class Slices:
             ) from error
 
 
-def within(parts: Sequence[Range]) -> tuple[tuple[Any, Any], ...]:
+def to_json_ranges(parts: Sequence[Range]) -> tuple[tuple[Any, Any], ...]:
     """Ranges as a task of the Spark job has them; none: the whole table."""
+    # A range open at both ends is the whole table, whatever stands beside it.
     if any(part.after is None and part.key_to is None for part in parts):
         return ()
     return tuple((part.after, part.key_to) for part in parts)

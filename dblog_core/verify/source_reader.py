@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class SelectResult:
     """What one SELECT said: columns for Spark, PostgreSQL's snapshot, and for a range its rows and sum of hashes."""
 
     batch: pa.RecordBatch
@@ -54,7 +54,7 @@ class Answered:
     hash: int = 0
 
 
-Select = Callable[[ChunkReader], Answered]
+Select = Callable[[ChunkReader], SelectResult]
 Announce = Callable[[ChunkReader], WatermarkWriter]
 """Makes what stands for watermarks where the source is never written."""
 
@@ -65,13 +65,13 @@ class Reading:
 
     window: str
     file: str
-    answered: Answered
-    again: Select
+    result: SelectResult
+    repeat: Select
     last: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedReading:
     """A reading, and where in the log it lies."""
 
     reading: Reading
@@ -84,7 +84,10 @@ class Prober:
     """One worker's connections."""
 
     def __init__(self, source: Source, name: str, worker: str, desk: Desk, announce: Announce | None = None) -> None:
-        self._name, self._desk, self._announced = name, desk, announce is not None
+        self._name = name
+        self._desk = desk
+        self._is_announced = announce is not None
+        # The reader must not leak where the second connection fails.
         with ExitStack() as opened:
             self.reader: ChunkReader = source.open_reader()
             opened.callback(self.reader.close)
@@ -99,16 +102,19 @@ class Prober:
     def close(self) -> None:
         self._opened.close()
 
-    def read(self, table: str, select: Select, *, again: Select | None = None, last: Any = None) -> Reading:
+    def read(self, table: str, select: Select, *, repeat: Select | None = None, last: Any = None) -> Reading:
         """Low watermark, SELECT, high watermark; then the file, which nobody waits for in the log."""
         window = secrets.token_hex(16)
         self._watermarks.write(watermark.encode(Probe(self._name, window, table, high=False)))
+        # The order is the proof: the SELECT begins after the low watermark has been committed and ends before the
+        # high one is written.
         answered = select(self.reader)
-        end = self.reader.log_end() if self._announced else None
+        end = self.reader.log_end() if self._is_announced else None
         high = Probe(self._name, window, table, high=True, snapshot=answered.snapshot, end=end)
         self._watermarks.write(watermark.encode(high))
-        file = self._desk.put(window, parquet.encode(answered.batch.schema, [answered.batch]))
-        return Reading(window, file, answered, again or select, last)
+        # After the high watermark: the time that the upload takes does not widen the window.
+        file = self._desk.put_hashes(window, parquet.encode(answered.batch.schema, [answered.batch]))
+        return Reading(window, file, answered, repeat or select, last)
 
 
 class Readers:
@@ -129,47 +135,57 @@ class Readers:
         stop: threading.Event,
         announce: Announce | None = None,
     ) -> None:
-        self._source, self._name, self._desk, self._announce = source, name, desk, announce
-        self._workers, self._rate, self._clock, self._stop = workers, rate, clock, stop
+        self._source = source
+        self._name = name
+        self._desk = desk
+        self._announce = announce
+        self._workers = workers
+        self._rate = rate
+        self._clock = clock
+        self._stop = stop
         self._numbers = iter(range(1 << 62))
         self._lock = threading.Lock()
         self.turn = threading.RLock()
 
-    def whole(
+    def read_table(
         self, schema: TableSchema, parts: Sequence[Range], on_rows: Callable[[int], None] = lambda _: None
     ) -> list[Reading]:
         """Every row of the table, in ranges that have no gap, in their order. Raises Interrupted."""
 
         def scan(prober: Prober, part: Range) -> list[Reading]:
-            return [self._told(reading, on_rows) for reading in self._scan(prober, schema, part)]
+            return [self._report_rows(reading, on_rows) for reading in self._scan(prober, schema, part)]
 
-        return [reading for found in self._each(parts, scan) for reading in found]
+        return [reading for readings in self._each(parts, scan) for reading in readings]
 
-    def listed(self, schema: TableSchema, keys: Sequence[Any]) -> list[Reading]:
+    def read_hashes(self, schema: TableSchema, keys: Sequence[Any]) -> list[Reading]:
         """The hashes of chosen keys (JSON); none for those that the source does not have."""
-        return self._keys(schema, keys, lambda own: lambda reader: _hashes_of(reader, schema, own))
+        return self._read_keys(
+            schema, keys, lambda keys_of_part: lambda reader: _hash_keys(reader, schema, keys_of_part)
+        )
 
-    def rows(self, schema: TableSchema, keys: Sequence[Any], rules: Rules) -> list[Reading]:
+    def read_rows(self, schema: TableSchema, keys: Sequence[Any], rules: Rules) -> list[Reading]:
         """The rows of chosen keys, as they are staged."""
 
-        def select(own: list[Key]) -> Select:
-            def rows(reader: ChunkReader) -> Answered:
-                chunk = reader.read_keys(schema, own)
-                return Answered(rules.rows(chunk.schema, chunk.rows), chunk.snapshot)
+        def select(keys_of_part: list[Key]) -> Select:
+            def rows(reader: ChunkReader) -> SelectResult:
+                chunk = reader.read_keys(schema, keys_of_part)
+                return SelectResult(rules.rows(chunk.schema, chunk.rows), chunk.snapshot)
 
             return rows
 
-        return self._keys(schema, keys, select)
+        return self._read_keys(schema, keys, select)
 
-    def again(self, schema: TableSchema, readings: Sequence[Reading]) -> list[Reading]:
+    def read_again(self, schema: TableSchema, readings: Sequence[Reading]) -> list[Reading]:
         """The same SELECTs, in new windows."""
 
         def read(prober: Prober, reading: Reading) -> Reading:
-            return prober.read(str(schema.table), reading.again, last=reading.last)
+            return prober.read(str(schema.table), reading.repeat, last=reading.last)
 
         return self._each(readings, read)
 
-    def _keys(self, schema: TableSchema, keys: Sequence[Any], select: Callable[[list[Key]], Select]) -> list[Reading]:
+    def _read_keys(
+        self, schema: TableSchema, keys: Sequence[Any], select: Callable[[list[Key]], Select]
+    ) -> list[Reading]:
         typed = [key_from_json(key, schema) for key in keys]
         parts = [typed[i : i + WINDOW_KEYS] for i in range(0, len(typed), WINDOW_KEYS)]
 
@@ -183,35 +199,42 @@ class Readers:
         above it later has an event there."""
         after = None if part.after is None else key_from_json(part.after, schema)
         upto = None if part.key_to is None else key_from_json(part.key_to, schema)
-        table, final = str(schema.table), False
+        table = str(schema.table)
+        final = False
         while not final:
             if self._stop.is_set():
                 raise Interrupted
-            began, fixed, end = self._clock.monotonic(), upto, [upto]
+            started_at = self._clock.monotonic()
+            fixed = upto
+            end = [upto]  # a list, so that the SELECT below can set it
 
-            def select(reader: ChunkReader, after: Key | None = after, end: list[Key | None] = end) -> Answered:
-                answered = _hashes(reader, schema, after, end[0], WINDOW_ROWS)
+            def select(reader: ChunkReader, after: Key | None = after, end: list[Key | None] = end) -> SelectResult:
+                answered = _hash_range(reader, schema, after, end[0], WINDOW_ROWS)
+                # Within the SELECT's snapshot, so that the end is one that this reading could have seen.
                 if end[0] is None and answered.rows == WINDOW_ROWS:
                     end[0] = reader.last_key(schema)
                 return answered
 
             reading = prober.read(table, select)
             upto = end[0]
-            rows, last = reading.answered.rows, _last(reading.answered.batch, schema)
+            rows = reading.result.rows
+            last = _last_key(reading.result.batch, schema)
             final = rows < WINDOW_ROWS or last == upto
+            # A repeated SELECT covers the whole range: keys above its last row may have got rows meanwhile.
             stands_for = fixed if final else last
 
-            def again(reader: ChunkReader, after: Key | None = after, upto: Key | None = stands_for) -> Answered:
-                return _hashes(reader, schema, after, upto, _ALL)
+            def again(reader: ChunkReader, after: Key | None = after, upto: Key | None = stands_for) -> SelectResult:
+                return _hash_range(reader, schema, after, upto, _ALL)
 
-            yield Reading(reading.window, reading.file, reading.answered, again, last=stands_for)
+            yield Reading(reading.window, reading.file, reading.result, again, last=stands_for)
             after = last
-            self._pace(rows, began)
+            # After the yield: the file is on its way to Spark while we wait.
+            self._pace(rows, started_at)
 
-    def _pace(self, rows: int, began: float) -> None:
+    def _pace(self, rows: int, started_at: float) -> None:
         if self._rate:
-            due = rows * self._workers / self._rate - (self._clock.monotonic() - began)
-            if due > 0 and self._clock.wait(self._stop, due):
+            rest_seconds = rows * self._workers / self._rate - (self._clock.monotonic() - started_at)
+            if rest_seconds > 0 and self._clock.wait(self._stop, rest_seconds):
                 raise Interrupted
 
     def _each(self, parts: Sequence[Any], read: Callable[[Prober, Any], Result]) -> list[Result]:
@@ -220,7 +243,9 @@ class Readers:
             return self._read_each(parts, read)
 
     def _read_each(self, parts: Sequence[Any], read: Callable[[Prober, Any], Result]) -> list[Result]:
-        queue, lock, failed = iter(enumerate(parts)), threading.Lock(), threading.Event()
+        queue = iter(enumerate(parts))
+        lock = threading.Lock()
+        failed = threading.Event()
         results: dict[int, Result] = {}
 
         def work() -> None:
@@ -231,7 +256,7 @@ class Readers:
                         number, part = next(queue, (None, None))
                     if number is None:
                         return
-                    prober, results[number] = self._tried(prober, part, read)
+                    prober, results[number] = self._read_part(prober, part, read)
             except BaseException:
                 failed.set()  # nothing comes of the other parts
                 raise
@@ -246,27 +271,29 @@ class Readers:
             raise Interrupted
         return [results[number] for number in range(len(parts))]
 
-    def _tried(self, prober: Prober | None, part: Any, read: Callable[[Prober, Any], Result]) -> tuple[Prober, Result]:
+    def _read_part(
+        self, prober: Prober | None, part: Any, read: Callable[[Prober, Any], Result]
+    ) -> tuple[Prober, Result]:
         """One part, over new connections where the old ones broke."""
-        held = [prober]
+        idle_prober = [prober]
 
         def attempt() -> Result:
-            own = held[0] or self._open()
-            held[0] = None  # whatever breaks, the next try has connections of its own
+            own_prober = idle_prober[0] or self._open()
+            idle_prober[0] = None  # whatever breaks, the next try has connections of its own
             try:
-                found = read(own, part)
+                result = read(own_prober, part)
             except NotOpened as stopped:
-                own.close()
+                own_prober.close()
                 raise Interrupted from stopped
             except BaseException:
-                own.close()
+                own_prober.close()
                 raise
-            held[0] = own
-            return found
+            idle_prober[0] = own_prober
+            return result
 
-        found: Result = retrying(give_up_after=_PATIENCE, stop=self._stop, clock=self._clock)(attempt)
-        assert held[0] is not None
-        return held[0], found
+        result: Result = retrying(give_up_after=_PATIENCE, stop=self._stop, clock=self._clock)(attempt)
+        assert idle_prober[0] is not None
+        return idle_prober[0], result
 
     def _open(self) -> Prober:
         with self._lock:
@@ -274,25 +301,27 @@ class Readers:
         return Prober(self._source, self._name, f"verify-{number}", self._desk, self._announce)
 
     @staticmethod
-    def _told(reading: Reading, on_rows: Callable[[int], None]) -> Reading:
-        on_rows(reading.answered.rows)
+    def _report_rows(reading: Reading, on_rows: Callable[[int], None]) -> Reading:
+        on_rows(reading.result.rows)
         return reading
 
 
-def placed(readers: Readers, places: Places, schema: TableSchema, readings: Iterable[Reading]) -> list[Placed]:
+def place_readings(
+    readers: Readers, places: Places, schema: TableSchema, readings: Iterable[Reading]
+) -> list[PlacedReading]:
     """Where each reading lies, in their order; those of which nobody can tell are read again until somebody can."""
     order = list(readings)
-    found: dict[int, Placed] = {}
+    placed: dict[int, PlacedReading] = {}
     for _ in range(_VOID):
-        waiting = [i for i in range(len(order)) if i not in found]
+        waiting = [i for i in range(len(order)) if i not in placed]
         if not waiting:
-            return [found[i] for i in range(len(order))]
-        where = places.of(order[i].window for i in waiting)
+            return [placed[i] for i in range(len(order))]
+        where = places.wait_for_places(order[i].window for i in waiting)
         for i in waiting:
-            if (place := _placed(order[i], where[order[i].window])) is not None:
-                found[i] = place
-        void = [i for i in waiting if i not in found]
-        for i, reading in zip(void, readers.again(schema, [order[i] for i in void]), strict=True):
+            if (place := _place_reading(order[i], where[order[i].window])) is not None:
+                placed[i] = place
+        void = [i for i in waiting if i not in placed]
+        for i, reading in zip(void, readers.read_again(schema, [order[i] for i in void]), strict=True):
             order[i] = reading
     raise DblogError(
         "the capture cannot tell where SELECTs lie in the log",
@@ -301,36 +330,38 @@ def placed(readers: Readers, places: Places, schema: TableSchema, readings: Iter
     )
 
 
-def _placed(reading: Reading, where: Probed) -> Placed | None:
+def _place_reading(reading: Reading, where: Probed) -> PlacedReading | None:
     if where.since is None:
         return None
-    return Placed(reading, where.since, where.offset, where.position)
+    return PlacedReading(reading, where.since, where.offset, where.position)
 
 
-def _hashes(reader: ChunkReader, schema: TableSchema, after: Key | None, upto: Key | None, limit: int) -> Answered:
-    found = reader.hashes(schema, after=after, upto=upto, limit=limit)
-    return Answered(found.rows, found.snapshot, found.rows.num_rows, _sum(found.rows.column(HASH)))
+def _hash_range(
+    reader: ChunkReader, schema: TableSchema, after: Key | None, upto: Key | None, limit: int
+) -> SelectResult:
+    hashed = reader.hashes(schema, after=after, upto=upto, limit=limit)
+    return SelectResult(hashed.rows, hashed.snapshot, hashed.rows.num_rows, _sum_hashes(hashed.rows.column(HASH)))
 
 
-def _hashes_of(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> Answered:
+def _hash_keys(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> SelectResult:
     """Asked keys that the source does not have follow at the end, without a hash."""
-    found = reader.hashes_of(schema, keys)
-    have = set(keys_of(found.rows, schema))
+    hashed = reader.hashes_of(schema, keys)
+    have = set(keys_of(hashed.rows, schema))
     absent = [key for key in keys if key not in have]
-    types = [found.rows.schema.field(name).type for name in schema.key]
+    types = [hashed.rows.schema.field(name).type for name in schema.key]
     columns = [pa.array([key[i] for key in absent], kind) for i, kind in enumerate(types)]
     rest = pa.RecordBatch.from_arrays([*columns, pa.nulls(len(absent), pa.int64())], names=[*schema.key, HASH])
-    both = pa.Table.from_batches([found.rows.select([*schema.key, HASH]).cast(rest.schema), rest]).combine_chunks()
+    both = pa.Table.from_batches([hashed.rows.select([*schema.key, HASH]).cast(rest.schema), rest]).combine_chunks()
     batches = both.to_batches()
-    return Answered(batches[0] if batches else rest, found.snapshot, found.rows.num_rows)
+    return SelectResult(batches[0] if batches else rest, hashed.snapshot, hashed.rows.num_rows)
 
 
-def _sum(hashes: pa.Array) -> int:
+def _sum_hashes(hashes: pa.Array) -> int:
     """Exact: 64-bit sums would overflow."""
     values = np.asarray(hashes, dtype=np.int64)
     return (int(np.sum(values >> 32)) << 32) + int(np.sum(values & 0xFFFFFFFF))
 
 
-def _last(batch: pa.RecordBatch, schema: TableSchema) -> Key | None:
+def _last_key(batch: pa.RecordBatch, schema: TableSchema) -> Key | None:
     rows = batch.num_rows
     return keys_of(batch.slice(rows - 1, 1), schema)[0] if rows else None

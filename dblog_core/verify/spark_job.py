@@ -19,8 +19,13 @@ class LakeSide:
     """A context: the job starts at its beginning, beside the first reading of the source, and ends with it."""
 
     def __init__(self, config: Config, desk: Desk, clock: Clock, stop: threading.Event) -> None:
-        self._config, self._desk, self._clock, self._stop = config, desk, clock, stop
-        self._end, self._number, self._lock = threading.Event(), 0, threading.Lock()
+        self._config = config
+        self._desk = desk
+        self._clock = clock
+        self._stop = stop
+        self._end = threading.Event()
+        self._number = 0
+        self._lock = threading.Lock()
         self._said: list[str] = []
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="verify-lake", daemon=True)
@@ -42,8 +47,9 @@ class LakeSide:
         """Waits for the answer. Raises Interrupted, and LakeError where the job cannot give one. Thread-safe."""
         number = self._ask(task)
         while True:
+            # Before the look for an answer: a job that answers and ends between the two is not taken for a dead one.
             running = self._thread.is_alive()
-            if (answer := self._desk.answered(number)) is not None:
+            if (answer := self._desk.read_answer(number)) is not None:
                 return answer
             if not running:
                 raise LakeError(
@@ -57,7 +63,7 @@ class LakeSide:
     def _ask(self, task: Task) -> int:
         with self._lock:
             self._number += 1
-            self._desk.ask(self._number, task)
+            self._desk.put_task(self._number, task)
             return self._number
 
     def _run(self) -> None:

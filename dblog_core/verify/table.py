@@ -21,12 +21,12 @@ from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify import confidence
 from dblog_core.verify.certificate import Evidence
-from dblog_core.verify.delta_version import left_out, pin
+from dblog_core.verify.delta_version import columns_left_out, pin
 from dblog_core.verify.exchange import Answer, Ask, Pin, Task
 from dblog_core.verify.recheck import Kind, Suspects
 from dblog_core.verify.report import Sample, TableReport
-from dblog_core.verify.slices import within
-from dblog_core.verify.source_reader import Placed, Readers, placed
+from dblog_core.verify.slices import to_json_ranges
+from dblog_core.verify.source_reader import PlacedReading, Readers, Reading, place_readings
 from dblog_core.verify.spark_job import LakeSide
 from dblog_core.verify.window_positions import Places
 
@@ -67,7 +67,7 @@ class Wish:
     confidence: float = 0.99
 
     @property
-    def sampled(self) -> bool:
+    def is_sample(self) -> bool:
         return self.rows is not None or self.share is not None
 
 
@@ -76,58 +76,62 @@ class TableCheck:
 
     def __init__(self, tools: Tools, table: TableName, ranges: Sequence[Range] = ()) -> None:
         """`ranges`: those that a whole comparison is of; none: the table."""
-        self._tools, self._table, self._name, self._ranges = tools, table, str(table), ranges
+        self._tools = tools
+        self._table = table
+        self._name = str(table)
+        self._ranges = ranges
         self._rules = self._all_rules = Rules.of(tools.config.source)
         self._suspects = Suspects()
         self._left_out: tuple[str, ...] = ()
         self.evidence: Evidence | None = None
 
-    def whole(self) -> TableReport:
+    def compare_all_rows(self) -> TableReport:
         """Every row of either side, in the table or its ranges."""
-        return self._timed(self._whole)
+        return self._measure(self._compare_all_rows)
 
-    def sampled(self, wish: Wish) -> TableReport:
+    def compare_sample(self, wish: Wish) -> TableReport:
         """Rows drawn at random on either side."""
-        return self._timed(lambda: self._sampled(wish))
+        return self._measure(lambda: self._compare_sample(wish))
 
-    def listed(self, keys: Sequence[Any]) -> TableReport:
+    def compare_keys(self, keys: Sequence[Any]) -> TableReport:
         """Chosen keys (JSON) alone."""
-        return self._timed(lambda: self._listed(keys))
+        return self._measure(lambda: self._compare_keys(keys))
 
-    def _timed(self, check: Callable[[], TableReport]) -> TableReport:
-        began = time.monotonic()
+    def _measure(self, check: Callable[[], TableReport]) -> TableReport:
+        started_at = time.monotonic()
         try:
             report = check()
         except DblogError as error:
             report = TableReport(self._name, error=str(error))
-        return replace(report, seconds=time.monotonic() - began)
+        return replace(report, seconds=time.monotonic() - started_at)
 
     # All rows -------------------------------------------------------------------------------------------------------
 
-    def _whole(self) -> TableReport:
-        schema, pinned, answer, readings = self._scanned()
-        self._suspects.take(answer)
+    def _compare_all_rows(self) -> TableReport:
+        schema, pinned, answer, readings = self._scan_table()
+        self._suspects.record_answer(answer)
         if answer.more:  # too many to be read by their keys: the whole is read a second time
-            schema, pinned, second, readings = self._scanned()
-            self._suspects.take(second)
-            self._suspects.keep()
+            schema, pinned, second, readings = self._scan_table()
+            self._suspects.record_answer(second)
+            self._suspects.decide_open_differences()
             return self._report(schema, pinned, replace(second, undecided=()))
         self.evidence = Evidence.of(schema, self._rules.compared(schema), pinned, readings)
-        self._narrow(schema)
+        self._read_open_keys_again(schema)
         return self._report(schema, pinned, answer)
 
-    def _scanned(self) -> tuple[TableSchema, Pin | None, Answer, list[Placed]]:
+    def _scan_table(self) -> tuple[TableSchema, Pin | None, Answer, list[PlacedReading]]:
         for _ in range(_SCANS):
             with self._tools.readers.turn:  # what is pinned before another table is read would be old
                 pinned = self._pin()
                 with _Reader(self._tools.source) as reader:
                     schema = self._schema(reader)
-                    order, parts = reader.key_order(schema), self._parts(reader, schema)
-                found = self._tools.readers.whole(schema, parts, self._counted())
-            readings = placed(self._tools.readers, self._tools.places, schema, found)
-            if self._same(schema, order):
-                inside = within(self._ranges) if self._ranges else ()
-                return schema, pinned, self._ask(Ask.COMPARE, schema, pinned, readings, inside=inside), readings
+                    order = reader.key_order(schema)
+                    parts = self._parts(reader, schema)
+                scanned_ranges = self._tools.readers.read_table(schema, parts, self._row_reporter())
+            readings = place_readings(self._tools.readers, self._tools.places, schema, scanned_ranges)
+            if self._is_unaltered(schema, order):
+                inside = to_json_ranges(self._ranges) if self._ranges else ()
+                return schema, pinned, self._ask_lake(Ask.COMPARE, schema, pinned, readings, inside=inside), readings
         raise DblogError(
             "the table was altered whenever it was read", where=self._name, fix="verify again when nobody alters it"
         )
@@ -137,18 +141,18 @@ class TableCheck:
         schema = reader.schema(self._table)
         if self._tools.config.lake.schema_changes_of(self._table) != "ignore":
             return schema
-        self._left_out = left_out(self._tools.lake, self._tools.staging, self._all_rules.schema(schema))
+        self._left_out = columns_left_out(self._tools.lake, self._tools.staging, self._all_rules.schema(schema))
         self._rules = self._all_rules.without(self._table, self._left_out)
         return replace(schema, columns=tuple(c for c in schema.columns if c.name not in self._left_out))
 
     def _parts(self, reader: ChunkReader, schema: TableSchema) -> list[Range]:
-        if self._ranges and within(self._ranges):
+        if self._ranges and to_json_ranges(self._ranges):
             return list(self._ranges)
         options = DumpOptions(chunk_size=self._tools.config.dump.chunk_size, workers=self._tools.workers)
-        wanted = 1 if self._tools.workers == 1 else None
-        return key_ranges.cut(reader, schema, (), Range(), options, wanted=wanted, sparing=True)
+        range_count = 1 if self._tools.workers == 1 else None
+        return key_ranges.cut(reader, schema, (), Range(), options, wanted=range_count, sparing=True)
 
-    def _counted(self) -> Callable[[int], None]:
+    def _row_reporter(self) -> Callable[[int], None]:
         total = 0
 
         def count(rows: int) -> None:
@@ -158,82 +162,88 @@ class TableCheck:
 
         return count
 
-    def _same(self, schema: TableSchema, order: str) -> bool:
+    def _is_unaltered(self, schema: TableSchema, order: str) -> bool:
         with _Reader(self._tools.source) as reader:
             now = self._schema(reader)
             return now.fingerprint == schema.fingerprint and reader.key_order(now) == order
 
     # Chosen keys ----------------------------------------------------------------------------------------------------
 
-    def _listed(self, keys: Sequence[Any]) -> TableReport:
+    def _compare_keys(self, keys: Sequence[Any]) -> TableReport:
         with _Reader(self._tools.source) as reader:
             schema = self._schema(reader)
         pinned, answer = self._read_again(schema, keys)
-        self._suspects.take(answer)
-        self._narrow(schema)
+        self._suspects.record_answer(answer)
+        self._read_open_keys_again(schema)
         return self._report(schema, pinned, answer)
 
-    def _narrow(self, schema: TableSchema) -> None:
+    def _read_open_keys_again(self, schema: TableSchema) -> None:
         """Reads open keys again until each is decided, or the rounds are used up."""
         for _ in range(ROUNDS):
-            if not (keys := self._suspects.open):
+            if not (keys := self._suspects.open_keys):
                 return
             self._tools.say(f"{self._name}: {len(keys):,} keys are read again")
             _, answer = self._read_again(schema, keys)
-            self._suspects.take(answer)
+            self._suspects.record_answer(answer)
 
     def _read_again(self, schema: TableSchema, keys: Sequence[Any]) -> tuple[Pin | None, Answer]:
         with self._tools.readers.turn:
             pinned = self._pin()
-            found = self._tools.readers.listed(schema, keys)
-        readings = self._placed(schema, found)
-        return pinned, self._ask(Ask.COMPARE, schema, pinned, readings, asked=True)
+            hash_readings = self._tools.readers.read_hashes(schema, keys)
+        readings = self._place_readings(schema, hash_readings)
+        return pinned, self._ask_lake(Ask.COMPARE, schema, pinned, readings, for_chosen_keys=True)
 
-    def _columns(self, schema: TableSchema) -> dict[str, tuple[str, ...]]:
+    def _differing_columns(self, schema: TableSchema) -> dict[str, tuple[str, ...]]:
         """The columns in which keys differ that differ for certain: of the first MOST_COLUMNS of them."""
-        wanted = self._suspects.told(Kind.DIFFERENT)[:MOST_COLUMNS]
+        different_keys = self._suspects.keys_of_kind(Kind.DIFFERENT)[:MOST_COLUMNS]
         named: dict[str, tuple[str, ...]] = {}
         for _ in range(_COLUMN_ROUNDS):
-            open_keys = [key for key in wanted if repr(key) not in named]
+            open_keys = [key for key in different_keys if repr(key) not in named]
             if not open_keys:
                 break
             with self._tools.readers.turn:
                 pinned = self._pin()
-                found = self._tools.readers.rows(schema, open_keys, self._rules)
-            readings = self._placed(schema, found)
-            answer = self._ask(Ask.COLUMNS, schema, pinned, readings, asked=True)
+                row_readings = self._tools.readers.read_rows(schema, open_keys, self._rules)
+            readings = self._place_readings(schema, row_readings)
+            answer = self._ask_lake(Ask.COLUMNS, schema, pinned, readings, for_chosen_keys=True)
             named.update({repr(key): columns for key, columns in answer.different})
         return named
 
     # A sample -------------------------------------------------------------------------------------------------------
 
-    def _sampled(self, wish: Wish) -> TableReport:
+    def _compare_sample(self, wish: Wish) -> TableReport:
         with _Reader(self._tools.source) as reader:
             schema = self._schema(reader)
-            ours = self._drawn(reader, schema, wish)
-        pinned, theirs, lake_rows = self._pin(), (), 0
+            source_keys = self._draw_keys(reader, schema, wish)
+        pinned = self._pin()
+        lake_keys = ()
+        lake_rows = 0
         if pinned is not None:
-            task = Task(Ask.SAMPLE, self._staged(schema), pinned, rows=max(len(ours), 1), seed=secrets.randbits(31))
+            task = Task(
+                Ask.SAMPLE, self._schema_json(schema), pinned, rows=max(len(source_keys), 1), seed=secrets.randbits(31)
+            )
             drawn = self._tools.lake_side.ask(task)
-            theirs, lake_rows = drawn.keys, drawn.lake_rows
-        every = list({repr(key): key for key in (*ours, *theirs)}.values())
-        report = self._listed(every)
-        bad = {repr(key) for key in (*report.keys, *report.undecided)}
+            lake_keys = drawn.keys
+            lake_rows = drawn.lake_rows
+        drawn_keys = list({repr(key): key for key in (*source_keys, *lake_keys)}.values())  # each once
+        report = self._compare_keys(drawn_keys)
+        not_equal = {repr(key) for key in (*report.differing_keys, *report.undecided)}
         each = 1 - (1 - wish.confidence) / 2  # both statements together hold with the confidence that is asked for
-        found = Sample(
-            source_rows=len(ours),
-            lake_rows=len(theirs),
+        sample = Sample(
+            source_rows=len(source_keys),
+            lake_rows=len(lake_keys),
             confidence=wish.confidence,
-            source_at_most=_share(ours, bad, each),
-            lake_at_most=0.0 if pinned is not None and not lake_rows else _share(theirs, bad, each),
+            source_at_most=_differing_share(source_keys, not_equal, each),
+            lake_at_most=0.0 if pinned is not None and not lake_rows else _differing_share(lake_keys, not_equal, each),
         )
-        return replace(report, sample=found)
+        return replace(report, sample=sample)
 
-    def _drawn(self, reader: ChunkReader, schema: TableSchema, wish: Wish) -> list[Any]:
+    def _draw_keys(self, reader: ChunkReader, schema: TableSchema, wish: Wish) -> list[Any]:
         """Keys of the source: every n-th of the key's index, from a random one on, so each row is as likely."""
         rows = max(reader.estimated_rows(self._table), 1)
-        wanted = wish.rows if wish.rows is not None else max(1, round(rows * (wish.share or 0)))
-        step = max(1, rows // max(wanted, 1))
+        wanted_rows = wish.rows if wish.rows is not None else max(1, round(rows * (wish.share or 0)))
+        step = max(1, rows // max(wanted_rows, 1))
+        # A fixed start would draw the same rows each time, and never those between.
         first = secrets.randbelow(step) + 1
         start = next(reader.boundaries(schema, after=None, upto=None, every=first), None)
         if start is None:
@@ -244,19 +254,20 @@ class TableCheck:
     # The end --------------------------------------------------------------------------------------------------------
 
     def _report(self, schema: TableSchema, pinned: Pin | None, answer: Answer) -> TableReport:
-        told, columns = self._suspects.told, self._columns(schema)
-        twice = told(Kind.TWICE)
+        keys_of_kind = self._suspects.keys_of_kind
+        columns = self._differing_columns(schema)
+        twice = keys_of_kind(Kind.TWICE)
         return TableReport(
             self._name,
             rows=answer.rows,
             lake_rows=answer.lake_rows,
-            missing=tuple(told(Kind.MISSING)),
-            extra=(*told(Kind.EXTRA), *twice),
-            different=tuple((key, columns.get(repr(key), ())) for key in told(Kind.DIFFERENT)),
-            undecided=tuple(told(Kind.UNDECIDED)),
+            missing=tuple(keys_of_kind(Kind.MISSING)),
+            extra=(*keys_of_kind(Kind.EXTRA), *twice),
+            different=tuple((key, columns.get(repr(key), ())) for key in keys_of_kind(Kind.DIFFERENT)),
+            undecided=tuple(keys_of_kind(Kind.UNDECIDED)),
             twice=tuple(twice),
             more=answer.more,
-            note=_note(pinned, answer, self._left_out),
+            note=_explain(pinned, answer, self._left_out),
             pin=pinned,
             staged=answer.staged,
         )
@@ -264,25 +275,26 @@ class TableCheck:
     def _pin(self) -> Pin | None:
         return pin(self._tools.lake, self._tools.staging, self._table)
 
-    def _placed(self, schema: TableSchema, readings: Any) -> list[Placed]:
-        return placed(self._tools.readers, self._tools.places, schema, readings)
+    def _place_readings(self, schema: TableSchema, readings: Sequence[Reading]) -> list[PlacedReading]:
+        return place_readings(self._tools.readers, self._tools.places, schema, readings)
 
-    def _ask(
+    def _ask_lake(
         self,
         ask: Ask,
         schema: TableSchema,
         pinned: Pin | None,
-        readings: Sequence[Placed],
+        readings: Sequence[PlacedReading],
         *,
-        asked: bool = False,
+        for_chosen_keys: bool = False,
         inside: tuple[tuple[Any, Any], ...] = (),
     ) -> Answer:
         files = tuple(p.reading.file for p in readings)
-        since, upto = min(p.since for p in readings), max(p.upto for p in readings)
-        shape = self._staged(schema)
-        return self._tools.lake_side.ask(Task(ask, shape, pinned, files, since, upto, asked, within=inside))
+        since = min(p.since for p in readings)
+        upto = max(p.upto for p in readings)
+        shape = self._schema_json(schema)
+        return self._tools.lake_side.ask(Task(ask, shape, pinned, files, since, upto, for_chosen_keys, within=inside))
 
-    def _staged(self, schema: TableSchema) -> Any:
+    def _schema_json(self, schema: TableSchema) -> Any:
         return self._rules.compared(schema).to_json()
 
 
@@ -300,12 +312,12 @@ class _Reader:
         self._reader.close()
 
 
-def _share(keys: Sequence[Any], bad: set[str], each: float) -> float:
-    found = sum(repr(key) in bad for key in keys)
-    return confidence.at_most(found, len(keys), each) if keys else 1.0
+def _differing_share(keys: Sequence[Any], not_equal: set[str], confidence_of_each: float) -> float:
+    differing = sum(repr(key) in not_equal for key in keys)
+    return confidence.at_most(differing, len(keys), confidence_of_each) if keys else 1.0
 
 
-def _note(pinned: Pin | None, answer: Answer, left_out: Sequence[str] = ()) -> str | None:
+def _explain(pinned: Pin | None, answer: Answer, left_out: Sequence[str] = ()) -> str | None:
     notes = []
     if pinned is None:
         notes.append("the lake has no copy of it yet: run `dblog merge`")

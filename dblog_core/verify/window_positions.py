@@ -23,16 +23,18 @@ class Patience:
     """With a capture that has gone: a standby may follow it."""
 
     def __init__(self, state: StateStore, clock: Clock) -> None:
-        self._state, self._clock = state, clock
+        self._state = state
+        self._clock = clock
         self._seen_at: float | None = None
 
-    def waits(self) -> bool:
+    def expect_capture(self) -> bool:
         """True. Raises DblogError once no capture has led for long enough, by looks that follow each other."""
         now = self._clock.monotonic()
+        # A leader that comes back starts the time anew.
         if self._seen_at is None or self._state.leader(CAPTURE) is not None:
             self._seen_at = now
         elif now - self._seen_at > _PATIENCE:
-            raise no_capture()
+            raise no_capture_error()
         return True
 
 
@@ -40,31 +42,37 @@ class Places:
     """Follows the manifests from the newest one on. Thread-safe."""
 
     def __init__(self, staging: Staging, state: StateStore, clock: Clock, stop: threading.Event) -> None:
-        self._staging, self._state, self._clock, self._stop = staging, state, clock, stop
+        self._staging = staging
+        self._state = state
+        self._clock = clock
+        self._stop = stop
+        # From the head on: our windows are opened later, so that no earlier manifest can hold them.
         self._segment = staging.head_number()
-        self._known: dict[str, Probed] = {}
+        self._place_by_window: dict[str, Probed] = {}
         self._lock = threading.Lock()
 
-    def of(self, windows: Iterable[str]) -> dict[str, Probed]:
+    def wait_for_places(self, windows: Iterable[str]) -> dict[str, Probed]:
         """The place of every window, waiting for it. Raises Interrupted, and DblogError where no capture runs."""
-        wanted = set(windows)
+        awaited = set(windows)
         patience = Patience(self._state, self._clock)
         while True:
+            # Whoever looks first reads for all: each manifest is read once, and a window's place is kept until it is
+            # asked for.
             with self._lock:
                 self._read_on()
-                if wanted <= self._known.keys():
-                    return {window: self._known.pop(window) for window in wanted}
-            patience.waits()
+                if awaited <= self._place_by_window.keys():
+                    return {window: self._place_by_window.pop(window) for window in awaited}
+            patience.expect_capture()
             if self._clock.wait(self._stop, _LOOK):
                 raise Interrupted
 
     def _read_on(self) -> None:
         for manifest in self._staging.manifests(self._segment):
-            self._known.update((probed.window, probed) for probed in manifest.probes)
+            self._place_by_window.update((probed.window, probed) for probed in manifest.probes)
             self._segment = manifest.segment
 
 
-def no_capture() -> DblogError:
+def no_capture_error() -> DblogError:
     """What to say where nobody reads the log."""
     return DblogError(
         "no capture is running, and only the log can say what a comparison has seen", fix="start `dblog capture`"

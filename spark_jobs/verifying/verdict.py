@@ -43,7 +43,7 @@ class Judge:
         schema = task.shape
         source = self._source(task, schema)
         found, lake = self._expected(task, table, schema)
-        asked = source.select("key") if task.asked else None
+        asked = source.select("key") if task.for_chosen_keys else None
         rows = self._within(self._rows(task, lake, found, schema), asked)
         if task.within:
             rows = rows.where(reduce(Column.__or__, (_between(schema, *ends) for ends in task.within)))

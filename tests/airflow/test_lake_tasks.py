@@ -47,7 +47,7 @@ def test_an_empty_form_asks_for_all_rows_of_all_tables() -> None:
     asked = lake_operators.verify_request(
         {"tables": ["*.*"], "repair": False, "sample_rows": None, "rows_per_second": None}
     )
-    assert (asked.tables, asked.mend, asked.wish.sampled, asked.rate) == (None, False, False, 0)
+    assert (asked.tables, asked.mend, asked.wish.is_sample, asked.rate) == (None, False, False, 0)
     asked = lake_operators.verify_request(
         {"tables": ["a.b", ""], "repair": True, "sample_rows": 9, "rows_per_second": 70}
     )

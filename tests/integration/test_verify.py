@@ -226,7 +226,7 @@ def test_the_source_is_read_once_and_what_differs_once_more(shop: Shop, verify_p
     assert verify(shop.config, shop.a).tables[0].missing == (7,)
     windows = [probed for manifest in open_staging(shop.config).manifests() for probed in manifest.probes]
     assert len(windows) == ROWS // 100 + 1
-    assert [(task.asked, len(task.files)) for task in lake.asked] == [(False, ROWS // 100), (True, 1)]
+    assert [(task.for_chosen_keys, len(task.files)) for task in lake.asked] == [(False, ROWS // 100), (True, 1)]
 
 
 MANY = 6_000  # rows: enough that the table is read in several ranges, whose ends have to be found
@@ -271,7 +271,7 @@ def test_who_takes_every_event_for_seen_raises_a_false_alarm(shop: Shop, verify_
     lake.blind = True
 
     def alarmed() -> bool:
-        return any(t.found for t in verify(shop.config, shop.a).tables)
+        return any(t.difference_count for t in verify(shop.config, shop.a).tables)
 
     with shop.workload():
         wait_until(alarmed, "a false alarm")
@@ -382,11 +382,13 @@ def _certify(delta: Delta, verify_here: Verify, file: Path) -> None:
     assert sides[0] == sides[1]
 
     delta.damage()
-    assert [one.equal for one in run.check(shop.config, file, stop=threading.Event())] == [True], "of its own version"
+    assert [one.equal for one in run.check_certificate(shop.config, file, stop=threading.Event())] == [True], (
+        "of its own version"
+    )
     data = json.loads(file.read_text())
     data["tables"][0]["lake"]["version"] += 1
     file.write_text(json.dumps(data))
-    assert [one.equal for one in run.check(shop.config, file, stop=threading.Event())] == [False]
+    assert [one.equal for one in run.check_certificate(shop.config, file, stop=threading.Event())] == [False]
 
     (drawn,) = verify_here(shop.config, shop.a, sample={"share": 1.0, "confidence": 0.9}).tables
     assert drawn.sample is not None and drawn.sample.source_rows >= ROWS // 2

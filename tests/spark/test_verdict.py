@@ -54,9 +54,9 @@ class World:
         hashes = [row_hash(self.schema, r) for r in rows] + [None] * len(absent or ())
         keys = [r["id"] for r in rows] + list(absent or ())
         batch = pa.record_batch({"id": pa.array(keys, pa.int64()), HASH: pa.array(hashes, pa.int64())})
-        file = self.desk.put(f"h{len(rows)}-{since}", parquet.encode(batch.schema, [batch]))
+        file = self.desk.put_hashes(f"h{len(rows)}-{since}", parquet.encode(batch.schema, [batch]))
         upto = self.build.offset
-        return Task(Ask.COMPARE, self.schema.to_json(), pin, (file,), since, upto, asked=absent is not None)
+        return Task(Ask.COMPARE, self.schema.to_json(), pin, (file,), since, upto, for_chosen_keys=absent is not None)
 
     def ask(self, task: Task) -> Answer:
         return answered(self.judge, task, self.lake.table(self.schema))
@@ -170,8 +170,8 @@ def test_the_columns_that_differ_are_named(world: World, spark: SparkSession) ->
     world.build.seal()
     rows: list[Any] = [row(1, "other", None), row(2), row(3, "other")]
     batch = pa.RecordBatch.from_pylist(rows, schema=T.arrow)
-    file = world.desk.put("rows", parquet.encode(T.arrow, [batch]))
-    task = Task(Ask.COLUMNS, T.to_json(), world.pin(), (file,), since, world.build.offset, asked=True)
+    file = world.desk.put_hashes("rows", parquet.encode(T.arrow, [batch]))
+    task = Task(Ask.COLUMNS, T.to_json(), world.pin(), (file,), since, world.build.offset, for_chosen_keys=True)
     assert world.ask(task).different == ((1, ("v", "big")), (2, ()))
 
 

@@ -19,7 +19,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PARTICIPLE = re.compile(
-    r"(?!(?:ex|pro|suc)ceed$|\w*(?:need|feed|seed|speed|embed|shed)$)\w+ed|"
+    r"(?!(?:ex|pro|suc)ceed$|[a-z]*(?:need|feed|seed|speed|embed|shed)$)[a-z]+ed|"
     r"(?:un|re|over|with|for)?(?:known|seen|taken|given|written|drawn|held|told|kept|found|gone|done|got|gotten|begun)|"
     r"(?:made|left|lost|sent|said|heard|built|shown|sought|met|meant|born|sworn|torn|worn|grown|blown|thrown|hidden)|"
     r"(?:chosen|broken|spoken|driven|fallen|eaten|proven|shaken|frozen|laid|paid|caught|brought|bought|thought|taught)|"
@@ -33,7 +33,9 @@ VAGUE = {
 }
 """A variable or an argument of such a name does not say what it holds."""
 PUBLIC = {"dblog_core.signatures.verified"}
-"""Names that users script against."""
+"""Functions that users script against."""
+PUBLIC_ARGUMENTS = {("probe", "held")}
+"""Function and argument, likewise: `dblog_core.interfaces.Probed`."""
 
 
 class Counts(NamedTuple):
@@ -51,37 +53,36 @@ GOAL = Counts(5, 5, 1)
 """For each thousand functions, names and lines: a package that has no more needs no limit."""
 NONE = Counts(0, 0, 0)
 LIMITS: dict[str, Counts] = {
-    "dblog_core": Counts(8, 16, 5),
-    "dblog_core/airflow": Counts(18, 65, 32),
-    "dblog_core/algorithm": Counts(20, 31, 8),
-    "dblog_core/capture": Counts(30, 69, 76),
+    "dblog_core": Counts(7, 15, 5),
+    "dblog_core/airflow": Counts(17, 65, 32),
+    "dblog_core/algorithm": Counts(19, 31, 8),
+    "dblog_core/capture": Counts(23, 69, 76),
     "dblog_core/commands": Counts(16, 51, 14),
-    "dblog_core/config": Counts(8, 43, 11),
+    "dblog_core/config": Counts(7, 43, 11),
     "dblog_core/delta": Counts(31, 89, 39),
     "dblog_core/dumps": Counts(25, 40, 47),
-    "dblog_core/lake": Counts(17, 52, 6),
-    "dblog_core/local": Counts(15, 30, 26),
+    "dblog_core/lake": Counts(16, 52, 6),
+    "dblog_core/local": Counts(13, 30, 26),
     "dblog_core/maintenance": Counts(0, 4, 4),
-    "dblog_core/model": Counts(15, 27, 4),
+    "dblog_core/model": Counts(14, 27, 4),
     "dblog_core/monitoring": Counts(12, 25, 11),
-    "dblog_core/notifications": Counts(2, 11, 7),
-    "dblog_core/outputs": Counts(22, 47, 31),
-    "dblog_core/rows": Counts(10, 14, 13),
+    "dblog_core/notifications": Counts(0, 11, 7),
+    "dblog_core/outputs": Counts(21, 44, 31),
+    "dblog_core/rows": Counts(8, 14, 13),
     "dblog_core/schema_evolution": Counts(5, 3, 0),
-    "dblog_core/signals": Counts(9, 39, 20),
-    "dblog_core/sources": Counts(162, 269, 315),
-    "dblog_core/staging": Counts(18, 36, 18),
-    "dblog_core/state": Counts(16, 37, 19),
+    "dblog_core/signals": Counts(8, 39, 20),
+    "dblog_core/sources": Counts(155, 269, 315),
+    "dblog_core/staging": Counts(17, 36, 18),
+    "dblog_core/state": Counts(15, 37, 19),
     "dblog_core/storage": Counts(3, 10, 0),
-    "dblog_core/verify": Counts(35, 46, 27),
-    "spark_jobs": Counts(18, 51, 23),
-    "spark_jobs/delta_tables": Counts(21, 33, 14),
-    "spark_jobs/events": Counts(10, 45, 10),
+    "spark_jobs": Counts(16, 51, 23),
+    "spark_jobs/delta_tables": Counts(16, 33, 14),
+    "spark_jobs/events": Counts(8, 45, 10),
     "spark_jobs/history": Counts(8, 21, 3),
     "spark_jobs/lake_tasks": Counts(10, 43, 14),
-    "spark_jobs/merging": Counts(17, 42, 15),
+    "spark_jobs/merging": Counts(16, 42, 15),
     "spark_jobs/verifying": Counts(7, 32, 8),
-    "tests": Counts(652, 1414, 705),
+    "tests": Counts(411, 1414, 705),
 }
 """The counts of packages that are still above the goal. They only fall: lower them with every commit that renames."""
 SLACK = 5
@@ -101,10 +102,11 @@ def package(file: Path) -> str:
 
 def assigned_names(module: ast.Module) -> Iterator[tuple[str, int]]:
     """Each name that an assignment, a loop, a `with`, a pattern or a parameter gives to a value, and its line."""
+    public = {a for f in functions(module) for a in f.args.kwonlyargs if (f.name, a.arg) in PUBLIC_ARGUMENTS}
     for node in ast.walk(module):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, node.lineno
-        elif isinstance(node, ast.arg):
+        elif isinstance(node, ast.arg) and node not in public:
             yield node.arg, node.lineno
         elif isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
             yield node.name, node.lineno
@@ -192,7 +194,7 @@ def test_a_participle_is_no_name_for_a_function(name: str) -> None:
     assert PARTICIPLE.fullmatch(name.strip("_"))
 
 
-@pytest.mark.parametrize("name", ["read", "open", "proceed", "embed", "record_placed_chunk", "is_held", "unfold"])
+@pytest.mark.parametrize("name", ["read", "open", "proceed", "embed", "record_placed_chunk", "is_held", "keys_left"])
 def test_a_verb_is(name: str) -> None:
     assert not PARTICIPLE.fullmatch(name)
 

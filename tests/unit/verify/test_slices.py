@@ -16,7 +16,7 @@ from dblog_core.errors import RequestError
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json
 from dblog_core.state.memory import MemoryState
-from dblog_core.verify.slices import MOST, Slice, Slices, within
+from dblog_core.verify.slices import MOST, Slice, Slices, to_json_ranges
 from tests.unit import requests_world
 from tests.unit.requests_world import CUSTOMS, LINES, ORDERS, World
 
@@ -36,7 +36,7 @@ def sliced(world: World, schema: TableSchema, number: int, of: int, *, done: boo
     )
     found = slices.ranges(reader, schema)
     if done:
-        slices.done(reader, schema)
+        slices.record_compared_slice(reader, schema)
     return found
 
 
@@ -64,7 +64,7 @@ def test_slices_together_have_every_key_once(world: World, schema: TableSchema) 
         assert shares[0] >= 100 and shares[-1] <= 300, "the load is spread"
     else:  # text is not ordered alike in lake and database: the table is in one slice
         assert shares == [0] * 6 + [1000]
-        assert within(next(part for part in parts if part)) == ()
+        assert to_json_ranges(next(part for part in parts if part)) == ()
 
 
 def test_all_of_a_small_table_is_in_the_first_slice_and_large_ones_are_spread(world: World) -> None:
@@ -142,6 +142,6 @@ def test_a_slice_that_is_none_is_refused(text: str) -> None:
 
 
 def test_ranges_travel_as_pairs_and_a_whole_table_as_none() -> None:
-    assert within([Range(after=None, key_to=5), Range(after=9, key_to=None)]) == ((None, 5), (9, None))
+    assert to_json_ranges([Range(after=None, key_to=5), Range(after=9, key_to=None)]) == ((None, 5), (9, None))
     every: list[Any] = [Range()]
-    assert within(every) == ()
+    assert to_json_ranges(every) == ()

@@ -21,7 +21,7 @@ from dblog_core.staging import Staging
 from dblog_core.storage.factory import open_storage
 from dblog_core.verify import certificate, source_reader
 from dblog_core.verify.confidence import at_most
-from dblog_core.verify.delta_version import left_out
+from dblog_core.verify.delta_version import columns_left_out
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Sum, Task
 from dblog_core.verify.recheck import Kind, Suspects
 from dblog_core.verify.report import Report, TableReport
@@ -32,28 +32,30 @@ from tests.unit.staged import table
 
 def test_a_key_has_to_differ_twice_before_it_is_told() -> None:
     suspects = Suspects()
-    suspects.take(Answer(missing=(1, 2), extra=(3,), different=((4, ()),)))
-    assert suspects.open == [1, 2, 3, 4] and not suspects.told(Kind.MISSING)
-    suspects.take(Answer(missing=(1,), different=((3, ()),)))
-    assert suspects.told(Kind.MISSING) == [1] and suspects.told(Kind.DIFFERENT) == [3], "what the last reading says"
-    assert suspects.open == [] and suspects.told(Kind.EXTRA) == [], "2 and 4 are equal"
+    suspects.record_answer(Answer(missing=(1, 2), extra=(3,), different=((4, ()),)))
+    assert suspects.open_keys == [1, 2, 3, 4] and not suspects.keys_of_kind(Kind.MISSING)
+    suspects.record_answer(Answer(missing=(1,), different=((3, ()),)))
+    assert suspects.keys_of_kind(Kind.MISSING) == [1] and suspects.keys_of_kind(Kind.DIFFERENT) == [3], (
+        "what the last reading says"
+    )
+    assert suspects.open_keys == [] and suspects.keys_of_kind(Kind.EXTRA) == [], "2 and 4 are equal"
 
 
 def test_an_undecided_reading_counts_neither_way() -> None:
     suspects = Suspects()
-    suspects.take(Answer(undecided=(1, 2), different=((3, ()),)))
-    suspects.take(Answer(undecided=(1, 3), missing=(2,)))
-    assert suspects.told(Kind.MISSING) == [] and sorted(suspects.open) == [1, 2, 3]
-    suspects.take(Answer(different=((3, ()),), undecided=(1,)))
-    assert suspects.told(Kind.DIFFERENT) == [3] and suspects.told(Kind.UNDECIDED) == [1]
+    suspects.record_answer(Answer(undecided=(1, 2), different=((3, ()),)))
+    suspects.record_answer(Answer(undecided=(1, 3), missing=(2,)))
+    assert suspects.keys_of_kind(Kind.MISSING) == [] and sorted(suspects.open_keys) == [1, 2, 3]
+    suspects.record_answer(Answer(different=((3, ()),), undecided=(1,)))
+    assert suspects.keys_of_kind(Kind.DIFFERENT) == [3] and suspects.keys_of_kind(Kind.UNDECIDED) == [1]
 
 
 def test_readings_that_were_whole_twice_tell_what_they_have_found_once() -> None:
     suspects = Suspects()
-    suspects.take(Answer(missing=(1, 2)))
-    suspects.take(Answer(missing=(2, 3), undecided=(4,)))
-    suspects.keep()
-    assert suspects.told(Kind.MISSING) == [2, 3] and suspects.told(Kind.UNDECIDED) == [4]
+    suspects.record_answer(Answer(missing=(1, 2)))
+    suspects.record_answer(Answer(missing=(2, 3), undecided=(4,)))
+    suspects.decide_open_differences()
+    assert suspects.keys_of_kind(Kind.MISSING) == [2, 3] and suspects.keys_of_kind(Kind.UNDECIDED) == [4]
 
 
 @pytest.mark.parametrize(("rows", "confidence"), [(1, 0.5), (300, 0.95), (10_000, 0.99)])
@@ -80,15 +82,15 @@ def test_tasks_and_answers_come_back_as_they_were(tmp_path: Path) -> None:
     desk = Desk(open_storage(str(tmp_path), "shop"), "tmp/verify-x")
     task = Task(Ask.SUMS, ORDERS.to_json(), Pin(3, 7, 2, 9, stopped=True), ("f",), 1, 2, True, (5,))
     answer = Answer(1, 2, (1,), ("x",), ((2, ("v",)),), ([1, "b"],), (3,), (), (Sum(2, -(1 << 80)),), 4, True)
-    assert desk.asked(1) is None and desk.answered(1) is None
-    desk.ask(1, task)
-    desk.answer(1, answer)
-    assert desk.asked(1) == task and desk.answered(1) == answer
-    desk.fail(2, {"message": "it broke", "where": "here", "fix": "mend it"})
+    assert desk.read_task(1) is None and desk.read_answer(1) is None
+    desk.put_task(1, task)
+    desk.put_answer(1, answer)
+    assert desk.read_task(1) == task and desk.read_answer(1) == answer
+    desk.put_error(2, {"message": "it broke", "where": "here", "fix": "mend it"})
     with pytest.raises(LakeError, match="it broke"):
-        desk.answered(2)
+        desk.read_answer(2)
     desk.clear()
-    assert desk.asked(1) is None and desk.answered(1) is None and not list(tmp_path.rglob("verify-x"))
+    assert desk.read_task(1) is None and desk.read_answer(1) is None and not list(tmp_path.rglob("verify-x"))
     desk.clear()
 
 
@@ -98,13 +100,13 @@ def test_asked_keys_that_the_source_lacks_have_no_hash() -> None:
         def hashes_of(*_: object) -> Hashes:
             return Hashes(ORDERS, pa.record_batch({"id": pa.array([2], pa.int64()), HASH: [7]}), None)
 
-    found = source_reader._hashes_of(Reader(), ORDERS, [(1,), (2,)])  # type: ignore[arg-type]
+    found = source_reader._hash_keys(Reader(), ORDERS, [(1,), (2,)])  # type: ignore[arg-type]
     assert found.batch.to_pylist() == [{"id": 2, HASH: 7}, {"id": 1, HASH: None}] and found.rows == 1
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1)))
 def test_sums_of_hashes_are_exact(hashes: list[int]) -> None:
-    assert source_reader._sum(pa.array(hashes, pa.int64())) == sum(hashes)
+    assert source_reader._sum_hashes(pa.array(hashes, pa.int64())) == sum(hashes)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_a_table_that_was_left_out_is_named_and_counts_unless_it_is_passed_over(
     keyless = Refusal("shop.k", "shop.k has no primary key", "give it one", keyless=True)
     same = (TableReport("shop.t"),)
     found = Report(same, (refused, keyless))
-    assert not found.equal and found.missed == (refused,) and not found.to_json()["equal"]
+    assert not found.equal and found.missing_tables == (refused,) and not found.to_json()["equal"]
     assert [left["table"] for left in found.to_json()["left_out"]] == ["shop.v", "shop.k"]
     assert Report(same, (keyless,)).equal and Report(same, (refused,), passed_over=True).equal
     assert not Report((TableReport("shop.t", missing=(1,)),), (refused,), passed_over=True).equal
@@ -188,8 +190,8 @@ def test_columns_that_the_lake_has_not_taken_are_left_out_of_a_comparison(
     staging, lake = Staging(str(tmp_path / "staging"), source="shop"), lake_at(str(tmp_path / "lake"))
     merged = table("shop.orders", id=pa.int64(), a=pa.string(), b=pa.string())
     now = table("shop.orders", id=pa.int64(), b=pa.string(), more=pa.string())
-    assert left_out(lake, staging, now) == ()
+    assert columns_left_out(lake, staging, now) == ()
     staging.put_schema(merged)
     known = TableStatus(State.OK, None, 1, 9, 1, schema=merged.fingerprint, ignored=ignored)
     Records(own_directory(lake)).finish(LakeStatus(merge=1, tables={"shop.orders": known}))
-    assert left_out(lake, staging, now) == left
+    assert columns_left_out(lake, staging, now) == left

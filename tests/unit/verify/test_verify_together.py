@@ -42,7 +42,7 @@ def test_tables_are_compared_together_and_told_in_their_order(monkeypatch: pytes
     tools: Any = SimpleNamespace(say=said.append)
     cut: Any = SimpleNamespace(ranges=lambda table: None if table == TABLES[-1] else [])
     tables = TABLES[: 2 * TOGETHER] + TABLES[-1:]
-    compared = run._compared(tools, cut, VerifyRequest(None), tables)
+    compared = run._compare_tables(tools, cut, VerifyRequest(None), tables)
     assert [table.report.table for table in compared] == [str(table) for table in tables[:-1]]
     assert f"{TABLES[-1]}: none of its keys are in this slice" in said
 
@@ -78,11 +78,11 @@ def test_every_thread_gets_the_answer_to_its_own_task(tmp_path: Path) -> None:
     lake_side = LakeSide(config, desk, SystemClock(), threading.Event())
     tasks = 40
     for number in range(1, tasks + 1):
-        desk.answer(number, Answer(rows=number))
+        desk.put_answer(number, Answer(rows=number))
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda seed: (seed, lake_side.ask(Task(Ask.SAMPLE, seed=seed)).rows), range(tasks)))
     for seed, number in answers:
-        asked = desk.asked(number)
+        asked = desk.read_task(number)
         assert asked is not None and asked.seed == seed
     assert len({number for _, number in answers}) == tasks
 
