@@ -23,39 +23,40 @@ class Brokers(Asked, Protocol):
     def sasl(self) -> str: ...
 
 
-class Ear:
+class ConnectionErrors:
     """What a client says of its connections, which its calls leave out: they only tell that time is up."""
 
     def __init__(self) -> None:
-        self.heard = ""
+        self.last_error = ""
         self.refused = False
         """Whether a broker does not know us, or we not the broker: waiting would not help."""
 
     def __call__(self, error: KafkaError) -> None:
-        self.heard = error.str()
-        self.refused = error.code() == KafkaError._AUTHENTICATION or "certificate verify failed" in self.heard
+        self.last_error = error.str()
+        self.refused = error.code() == KafkaError._AUTHENTICATION or "certificate verify failed" in self.last_error
 
-    def told(self, error: KafkaError) -> str:
+    def explain(self, error: KafkaError) -> str:
         """The error of a call, with what is behind it."""
-        return "; ".join(filter(None, (error.str(), self.heard)))
+        return "; ".join(filter(None, (error.str(), self.last_error)))
 
 
-def settings(given: Brokers, client_id: str, ear: Ear) -> dict[str, Any]:
+def librdkafka_settings(brokers: Brokers, client_id: str, ear: ConnectionErrors) -> dict[str, Any]:
     """Settings of librdkafka, which says nothing by itself."""
-    tls, sasl = given.tls != "off", bool(given.user)
-    files = {"ca": given.tls_ca, "certificate": given.tls_cert, "key": given.tls_key}
-    found: dict[str, Any] = {
-        "bootstrap.servers": given.servers,
+    tls = brokers.tls != "off"
+    sasl = bool(brokers.user)
+    files = {"ca": brokers.tls_ca, "certificate": brokers.tls_cert, "key": brokers.tls_key}
+    options: dict[str, Any] = {
+        "bootstrap.servers": brokers.servers,
         "security.protocol": ("sasl_" if sasl else "") + ("ssl" if tls else "plaintext"),
         "client.id": client_id,
         "log_level": 0,
         "error_cb": ear,
     }
-    found |= {f"ssl.{name}.location": str(path) for name, path in files.items() if path is not None}
+    options |= {f"ssl.{name}.location": str(path) for name, path in files.items() if path is not None}
     if tls:
-        found["ssl.endpoint.identification.algorithm"] = "https" if given.tls == "verify-full" else "none"
-        found["enable.ssl.certificate.verification"] = given.tls != "require"
+        options["ssl.endpoint.identification.algorithm"] = "https" if brokers.tls == "verify-full" else "none"
+        options["enable.ssl.certificate.verification"] = brokers.tls != "require"
     if sasl:
-        found |= {"sasl.mechanism": given.sasl.upper(), "sasl.username": given.user}
-        found["sasl.password"] = given.password.get_secret_value()
-    return found
+        options |= {"sasl.mechanism": brokers.sasl.upper(), "sasl.username": brokers.user}
+        options["sasl.password"] = brokers.password.get_secret_value()
+    return options

@@ -86,7 +86,7 @@ def open_output(config: Config, name: str) -> Output:
     if given.kind == "python":
         from dblog_core.outputs import custom
 
-        return custom.load(given.implementation, source=config.source.name, output=name, options=given.options)
+        return custom.load_output(given.implementation, source=config.source.name, output=name, options=given.options)
     from dblog_core.outputs.files import FilesOutput
     from dblog_core.storage.factory import open_storage
 

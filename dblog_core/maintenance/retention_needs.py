@@ -93,7 +93,7 @@ def _of_unseen(staging: Staging, head: Manifest) -> Iterator[Need]:
 def _of_outputs(staging: Staging, head: Manifest, state: StateStore, starts: Mapping[str, str | int]) -> Iterator[Need]:
     """Of outputs that are configured: the others need nothing any more."""
     for name, start in sorted(starts.items()):
-        found = positions.read(state, name)
+        found = positions.read_place(state, name)
         if found is None and start != "latest":  # that one begins where the log is when it begins
             segment = 1 if start == "earliest" else staging.segment_of(int(start), head)
             yield Need(segment, f"output {name} has not begun")

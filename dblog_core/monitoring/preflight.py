@@ -257,7 +257,7 @@ def _held(config: Config, name: str) -> bool:
     """Whether a relay is at work, or may be."""
     try:
         with closing(wiring.open_state(config)) as state:
-            return state.leader(positions.lease_of(name)) is not None
+            return state.leader(positions.lease_name(name)) is not None
     except DblogError:
         return True  # the part of the state store tells it
 

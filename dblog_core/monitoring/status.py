@@ -110,7 +110,7 @@ def _window(window: Json) -> Json:
 
 def _output(config: Config, name: str, lag: Callable[[int | None], float | None], state: StateStore) -> Json:
     """An output that is configured; what it has not told yet is null."""
-    found, holder = positions.read(state, name), state.leader(positions.lease_of(name))
+    found, holder = positions.read_place(state, name), state.leader(positions.lease_name(name))
     place = found[0] if found else None
     offset = place.offset if place else None
     return {

@@ -20,7 +20,7 @@ class KafkaChannel:
     def __init__(self, config: KafkaConfig, name: str) -> None:
         self._config, self._name = config, name
         self._producer: Producer | None = None
-        self._ear = kafka_client.Ear()
+        self._ear = kafka_client.ConnectionErrors()
 
     def tell(self, notice_id: str, notice: Json) -> None:
         failed: list[str] = []
@@ -38,7 +38,7 @@ class KafkaChannel:
             failed.append(str(error))
             left = 0
         if left or failed:
-            said = "; ".join(filter(None, (failed[0] if failed else "no answer in time", self._ear.heard)))
+            said = "; ".join(filter(None, (failed[0] if failed else "no answer in time", self._ear.last_error)))
             self._give_up()
             raise NotToldYet(
                 f"the receiver does not answer: {said}",
@@ -49,7 +49,9 @@ class KafkaChannel:
     def _opened(self) -> Producer:
         if self._producer is None:
             own = {"enable.idempotence": True, "message.timeout.ms": int(self._config.timeout * 1000)}
-            self._producer = Producer(kafka_client.settings(self._config, f"dblog.{self._name}", self._ear) | own)
+            self._producer = Producer(
+                kafka_client.librdkafka_settings(self._config, f"dblog.{self._name}", self._ear) | own
+            )
         return self._producer
 
     def _give_up(self) -> None:
@@ -57,4 +59,4 @@ class KafkaChannel:
         if self._producer is not None:
             self._producer.purge()
             self._producer = None
-        self._ear = kafka_client.Ear()
+        self._ear = kafka_client.ConnectionErrors()

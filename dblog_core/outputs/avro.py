@@ -28,7 +28,8 @@ from dblog_core.interfaces import Json
 from dblog_core.model.events import FINISHED
 from dblog_core.model.schema import TableName, TableSchema
 
-_EPOCH, _FIRST_DAY = dt.datetime(1970, 1, 1, tzinfo=dt.UTC), dt.date(1970, 1, 1)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_FIRST_DAY = dt.date(1970, 1, 1)
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 _MICROSECOND = dt.timedelta(microseconds=1)
 _PLAIN = {
@@ -54,10 +55,11 @@ _FINISHED = [
 ]
 
 
-def name_of(name: str) -> str:
+def avro_name(name: str) -> str:
     """A column's name as Avro takes it: a character that it does not take becomes `_u` and its code in hex."""
-    found = _NOT_IN_NAMES.sub(lambda match: f"_u{ord(match[0]):04x}", name)
-    return f"_{found}" if found[:1].isdigit() else found
+    legal_name = _NOT_IN_NAMES.sub(lambda match: f"_u{ord(match[0]):04x}", name)
+    # Avro's names do not begin with a digit.
+    return f"_{legal_name}" if legal_name[:1].isdigit() else legal_name
 
 
 def key_schema(shape: TableSchema) -> Json:
@@ -68,6 +70,7 @@ def key_schema(shape: TableSchema) -> Json:
 
 def value_schema(shape: TableSchema) -> Json:
     """Of the value of a message."""
+    # Null and a default make every added or dropped column a compatible change for a registry.
     row = [_field(c.name, ["null", _type(c.type)], default=None) for c in shape.columns]
     value = {"type": "record", "name": "Value", "fields": row}
     finished = {"type": "record", "name": "Finished", "fields": _FINISHED}
@@ -92,9 +95,10 @@ class Coder:
     def __init__(self, schema: Json) -> None:
         self._schema = fastavro.parse_schema(schema)
 
-    def encoded(self, datum: Json) -> bytes:
+    def encode(self, datum: Json) -> bytes:
         """Raises ValueError, TypeError or OverflowError where the datum is none of the schema."""
         out = io.BytesIO()
+        # Strict: without it, a column that the schema lacks would be dropped in silence.
         fastavro.schemaless_writer(out, self._schema, datum, strict=True)
         return out.getvalue()
 
@@ -113,29 +117,32 @@ class Rows:
             if column in row
         }
 
-    def whole(self, row: Json) -> Json:
+    def read_with_nulls(self, row: Json) -> Json:
         """With null for what the row does not tell."""
         return {**dict.fromkeys(name for name, _ in self.columns.values()), **self.read(row)}
 
 
 def rows_of(shape: TableSchema) -> Rows:
     """Raises ValueError where two columns have one name in Avro."""
-    names = [name_of(column.name) for column in shape.columns]
+    names = [avro_name(column.name) for column in shape.columns]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"columns of {shape.table} have one name in Avro: {', '.join(sorted(twice))}")
-    return Rows({c.name: (name, _reading(c.type)) for c, name in zip(shape.columns, names, strict=True)})
+    return Rows({c.name: (name, _decoder_of(c.type)) for c, name in zip(shape.columns, names, strict=True)})
 
 
 def envelope(line: Json, rows: Rows, *, source: str) -> Json:
     """The datum of a line. `source`: the configuration's name of the database."""
-    table, before, after = TableName.parse(line["table"]), line["before"], line["after"]
+    table = TableName.parse(line["table"])
+    before = line["before"]
+    after = line["after"]
     microseconds = _microseconds(line["commit_time"])
     times = {"ts_ms": microseconds // 1000, "ts_us": microseconds}
     moved_from = line.get("moved_from")
     return {
-        "before": None if before is None else _value(table, rows.whole(before)),
-        "after": None if after is None else _value(table, rows.whole(after)),
+        "before": None if before is None else _value(table, rows.read_with_nulls(before)),
+        "after": None if after is None else _value(table, rows.read_with_nulls(after)),
         "source": {
+            # Consumers of Debezium look at `snapshot`, `txId` and `ts_ms` here.
             "version": "1",
             "connector": "dblog",
             "name": source,
@@ -150,8 +157,9 @@ def envelope(line: Json, rows: Rows, *, source: str) -> Json:
         "op": line["op"],
         **times,
         "unchanged": [rows.columns[name][0] for name in line["unchanged"]],
+        # A server that logs keys alone (`REPLICA IDENTITY DEFAULT`) gives no other columns of a deleted row.
         "key_only": before is not None and len(before) < len(rows.columns),
-        "moved_from": None if moved_from is None else _value(table, rows.whole(moved_from)),
+        "moved_from": None if moved_from is None else _value(table, rows.read_with_nulls(moved_from)),
         "finished": _finished(line) if line["op"] == FINISHED else None,
     }
 
@@ -170,12 +178,13 @@ def _value(table: TableName, row: Json) -> tuple[str, Json]:
 
 @lru_cache(maxsize=4096)
 def _namespace(table: TableName) -> str:
-    return f"{name_of(table.schema)}.{name_of(table.name)}"
+    return f"{avro_name(table.schema)}.{avro_name(table.name)}"
 
 
 def _field(name: str, kind: Any, **more: Any) -> Json:
-    told = name_of(name)
-    return {"name": told, "type": kind, **more, **({"doc": name} if told != name else {})}
+    avro_field = avro_name(name)
+    # The column's own name stands in `doc`, so that a reader can get it back.
+    return {"name": avro_field, "type": kind, **more, **({"doc": name} if avro_field != name else {})}
 
 
 def _type(kind: pa.DataType) -> Any:
@@ -194,13 +203,15 @@ def _type(kind: pa.DataType) -> Any:
     raise ValueError(f"no staged column has the type {kind}")
 
 
-def _reading(kind: pa.DataType) -> Callable[[Any], Any]:
+def _decoder_of(kind: pa.DataType) -> Callable[[Any], Any]:
     """What makes Avro's value of the JSON form."""
     if pa.types.is_floating(kind):
         return float  # NaN and infinities are text
     if pa.types.is_binary(kind):
         return base64.b64decode
     if pa.types.is_date(kind):
+        # Days and microseconds as numbers: fastavro's own conversion of dates is slower and knows no years beyond
+        # 9999.
         return lambda text: (dt.date.fromisoformat(text) - _FIRST_DAY).days
     if pa.types.is_timestamp(kind):
         return _microseconds

@@ -17,7 +17,7 @@ class Part:
     ends: bool
 
 
-def parts(lines: Iterable[Json], rows: int, *, until: int | None = None) -> Iterator[Part]:
+def split_parts(lines: Iterable[Json], rows: int, *, until: int | None = None) -> Iterator[Part]:
     """All of the lines, which end between transactions, in parts of `rows` lines or a few more.
 
     A part that has its lines goes on to the end of its transaction, unless that takes as many lines again. `until`: a
@@ -26,24 +26,26 @@ def parts(lines: Iterable[Json], rows: int, *, until: int | None = None) -> Iter
     part: list[Json] = []
     open_transaction: str | None = None
     for line in lines:
-        ended = _parts_from(line, open_transaction)
+        ended = _ends_transaction(line, open_transaction)
         if len(part) >= (rows if ended else 2 * rows) or (part and until and _lies_between(until, part[-1], line)):
             yield Part(tuple(part), ended)
             part = []
         part.append(line)
         open_transaction = _open_after(line, open_transaction)
+    # The caller's lines end between transactions, so the last part does too.
     if part:
         yield Part(tuple(part), True)
 
 
-def singly(part: Part) -> Iterator[Part]:
+def split_singly(part: Part) -> Iterator[Part]:
     """Each line by itself."""
     last = len(part.lines) - 1
     return (Part((line,), part.ends and number == last) for number, line in enumerate(part.lines))
 
 
-def _parts_from(line: Json, transaction: str | None) -> bool:
+def _ends_transaction(line: Json, transaction: str | None) -> bool:
     """Whether the line lies outside the transaction. A new shape has none, and may lie inside one."""
+    # Rows and ends of dumps are placed between transactions only.
     if transaction is None or line["op"] in (REFRESH, FINISHED):
         return True
     ended: bool = line["op"] != SCHEMA and line["transaction"] != transaction
@@ -51,7 +53,8 @@ def _parts_from(line: Json, transaction: str | None) -> bool:
 
 
 def _lies_between(until: int, last: Json, line: Json) -> bool:
-    before, after = int(last["offset"]), int(line["offset"])
+    before = int(last["offset"])
+    after = int(line["offset"])
     return before <= until < after
 
 

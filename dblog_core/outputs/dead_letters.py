@@ -21,7 +21,9 @@ class DeadLetters:
     """The file of one output; None: there is none, since the output stops at such a line."""
 
     def __init__(self, path: Path | None, *, source: str, output: str) -> None:
-        self._path, self._source, self._output = path, source, output
+        self._path = path
+        self._source = source
+        self._output = output
         self._offsets: set[int] = set()
 
     def read(self) -> None:
@@ -29,25 +31,27 @@ class DeadLetters:
         if self._path is None or not self._path.exists():
             return
         try:
-            mine = [n for n in _notes(self._path) if (n["source"], n["output"]) == (self._source, self._output)]
-            self._offsets = {int(note["line"]["offset"]) for note in mine}
+            notes = [n for n in _notes(self._path) if (n["source"], n["output"]) == (self._source, self._output)]
+            self._offsets = {int(note["line"]["offset"]) for note in notes}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._unusable(error) from error
 
-    def has(self, line: Json) -> bool:
+    def holds_line(self, line: Json) -> bool:
         return line["offset"] in self._offsets
 
-    def add(self, line: Json, reason: str) -> None:
+    def note_line(self, line: Json, reason: str) -> None:
         """Notes the line. Raises OutputRefused where the file cannot be written."""
         assert self._path is not None
         note = {"source": self._source, "output": self._output, "reason": reason, "line": line}
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(self._path, "ab", opener=_for_us_alone) as file:
+                # A relay that died while it wrote has left half a line: ours begins a new one.
                 if file.tell() and not _ends_whole(self._path):
                     file.write(b"\n")
                 file.write(orjson.dumps(note) + b"\n")
                 file.flush()
+                # Durable before the relay goes past the line: afterwards nobody else has it.
                 os.fsync(file.fileno())
         except OSError as error:
             raise self._unusable(error) from error

@@ -22,6 +22,7 @@ def envelope(line: Json, *, source: str) -> Json | None:
     table = TableName.parse(line["table"])
     after = line["after"]
     if after is not None and line["unchanged"]:
+        # Debezium's placeholder for a TOAST value that the log left out.
         after = {**after, **dict.fromkeys(line["unchanged"], UNAVAILABLE)}
     return {
         "before": line["before"],

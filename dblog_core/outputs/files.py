@@ -45,7 +45,8 @@ class FilesOutput:
     exactly_once = True
 
     def __init__(self, storage: Storage, *, form: str) -> None:
-        self._storage, self._form = storage, form
+        self._storage = storage
+        self._form = form
         self._where = storage.url("")
         self._place: int | None = None
         self._spool: _Spool | None = None
@@ -53,7 +54,7 @@ class FilesOutput:
     def open(self, epoch: int) -> int | None:
         """The names exclude others: an epoch adds nothing."""
         self.close()
-        with _translated(self._where):
+        with _translate_errors(self._where):
             names = [m[0] for name in self._storage.names("") if (m := _NAME.fullmatch(name))]
             self._place = self._last_offset(max(names)) if names else None
         return self._place
@@ -66,12 +67,14 @@ class FilesOutput:
         except (TypeError, ValueError) as error:  # orjson and Arrow: text that is no UTF-8
             raise PoisonLine(f"cannot be written: {error}", where=self._where) from error
         except OSError as error:
-            raise _away(error, self._where) from error
+            raise _unavailable(error, self._where) from error
 
     def commit(self, offset: int) -> None:
         assert self._spool is not None
+        # The name follows from the place, so a relay that was replaced asks for a name that is taken.
         name = f"{(self._place or 0) + 1:020d}.{self._form}"
-        with _translated(self._where), self._spool.whole() as data:
+        with _translate_errors(self._where), self._spool.finished_file() as data:
+            # Create if absent, on S3 by a conditional put: this is what excludes the other relay.
             created = self._storage.create(name, data)
         if not created:
             raise OutputTaken("another relay has written this file", where=self._storage.url(name))
@@ -85,6 +88,7 @@ class FilesOutput:
 
     def _last_offset(self, name: str) -> int:
         """Of the newest file. Raises OutputRefused for one that is not ours, or was altered."""
+        # The file's name tells where it begins, and only its last line where it ends.
         data = self._storage.read(name)
         assert data is not None, "nobody removes files while a relay runs"
         try:
@@ -98,6 +102,7 @@ class FilesOutput:
 
 
 def _last_of_lines(data: bytes) -> int:
+    # Our own files are published whole; this one was altered by somebody.
     if not data.endswith(b"\n"):
         raise ValueError("it is cut short")
     return int(orjson.loads(data[:-1].rpartition(b"\n")[2])["offset"])
@@ -123,9 +128,10 @@ class _Spool:
             self._parquet.write_batch(pa.RecordBatch.from_pylist([_row(line) for line in lines], schema=_SCHEMA))
 
     @contextmanager
-    def whole(self) -> Iterator[pa.Buffer]:
+    def finished_file(self) -> Iterator[pa.Buffer]:
         """All that was added, in the file's form."""
         self._finish()
+        # Mapped, not read: the file may be larger than memory.
         yield pa.py_buffer(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def close(self) -> None:
@@ -150,17 +156,17 @@ def _text(value: Json | None) -> str | None:
 
 
 @contextmanager
-def _translated(where: str) -> Iterator[None]:
+def _translate_errors(where: str) -> Iterator[None]:
     try:
         yield
     except StagingError as error:
         kind: Callable[..., Exception] = OutputUnavailable if error.transient else OutputRefused
         raise kind(error.message, where=error.where, fix=error.fix) from error
     except OSError as error:
-        raise _away(error, where) from error
+        raise _unavailable(error, where) from error
 
 
-def _away(error: OSError, where: str) -> OutputUnavailable:
+def _unavailable(error: OSError, where: str) -> OutputUnavailable:
     return OutputUnavailable(
         f"the file that is being written cannot go on: {error.strerror}", where=where, fix="make room in TMPDIR"
     )

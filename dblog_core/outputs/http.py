@@ -35,17 +35,20 @@ class HttpOutput:
     exactly_once = False
 
     def __init__(self, settings: OutputConfig, name: str, *, now: Callable[[], float] = time.time) -> None:
-        self._settings, self._name, self._now = settings, name, now
+        self._settings = settings
+        self._name = name
+        self._now = now
         self._pool: urllib3.PoolManager | None = None
 
     def open(self, epoch: int) -> int | None:
+        # A pool of an earlier term may have half-open connections.
         self.close()
-        given = self._settings
-        files = {"ca_certs": given.tls_ca, "cert_file": given.tls_cert, "key_file": given.tls_key}
+        settings = self._settings
+        files = {"ca_certs": settings.tls_ca, "cert_file": settings.tls_cert, "key_file": settings.tls_key}
         certificates: dict[str, Any] = {name: str(path) for name, path in files.items() if path is not None}
         self._pool = urllib3.PoolManager(
             retries=False,  # the relay's own policy counts
-            timeout=given.timeout,
+            timeout=settings.timeout,
             **certificates,
         )
         return None
@@ -54,11 +57,13 @@ class HttpOutput:
         assert self._pool is not None, "open it first"
         body = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         key = f"{self._name}/{lines[0]['offset']}-{lines[-1]['offset']}"
-        url, headers = self._settings.url, self._headers(key, body)
+        url = self._settings.url
+        headers = self._headers(key, body)
         try:
+            # No redirects: the signature and the token are for this URL alone.
             answer = self._pool.request("POST", url, body=body, headers=headers, redirect=False)
         except urllib3.exceptions.HTTPError as error:
-            raise self._unreached(error) from error
+            raise self._unreachable_error(error) from error
         self._judge(answer)
 
     def probe(self, *, held: bool) -> None:
@@ -68,7 +73,7 @@ class HttpOutput:
         try:
             self._pool.request("OPTIONS", self._settings.url, headers={"User-Agent": "dblog"}, redirect=False)
         except urllib3.exceptions.HTTPError as error:
-            raise self._unreached(error) from error
+            raise self._unreachable_error(error) from error
 
     def commit(self, offset: int) -> None:
         """What was answered is taken."""
@@ -93,19 +98,20 @@ class HttpOutput:
         code = answer.status
         if code // 100 == 2:
             return
-        said = f"HTTP {code} {answer.data[:_REASON].decode(errors='replace')}".strip()
+        reason = f"HTTP {code} {answer.data[:_REASON].decode(errors='replace')}".strip()
+        # The receiver read the batch and does not take its content: it would not take it later either.
         if code in _POISON:
-            raise PoisonLine(said, where=self._where)
+            raise PoisonLine(reason, where=self._where)
         if code in _LATER or code >= _SERVER_ERRORS:
-            raise OutputUnavailable(said, where=self._where, fix="see the receiver's own log")
-        raise OutputRefused(said, where=self._where, fix="correct url, token and secret, on both sides")
+            raise OutputUnavailable(reason, where=self._where, fix="see the receiver's own log")
+        raise OutputRefused(reason, where=self._where, fix="correct url, token and secret, on both sides")
 
-    def _unreached(self, error: urllib3.exceptions.HTTPError) -> OutputError:
-        said = " ".join(str(error).split())
+    def _unreachable_error(self, error: urllib3.exceptions.HTTPError) -> OutputError:
+        reason = " ".join(str(error).split())
         cause = error.args[0] if isinstance(error, urllib3.exceptions.SSLError) else None
         if isinstance(error, urllib3.exceptions.LocationValueError) or tls.lasting(cause):
-            return OutputRefused(said, where=self._where, fix="tls_ca must have signed a certificate of the host")
-        return OutputUnavailable(said, where=self._where, fix="check that the receiver can be reached from here")
+            return OutputRefused(reason, where=self._where, fix="tls_ca must have signed a certificate of the host")
+        return OutputUnavailable(reason, where=self._where, fix="check that the receiver can be reached from here")
 
     @property
     def _where(self) -> str:

@@ -48,23 +48,25 @@ class KafkaOutput:
     exactly_once = True
 
     def __init__(self, settings: OutputConfig, source: str, name: str) -> None:
-        self._settings, self._source = settings, source
+        self._settings = settings
+        self._source = source
         self._id = f"dblog.{source}.{name}"
+        # A topic of its own, compacted, so that reading the newest place costs the same at any age.
         self._place_topic = f"{settings.topic_prefix}_dblog.{source}.{name}.place"
         self._where = f"kafka {settings.servers}"
         self._producer: Producer | None = None
         self._form: Form | None = None
         self._partitions: dict[str, int] = {}
-        self._begun = False
-        self._failed: list[tuple[int, KafkaError]] = []
-        self._ear = kafka_client.Ear()
+        self._in_transaction = False
+        self._failed_deliveries: list[tuple[int, KafkaError]] = []
+        self._connection_errors = kafka_client.ConnectionErrors()
 
     def open(self, epoch: int) -> int | None:
         """Kafka counts epochs of its own by the transactional id: the newest producer is the one."""
         self.close()
-        with self._translated():
+        with self._translate_errors():
             self._form = form_of(self._settings, self._source)
-            self._producer = self._begun_producer()
+            self._producer = self._make_producer()
             self._make_topic(self._place_topic, partitions=1, settings={"cleanup.policy": "compact"})
             return kafka_position.read(self._client(), self._place_topic, timeout=self._timeout)
 
@@ -72,50 +74,55 @@ class KafkaOutput:
         """A relay at work shows that its transactions are let in; a look at that would end them."""
         self.close()
         name = f"{self._settings.topic_prefix}_dblog.{self._source}.check"
-        wanted = NewTopic(name, self._settings.partitions, self._settings.replication)
-        with self._translated():
+        new_topic = NewTopic(name, self._settings.partitions, self._settings.replication)
+        with self._translate_errors():
             admin = AdminClient(self._client())
             try:
-                admin.create_topics([wanted], request_timeout=self._timeout, validate_only=True)[name].result()
+                admin.create_topics([new_topic], request_timeout=self._timeout, validate_only=True)[name].result()
             except KafkaException:
                 admin.poll(0)  # so that it says what is behind it
                 raise
             if not held:
-                self._begun_producer()
+                self._make_producer()
         self._form = form_of(self._settings, self._source)
         self._form.reach()
 
     def write(self, lines: Sequence[Json]) -> None:
-        producer = self._opened()
-        with self._translated():
-            if not self._begun:
+        producer = self._open_producer()
+        with self._translate_errors():
+            if not self._in_transaction:
                 producer.begin_transaction()
-                self._begun = True
+                # Set after the call: a transaction that could not begin must not be committed.
+                self._in_transaction = True
             for line in lines:
                 self._send(producer, line)
+            # `flush` returns how many messages nobody has acknowledged by then.
             if producer.flush(self._timeout):
-                raise self._away(f"no answer within {self._timeout:g} s")
-        self._judge()
+                raise self._unavailable_error(f"no answer within {self._timeout:g} s")
+        self._raise_failed_delivery()
 
     def commit(self, offset: int) -> None:
-        producer = self._opened()
-        with self._translated():
-            self._produce(producer, offset, self._place_topic, kafka_position.KEY, kafka_position.encoded(offset), 0)
+        producer = self._open_producer()
+        with self._translate_errors():
+            self._produce(producer, offset, self._place_topic, kafka_position.KEY, kafka_position.encode(offset), 0)
             producer.commit_transaction(self._timeout)
-        self._begun = False
-        self._judge()
+        self._in_transaction = False
+        self._raise_failed_delivery()
 
     def close(self) -> None:
         if self._producer is not None:
+            # What is queued belongs to a transaction that will be aborted: nothing waits for it.
             self._producer.purge()
             self._producer = None
         if self._form is not None:
             self._form.close()
             self._form = None
-        self._begun, self._failed, self._partitions = False, [], {}
-        self._ear = kafka_client.Ear()
+        self._in_transaction = False
+        self._failed_deliveries = []
+        self._partitions = {}
+        self._connection_errors = kafka_client.ConnectionErrors()
 
-    def _begun_producer(self) -> Producer:
+    def _make_producer(self) -> Producer:
         producer = Producer(
             {
                 **self._client(),
@@ -133,7 +140,7 @@ class KafkaOutput:
                 return producer
             except KafkaException as error:
                 producer.poll(0)  # so that it says what is behind it
-                if not error.args[0].retriable() or self._ear.refused or time.monotonic() >= deadline:
+                if not error.args[0].retriable() or self._connection_errors.refused or time.monotonic() >= deadline:
                     raise
 
     def _send(self, producer: Producer, line: Json) -> None:
@@ -142,13 +149,16 @@ class KafkaOutput:
         if (data := self._form.value(line, topic)) is None:
             return
         if line["op"] in _MARKS:
+            # Every reader of the topic has to meet it, whichever partition it reads.
             for partition in range(self._partitions[topic]):
                 self._produce(producer, line["offset"], topic, None, data, partition)
         elif line["key"] is None:
+            # A table without a key has all its lines in one partition, which keeps their order.
             self._produce(producer, line["offset"], topic, None, data, 0)
         else:
             key = self._form.key(line, topic)
             self._produce(producer, line["offset"], topic, key, data)
+            # Compaction removes a key only by a message without a value.
             if line["op"] == DELETE and self._settings.tombstones:
                 self._produce(producer, line["offset"], topic, key, None)
 
@@ -161,14 +171,14 @@ class KafkaOutput:
         value: bytes | None,
         partition: int | None = None,
     ) -> None:
-        def delivered(error: KafkaError | None, _: Any) -> None:
+        def record_failure(error: KafkaError | None, _: Any) -> None:
             if error is not None:
-                self._failed.append((offset, error))
+                self._failed_deliveries.append((offset, error))
 
         arguments: dict[str, Any] = {} if partition is None else {"partition": partition}
         while True:
             try:
-                producer.produce(topic, value, key, on_delivery=delivered, **arguments)
+                producer.produce(topic, value, key, on_delivery=record_failure, **arguments)
                 producer.poll(0)
                 return
             except BufferError:  # the client's queue is full
@@ -178,14 +188,15 @@ class KafkaOutput:
                     raise PoisonLine(error.args[0].str(), where=self._where, offset=offset) from error
                 raise
 
-    def _judge(self) -> None:
+    def _raise_failed_delivery(self) -> None:
         """Raises what deliveries have met; a batch may fail as a whole, by one message of it."""
-        if not self._failed:
+        if not self._failed_deliveries:
             return
-        offset, error = self._failed[0]
+        offset, error = self._failed_deliveries[0]
         if error.code() in _POISON:
-            known = offset if {o for o, _ in self._failed} == {offset} else None
-            raise PoisonLine(error.str(), where=self._where, offset=known)
+            # With more than one line among the failures nobody can say which one is at fault.
+            poison_offset = offset if {o for o, _ in self._failed_deliveries} == {offset} else None
+            raise PoisonLine(error.str(), where=self._where, offset=poison_offset)
         raise self._error(error)
 
     def _topic(self, table: str) -> str:
@@ -203,43 +214,44 @@ class KafkaOutput:
     def _make_topic(self, name: str, *, partitions: int, settings: dict[str, str]) -> int:
         """The number of its partitions; it is made where it is missing."""
         admin = AdminClient(self._client())
-        known = admin.list_topics(timeout=self._timeout).topics.get(name)
-        if known is not None and known.error is None:
-            return len(known.partitions)
-        wanted = NewTopic(name, partitions, self._settings.replication, config=settings)
+        topic = admin.list_topics(timeout=self._timeout).topics.get(name)
+        if topic is not None and topic.error is None:
+            return len(topic.partitions)
+        new_topic = NewTopic(name, partitions, self._settings.replication, config=settings)
         try:
-            admin.create_topics([wanted], request_timeout=self._timeout)[name].result()
+            admin.create_topics([new_topic], request_timeout=self._timeout)[name].result()
         except KafkaException as error:
+            # Another relay has made it between our look and this.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
             return len(admin.list_topics(name, timeout=self._timeout).topics[name].partitions)
         return partitions
 
     def _client(self) -> dict[str, Any]:
-        return kafka_client.settings(self._settings, self._id, self._ear)
+        return kafka_client.librdkafka_settings(self._settings, self._id, self._connection_errors)
 
     @property
     def _timeout(self) -> float:
         return self._settings.timeout
 
-    def _opened(self) -> Producer:
+    def _open_producer(self) -> Producer:
         assert self._producer is not None, "open it first"
         return self._producer
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except KafkaException as error:
             raise self._error(error.args[0]) from error
 
     def _error(self, error: KafkaError) -> OutputError:
-        said = self._ear.told(error)
+        reason = self._connection_errors.explain(error)
         if error.code() in _FENCED:
-            return OutputTaken(said, where=self._where, fix="none: this one stands by")
-        if error.code() in _REFUSED or self._ear.refused:
-            return OutputRefused(said, where=self._where, fix="correct servers, user, password, TLS and grants")
-        return self._away(said)
+            return OutputTaken(reason, where=self._where, fix="none: this one stands by")
+        if error.code() in _REFUSED or self._connection_errors.refused:
+            return OutputRefused(reason, where=self._where, fix="correct servers, user, password, TLS and grants")
+        return self._unavailable_error(reason)
 
-    def _away(self, said: str) -> OutputUnavailable:
-        return OutputUnavailable(said, where=self._where, fix="check that the brokers can be reached from here")
+    def _unavailable_error(self, reason: str) -> OutputUnavailable:
+        return OutputUnavailable(reason, where=self._where, fix="check that the brokers can be reached from here")

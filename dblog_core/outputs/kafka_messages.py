@@ -31,7 +31,7 @@ class Form(Protocol):
         """Of a line that has a key."""
 
     def reach(self) -> None:
-        """Whether what it asks answers."""
+        """Raises OutputUnavailable or OutputRefused where the registry that it asks does not answer."""
 
     def close(self) -> None: ...
 
@@ -65,12 +65,12 @@ class DebeziumForm(JsonForm):
         self._source = source
 
     def value(self, line: Json, topic: str) -> bytes | None:
-        found = envelope(line, source=self._source)
-        return None if found is None else orjson.dumps(found)
+        message = envelope(line, source=self._source)
+        return None if message is None else orjson.dumps(message)
 
 
 @dataclass(frozen=True, slots=True)
-class _Registered:
+class _RegisteredSchema:
     """A schema and its id."""
 
     id: int
@@ -89,21 +89,25 @@ class AvroForm:
     """
 
     def __init__(self, registry: Registry, source: str) -> None:
-        self._registry, self._source = registry, source
+        self._registry = registry
+        self._source = source
         self._rows: dict[str, avro.Rows] = {}
-        self._schemas: dict[tuple[str, str], _Registered] = {}
-        self._newest: dict[str, _Registered] = {}
+        self._schemas: dict[tuple[str, str], _RegisteredSchema] = {}
+        self._newest: dict[str, _RegisteredSchema] = {}
 
     def value(self, line: Json, topic: str) -> bytes | None:
         shape = line.shape if isinstance(line, Line) else None
         try:
+            # Registered here, so that an incompatible shape stops the output before its first row.
             if line["op"] == SCHEMA:
-                self._register(shape, topic)
+                self._register_shape(shape, topic)
                 return None
             if shape is None:
-                rows, registered = avro.rows_of(_nothing(line)), self._last(line, topic)
+                rows = avro.rows_of(_without_columns(line))
+                registered = self._newest_of_subject(line, topic)
             else:
-                rows, registered = self._rows_of(shape), self._of(f"{topic}-value", shape)
+                rows = self._rows_of(shape)
+                registered = self._register(f"{topic}-value", shape)
             return registered.message(avro.envelope(line, rows, source=self._source))
         except (ValueError, TypeError, OverflowError) as error:
             raise PoisonLine(f"has no form in Avro: {error}", offset=line["offset"]) from error
@@ -114,7 +118,7 @@ class AvroForm:
         assert isinstance(line, Line) and line.shape is not None, "a row that has a key has a shape"
         try:
             datum = self._rows_of(line.shape).read(line["key"])
-            return self._of(f"{topic}-key", line.shape).message(datum)
+            return self._register(f"{topic}-key", line.shape).message(datum)
         except (ValueError, TypeError, OverflowError) as error:
             raise PoisonLine(f"its key has no form in Avro: {error}", offset=line["offset"]) from error
         except PoisonLine as error:
@@ -126,35 +130,37 @@ class AvroForm:
     def close(self) -> None:
         self._registry.close()
 
-    def _register(self, shape: TableSchema | None, topic: str) -> None:
+    def _register_shape(self, shape: TableSchema | None, topic: str) -> None:
         if shape is not None:
             self._rows_of(shape)
-            self._of(f"{topic}-value", shape)
+            self._register(f"{topic}-value", shape)
             if shape.key:
-                self._of(f"{topic}-key", shape)
+                self._register(f"{topic}-key", shape)
 
     def _rows_of(self, shape: TableSchema) -> avro.Rows:
-        if (found := self._rows.get(shape.fingerprint)) is None:
-            found = self._rows[shape.fingerprint] = avro.rows_of(shape)
-        return found
+        if (rows := self._rows.get(shape.fingerprint)) is None:
+            rows = self._rows[shape.fingerprint] = avro.rows_of(shape)
+        return rows
 
-    def _of(self, subject: str, shape: TableSchema) -> _Registered:
-        if (found := self._schemas.get((subject, shape.fingerprint))) is None:
-            made = avro.key_schema(shape) if subject.endswith("-key") else avro.value_schema(shape)
-            found = _Registered(self._registry.register(subject, made), avro.Coder(made))
-            self._schemas[subject, shape.fingerprint] = self._newest[subject] = found
-        return found
+    def _register(self, subject: str, shape: TableSchema) -> _RegisteredSchema:
+        if (registered := self._schemas.get((subject, shape.fingerprint))) is None:
+            schema = avro.key_schema(shape) if subject.endswith("-key") else avro.value_schema(shape)
+            registered = _RegisteredSchema(self._registry.register(subject, schema), avro.Coder(schema))
+            # A registry gives the same id to the same schema, so asking once for each shape is enough.
+            self._schemas[subject, shape.fingerprint] = self._newest[subject] = registered
+        return registered
 
-    def _last(self, line: Json, topic: str) -> _Registered:
+    def _newest_of_subject(self, line: Json, topic: str) -> _RegisteredSchema:
         """For a mark, whose envelope has no row: what the subject has, since another schema would part two of rows."""
         subject = f"{topic}-value"
-        if (found := self._newest.get(subject)) is None:
-            if (known := self._registry.latest(subject)) is None:
-                return self._of(subject, _nothing(line))
-            found = self._newest[subject] = _Registered(known[0], avro.Coder(known[1]))
-        return found
+        if (registered := self._newest.get(subject)) is None:
+            if (newest := self._registry.read_latest(subject)) is None:
+                # A mark before any row: its subject has no schema yet.
+                return self._register(subject, _without_columns(line))
+            registered = self._newest[subject] = _RegisteredSchema(newest[0], avro.Coder(newest[1]))
+        return registered
 
 
-def _nothing(line: Json) -> TableSchema:
+def _without_columns(line: Json) -> TableSchema:
     """The table without columns: any that come later are added ones."""
     return TableSchema(TableName.parse(line["table"]), (), ())

@@ -11,38 +11,42 @@ KEY = b"place"
 _SPAN = 64  # messages from the end on that are looked at first; a transaction has two
 
 
-def encoded(offset: int) -> bytes:
+def encode(offset: int) -> bytes:
     return orjson.dumps({"offset": offset})
 
 
 def read(settings: dict[str, Any], topic: str, *, timeout: float) -> int | None:
     """The offset in the newest message that is committed; None: there is none. Raises KafkaException."""
+    # `read_committed`: a place of a transaction that was not committed does not count.
     more = {"group.id": topic, "isolation.level": "read_committed", "enable.partition.eof": True}
     consumer = Consumer({**settings, **more, "enable.auto.commit": False})
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=timeout)
         span = _SPAN
+        # The end may hold nothing but aborted transactions and markers, so the look reaches further back each time.
         while low < high and high != OFFSET_INVALID:
             begin = max(low, high - span)
-            if (found := _last(consumer, TopicPartition(topic, 0, begin), timeout)) is not None or begin == low:
-                return found
+            if (
+                offset := _last_committed(consumer, TopicPartition(topic, 0, begin), timeout)
+            ) is not None or begin == low:
+                return offset
             span *= 8
         return None
     finally:
         consumer.close()
 
 
-def _last(consumer: Consumer, begin: TopicPartition, timeout: float) -> int | None:
+def _last_committed(consumer: Consumer, begin: TopicPartition, timeout: float) -> int | None:
     """Of the messages from there to the end."""
     consumer.assign([begin])
-    found = None
+    offset = None
     while True:
         message = consumer.poll(timeout)
         if message is None:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the place is not told"))
         if (error := message.error()) is None:
-            found = int(orjson.loads(message.value() or b"")["offset"])
+            offset = int(orjson.loads(message.value() or b"")["offset"])
         elif error.code() == KafkaError._PARTITION_EOF:
-            return found
+            return offset
         else:
             raise KafkaException(error)

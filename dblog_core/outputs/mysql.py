@@ -17,7 +17,8 @@ from dblog_core.model import server_messages, transient_errors
 from dblog_core.outputs.sql_table import COLUMNS, TWICE
 
 _TRANSIENT = transient_errors.MYSQL | {1290, 1836}  # and a server that takes no writes: the next primary does
-_TWICE, _NO_TABLE = 1062, 1146
+_TWICE = 1062
+_NO_TABLE = 1146
 _NO_TLS = 2026  # the driver's own, for a server that does not offer it
 _VALUES = {1048, 1118, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025}
 _MARGIN = 1 << 16  # bytes of a statement beside one line, twice its length when quoted
@@ -46,27 +47,30 @@ class MysqlDialect:
         )
 
     def connect(self) -> Any:
-        given = self._settings
-        with self.translated():
+        settings = self._settings
+        with self.translate_errors():
             connection: Any = pymysql.connect(
-                host=given.host,
-                port=given.port,
-                user=given.user,
-                password=given.password.get_secret_value(),
-                database=given.database,
+                host=settings.host,
+                port=settings.port,
+                user=settings.user,
+                password=settings.password.get_secret_value(),
+                database=settings.database,
                 charset="utf8mb4",
                 autocommit=False,
+                # Without it the server cuts values that are too long, with a warning that nobody reads.
                 sql_mode="STRICT_ALL_TABLES",
+                # A relay that hangs must lose its lock, so the server ends an idle session soon.
                 init_command=f"SET SESSION time_zone = '+00:00', wait_timeout = {_IDLE_SECONDS},"
-                f" innodb_lock_wait_timeout = {max(1, round(given.timeout))}",
-                connect_timeout=max(1, round(given.timeout)),
-                read_timeout=max(1, round(10 * given.timeout)),
-                write_timeout=max(1, round(10 * given.timeout)),
+                f" innodb_lock_wait_timeout = {max(1, round(settings.timeout))}",
+                connect_timeout=max(1, round(settings.timeout)),
+                read_timeout=max(1, round(10 * settings.timeout)),
+                write_timeout=max(1, round(10 * settings.timeout)),
                 **self._tls(),
             )
-        if given.tls != "off" and not isinstance(connection._sock, ssl.SSLSocket):  # no public name for it
+        # Looked up at the socket: some versions of the driver go on in the clear where the server offers no TLS.
+        if settings.tls != "off" and not isinstance(connection._sock, ssl.SSLSocket):  # no public name for it
             connection.close()
-            raise self._without_tls()
+            raise self._no_tls_error()
         return connection
 
     def insert_rows(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -81,21 +85,22 @@ class MysqlDialect:
         )
         for statement in (*self.create, *place, self.insert.replace("%s", "NULL")):
             try:
+                # Preparing checks the rights and writes nothing: DDL cannot be rolled back here.
                 cursor.execute("PREPARE dblog_check FROM %s", (statement,))
             except pymysql.err.ProgrammingError as error:
                 if error.args[0] != _NO_TABLE:  # which comes after the rights
                     raise
 
-    def longest(self, cursor: Any) -> int | None:
+    def max_line_bytes(self, cursor: Any) -> int | None:
         """A longer statement makes the server end the connection, which looks like a broken one."""
         cursor.execute("SELECT @@max_allowed_packet")
         return max(0, (int(cursor.fetchone()[0]) - _MARGIN) // 2)
 
-    def moment(self, time: dt.datetime) -> dt.datetime:
+    def to_driver_time(self, time: dt.datetime) -> dt.datetime:
         return time.astimezone(dt.UTC).replace(tzinfo=None)
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         try:
             yield
         except pymysql.err.MySQLError as error:
@@ -115,25 +120,25 @@ class MysqlDialect:
                 f"the TLS files cannot be used: {error}", where=self.where, fix="correct tls_ca, tls_cert, tls_key"
             ) from error
 
-    def _without_tls(self) -> OutputRefused:
+    def _no_tls_error(self) -> OutputRefused:
         return OutputRefused("the server does not offer TLS", where=self.where, fix='enable it, or set tls = "off"')
 
     def _error(self, error: pymysql.err.MySQLError) -> OutputError:
         code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
         text = str(error.args[1] if len(error.args) > 1 else error)
-        told = f"{server_messages.by_mysql(code, text)} ({code})"
+        reason = f"{server_messages.by_mysql(code, text)} ({code})"
         if code == _NO_TLS:
-            return self._without_tls()
+            return self._no_tls_error()
         if tls.lasting(getattr(error, "original_exception", None)):
             return OutputRefused(
-                told, where=self.where, fix="the certificate must be signed by tls_ca, and name the host"
+                reason, where=self.where, fix="the certificate must be signed by tls_ca, and name the host"
             )
         if code == _TWICE:
-            return OutputRefused(told, where=self.where, fix=TWICE)
+            return OutputRefused(reason, where=self.where, fix=TWICE)
         if code in _VALUES or isinstance(error, pymysql.err.DataError):
-            return PoisonLine(told, where=self.where)
+            return PoisonLine(reason, where=self.where)
         if code in _TRANSIENT or code == 0:
             return OutputUnavailable(
-                told, where=self.where, fix="check that the server runs and can be reached from here"
+                reason, where=self.where, fix="check that the server runs and can be reached from here"
             )
-        return OutputRefused(told, where=self.where, fix="correct user, password, database, grants and TLS")
+        return OutputRefused(reason, where=self.where, fix="correct user, password, database, grants and TLS")

@@ -6,7 +6,7 @@ for the others this is the place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
 import orjson
@@ -33,12 +33,12 @@ class Place:
     dead_letters: int = 0
 
 
-def lease_of(name: str) -> str:
+def lease_name(name: str) -> str:
     """The lease of an output's relay."""
     return f"output-{name}"
 
 
-def read(state: StateStore, name: str) -> tuple[Place, int] | None:
+def read_place(state: StateStore, name: str) -> tuple[Place, int] | None:
     """The place and its node's version; None: the output has never run. Raises StateError for a damaged node."""
     if (entry := state.get(f"{_NODE}/{name}")) is None:
         return None
@@ -52,13 +52,7 @@ def read(state: StateStore, name: str) -> tuple[Place, int] | None:
         ) from error
 
 
-def read_all(state: StateStore) -> Mapping[str, Place]:
-    """The places of all outputs that have ever run, also of those that are no longer configured."""
-    found = {name: read(state, name) for name in state.children(_NODE)}
-    return {name: place[0] for name, place in found.items() if place is not None}
-
-
-def forget(state: StateStore, name: str) -> None:
+def forget_place(state: StateStore, name: str) -> None:
     """The output begins anew."""
     state.delete(f"{_NODE}/{name}")
 
@@ -68,14 +62,17 @@ class Record:
     VersionConflict."""
 
     def __init__(self, state: StateStore, name: str, place: Place, version: int) -> None:
-        self._state, self._path, self.place, self._version = state, f"{_NODE}/{name}", place, version
+        self._state = state
+        self._path = f"{_NODE}/{name}"
+        self.place = place
+        self._version = version
         self._saved = place
 
     @classmethod
-    def opened(cls, state: StateStore, name: str, begin: Callable[[], int]) -> Record:
+    def open(cls, state: StateStore, name: str, begin: Callable[[], int]) -> Record:
         """The node, made with the offset that `begin` tells where it is missing. Raises VersionConflict, StateError."""
-        if (found := read(state, name)) is not None:
-            return cls(state, name, *found)
+        if (entry := read_place(state, name)) is not None:
+            return cls(state, name, *entry)
         place = Place(begin())
         state.create(f"{_NODE}/{name}", orjson.dumps(asdict(place)))
         return cls(state, name, place, 0)
@@ -88,6 +85,7 @@ class Record:
         """
         if not exactly_once:
             return self.place.offset
+        # To start anew in silence would give the target every line a second time.
         if delivered is None and self.place.delivered is not None:
             raise OutputRefused(
                 f"the target tells of no place, and was given all up to offset {self.place.delivered}",
@@ -98,27 +96,29 @@ class Record:
             self.save()
         return self.place.offset
 
-    def begun(self, until: int) -> None:
+    def record_delivery(self, until: int) -> None:
         """A delivery is under way that may have come to the target, or not."""
         self.place = replace(self.place, until=until)
         self.save()
 
-    def passed(self, offset: int, *, delivered: int | None = None, commit_time: int | None = None) -> None:
+    def advance(self, offset: int, *, delivered: int | None = None, commit_time: int | None = None) -> None:
         """All up to `offset` needs no more; not saved yet."""
         self.place = replace(
             self.place,
             offset=max(offset, self.place.offset),
             delivered=self.place.delivered if delivered is None else delivered,
             commit_time=self.place.commit_time if commit_time is None else commit_time,
+            # What was under way is delivered now.
             until=None,
         )
 
-    def refused(self) -> None:
+    def count_dead_letter(self) -> None:
         """One more dead letter; not saved yet."""
         self.place = replace(self.place, dead_letters=self.place.dead_letters + 1)
 
     def save(self) -> None:
         """Writes what has changed. Raises VersionConflict where another relay has written."""
+        # An unchanged place costs no write in the state store.
         if self.place != self._saved:
             self._version = self._state.update(self._path, orjson.dumps(asdict(self.place)), self._version)
             self._saved = self.place

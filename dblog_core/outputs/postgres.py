@@ -43,25 +43,27 @@ class PostgresDialect:
         )
 
     def connect(self) -> psycopg2.extensions.connection:
-        given = self._settings
-        timeout = round(given.timeout * 1000)
+        settings = self._settings
+        timeout = round(settings.timeout * 1000)
         limits = {
             "lock_timeout": timeout,
+            # Longer than a lock's: a batch of lines takes its time.
             "statement_timeout": 10 * timeout,
             "idle_in_transaction_session_timeout": _IDLE_SECONDS * 1000,
         }
-        with self.translated():
+        with self.translate_errors():
             connection: psycopg2.extensions.connection = psycopg2.connect(
-                **tls.of_libpq(given),
-                host=given.host,
-                port=given.port,
-                user=given.user,
-                password=given.password.get_secret_value(),
-                dbname=given.database,
-                connect_timeout=max(2, round(given.timeout)),
+                **tls.of_libpq(settings),
+                host=settings.host,
+                port=settings.port,
+                user=settings.user,
+                password=settings.password.get_secret_value(),
+                dbname=settings.database,
+                connect_timeout=max(2, round(settings.timeout)),
                 application_name="dblog relay",
                 client_encoding="UTF8",
                 options=" ".join(f"-c {name}={value}" for name, value in limits.items()),
+                # A server that vanished without a word is noticed within a minute, and not by TCP's two hours.
                 keepalives_idle=30,
                 keepalives_interval=10,
                 keepalives_count=3,
@@ -81,32 +83,36 @@ class PostgresDialect:
         now = dt.datetime.now(dt.UTC)
         self.insert_rows(cursor, [(name, 1, "c", "check", None, None, None, now, "log", "{}")])
 
-    def longest(self, cursor: Any) -> int | None:
+    def max_line_bytes(self, cursor: Any) -> int | None:
         """The server refuses what is too long, and the connection lives on."""
         return None
 
-    def moment(self, time: dt.datetime) -> dt.datetime:
+    def to_driver_time(self, time: dt.datetime) -> dt.datetime:
         return time
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         try:
             yield
         except psycopg2.Error as error:
             raise self._error(error) from error
 
     def _error(self, error: psycopg2.Error) -> OutputError:
-        told, code = server_messages.by_postgres(error), error.pgcode or ""
+        reason = server_messages.by_postgres(error)
+        code = error.pgcode or ""
         if code == _TWICE:
-            return OutputRefused(told, where=self.where, fix=TWICE)
+            return OutputRefused(reason, where=self.where, fix=TWICE)
         if code.startswith(_VALUES) and code != "54001":  # that is the server's stack
-            return PoisonLine(told, where=self.where)
+            return PoisonLine(reason, where=self.where)
         if code.startswith(_TRANSIENT):
-            return OutputUnavailable(told, where=self.where, fix="none: it is tried again")
+            return OutputUnavailable(reason, where=self.where, fix="none: it is tried again")
         if code:
             fix = "grant what is missing" if code == _GRANTS else "see the server's message"
-            return OutputRefused(told, where=self.where, fix=fix)
-        refused = any(word in told for word in ("authentication", "no pg_hba", "does not exist"))
-        if refused or tls.lasting_in_libpq(told):
-            return OutputRefused(told, where=self.where, fix="correct user, password, database and TLS")
-        return OutputUnavailable(told, where=self.where, fix="check that the server runs and can be reached from here")
+            return OutputRefused(reason, where=self.where, fix=fix)
+        # Errors of connecting have no SQLSTATE in libpq, only a text.
+        refused = any(word in reason for word in ("authentication", "no pg_hba", "does not exist"))
+        if refused or tls.lasting_in_libpq(reason):
+            return OutputRefused(reason, where=self.where, fix="correct user, password, database and TLS")
+        return OutputUnavailable(
+            reason, where=self.where, fix="check that the server runs and can be reached from here"
+        )

@@ -31,7 +31,7 @@ from dblog_core.interfaces import Clock, Lease, Output
 from dblog_core.model import durations
 from dblog_core.outputs import positions
 from dblog_core.outputs.dead_letters import DeadLetters
-from dblog_core.outputs.relay_term import Term, Workplace
+from dblog_core.outputs.relay_term import RelayContext, Term
 from dblog_core.retry import retrying
 from dblog_core.state import recent_errors
 from dblog_core.state.leases import give_back, holder_name
@@ -70,14 +70,15 @@ def run_relay(
     given, and what stops an output for good.
     """
     if (settings := config.output.get(name)) is None:
-        known = ", ".join(sorted(config.output)) or "none"
-        raise RequestError(f"there is no output {name}", fix=f"add [output.{name}]; configured are: {known}")
-    state, clock = wiring.open_state(config), clock or SystemClock()
+        configured = ", ".join(sorted(config.output)) or "none"
+        raise RequestError(f"there is no output {name}", fix=f"add [output.{name}]; configured are: {configured}")
+    state = wiring.open_state(config)
+    clock = clock or SystemClock()
     letters = DeadLetters(settings.dead_letter, source=config.source.name, output=name)
     target = output or wiring.open_output(config, name)
-    place = Workplace(name, settings, target, wiring.open_staging(config), state, letters, clock, stop)
+    context = RelayContext(name, settings, target, wiring.open_staging(config), state, letters, clock, stop)
     try:
-        return Relay(place, ttl=config.state.ttl, once=once, restart=restart, on_status=on_status).run()
+        return Relay(context, ttl=config.state.ttl, once=once, restart=restart, on_status=on_status).run()
     except DblogError as error:
         recent_errors.record(state, f"relay {name}", error, clock.time())
         raise
@@ -90,116 +91,126 @@ class Relay:
 
     def __init__(
         self,
-        place: Workplace,
+        context: RelayContext,
         *,
         ttl: float,
         once: bool = False,
         restart: bool = False,
         on_status: OnStatus | None = None,
     ) -> None:
-        self._place, self._ttl, self._once, self._restart = place, ttl, once, restart
-        self._tell = on_status or (lambda _: None)
+        self._context = context
+        self._ttl = ttl
+        self._once = once
+        self._restart = restart
+        self._on_status = on_status or (lambda _: None)
         self._singly_upto = 0
 
     def run(self) -> bool:
         """Whether all was sent that `once` asks for; False: stopped."""
-        while not self._place.stop.is_set():
+        while not self._context.stop.is_set():
             try:
-                if self._patiently(self._hold):
+                if self._retry(self._run_under_lease):
                     return True
             except (OutputTaken, LeaseLost, VersionConflict) as error:
-                log.warning("output %s: no longer the one that passes lines on: %s", self._place.name, error)
-                self._place.clock.wait(self._place.stop, _STANDBY / 5)
+                log.warning("output %s: no longer the one that passes lines on: %s", self._context.name, error)
+                # The other relay has the lease, or the state store is about to say so.
+                self._context.clock.wait(self._context.stop, _STANDBY / 5)
             except DblogError as error:
-                if not (error.transient and self._place.stop.is_set()):
+                # An error that may pass is none for a relay that is told to end.
+                if not (error.transient and self._context.stop.is_set()):
                     raise
         return False
 
-    def _hold(self) -> bool:
+    def _run_under_lease(self) -> bool:
         """Terms under one lease. False: it is another's, or there is more to do."""
-        place = self._place
-        lease = place.state.acquire(
-            positions.lease_of(place.name), holder_name(), ttl=self._ttl, wait=0.0 if self._once else _STANDBY
+        context = self._context
+        lease = context.state.acquire(
+            positions.lease_name(context.name), holder_name(), ttl=self._ttl, wait=0.0 if self._once else _STANDBY
         )
         if lease is None:
             return self._stand_by()
         try:
             if self._restart:
-                positions.forget(place.state, place.name)
+                positions.forget_place(context.state, context.name)
                 self._restart = False
-            self._tell(RelayStatus())
-            return self._terms(lease)
+            self._on_status(RelayStatus())
+            return self._run_terms(lease)
         except OutputTaken as error:
-            place.state.raise_epoch(positions.lease_of(place.name), error.epoch)
+            # The target has seen a higher epoch than the state store, which was restored: the next lease must exceed
+            # it.
+            context.state.raise_epoch(positions.lease_name(context.name), error.epoch)
             raise
         finally:
             give_back(lease)
 
     def _stand_by(self) -> bool:
-        leader = self._place.state.leader(positions.lease_of(self._place.name))
+        leader = self._context.state.leader(positions.lease_name(self._context.name))
         holder = leader.holder if leader else "another"
         if self._once:
             raise StateError(
                 f"{holder} passes lines on to this output",
-                where=f"output {self._place.name}",
+                where=f"output {self._context.name}",
                 fix="nothing: that one does it; or stop it first",
             )
-        self._tell(RelayStatus(holder=holder))
+        self._on_status(RelayStatus(holder=holder))
         return False
 
-    def _terms(self, lease: Lease) -> bool:
+    def _run_terms(self, lease: Lease) -> bool:
         """Whether all is done. False after an error that may pass, if the target had all before: it is a first one."""
-        while not self._place.stop.is_set():
-            term = Term(self._place, lease, singly_upto=self._singly_upto)
+        while not self._context.stop.is_set():
+            term = Term(self._context, lease, singly_upto=self._singly_upto)
             try:
                 term.run(once=self._once)
-                return self._once and not self._place.stop.is_set()
+                return self._once and not self._context.stop.is_set()
             except PoisonLine as error:
-                self._bear(error, term)
+                self._handle_poison(error, term)
             except DblogError as error:
-                if not (error.transient and term.progressed):
+                # Progress means that this is a new fault: the waits between tries begin anew.
+                if not (error.transient and term.has_progressed):
                     raise
-                self._announce(error, 0.0)
+                self._report_retry(error, 0.0)
                 return False
             finally:
-                self._place.output.close()
+                self._context.output.close()
         return False
 
-    def _bear(self, error: PoisonLine, term: Term) -> None:
+    def _handle_poison(self, error: PoisonLine, term: Term) -> None:
         """Finds the line, notes it or stops. Raises OutputRefused."""
-        line = term.poisoned(error)
+        line = term.find_poison_line(error)
+        # Some line of the batch is at fault: go through it line by line.
         if line is None and term.tried_upto > self._singly_upto:
             self._singly_upto = term.tried_upto
             return
         if line is None:
             raise OutputRefused(
                 f"the target refuses lines, and not one by one: {error.message}",
-                where=f"output {self._place.name}",
+                where=f"output {self._context.name}",
                 fix="mend the target",
             ) from error
-        where = f"output {self._place.name}, offset {line['offset']}, {line['table']}"
-        if self._place.settings.poison == "stop":
+        where = f"output {self._context.name}, offset {line['offset']}, {line['table']}"
+        if self._context.settings.poison == "stop":
             raise OutputRefused(
                 f"the target refuses the line: {error.message}",
                 where=where,
                 fix='mend the target; or set poison = "dead_letter", and a dead_letter file that takes such lines',
             ) from error
-        self._place.letters.add(line, error.message)
+        self._context.letters.note_line(line, error.message)
         log.warning("%s: noted as a dead letter: %s", where, error.message)
-        term.note_refused()
+        term.count_dead_letter()
 
-    def _patiently(self, step: Callable[[], bool]) -> bool:
-        settings = self._place.settings
+    def _retry(self, step: Callable[[], bool]) -> bool:
+        settings = self._context.settings
         policy = retrying(
             give_up_after=durations.parse(settings.give_up_after),
             longest_wait=settings.longest_wait,
-            stop=self._place.stop,
-            clock=self._place.clock,
-            on_retry=self._announce,
+            stop=self._context.stop,
+            clock=self._context.clock,
+            on_retry=self._report_retry,
         )
         return bool(policy(step))
 
-    def _announce(self, error: DblogError, seconds: float) -> None:
-        log.warning("output %s: trying again in %.1f s: %s", self._place.name, seconds, error)
-        recent_errors.record(self._place.state, f"relay {self._place.name}", error, self._place.clock.time())
-        self._tell(RelayStatus(error=str(error)))
+    def _report_retry(self, error: DblogError, seconds: float) -> None:
+        log.warning("output %s: trying again in %.1f s: %s", self._context.name, seconds, error)
+        # For `status` on other machines, which do not see this log.
+        recent_errors.record(self._context.state, f"relay {self._context.name}", error, self._context.clock.time())
+        self._on_status(RelayStatus(error=str(error)))

@@ -48,13 +48,13 @@ class Dialect(Protocol):
     def probe(self, cursor: Any, name: str) -> None:
         """Looks whether this user may do all that the output does; what it leaves is rolled back."""
 
-    def longest(self, cursor: Any) -> int | None:
+    def max_line_bytes(self, cursor: Any) -> int | None:
         """Bytes that a line may have; None: no limit that would break the connection."""
 
-    def moment(self, time: dt.datetime) -> dt.datetime:
+    def to_driver_time(self, time: dt.datetime) -> dt.datetime:
         """The time as the driver takes it."""
 
-    def translated(self) -> AbstractContextManager[None]:
+    def translate_errors(self) -> AbstractContextManager[None]:
         """Turns the driver's errors into ours: PoisonLine where the server refuses a value."""
 
 
@@ -64,39 +64,43 @@ class TableOutput:
     exactly_once = True
 
     def __init__(self, dialect: Dialect, name: str) -> None:
-        self._dialect, self._name = dialect, name
+        self._dialect = dialect
+        self._name = name
         self._connection: Any = None
         self._epoch = 0
         self._place: int | None = None
-        self._longest: int | None = None
-        self._locked = False
+        self._max_line_bytes: int | None = None
+        self._place_is_locked = False
 
     def open(self, epoch: int) -> int | None:
         self.close()
         self._connection = self._dialect.connect()
-        with self._dialect.translated(), self._connection.cursor() as cursor:
+        with self._dialect.translate_errors(), self._connection.cursor() as cursor:
             for statement in self._dialect.create:
                 cursor.execute(statement)
             self._connection.commit()
-            self._longest = self._dialect.longest(cursor)
-            known = self._lock(cursor)
-            if known is None:
+            self._max_line_bytes = self._dialect.max_line_bytes(cursor)
+            position = self._lock(cursor)
+            if position is None:
                 statement = f"INSERT INTO {self._dialect.place} (output, place, epoch) VALUES (%s, NULL, %s)"
                 cursor.execute(statement, (self._name, epoch))
-            elif known[1] > epoch:
-                raise self._taken(known[1])
-            elif known[1] < epoch:
+            # A relay with a newer lease has been here, so ours is over.
+            elif position[1] > epoch:
+                raise self._taken_error(position[1])
+            elif position[1] < epoch:
                 statement = f"UPDATE {self._dialect.place} SET epoch = %s WHERE output = %s"
                 cursor.execute(statement, (epoch, self._name))
             self._connection.commit()
-        self._place, self._epoch, self._locked = known[0] if known else None, epoch, False
+        self._place = position[0] if position else None
+        self._epoch = epoch
+        self._place_is_locked = False
         return self._place
 
     def probe(self, *, held: bool) -> None:
         """It waits for no lock of a relay's: `held` means nothing."""
         connection = self._dialect.connect()
         try:
-            with self._dialect.translated(), connection.cursor() as cursor:
+            with self._dialect.translate_errors(), connection.cursor() as cursor:
                 self._dialect.probe(cursor, f"{self._name} {uuid.uuid4().hex}")
                 connection.rollback()
         except PoisonLine:  # a constraint of somebody's own does not take what no line is: the rights are there
@@ -106,18 +110,19 @@ class TableOutput:
 
     def write(self, lines: Sequence[Json]) -> None:
         rows = [self._row(line) for line in lines]
-        with self._dialect.translated(), self._connection.cursor() as cursor:
-            if not self._locked:
-                known = self._lock(cursor)
-                if known != (self._place, self._epoch):
-                    raise self._taken(known[1] if known else 0)
-                self._locked = True
+        with self._dialect.translate_errors(), self._connection.cursor() as cursor:
+            if not self._place_is_locked:
+                position = self._lock(cursor)
+                # Under the lock: from here to the commit nobody can change them any more.
+                if position != (self._place, self._epoch):
+                    raise self._taken_error(position[1] if position else 0)
+                self._place_is_locked = True
             self._dialect.insert_rows(cursor, rows)
 
     def commit(self, offset: int) -> None:
-        assert self._locked, "nothing was written"
+        assert self._place_is_locked, "nothing was written"
         try:
-            with self._dialect.translated(), self._connection.cursor() as cursor:
+            with self._dialect.translate_errors(), self._connection.cursor() as cursor:
                 statement = f"UPDATE {self._dialect.place} SET place = %s WHERE output = %s"
                 cursor.execute(statement, (offset, self._name))
                 self._connection.commit()
@@ -127,7 +132,8 @@ class TableOutput:
                 where=self._dialect.where,
                 fix="remove what the table's lines do not satisfy",
             ) from error
-        self._place, self._locked = offset, False
+        self._place = offset
+        self._place_is_locked = False
 
     def close(self) -> None:
         if self._connection is not None:
@@ -138,21 +144,21 @@ class TableOutput:
         """Place and epoch, which nobody else can change until our transaction ends."""
         statement = f"SELECT place, epoch FROM {self._dialect.place} WHERE output = %s FOR UPDATE"
         cursor.execute(statement, (self._name,))
-        found = cursor.fetchone()
-        return None if found is None else (found[0], found[1])
+        row = cursor.fetchone()
+        return None if row is None else (row[0], row[1])
 
     def _row(self, line: Json) -> tuple[Any, ...]:
         text = orjson.dumps(line).decode()
-        if self._longest is not None and len(text.encode()) > self._longest:
+        if self._max_line_bytes is not None and len(text.encode()) > self._max_line_bytes:
             raise PoisonLine(
-                f"it has more than {self._longest} bytes", where=self._dialect.where, offset=line["offset"]
+                f"it has more than {self._max_line_bytes} bytes", where=self._dialect.where, offset=line["offset"]
             )
         key = None if line["key"] is None else orjson.dumps(line["key"]).decode()
-        time = self._dialect.moment(dt.datetime.fromisoformat(line["commit_time"]))
+        time = self._dialect.to_driver_time(dt.datetime.fromisoformat(line["commit_time"]))
         rest = (line["position"], line["transaction"], time, line["origin"], text)
         return (self._name, line["offset"], line["op"], line["table"], key, *rest)
 
-    def _taken(self, epoch: int) -> OutputTaken:
+    def _taken_error(self, epoch: int) -> OutputTaken:
         return OutputTaken(
             "another relay has gone on",
             where=self._dialect.where,

@@ -37,7 +37,7 @@ class SignalTopic:
         self._config, self._source, self._state, self._clock = config, source, state, clock
         self._where = f"[signals.kafka] {config.servers}, topic {config.topic}"
         self._consumer: Consumer | None = None
-        self._ear = kafka_client.Ear()
+        self._ear = kafka_client.ConnectionErrors()
         self._next: dict[str, int] = {}
         self._assigned_at = float("-inf")
         self._last = 0
@@ -61,7 +61,7 @@ class SignalTopic:
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
-        self._ear = kafka_client.Ear()
+        self._ear = kafka_client.ConnectionErrors()
 
     def _take(self, message: Any) -> None:
         if (message.key() or b"") != self._source.encode():
@@ -85,7 +85,7 @@ class SignalTopic:
         if self._consumer is None:
             self._consumer = Consumer(
                 {
-                    **kafka_client.settings(self._config, f"dblog.{self._source}.signals", self._ear),
+                    **kafka_client.librdkafka_settings(self._config, f"dblog.{self._source}.signals", self._ear),
                     "group.id": f"dblog.{self._source}.signals",
                     "enable.auto.commit": False,
                     "enable.auto.offset.store": False,
@@ -116,7 +116,7 @@ class SignalTopic:
         except KafkaException as error:
             if self._consumer is not None:
                 self._consumer.poll(0)  # so that it says what is behind it
-            said = self._ear.told(error.args[0])
+            said = self._ear.explain(error.args[0])
             self.close()
             raise SignalsUnavailable(
                 f"the topic cannot be read: {said}",

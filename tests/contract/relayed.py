@@ -71,7 +71,7 @@ class World:
 
     def place(self) -> positions.Place:
         with self.state() as state:
-            found = positions.read(state, "out")
+            found = positions.read_place(state, "out")
         assert found is not None
         return found[0]
 

@@ -25,12 +25,12 @@ from dblog_core.outputs import custom
 from dblog_core.outputs.files import FilesOutput
 from dblog_core.outputs.http import HttpOutput
 from dblog_core.outputs.kafka import KafkaOutput
-from dblog_core.outputs.memory import MemoryOutput, MemoryTarget
 from dblog_core.outputs.mysql import MysqlDialect
 from dblog_core.outputs.postgres import PostgresDialect
 from dblog_core.outputs.sql_table import TableOutput
 from dblog_core.signatures import verified
 from dblog_core.storage.factory import open_storage
+from tests.contract.memory_output import MemoryOutput, MemoryTarget
 from tests.fix_servers import Database
 from tests.waiting import PATIENCE_SECONDS
 
@@ -291,7 +291,7 @@ class ExampleOne:
 
     def open(self) -> Output:
         given = OutputConfig.model_validate(self.settings)
-        return custom.load(given.implementation, source="shop", output="out", options=given.options)
+        return custom.load_output(given.implementation, source="shop", output="out", options=given.options)
 
     def lines(self) -> list[Json]:
         if not self._file.exists():

@@ -14,7 +14,7 @@ from dblog_core.local.servers import ports
 from dblog_core.local.servers.kafka import KafkaServer
 from dblog_core.local.servers.schema_registry import RegistryServer
 from dblog_core.monitoring.preflight import output_problems
-from dblog_core.outputs.positions import lease_of
+from dblog_core.outputs.positions import lease_name
 from tests.contract.avro_target import AvroOne
 from tests.contract.relayed import KINDS, World
 from tests.contract.targets import KafkaOne, TableOne
@@ -55,7 +55,7 @@ def test_a_relay_at_work_is_not_disturbed(world: World) -> None:
     with closing(output), world.state() as state:
         output.open(1)
         output.write(world.all()[:3])
-        lease = state.acquire(lease_of("out"), "the relay", ttl=60, wait=0)
+        lease = state.acquire(lease_name("out"), "the relay", ttl=60, wait=0)
         assert lease is not None
         assert problems(world) == []
         lease.release()

@@ -115,7 +115,7 @@ def test_a_second_relay_stands_by_and_goes_on(world: World) -> None:
 
 def _reached(world: World, offset: int) -> bool:
     with world.state() as state:
-        found = positions.read(state, "out")
+        found = positions.read_place(state, "out")
     return found is not None and found[0].offset >= offset
 
 

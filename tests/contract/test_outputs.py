@@ -98,8 +98,8 @@ def test_a_target_that_was_restored_gets_what_it_lacks(world: World, kind: str) 
     """Played by a place in the state store that is ahead of the target's."""
     world.relay(batch_rows=1, tables=("shop.orders",))
     with world.state() as state:
-        record = positions.Record.opened(state, "out", int)
-        record.passed(500, delivered=490)
+        record = positions.Record.open(state, "out", int)
+        record.advance(500, delivered=490)
         record.save()
     changelog.go_on(world.staging, 5, 15)
     world.relay()

@@ -53,7 +53,7 @@ GOAL = Counts(5, 5, 1)
 """For each thousand functions, names and lines: a package that has no more needs no limit."""
 NONE = Counts(0, 0, 0)
 LIMITS: dict[str, Counts] = {
-    "dblog_core": Counts(7, 15, 5),
+    "dblog_core": Counts(6, 11, 4),
     "dblog_core/airflow": Counts(17, 65, 32),
     "dblog_core/algorithm": Counts(19, 31, 8),
     "dblog_core/capture": Counts(23, 69, 76),
@@ -67,7 +67,6 @@ LIMITS: dict[str, Counts] = {
     "dblog_core/model": Counts(14, 27, 4),
     "dblog_core/monitoring": Counts(12, 25, 11),
     "dblog_core/notifications": Counts(0, 11, 7),
-    "dblog_core/outputs": Counts(21, 44, 31),
     "dblog_core/rows": Counts(8, 14, 13),
     "dblog_core/schema_evolution": Counts(5, 3, 0),
     "dblog_core/signals": Counts(8, 39, 20),
@@ -82,7 +81,7 @@ LIMITS: dict[str, Counts] = {
     "spark_jobs/lake_tasks": Counts(10, 43, 14),
     "spark_jobs/merging": Counts(16, 42, 15),
     "spark_jobs/verifying": Counts(7, 32, 8),
-    "tests": Counts(411, 1414, 705),
+    "tests": Counts(410, 1414, 705),
 }
 """The counts of packages that are still above the goal. They only fall: lower them with every commit that renames."""
 SLACK = 5

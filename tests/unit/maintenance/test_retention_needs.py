@@ -104,8 +104,8 @@ def test_the_capture_reads_events_again_that_may_be_unseen(staging: Staging) -> 
 
 
 def _passed(state: MemoryState, name: str, offset: int) -> None:
-    record = positions.Record.opened(state, name, lambda: 0)
-    record.passed(offset)
+    record = positions.Record.open(state, name, lambda: 0)
+    record.advance(offset)
     record.save()
 
 

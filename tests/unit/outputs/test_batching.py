@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dblog_core.interfaces import Json
-from dblog_core.outputs.batching import Part, parts, singly
+from dblog_core.outputs.batching import Part, split_parts, split_singly
 
 
 def _line(offset: int, op: str, transaction: str | None) -> Json:
@@ -37,7 +37,7 @@ def _ends_inside(before: tuple[Json, ...], after: tuple[Json, ...]) -> bool:
 @pytest.mark.parametrize("rows", [1, 3, 1000])
 def test_all_lines_come_and_a_part_that_ends_parts_no_transaction(seed: int, rows: int) -> None:
     lines = tuple(_changelog(random.Random(seed)))
-    found = list(parts(lines, rows))
+    found = list(split_parts(lines, rows))
     assert tuple(line for part in found for line in part.lines) == lines
     assert found[-1].ends
     for number, part in enumerate(found):
@@ -48,17 +48,17 @@ def test_all_lines_come_and_a_part_that_ends_parts_no_transaction(seed: int, row
 
 def test_a_transaction_waits_for_room_only_up_to_twice_the_size() -> None:
     lines = [_line(n, "c", "tx1") for n in range(1, 8)] + [_line(8, "c", "tx2")]
-    assert [(len(p.lines), p.ends) for p in parts(lines, 4)] == [(7, True), (1, True)]
-    assert [(len(p.lines), p.ends) for p in parts(lines, 3)] == [(6, False), (2, True)]
-    assert [(len(p.lines), p.ends) for p in parts(lines, 2)] == [(4, False), (3, True), (1, True)]
+    assert [(len(p.lines), p.ends) for p in split_parts(lines, 4)] == [(7, True), (1, True)]
+    assert [(len(p.lines), p.ends) for p in split_parts(lines, 3)] == [(6, False), (2, True)]
+    assert [(len(p.lines), p.ends) for p in split_parts(lines, 2)] == [(4, False), (3, True), (1, True)]
 
 
 def test_a_part_ends_where_one_did_before() -> None:
     lines = [_line(n, "c", f"tx{n}") for n in range(1, 8)]
-    assert [[line["offset"] for line in p.lines] for p in parts(lines, 5, until=2)] == [[1, 2], [3, 4, 5, 6, 7]]
+    assert [[line["offset"] for line in p.lines] for p in split_parts(lines, 5, until=2)] == [[1, 2], [3, 4, 5, 6, 7]]
 
 
 def test_lines_one_by_one_end_where_their_part_did() -> None:
     lines = tuple(_line(n, "c", "tx1") for n in (1, 2))
-    assert list(singly(Part(lines, True))) == [Part(lines[:1], False), Part(lines[1:], True)]
-    assert not any(part.ends for part in singly(Part(lines, False)))
+    assert list(split_singly(Part(lines, True))) == [Part(lines[:1], False), Part(lines[1:], True)]
+    assert not any(part.ends for part in split_singly(Part(lines, False)))

@@ -33,7 +33,7 @@ def test_tables_are_compared_together_and_told_in_their_order(monkeypatch: pytes
         def __init__(self, _: Any, table: TableName, __: Any) -> None:
             self._table = table
 
-        def whole(self) -> TableReport:
+        def compare_all_rows(self) -> TableReport:
             meeting.wait(timeout=30)  # broken unless TOGETHER tables come here at the same time
             return TableReport(str(self._table))
 

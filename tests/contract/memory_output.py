@@ -27,7 +27,8 @@ class MemoryOutput:
     exactly_once = True
 
     def __init__(self, target: MemoryTarget) -> None:
-        self._target, self._epoch = target, 0
+        self._target = target
+        self._epoch = 0
         self._pending: list[Json] = []
 
     def open(self, epoch: int) -> int | None:
@@ -47,11 +48,12 @@ class MemoryOutput:
         with self._target.lock:
             self._check(self._target.epoch != self._epoch)
             self._target.lines += self._pending
-            self._target.place, self._pending = offset, []
+            self._target.place = offset
+            self._pending = []
 
     def close(self) -> None:
         self._pending = []
 
-    def _check(self, taken: bool) -> None:
-        if taken:
+    def _check(self, is_taken: bool) -> None:
+        if is_taken:
             raise OutputTaken("another relay has gone on", where="memory", epoch=self._target.epoch)
