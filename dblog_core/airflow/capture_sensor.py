@@ -117,12 +117,12 @@ def _tell(receiver: Receiver, config: Config, stop: threading.Event) -> None:
     from dblog_core import wiring
     from dblog_core.clock import SystemClock
     from dblog_core.errors import StateUnavailable
-    from dblog_core.notifications.delivery import follow
+    from dblog_core.notifications.delivery import tell_until_stopped
 
     while not stop.is_set():
         try:
             with closing(wiring.open_state(config)) as state:
-                follow(receiver, config.source.name, state, SystemClock(), stop)
+                tell_until_stopped(receiver, config.source.name, state, SystemClock(), stop)
         except StateUnavailable as error:
             log.warning("notify %s: %s", receiver.name, error)
             stop.wait(LOOK)

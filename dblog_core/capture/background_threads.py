@@ -20,9 +20,9 @@ from dblog_core.maintenance import ended_dumps
 from dblog_core.model import durations
 from dblog_core.notifications import channels
 from dblog_core.notifications.channels import Receiver
-from dblog_core.notifications.delivery import follow
+from dblog_core.notifications.delivery import tell_until_stopped
 from dblog_core.signals.file import SignalFile
-from dblog_core.signals.processor import Desk
+from dblog_core.signals.processor import SignalProcessor
 from dblog_core.staging import Staging, compaction
 from dblog_core.staging.compaction import Compactor
 from dblog_core.state import recent_errors
@@ -65,7 +65,10 @@ class Beside:
             yield "signals", self._carry_out_signals
         for receiver in (*map(channels.receiver, self._config.notify), *self._parts.receivers):
             source = self._config.source.name
-            yield f"notices-{receiver.name}", partial(follow, receiver, source, self._state, self._clock, self._quit)
+            yield (
+                f"notices-{receiver.name}",
+                partial(tell_until_stopped, receiver, source, self._state, self._clock, self._quit),
+            )
 
     def _work_on_dumps(self) -> None:
         """Has dumps worked on that the system or a signal asked for, and that no command works on."""
@@ -80,16 +83,16 @@ class Beside:
 
     def _carry_out_signals(self) -> None:
         """Takes in what others have appended to a file, and carries out what lies in the inbox."""
-        looks = [Desk(self._config, self._state, self._clock).look]
+        looks = [SignalProcessor(self._config, self._state, self._clock).carry_out_waiting]
         if (file := self._config.signals.file) is not None:
-            looks.insert(0, SignalFile(file, self._state, self._clock).look)
+            looks.insert(0, SignalFile(file, self._state, self._clock).read_new_lines)
         with contextlib.ExitStack() as opened:
             if (topic := self._config.signals.kafka) is not None:
                 from dblog_core.signals.kafka import SignalTopic
 
                 reader = SignalTopic(topic, self._config.source.name, self._state, self._clock)
                 opened.callback(reader.close)
-                looks.insert(0, reader.look)
+                looks.insert(0, reader.read_new_messages)
             while not self._clock.wait(self._quit, HOUSEKEEPING):
                 self._look(looks)
 

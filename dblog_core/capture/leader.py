@@ -33,7 +33,7 @@ from dblog_core.model.events import Transaction
 from dblog_core.model.schema import TableName
 from dblog_core.model.task_id import TaskId
 from dblog_core.rows.column_rules import Rules
-from dblog_core.signals.table import refuse_rest, take_in
+from dblog_core.signals.table import put_refusal_of_rest, put_row
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
 from dblog_core.state import capture_status, former_leaders, owed_dumps, stopped_tables
@@ -394,10 +394,10 @@ class Leader:
         between has them read again, and their ids are known then."""
         for seen in self._sequencer.take_signals():
             self._signal_at = max(self._signal_at + 1, self._now())
-            take_in(self._state, seen, at=self._signal_at)
+            put_row(self._state, seen, at=self._signal_at)
         for transaction in self._sequencer.take_overfull():
             self._signal_at = max(self._signal_at + 1, self._now())
-            refuse_rest(self._state, transaction, SIGNALS, at=self._signal_at)
+            put_refusal_of_rest(self._state, transaction, SIGNALS, at=self._signal_at)
 
     def _forget_stopped(self) -> None:
         """After the manifest with their dumps: a crash in between has them dumped again."""

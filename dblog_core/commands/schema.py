@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dblog_core.config.settings import JsonAs, SchemaChanges
     from dblog_core.lake.accept_schema import Plan
     from dblog_core.lake.lake_status import TableStatus
-    from dblog_core.schema_evolution.history import Changed, Version
+    from dblog_core.schema_evolution.history import SchemaChange, Version
 
 
 _ACCEPT = "accept"
@@ -75,7 +75,7 @@ def _show(session: Session, name: str) -> None:
     policy, json_as = config.lake.schema_changes_of(table), config.lake.json_as_of(table)
     found = [
         _by_policy(version, policy)
-        for version in history.versions(open_staging(config), name, drop_columns=config.lake.drop_columns)
+        for version in history.read_versions(open_staging(config), name, drop_columns=config.lake.drop_columns)
     ]
     if not found:
         raise RequestError(
@@ -91,7 +91,7 @@ def _show(session: Session, name: str) -> None:
 def _by_policy(version: Version, policy: SchemaChanges) -> Version:
     """With what the lake makes of the changes where it does not follow them."""
 
-    def told(change: Changed) -> Changed:
+    def told(change: SchemaChange) -> SchemaChange:
         if policy == "fail":
             return replace(change, lake=f"the table stops: run `dblog schema accept {typed(version.schema.table)}`")
         return replace(change, lake=_IGNORED.get(change.what, change.lake))

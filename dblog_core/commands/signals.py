@@ -79,7 +79,7 @@ def signals(context: typer.Context, json: JsonFlag = False) -> None:
 
     session = session_of(context, json)
     with closing(open_state(session.config(STATE))) as state:
-        found = inbox.every(state)
+        found = inbox.list_signals(state)
     header = ("AT", "ID", "TYPE", "CHANNEL", "STATE", "WHAT")
     lines = [aligned(header, [*map(_row, found)]) if found else "no signal has come yet"]
     lines += [f"{one['id']}: {one['error']}\n  fix: {one['fix']}" for one in found if one["error"]]

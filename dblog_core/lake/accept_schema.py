@@ -82,7 +82,11 @@ def plan(staging: Staging, table: str, known: TableStatus | None, policy: Schema
     # By the names that columns have by now, where that is proven; a lake that keeps its own names does not ask.
     renames = Renames.of([] if policy == "ignore" else [mark for mark, _ in marks])
     changes = (*(f"column {old} is now {new}" for m, _ in marks for new, old in (m.renamed or {}).items()), *changes)
-    led = [renames.shape(shapes[0]), *(renames.after(m.offset).shape(staging.schema(f)) for m, f in marks), shapes[-1]]
+    led = [
+        renames.rename_columns(shapes[0]),
+        *(renames.after(m.offset).rename_columns(staging.schema(f)) for m, f in marks),
+        shapes[-1],
+    ]
     way = _way(led, known, policy, changed=bool(changes))
     if way is None:
         raise _nothing(table, known, changed=bool(changes))
@@ -101,14 +105,14 @@ def _way(shapes: list[TableSchema], known: TableStatus, policy: SchemaChanges, *
     newest = shapes[-1]
     if any(_another_key(older, newest) for older in shapes):
         return Way.RELOAD
-    if any(compatibility.change(older, newest).faults for older in shapes):
+    if any(compatibility.compare_schemas(older, newest).faults for older in shapes):
         return Way.REPLACE
     if policy == "ignore":
         return Way.TAKE if changed or known.ignored is not None else None
     if policy == "fail":
         return Way.FOLLOW if changed else None
     # A merge follows such shapes by itself, but where the lake keeps a dropped column that came back as another.
-    added = any(compatibility.change(older, newest).added for older in shapes)
+    added = any(compatibility.compare_schemas(older, newest).added for older in shapes)
     return Way.REPLACE if known.state is State.STOPPED and added else None
 
 
@@ -116,7 +120,7 @@ def _another_key(older: TableSchema, newest: TableSchema) -> bool:
     if older.key != newest.key:
         return True
     pairs = zip(older.key_columns, newest.key_columns, strict=True)
-    return any(a.type != b.type and not compatibility.widens(a.type, b.type) for a, b in pairs)
+    return any(a.type != b.type and not compatibility.is_widening(a.type, b.type) for a, b in pairs)
 
 
 def _nothing(table: str, known: TableStatus, *, changed: bool) -> LakeError:
@@ -134,11 +138,14 @@ def _left_out(known: TableStatus) -> list[str]:
 
 def words(before: TableSchema, after: TableSchema) -> list[str]:
     """How the shape changes, for people."""
-    found = compatibility.change(before, after)
+    found = compatibility.compare_schemas(before, after)
     old, new = ({c.name: c for c in schema.columns} for schema in (before, after))
-    told = [f"column {name} was added ({compatibility.told(new[name])})" for name in found.added]
-    told += [f"column {name} was dropped" for name in found.gone]
-    told += [f"column {n} was {compatibility.told(old[n])} and is {compatibility.told(new[n])}" for n in found.widened]
+    told = [f"column {name} was added ({compatibility.describe_type(new[name])})" for name in found.added]
+    told += [f"column {name} was dropped" for name in found.dropped]
+    told += [
+        f"column {n} was {compatibility.describe_type(old[n])} and is {compatibility.describe_type(new[n])}"
+        for n in found.widened
+    ]
     told += found.faults
     if not told and before.fingerprint != after.fingerprint:
         return ["its columns stand in another order"]

@@ -72,7 +72,7 @@ def _unfinished(lake: Location, status: LakeStatus) -> int | None:
 def _table(staging: Staging, work: Work, known: TableStatus | None, lake: LakeConfig) -> Json:
     schema, history = staging.schema(work.schema), lake.history
     before = known.schema if known is not None and known.version is not None else None
-    change = _change(work.renames.shape(staging.schema(before)), schema) if before is not None else {}
+    change = _change(work.renames.rename_columns(staging.schema(before)), schema) if before is not None else {}
     if renamed := {old: now for old, now in _renamed(work, staging, before).items() if now in schema.arrow.names}:
         change = {"renamed": renamed, **change}
     return {
@@ -93,7 +93,7 @@ def _table(staging: Staging, work: Work, known: TableStatus | None, lake: LakeCo
 def _renamed(work: Work, staging: Staging, before: str | None) -> dict[str, str]:
     """The columns of the shape before that have another name by now."""
     names = [] if before is None else [c.name for c in staging.schema(before).columns]
-    return {name: now for name in names if (now := work.renames.name(name)) != name}
+    return {name: now for name in names if (now := work.renames.current_name(name)) != name}
 
 
 def _does(schema: TableSchema, change: Json, known: TableStatus | None, lake: LakeConfig) -> str:
@@ -116,10 +116,10 @@ def _stops(change: Json, known: TableStatus | None, policy: SchemaChanges) -> bo
 
 def _change(before: TableSchema, after: TableSchema) -> Json:
     """How the shape changes: column names, and whether the key is another one; empty where nothing changes."""
-    found = compatibility.change(before, after)
+    found = compatibility.compare_schemas(before, after)
     told: Json = {
         "added": list(found.added),
-        "gone": list(found.gone),
+        "gone": list(found.dropped),
         "widened": list(found.widened),
         "retyped": [old.name for old, _ in found.retyped],
         "rekeyed": found.rekeyed,

@@ -75,7 +75,7 @@ class Work:
         renames = self.renames
         found = [(f.schema, part.first_offset) for f in self.files for part in stretches(f, renames)]
         found += [(c.schema, c.first_offset) for c in self.chunks]
-        shapes = [renames.after(offset).shape(schema(fingerprint)) for fingerprint, offset in found]
+        shapes = [renames.after(offset).rename_columns(schema(fingerprint)) for fingerprint, offset in found]
         return list({shape.fingerprint: shape for shape in shapes}.values())
 
     @property
@@ -187,7 +187,7 @@ def lacks_before(work: Work, known: str | None, columns: Callable[[str], Collect
 
     def whole(offset: int, shape: str) -> bool:
         later = renames.after(offset)
-        return newest.issubset({*map(later.name, columns(shape)), *later.filled})
+        return newest.issubset({*map(later.current_name, columns(shape)), *later.columns_with_known_value})
 
     for offset, shape in sorted(shapes):
         if not whole(offset, shape):

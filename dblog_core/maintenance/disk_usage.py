@@ -57,10 +57,15 @@ def of_table(path: Location, name: str, patience: Patience, *, rows: int | None 
         return None
     if (disk := _sum(path.storage, (path.path,), patience)) is None:
         return None
-    held, size, files = 0, 0, 0
+    rows_in_files = 0
+    size = 0
+    files = 0
     for action in actions(table):
-        files, size, held = files + 1, size + action["size_bytes"], held + (action["num_records"] or 0)
-    deleted = None if rows is None else max(0, held - rows)
+        files += 1
+        size += action["size_bytes"]
+        rows_in_files += action["num_records"] or 0
+    # Files count the rows that a deletion vector marks as well.
+    deleted = None if rows is None else max(0, rows_in_files - rows)
     return TableSize(name, files, size, rows, deleted, disk.files, disk.bytes)
 
 
@@ -75,7 +80,9 @@ def _sum(storage: Storage, directories: tuple[str, ...], patience: Patience) -> 
     files = size = 0
     for directory in directories:
         for file in storage.files(directory):
-            files, size = files + 1, size + file.bytes
+            files += 1
+            size += file.bytes
+            # Reading the clock for each file would cost as much as counting it.
             if files % _EVERY == 0 and patience.over():
                 return None
     return Room(files, size)

@@ -36,6 +36,7 @@ def needs(
     head = staging.head()
     if head is None:
         return []
+    # Read before the ends of dumps below: a dump that ends in between is found there.
     dumps = list(of_dumps(head, dump_store.list_unfinished_dumps(state)))
     return [
         *of_lake(lake),
@@ -93,10 +94,10 @@ def _of_unseen(staging: Staging, head: Manifest) -> Iterator[Need]:
 def _of_outputs(staging: Staging, head: Manifest, state: StateStore, starts: Mapping[str, str | int]) -> Iterator[Need]:
     """Of outputs that are configured: the others need nothing any more."""
     for name, start in sorted(starts.items()):
-        found = positions.read_place(state, name)
-        if found is None and start != "latest":  # that one begins where the log is when it begins
+        entry = positions.read_place(state, name)
+        if entry is None and start != "latest":  # that one begins where the log is when it begins
             segment = 1 if start == "earliest" else staging.segment_of(int(start), head)
             yield Need(segment, f"output {name} has not begun")
-        elif found is not None and (offset := found[0].offset) < head.last_offset:
+        elif entry is not None and (offset := entry[0].offset) < head.last_offset:
             # The one that it stands in, read whole or not: those without a line may follow it.
             yield Need(staging.segment_of(offset, head), f"output {name} has passed on up to offset {offset}")

@@ -25,7 +25,7 @@ from dblog_core.storage.location import Location
 KIND = "maintain"
 """The lake task."""
 
-_AGAIN = 3600.0  # seconds after a maintenance that failed
+_RETRY_SECONDS = 3600.0  # seconds after a maintenance that failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +54,19 @@ class Maintained:
     sizes: tuple[TableSize, ...] = ()
 
 
-def read(lake: Location) -> Maintained | None:
+def read_maintained(lake: Location) -> Maintained | None:
     """The last maintenance; None where none is recorded. Raises LakeError if the record is damaged."""
     path = _path(lake)
     if (data := path.read()) is None:
         return None
     try:
-        found: dict[str, Any] = orjson.loads(data)
-        return Maintained(found["at"], tuple(TableSize(**size) for size in found["sizes"]))
+        record: dict[str, Any] = orjson.loads(data)
+        return Maintained(record["at"], tuple(TableSize(**size) for size in record["sizes"]))
     except (ValueError, KeyError, TypeError) as error:
         raise LakeError(f"cannot be read: {error}", where=str(path), fix="remove it; it is written again") from error
 
 
-def write(lake: Location, at: float, sizes: Sequence[TableSize]) -> None:
+def write_maintained(lake: Location, at: float, sizes: Sequence[TableSize]) -> None:
     """Records a maintenance."""
     _path(lake).replace(orjson.dumps(asdict(Maintained(at, tuple(sizes)))))
 
@@ -75,7 +75,8 @@ class Timetable:
     """When a merge that goes on maintains the lake by itself. The first look at a lake starts its clock."""
 
     def __init__(self, lake: Location, config: LakeConfig) -> None:
-        self._lake, self._every = lake, durations.parse(config.maintain_every)
+        self._lake = lake
+        self._every = durations.parse(config.maintain_every)
         self._look = -math.inf if math.isfinite(self._every) else math.inf
 
     def is_due(self, now: float) -> bool:
@@ -85,11 +86,13 @@ class Timetable:
         """
         if now < self._look:
             return False
-        if (last := read(self._lake)) is None:
+        # A new lake has nothing to maintain yet: its clock starts now.
+        if (last := read_maintained(self._lake)) is None:
             last = Maintained(now)
-            write(self._lake, now, ())
+            write_maintained(self._lake, now, ())
         due = last.at + self._every <= now
-        self._look = now + _AGAIN if due else last.at + self._every
+        # Due again in an hour only where that maintenance leaves no record of success.
+        self._look = now + _RETRY_SECONDS if due else last.at + self._every
         return due
 
 

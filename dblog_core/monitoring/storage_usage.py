@@ -55,7 +55,7 @@ class Meter:
     def _count(self, staging: Staging, lake: LakeStatus, now: float) -> Json:
         patience, place = Patience(self._seconds), wiring.open_lake(self._config)
         rooms = of_staging(staging.storage, patience)
-        known = schedule.read(place)
+        known = schedule.read_maintained(place)
         before = {size.table: size for size in known.sizes} if known else {}
         tables = []
         for name, path in _places(place, lake):

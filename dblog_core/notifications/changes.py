@@ -45,20 +45,20 @@ class Notice:
         }
 
 
-def news(status: DumpStatus, told: Json | None) -> Iterator[tuple[Notice, Json]]:
+def notices_since(status: DumpStatus, position: Json | None) -> Iterator[tuple[Notice, Json]]:
     """What is to be told now, each with the place after it."""
-    place = {**NOTHING, **(told or {})}
-    for notice, changes in _news(status, place):
+    place = {**NOTHING, **(position or {})}
+    for notice, changes in _new_notices(status, place):
         place = {**place, **changes}
         yield notice, place
 
 
-def _news(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
+def _new_notices(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
     if place["over"]:
         return
     if not place["requested"]:
-        asked = {"requested_by": status.requested_by, "requested_at": status.requested_at}
-        yield _notice(status, "requested", tables=list(status.tables), **asked), {"requested": True}
+        request = {"requested_by": status.requested_by, "requested_at": status.requested_at}
+        yield _notice(status, "requested", tables=list(status.tables), **request), {"requested": True}
     if not place["started"] and any(t.progress.attempt for t in status.tasks):
         yield _notice(status, "started"), {"started": True}
     yield from _pauses(status, place)
@@ -70,40 +70,44 @@ def _news(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
 
 
 def _pauses(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
-    paused, resumed = place["paused"], place["resumed"]
+    paused = place["paused"]
+    resumed = place["resumed"]
     if status.state == "paused" and paused == resumed:
         yield _notice(status, "paused", ordinal=paused + 1), {"paused": paused + 1}
+    # The number makes each pause's notices a pair with ids of their own.
     elif status.state not in ("paused", *OVER) and paused > resumed:
         yield _notice(status, "resumed", ordinal=paused), {"resumed": paused}
 
 
 def _chunks(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
     """One for each chunk that is placed; `rows` are those of its task by now."""
-    known = dict(place["chunks"])
+    told_ordinals = dict(place["chunks"])
     for task in status.tasks:
-        for ordinal in range(known.get(str(task.number), 0) + 1, task.progress.ordinal + 1):
-            known[str(task.number)] = ordinal
+        # Several chunks may have been placed since the last look: each has its own notice.
+        for ordinal in range(told_ordinals.get(str(task.number), 0) + 1, task.progress.ordinal + 1):
+            told_ordinals[str(task.number)] = ordinal
             more: Json = {"task": task.number, "chunk": ordinal, "rows": task.progress.rows}
-            yield _notice(status, "chunk", task.table, f"{task.number}.{ordinal}", **more), {"chunks": dict(known)}
+            notice = _notice(status, "chunk", task.table, f"{task.number}.{ordinal}", **more)
+            yield notice, {"chunks": dict(told_ordinals)}
 
 
 def _tables(status: DumpStatus, place: Json) -> Iterator[tuple[Notice, Json]]:
-    told = list(place["tables"])
+    told_tables = list(place["tables"])
     tasks: dict[str, list[TaskStatus]] = {}
     for task in status.tasks:
         tasks.setdefault(task.table, []).append(task)
     for table, parts in tasks.items():
-        if table not in told and all(t.progress.done for t in parts):
-            told.append(table)
+        if table not in told_tables and all(t.progress.done for t in parts):
+            told_tables.append(table)
             rows = sum(t.progress.rows for t in parts)
-            yield _notice(status, "table", table, rows=rows), {"tables": list(told)}
+            yield _notice(status, "table", table, rows=rows), {"tables": list(told_tables)}
 
 
 def _notice(status: DumpStatus, event: str, table: str | None = None, ordinal: int | str = 0, **more: Any) -> Notice:
     return Notice(f"{status.id}/{event}/{table or ''}/{ordinal}", event, status.id, status.signal, table, more)
 
 
-def refusal(name: str, record: Json) -> Notice:
+def refusal_notice(name: str, record: Json) -> Notice:
     """What is told of a signal that was refused; `name`: of its node."""
     more = {"type": record["type"], "channel": record["channel"], "error": record["error"], "fix": record["fix"]}
     return Notice(f"{name}/refused//0", "refused", None, record["id"], None, more)

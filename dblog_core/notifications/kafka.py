@@ -18,14 +18,15 @@ class KafkaChannel:
     """`name`: of the channel, in errors."""
 
     def __init__(self, config: KafkaConfig, name: str) -> None:
-        self._config, self._name = config, name
+        self._config = config
+        self._name = name
         self._producer: Producer | None = None
-        self._ear = kafka_client.ConnectionErrors()
+        self._connection_errors = kafka_client.ConnectionErrors()
 
     def tell(self, notice_id: str, notice: Json) -> None:
         failed: list[str] = []
         try:
-            producer = self._opened()
+            producer = self._open_producer()
             producer.produce(
                 self._config.topic,
                 orjson.dumps(notice),
@@ -38,20 +39,21 @@ class KafkaChannel:
             failed.append(str(error))
             left = 0
         if left or failed:
-            said = "; ".join(filter(None, (failed[0] if failed else "no answer in time", self._ear.last_error)))
+            fault = failed[0] if failed else "no answer in time"
+            reason = "; ".join(filter(None, (fault, self._connection_errors.last_error)))
             self._give_up()
             raise NotToldYet(
-                f"the receiver does not answer: {said}",
+                f"the receiver does not answer: {reason}",
                 where=f"[[notify]] {self._name}, kafka {self._config.servers}, topic {self._config.topic}",
                 fix="none: it is tried again until it is taken",
             )
 
-    def _opened(self) -> Producer:
+    def _open_producer(self) -> Producer:
         if self._producer is None:
-            own = {"enable.idempotence": True, "message.timeout.ms": int(self._config.timeout * 1000)}
-            self._producer = Producer(
-                kafka_client.librdkafka_settings(self._config, f"dblog.{self._name}", self._ear) | own
-            )
+            settings = kafka_client.librdkafka_settings(self._config, f"dblog.{self._name}", self._connection_errors)
+            # Idempotent: the client's own retries keep the order and repeat nothing.
+            settings |= {"enable.idempotence": True, "message.timeout.ms": int(self._config.timeout * 1000)}
+            self._producer = Producer(settings)
         return self._producer
 
     def _give_up(self) -> None:
@@ -59,4 +61,4 @@ class KafkaChannel:
         if self._producer is not None:
             self._producer.purge()
             self._producer = None
-        self._ear = kafka_client.ConnectionErrors()
+        self._connection_errors = kafka_client.ConnectionErrors()

@@ -32,7 +32,8 @@ class Webhook:
     """One receiver. `now`: seconds UTC."""
 
     def __init__(self, config: ChannelConfig, *, now: Callable[[], float] = time.time) -> None:
-        self._config, self._now = config, now
+        self._config = config
+        self._now = now
         self._opener: urllib.request.OpenerDirector | None = None
 
     def tell(self, notice_id: str, notice: Json) -> None:
@@ -44,6 +45,7 @@ class Webhook:
                 if not 200 <= answer.status < 300:
                     raise self._not_told(f"answers {answer.status}")
         except urllib.error.HTTPError as error:
+            # The error is the answer too: closing it gives the connection back.
             with error:
                 raise self._not_told(f"answers {error.code}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:

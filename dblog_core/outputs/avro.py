@@ -210,8 +210,7 @@ def _decoder_of(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_binary(kind):
         return base64.b64decode
     if pa.types.is_date(kind):
-        # Days and microseconds as numbers: fastavro's own conversion of dates is slower and knows no years beyond
-        # 9999.
+        # Days since 1970, as the logical type holds them.
         return lambda text: (dt.date.fromisoformat(text) - _FIRST_DAY).days
     if pa.types.is_timestamp(kind):
         return _microseconds

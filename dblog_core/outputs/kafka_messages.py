@@ -78,7 +78,7 @@ class _RegisteredSchema:
 
     def message(self, datum: Json) -> bytes:
         """As readers with a registry expect it: a zero, the id in four bytes, the datum."""
-        return struct.pack(">bI", _MAGIC, self.id) + self.coder.encoded(datum)
+        return struct.pack(">bI", _MAGIC, self.id) + self.coder.encode(datum)
 
 
 class AvroForm:

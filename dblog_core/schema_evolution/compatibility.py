@@ -23,7 +23,7 @@ class Change:
     are; `rekeyed`: the key has other columns."""
 
     added: tuple[str, ...]
-    gone: tuple[str, ...]
+    dropped: tuple[str, ...]
     widened: tuple[str, ...]
     retyped: tuple[tuple[Column, Column], ...]
     rekeyed: bool
@@ -31,40 +31,46 @@ class Change:
     @property
     def faults(self) -> list[str]:
         """What no lake table follows, in words."""
-        faults = [f"column {old.name} was {told(old)} and is {told(new)}" for old, new in self.retyped]
+        faults = [
+            f"column {old.name} was {describe_type(old)} and is {describe_type(new)}" for old, new in self.retyped
+        ]
         return [*faults, "the key is another one"] if self.rekeyed else faults
 
 
-def change(before: TableSchema, after: TableSchema) -> Change:
+def compare_schemas(before: TableSchema, after: TableSchema) -> Change:
     """How the shape changes."""
     old, new = ({c.name: c for c in schema.columns} for schema in (before, after))
     other = [(c, new[c.name]) for c in before.columns if c.name in new and new[c.name].type != c.type]
     return Change(
         added=tuple(name for name in new if name not in old),
-        gone=tuple(name for name in old if name not in new),
-        widened=tuple(a.name for a, b in other if widens(a.type, b.type)),
-        retyped=tuple((a, b) for a, b in other if not widens(a.type, b.type)),
+        dropped=tuple(name for name in old if name not in new),
+        widened=tuple(a.name for a, b in other if is_widening(a.type, b.type)),
+        retyped=tuple((a, b) for a, b in other if not is_widening(a.type, b.type)),
         rekeyed=before.key != after.key,
     )
 
 
-def told(column: Column) -> str:
+def describe_type(column: Column) -> str:
     """The column's type as messages name it: the source's, and ours."""
     return str(column.type) if column.source_type == str(column.type) else f"{column.source_type} ({column.type})"
 
 
-def widens(old: pa.DataType, new: pa.DataType) -> bool:
+def is_widening(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether every value of type `old` is the same value of type `new`, and Delta widens a column so.
 
     https://github.com/delta-io/delta/blob/master/PROTOCOL.md, "Type Widening".
     """
+    # Delta widens integers only towards wider ones, never back.
     if old in _INTEGERS and new in _INTEGERS:
         return _INTEGERS.index(old) < _INTEGERS.index(new)
     if pa.types.is_decimal(new):
         if pa.types.is_decimal(old):
+            # Digits on both sides of the point must fit, not only their sum.
             whole = new.precision - new.scale >= old.precision - old.scale
             return bool(old != new and whole and new.scale >= old.scale)
         return old in _DIGITS and bool(new.scale >= 0 and new.precision - new.scale >= _DIGITS[old])
     if new == pa.float64():
+        # A 64-bit integer is no double: above 2^53 it would lose digits.
         return old in (pa.float32(), pa.int8(), pa.int16(), pa.int32())
+    # A time zone would need one to be chosen for the old dates.
     return bool(old == pa.date32() and new == pa.timestamp("us"))

@@ -14,11 +14,16 @@ from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 
-ADDED, DROPPED, WIDENED, RETYPED, REKEYED, RENAMED = "added", "dropped", "widened", "retyped", "key", "renamed"
+ADDED = "added"
+DROPPED = "dropped"
+WIDENED = "widened"
+RETYPED = "retyped"
+REKEYED = "key"
+RENAMED = "renamed"
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class SchemaChange:
     """One difference to the version before. `column`: None where it is the key; `lake`: what a merge makes of it. Of a
     column that was renamed, `before` and `after` are its names."""
 
@@ -37,10 +42,10 @@ class Version:
     number: int
     schema: TableSchema
     mark: LogMark | None
-    changes: tuple[Changed, ...] = ()
+    changes: tuple[SchemaChange, ...] = ()
 
 
-def versions(staging: Staging, table: str, *, drop_columns: bool) -> Iterator[Version]:
+def read_versions(staging: Staging, table: str, *, drop_columns: bool) -> Iterator[Version]:
     """Every version of the table's shape that staging knows, oldest first; the same shape again is no new one.
 
     `drop_columns`: what the lake does with a column that is gone (`[lake] drop_columns`). Raises CorruptSegment.
@@ -59,6 +64,7 @@ def versions(staging: Staging, table: str, *, drop_columns: bool) -> Iterator[Ve
 
 def _shapes(staging: Staging, table: str) -> Iterator[tuple[TableSchema, LogMark | None]]:
     first = staging.first_number()
+    # Retention has removed the segments with the older marks: the oldest manifest still names the shape in force.
     if first > 1:
         oldest = staging.manifest(first).cut(upto=first)
         marked = any(m.table == table and m.op == SCHEMA for m in oldest.marks)
@@ -70,40 +76,46 @@ def _shapes(staging: Staging, table: str) -> Iterator[tuple[TableSchema, LogMark
                 yield staging.schema(mark.schema), mark
 
 
-def _changes(before: TableSchema, after: TableSchema, mark: LogMark | None, *, drop_columns: bool) -> Iterator[Changed]:
+def _changes(
+    before: TableSchema, after: TableSchema, mark: LogMark | None, *, drop_columns: bool
+) -> Iterator[SchemaChange]:
+    # A renamed column is one column: without this it would count as one dropped and one added.
     facts = Renames.of([mark] if mark is not None else [])
     for name, older in ((mark.renamed if mark else None) or {}).items():
-        yield Changed(
+        yield SchemaChange(
             RENAMED, name, older, name, "renamed by column mapping" if after.key else "renamed in the history"
         )
-    before = facts.shape(before)
-    found = compatibility.change(before, after)
+    before = facts.rename_columns(before)
+    difference = compatibility.compare_schemas(before, after)
     old, new = ({c.name: c for c in schema.columns} for schema in (before, after))
     keyed = bool(after.key)
-    for name in found.added:
+    for name in difference.added:
         lake = "added; a full dump that the merge requests brings what older rows hold"
-        if name in facts.filled:
-            held = facts.constants.get(name, (0, None))[1]
-            lake = "added; it is NULL in older rows" if held is None else f"added; older rows hold {json.dumps(held)}"
-        yield _changed(ADDED, name, None, new[name], lake if keyed else "added to the history")
-    for name in found.gone:
+        # The server filled older rows with a value that the log tells, so no dump is needed.
+        if name in facts.columns_with_known_value:
+            constant = facts.constants.get(name, (0, None))[1]
+            older_rows = "it is NULL in older rows" if constant is None else f"older rows hold {json.dumps(constant)}"
+            lake = f"added; {older_rows}"
+        yield _column_change(ADDED, name, None, new[name], lake if keyed else "added to the history")
+    for name in difference.dropped:
         lake = "dropped" if drop_columns else "kept: rows that are not written again keep its values"
-        yield _changed(DROPPED, name, old[name], None, lake if keyed else "kept in the history")
-    for name in found.widened:
-        yield _changed(WIDENED, name, old[name], new[name], "widened in place")
+        yield _column_change(DROPPED, name, old[name], None, lake if keyed else "kept in the history")
+    for name in difference.widened:
+        yield _column_change(WIDENED, name, old[name], new[name], "widened in place")
     stops = f"the table stops: run `dblog reset {typed(after.table)}`"
-    for was, now in found.retyped:
-        yield _changed(RETYPED, was.name, was, now, stops)
-    if found.rekeyed:
-        yield Changed(REKEYED, None, _key(before), _key(after), stops)
+    for was, now in difference.retyped:
+        yield _column_change(RETYPED, was.name, was, now, stops)
+    if difference.rekeyed:
+        # Rows are found by their key, so a lake table cannot follow another one.
+        yield SchemaChange(REKEYED, None, _key(before), _key(after), stops)
 
 
-def _changed(what: str, name: str, before: Column | None, after: Column | None, lake: str) -> Changed:
-    return Changed(what, name, _told(before), _told(after), lake)
+def _column_change(what: str, name: str, before: Column | None, after: Column | None, lake: str) -> SchemaChange:
+    return SchemaChange(what, name, _describe_type(before), _describe_type(after), lake)
 
 
-def _told(column: Column | None) -> str | None:
-    return None if column is None else compatibility.told(column)
+def _describe_type(column: Column | None) -> str | None:
+    return None if column is None else compatibility.describe_type(column)
 
 
 def _key(schema: TableSchema) -> str:

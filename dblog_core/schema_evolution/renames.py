@@ -23,13 +23,13 @@ def is_stale(name: str) -> bool:
     return name.startswith(_STALE)
 
 
-def until(stale: str) -> str:
+def describe_stale(stale: str) -> str:
     """What a history calls a column whose name another one has taken: with the offset at which it has."""
     offset, _, name = stale.removeprefix(_STALE).partition("_")
-    return old_name(name, int(offset))
+    return name_until(name, int(offset))
 
 
-def old_name(name: str, offset: int) -> str:
+def name_until(name: str, offset: int) -> str:
     """As `until`."""
     return f"{name}_until_{offset}"
 
@@ -49,14 +49,15 @@ class Rename:
         return dict(self.pairs)
 
     @cached_property
-    def taken(self) -> frozenset[str]:
+    def reused_names(self) -> frozenset[str]:
         """Names that mean another column from here on."""
         return frozenset((*self.new.values(), *self.filled))
 
-    def name(self, name: str) -> str:
+    def current_name(self, name: str) -> str:
+        # A swap of two names is one mark: each is looked up once, never its result again.
         if name in self.new:
             return self.new[name]
-        return f"{_STALE}{self.offset}_{name}" if name in self.taken else name
+        return f"{_STALE}{self.offset}_{name}" if name in self.reused_names else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Renames:
     @classmethod
     def of(cls, marks: Iterable[LogMark]) -> Renames:
         steps = (_rename(mark) for mark in marks if mark.renamed or mark.filled)
+        # Marks may come from several manifests, in any order.
         return cls(tuple(sorted(steps, key=lambda step: step.offset)))
 
     def __bool__(self) -> bool:
@@ -78,32 +80,37 @@ class Renames:
         return replace(self, steps=tuple(step for step in self.steps if step.offset > offset))
 
     @property
-    def last(self) -> int:
+    def last_offset(self) -> int:
         """The offset of the last one; 0: there is none."""
         return self.steps[-1].offset if self.steps else 0
 
-    def name(self, name: str) -> str:
+    def current_name(self, name: str) -> str:
         """What the column is called by now."""
         for step in self.steps:
-            name = step.name(name)
+            name = step.current_name(name)
         return name
 
-    def shape(self, schema: TableSchema) -> TableSchema:
+    def rename_columns(self, schema: TableSchema) -> TableSchema:
         """The shape with the names of now, its columns in the same order."""
         if not self.steps:
             return schema
-        columns = tuple(replace(c, name=self.name(c.name)) for c in schema.columns)
-        return TableSchema(schema.table, columns, tuple(map(self.name, schema.key)))
+        columns = tuple(replace(c, name=self.current_name(c.name)) for c in schema.columns)
+        return TableSchema(schema.table, columns, tuple(map(self.current_name, schema.key)))
 
     @property
-    def filled(self) -> set[str]:
+    def columns_with_known_value(self) -> set[str]:
         """Columns, under their names of now, of which rows from before all of this are known to hold a value."""
-        return {self.after(step.offset).name(name) for step in self.steps for name in step.filled}
+        return {self.after(step.offset).current_name(name) for step in self.steps for name in step.filled}
 
     @property
     def constants(self) -> dict[str, tuple[int, Any]]:
         """Such columns whose value is not NULL: the offset before which rows hold it, and its JSON form."""
-        return {self.after(s.offset).name(name): (s.offset, value) for s in self.steps for name, value in s.constants}
+        constants: dict[str, tuple[int, Any]] = {}
+        for step in self.steps:
+            later_renames = self.after(step.offset)
+            for name, value in step.constants:
+                constants[later_renames.current_name(name)] = (step.offset, value)
+        return constants
 
 
 def _rename(mark: LogMark) -> Rename:

@@ -31,15 +31,17 @@ class SignalFile:
     """The reader of one file."""
 
     def __init__(self, path: Path, state: StateStore, clock: Clock) -> None:
-        self._path, self._state, self._clock = path, state, clock
-        self._last = 0
+        self._path = path
+        self._state = state
+        self._clock = clock
+        self._last_at_us = 0
 
-    def look(self) -> None:
+    def read_new_lines(self) -> None:
         """Takes in the lines that were appended. Raises ConfigError where the file cannot be read."""
         try:
             with self._path.open("rb") as file:
                 head = file.read(_HEAD)
-                place = self._place(head, file.seek(0, 2))
+                place = self._position_in_file(head, file.seek(0, 2))
                 file.seek(place)
                 data = file.read(_AT_ONCE)
         except FileNotFoundError:
@@ -48,9 +50,10 @@ class SignalFile:
             raise ConfigError(
                 f"cannot be read: {error.strerror}", where=f"[signals] file {self._path}", fix="let the capture read it"
             ) from error
-        self._take(data, head, place)
+        self._take_lines(data, head, place)
 
-    def _take(self, data: bytes, head: bytes, place: int) -> None:
+    def _take_lines(self, data: bytes, head: bytes, place: int) -> None:
+        # What follows the last line end is still being written.
         end = data.rfind(b"\n") + 1
         if not end and len(data) > _LONGEST:
             end = len(data)  # no signal is as long: what this is, is told by its refusal
@@ -59,54 +62,57 @@ class SignalFile:
         at = place
         for line in data[:end].removesuffix(b"\n").split(b"\n"):
             if line.strip():
-                self._line(line, at)
+                self._put_signal(line, at)
             at += len(line) + 1
         at = min(at, place + end)
-        known = min(at, _HEAD)
-        inbox.put_place(self._state, CHANNEL, {"at": at, "known": known, "head": _digest(head[:known])})
+        head_length = min(at, _HEAD)
+        # After the lines are in the inbox: a crash between the two repeats them, and their ids are known.
+        inbox.put_position(self._state, CHANNEL, {"at": at, "known": head_length, "head": _digest(head[:head_length])})
 
-    def _place(self, head: bytes, size: int) -> int:
-        place = inbox.place(self._state, CHANNEL)
+    def _position_in_file(self, head: bytes, size: int) -> int:
+        place = inbox.read_position(self._state, CHANNEL)
         if place is None or size < place["at"] or _digest(head[: place["known"]]) != place["head"]:
             return 0
         return int(place["at"])
 
-    def _line(self, line: bytes, at: int) -> None:
-        self._last = max(self._last + 1, int(self._clock.time() * 1e6))
+    def _put_signal(self, line: bytes, at: int) -> None:
+        # Growing even where the clock stands still or goes back: it orders the signals.
+        self._last_at_us = max(self._last_at_us + 1, int(self._clock.time() * 1e6))
         try:
-            found = message_of(line)
+            message = parse_message(line)
         except RequestError as error:
             log.warning("%s, byte %d: %s", self._path, at, error)
+            # The name follows from place and content, so a repeated reading refuses it once.
             name = f"file-{at}-{hashlib.sha256(line).hexdigest()[:12]}"
-            inbox.refuse(self._state, name, channel=CHANNEL, at=self._last, error=error)
+            inbox.put_refusal(self._state, name, channel=CHANNEL, at=self._last_at_us, error=error)
             return
-        if not inbox.put(self._state, found, channel=CHANNEL, at=self._last):
-            log.info("signal %s was taken in before", found.id)
+        if not inbox.put_signal(self._state, message, channel=CHANNEL, at=self._last_at_us):
+            log.info("signal %s was taken in before", message.id)
 
 
-def message_of(text: bytes, *, default_id: str | None = None) -> Message:
+def parse_message(text: bytes, *, default_id: str | None = None) -> Message:
     """The signal of a JSON object. `data` is an object, or text that holds one. Raises RequestError."""
     try:
-        found: Any = orjson.loads(text)
+        signal: Any = orjson.loads(text)
     except ValueError as error:
         raise RequestError(f"a signal is not JSON: {error}", fix=_FORM) from error
-    if isinstance(found, dict) and default_id is not None:
-        found.setdefault("id", default_id)
-    if not isinstance(found, dict) or not isinstance(found.get("id"), str) or not isinstance(found.get("type"), str):
+    if isinstance(signal, dict) and default_id is not None:
+        signal.setdefault("id", default_id)
+    if not isinstance(signal, dict) or not isinstance(signal.get("id"), str) or not isinstance(signal.get("type"), str):
         raise RequestError("a signal is an object with an id and a type", fix=_FORM)
-    if not found["id"]:
+    if not signal["id"]:
         raise RequestError("a signal's id is empty", fix=_FORM)
-    return Message(found["id"], found["type"], data_of(found.get("data")))
+    return Message(signal["id"], signal["type"], data_as_text(signal.get("data")))
 
 
 _FORM = 'give {"id": "…", "type": "execute-snapshot", "data": {"data-collections": ["shop.orders"]}}'
 
 
-def data_of(given: Json | str | None) -> str | None:
+def data_as_text(data: Json | str | None) -> str | None:
     """A signal's data as text, in the form in which every channel hands it on."""
-    if given is None or isinstance(given, str):
-        return given
-    return orjson.dumps(given).decode()
+    if data is None or isinstance(data, str):
+        return data
+    return orjson.dumps(data).decode()
 
 
 def _digest(data: bytes) -> str:

@@ -23,7 +23,7 @@ from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.signals import inbox, message
-from dblog_core.signals.file import message_of
+from dblog_core.signals.file import parse_message
 from dblog_core.signals.http_limits import Certificate, Limits, Server
 from dblog_core.signals.message import LARGEST
 
@@ -40,66 +40,72 @@ class Answer(Exception):
 
     def __init__(self, status: HTTPStatus, error: str, fix: str = "") -> None:
         super().__init__(error)
-        self.status, self.body = status, {"error": error, "fix": fix}
+        self.status = status
+        self.body = {"error": error, "fix": fix}
 
 
 class Signals:
     """What the endpoint does, without HTTP. State stores of ours serve many threads."""
 
     def __init__(self, config: Config, state: StateStore, clock: Clock) -> None:
-        self._config, self._state, self._clock = config, state, clock
-        self._last, self._lock = 0, threading.Lock()
+        self._config = config
+        self._state = state
+        self._clock = clock
+        self._last_at_us = 0
+        self._lock = threading.Lock()
 
     def post(self, body: bytes) -> tuple[HTTPStatus, Json]:
         """Takes a signal in; one without an id gets one. Raises Answer."""
         try:
-            found = message_of(_with_id(body))
-            message.translated(found, kind=self._config.source.kind)
+            signal = parse_message(_with_id(body))
+            # Checked here too, so that the caller hears at once what the capture would refuse later.
+            message.translate(signal, kind=self._config.source.kind)
         except RequestError as error:
             raise Answer(HTTPStatus.BAD_REQUEST, error.reason, error.fix) from error
-        new = inbox.put(self._state, found, channel=CHANNEL, at=self._now())
-        return HTTPStatus.ACCEPTED if new else HTTPStatus.OK, self._shown(self._find(found.id))
+        new = inbox.put_signal(self._state, signal, channel=CHANNEL, at=self._next_at_us())
+        return HTTPStatus.ACCEPTED if new else HTTPStatus.OK, self._describe(self._find(signal.id))
 
     def get(self, signal_id: str) -> Json:
         """A signal, and the state of its dump. Raises Answer."""
-        return self._shown(self._find(signal_id))
+        return self._describe(self._find(signal_id))
 
     def _find(self, signal_id: str) -> Json:
         try:
-            return inbox.find(self._state, signal_id)
+            return inbox.find_signal(self._state, signal_id)
         except RequestError as error:
             raise Answer(HTTPStatus.NOT_FOUND, error.reason, "give the id that was posted") from error
 
-    def _shown(self, record: Json) -> Json:
+    def _describe(self, record: Json) -> Json:
         dump = dump_store.find_dump(self._state, record["dump"]) if record["dump"] else None
         return {**{name: record[name] for name in _SHOWN}, "dump_state": dump.state if dump else None}
 
-    def _now(self) -> int:
+    def _next_at_us(self) -> int:
         with self._lock:
-            self._last = max(self._last + 1, int(self._clock.time() * 1e6))
-            return self._last
+            self._last_at_us = max(self._last_at_us + 1, int(self._clock.time() * 1e6))
+            return self._last_at_us
 
 
 def _with_id(body: bytes) -> bytes:
     """Who sends no id cannot send the same signal again."""
     try:
-        given = orjson.loads(body)
+        signal = orjson.loads(body)
     except ValueError:
         return body
-    return orjson.dumps({"id": str(uuid.uuid4()), **given}) if isinstance(given, dict) else body
+    return orjson.dumps({"id": str(uuid.uuid4()), **signal}) if isinstance(signal, dict) else body
 
 
 class _Handler(BaseHTTPRequestHandler):
     """One connection: one request."""
 
     server: _SignalServer
-    server_version, sys_version = "dblog", ""
+    server_version = "dblog"
+    sys_version = ""
 
     def do_POST(self) -> None:
-        self._answered(self._post)
+        self._answer(self._post)
 
     def do_GET(self) -> None:
-        self._answered(self._get)
+        self._answer(self._get)
 
     def _post(self) -> tuple[HTTPStatus, Json]:
         if self.path != "/signals":
@@ -112,26 +118,29 @@ class _Handler(BaseHTTPRequestHandler):
             raise Answer(HTTPStatus.NOT_FOUND, "there is no such place", "GET /signals/ID")
         return HTTPStatus.OK, self.server.signals.get(unquote(name))
 
-    def _answered(self, do: Callable[[], tuple[HTTPStatus, Json]]) -> None:
+    def _answer(self, do: Callable[[], tuple[HTTPStatus, Json]]) -> None:
         try:
             self._check_token()
             status, body = do()
         except Answer as answer:
-            status, body = answer.status, answer.body
+            status = answer.status
+            body = answer.body
         except DblogError as error:
             log.warning("%s", error)
             what = "the state store does not answer" if error.transient else "an error that the server's log tells"
-            status, body = HTTPStatus.SERVICE_UNAVAILABLE, {"error": what, "fix": "try again"}
+            status = HTTPStatus.SERVICE_UNAVAILABLE
+            body = {"error": what, "fix": "try again"}
         self._send(status, body)
 
     def _check_token(self) -> None:
-        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
-        right = hmac.compare_digest(given.strip().encode(), self.server.token)
+        scheme, _, token = self.headers.get("Authorization", "").partition(" ")
+        # In constant time: the time of an answer must not tell how much of a token is right.
+        right = hmac.compare_digest(token.strip().encode(), self.server.token)
         if scheme.lower() != "bearer" or not right:
-            if given:
-                self.server.hold_up()
+            if token:
+                self.server.delay_caller()
             raise Answer(HTTPStatus.UNAUTHORIZED, "no token, or a wrong one", "send Authorization: Bearer TOKEN")
-        if not self.server.let_in():
+        if not self.server.admit_caller():
             raise Answer(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are being served", "try again")
 
     def _body(self) -> bytes:
@@ -146,6 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: HTTPStatus, body: Json) -> None:
         data = orjson.dumps(body) + b"\n"
+        # One request a connection: what a caller sends after its body is never read as another request.
         self.close_connection = True
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -157,6 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class calls it that
+        # A caller writes into our log here: control characters would forge lines.
         text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in format % args)
         log.info("%s: %s", self.client_address[0], text)
 
@@ -165,7 +176,8 @@ class _SignalServer(Server):
     def __init__(
         self, address: tuple[str, int], signals: Signals, token: str, tls: Certificate | None, limits: Limits
     ) -> None:
-        self.signals, self.token = signals, token.encode()
+        self.signals = signals
+        self.token = token.encode()
         super().__init__(address, _Handler, tls, limits)
 
 

@@ -42,9 +42,9 @@ class _Caller:
 
     address: str
     socket: socket.socket
-    until: float
-    known: bool = False
-    gone: threading.Event = field(default_factory=threading.Event)
+    deadline: float
+    has_token: bool = False
+    cut_off: threading.Event = field(default_factory=threading.Event)
 
 
 class Server(ThreadingHTTPServer):
@@ -65,23 +65,26 @@ class Server(ThreadingHTTPServer):
         certificate: Certificate | None,
         limits: Limits,
     ) -> None:
-        self._tls, self.limits = certificate, limits
-        self._lock, self._callers, self._mine = threading.Lock(), list[_Caller](), threading.local()
+        self._tls = certificate
+        self.limits = limits
+        self._lock = threading.Lock()
+        self._callers = list[_Caller]()
+        self._local = threading.local()
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
 
-    def let_in(self) -> bool:
+    def admit_caller(self) -> bool:
         """Who calls in this thread has shown the token; False where there is no place for one more."""
         with self._lock:
-            if sum(caller.known for caller in self._callers) >= _CALLERS:
+            if sum(caller.has_token for caller in self._callers) >= _CALLERS:
                 return False
-            self._mine.caller.known = True
+            self._local.caller.has_token = True
             return True
 
-    def hold_up(self) -> None:
+    def delay_caller(self) -> None:
         """Who calls in this thread has shown a wrong token, and waits for its answer, unless it has to give way."""
-        self._mine.caller.gone.wait(self.limits.penalty)
+        self._local.caller.cut_off.wait(self.limits.penalty)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         caller = _Caller(client_address[0], request, time.monotonic() + self.limits.patience)
@@ -92,13 +95,14 @@ class Server(ThreadingHTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            caller = self._mine.caller = next(one for one in self._callers if one.socket is request)
+            caller = self._local.caller = next(caller for caller in self._callers if caller.socket is request)
         try:
             request.settimeout(self.limits.patience)
             if self._tls is not None:
                 request = self._tls.context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
                 with self._lock:
                     caller.socket = request
+                # In the caller's thread: a slow handshake in `accept` would hold up everybody.
                 request.do_handshake()
             super().process_request_thread(request, client_address)
         except OSError as error:  # no handshake, or gone in the middle of it
@@ -113,26 +117,27 @@ class Server(ThreadingHTTPServer):
         now = time.monotonic()
         with self._lock:
             for caller in self._callers:
-                if now >= caller.until:
-                    _cut(caller)
+                if now >= caller.deadline:
+                    _cut_off(caller)
         if self._tls is not None:
-            self._tls.look(now)
+            self._tls.reload_if_changed(now)
 
     def _make_room(self, address: str) -> None:
         """For one more stranger, of that address."""
-        strangers = [caller for caller in self._callers if not caller.known and not caller.gone.is_set()]
-        if len(mine := [caller for caller in strangers if caller.address == address]) >= _OF_ONE:
-            _cut(mine[0])
+        strangers = [caller for caller in self._callers if not caller.has_token and not caller.cut_off.is_set()]
+        if len(of_address := [caller for caller in strangers if caller.address == address]) >= _OF_ONE:
+            # The oldest of this address: it has had its time to show a token.
+            _cut_off(of_address[0])
         elif len(strangers) >= _CALLERS:
             ((most, _),) = Counter(caller.address for caller in strangers).most_common(1)
-            _cut(next(caller for caller in strangers if caller.address == most))
+            _cut_off(next(caller for caller in strangers if caller.address == most))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.info("%s: the connection broke: %s", client_address[0], sys.exception())
 
 
-def _cut(caller: _Caller) -> None:
-    caller.gone.set()
+def _cut_off(caller: _Caller) -> None:
+    caller.cut_off.set()
     with suppress(OSError):  # gone by itself
         socket.socket.shutdown(caller.socket, socket.SHUT_RDWR)  # TLS would take leave of the caller first
 
@@ -142,29 +147,33 @@ class Certificate:
     good."""
 
     def __init__(self, certificate: str, key: str, clients: str) -> None:
-        self._files, self._clients, self._at = (certificate, key), clients, time.monotonic()
-        self._seen, self.context = self._stamps(), self._made()
+        self._files = (certificate, key)
+        self._clients = clients
+        self._looked_at_seconds = time.monotonic()
+        self._loaded_stamps = self._stamps()
+        self.context = self._load_context()
 
-    def look(self, now: float) -> None:
+    def reload_if_changed(self, now: float) -> None:
         """Takes a new certificate for connections from now on; one that is no good, or half written, waits."""
-        if now - self._at < _CERTIFICATE_AGAIN:
+        if now - self._looked_at_seconds < _CERTIFICATE_AGAIN:
             return
-        self._at = now
+        self._looked_at_seconds = now
         try:
-            if (found := self._stamps()) != self._seen:
-                self._seen, self.context = found, self._made()
+            if (stamps := self._stamps()) != self._loaded_stamps:
+                self._loaded_stamps = stamps
+                self.context = self._load_context()
                 log.info("the certificate has changed")
         except OSError as error:
             log.warning("the new certificate cannot be used, and the one before goes on: %s", error)
 
-    def _made(self) -> ssl.SSLContext:
+    def _load_context(self) -> ssl.SSLContext:
         """A context of its own: one that has taken half of a new pair is of no use any more."""
-        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        made.load_cert_chain(*self._files)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*self._files)
         if self._clients:
-            made.load_verify_locations(self._clients)
-            made.verify_mode = ssl.CERT_REQUIRED
-        return made
+            context.load_verify_locations(self._clients)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def _stamps(self) -> list[tuple[int, int]]:
-        return [(found.st_mtime_ns, found.st_ino) for found in map(os.stat, self._files)]
+        return [(stat.st_mtime_ns, stat.st_ino) for stat in map(os.stat, self._files)]

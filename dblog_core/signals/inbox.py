@@ -23,18 +23,21 @@ from dblog_core.interfaces import Json, StateStore
 from dblog_core.signals.message import IGNORED, LARGEST, LONGEST_ID, Message
 from dblog_core.state import compare_and_set
 
-WAITING, FILING, DONE, REFUSED = "waiting", "filing", "done", "refused"
+WAITING = "waiting"
+FILING = "filing"
+DONE = "done"
+REFUSED = "refused"
 OVER = frozenset({DONE, REFUSED})
-KEPT = 30 * 86_400 * 10**6  # µs for which an id is remembered once its signal is over
+KEPT_US = 30 * 86_400 * 10**6  # for which an id is remembered once its signal is over
 MOST = 10_000  # signals that are over, of which the older ones are forgotten sooner, but not within a day
-SURELY_KEPT = 86_400 * 10**6  # µs
+SURELY_KEPT_US = 86_400 * 10**6  # also where there are more than MOST
 _ROOT = "signals"
 _PLACES = "signals-at"
 _SAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _CUT = "the signal was too long to be kept"
 
 
-def key(signal_id: str) -> str:
+def node_name(signal_id: str) -> str:
     """A node's name for an id: part of it, for people, and its digest."""
     return f"{slug(signal_id)}-{hashlib.sha256(signal_id.encode()).hexdigest()[:16]}"
 
@@ -44,74 +47,75 @@ def slug(signal_id: str) -> str:
     return _SAFE.sub("-", signal_id).strip("-")[:40] or "signal"
 
 
-def put(state: StateStore, message: Message, *, channel: str, at: int) -> bool:
+def put_signal(state: StateStore, message: Message, *, channel: str, at: int) -> bool:
     """Takes a signal in; whether it is new. `at`: µs UTC, growing within a channel, which orders them."""
     if message.type in IGNORED:
         return False
     record = _record(message, channel, at)
     try:
-        state.create(_node(key(message.id)), orjson.dumps(record))
+        state.create(_node(node_name(message.id)), orjson.dumps(record))
     except VersionConflict:
         return False
     return True
 
 
-def refuse(state: StateStore, signal_id: str, *, channel: str, at: int, error: RequestError) -> None:
+def put_refusal(state: StateStore, signal_id: str, *, channel: str, at: int, error: RequestError) -> None:
     """Remembers what came as no signal, under an id that is made for it."""
     record = _record(Message(signal_id, ""), channel, at)
     record |= {"state": REFUSED, "error": error.reason, "fix": error.fix}
     try:
-        state.create(_node(key(signal_id)), orjson.dumps(record))
+        state.create(_node(node_name(signal_id)), orjson.dumps(record))
     except VersionConflict:
         return
 
 
-def read(state: StateStore, name: str) -> Json | None:
+def read_signal(state: StateStore, name: str) -> Json | None:
     """The signal of a node's name; None if there is none."""
     entry = state.get(_node(name))
     return None if entry is None or not entry.data else orjson.loads(entry.data)
 
 
-def find(state: StateStore, signal_id: str) -> Json:
+def find_signal(state: StateStore, signal_id: str) -> Json:
     """The signal of an id. Raises RequestError."""
-    if (found := read(state, key(signal_id))) is None:
+    if (record := read_signal(state, node_name(signal_id))) is None:
         raise RequestError(f"there is no signal {signal_id!r}", fix="`dblog signals` lists them")
-    return found
+    return record
 
 
-def names(state: StateStore) -> list[str]:
+def node_names(state: StateStore) -> list[str]:
     """The nodes of all signals that are remembered."""
     return state.children(_ROOT)
 
 
-def every(state: StateStore, among: Iterable[str] | None = None) -> list[Json]:
+def list_signals(state: StateStore, among: Iterable[str] | None = None) -> list[Json]:
     """Signals, in the order in which they came."""
-    found = [record for name in (names(state) if among is None else among) if (record := read(state, name)) is not None]
-    return sorted(found, key=lambda record: (record["at"], record["id"]))
+    names = node_names(state) if among is None else among
+    records = [record for name in names if (record := read_signal(state, name)) is not None]
+    return sorted(records, key=lambda record: (record["at"], record["id"]))
 
 
-def change(state: StateStore, record: Json, changes: Json) -> Json | None:
+def change_signal(state: StateStore, record: Json, changes: Json) -> Json | None:
     """The signal with these changes; None where another has changed it since it was read, who goes on with it."""
     after: Json = {**record, **changes}
 
     def unless_changed(now: Json | None) -> Json | None:
         return after if now == record else now
 
-    return after if compare_and_set.change(state, _node(key(record["id"])), unless_changed) == after else None
+    return after if compare_and_set.change(state, _node(node_name(record["id"])), unless_changed) == after else None
 
 
-def forget(state: StateStore, record: Json) -> None:
+def forget_signal(state: StateStore, record: Json) -> None:
     """Its id counts as new again."""
-    state.delete(_node(key(record["id"])))
+    state.delete(_node(node_name(record["id"])))
 
 
-def place(state: StateStore, channel: str) -> Json | None:
+def read_position(state: StateStore, channel: str) -> Json | None:
     """How far a channel is read; None at its first look."""
     entry = state.get(f"{_PLACES}/{channel}")
     return None if entry is None else orjson.loads(entry.data)
 
 
-def put_place(state: StateStore, channel: str, value: Json) -> None:
+def put_position(state: StateStore, channel: str, value: Json) -> None:
     """All before this place is here."""
     compare_and_set.change(state, f"{_PLACES}/{channel}", lambda _: value)
 

@@ -20,7 +20,7 @@ from dblog_core.config.kafka import KafkaConfig
 from dblog_core.errors import RequestError, SignalsUnavailable
 from dblog_core.interfaces import Clock, StateStore
 from dblog_core.signals import inbox
-from dblog_core.signals.file import message_of
+from dblog_core.signals.file import parse_message
 
 log = logging.getLogger(__name__)
 
@@ -34,66 +34,72 @@ class SignalTopic:
     """The reader of one topic, for one source."""
 
     def __init__(self, config: KafkaConfig, source: str, state: StateStore, clock: Clock) -> None:
-        self._config, self._source, self._state, self._clock = config, source, state, clock
+        self._config = config
+        self._source = source
+        self._state = state
+        self._clock = clock
         self._where = f"[signals.kafka] {config.servers}, topic {config.topic}"
         self._consumer: Consumer | None = None
-        self._ear = kafka_client.ConnectionErrors()
-        self._next: dict[str, int] = {}
+        self._connection_errors = kafka_client.ConnectionErrors()
+        self._next_offsets: dict[str, int] = {}
         self._assigned_at = float("-inf")
-        self._last = 0
+        self._last_at_us = 0
 
-    def look(self) -> None:
+    def read_new_messages(self) -> None:
         """Takes in what has come since. Raises SignalsUnavailable."""
-        with self._translated():
-            consumer = self._opened()
+        with self._translate_errors():
+            consumer = self._open_consumer()
             messages = consumer.consume(_AT_ONCE, timeout=_PATIENCE)
-            before = dict(self._next)
+            before = dict(self._next_offsets)
             for message in messages:
                 if (error := message.error()) is not None:
                     raise KafkaException(error)
-                self._take(message)
-                self._next[str(message.partition())] = int(message.offset() or 0) + 1
-        if self._next != before:
-            inbox.put_place(self._state, CHANNEL, {"topic": self._config.topic, "next": self._next})
+                self._put_signal(message)
+                # After the inbox has it.
+                self._next_offsets[str(message.partition())] = int(message.offset() or 0) + 1
+        if self._next_offsets != before:
+            inbox.put_position(self._state, CHANNEL, {"topic": self._config.topic, "next": self._next_offsets})
 
     def close(self) -> None:
         """What was not taken in is read again by whoever comes next."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
-        self._ear = kafka_client.ConnectionErrors()
+        self._connection_errors = kafka_client.ConnectionErrors()
 
-    def _take(self, message: Any) -> None:
+    def _put_signal(self, message: Any) -> None:
+        # One topic may serve many sources, as with Debezium's signal topic.
         if (message.key() or b"") != self._source.encode():
             return
-        self._last = max(self._last + 1, int(self._clock.time() * 1e6))
+        self._last_at_us = max(self._last_at_us + 1, int(self._clock.time() * 1e6))
         value = message.value() or b""
         place = f"{message.topic()}-{message.partition()}-{message.offset()}-{message.timestamp()[1]}"
         try:
-            found = message_of(value, default_id=f"kafka-{place}")
+            signal = parse_message(value, default_id=f"kafka-{place}")
         except RequestError as error:
             log.warning("%s, message %s: %s", self._where, place, error)
             name = f"kafka-{place}-{hashlib.sha256(value).hexdigest()[:12]}"
-            inbox.refuse(self._state, name, channel=CHANNEL, at=self._last, error=error)
+            inbox.put_refusal(self._state, name, channel=CHANNEL, at=self._last_at_us, error=error)
             return
-        if not inbox.put(self._state, found, channel=CHANNEL, at=self._last):
-            log.info("signal %s was taken in before", found.id)
+        if not inbox.put_signal(self._state, signal, channel=CHANNEL, at=self._last_at_us):
+            log.info("signal %s was taken in before", signal.id)
 
-    def _opened(self) -> Consumer:
+    def _open_consumer(self) -> Consumer:
         """The consumer, which looks now and then for new partitions. No group: the place is ours to keep."""
         now = self._clock.monotonic()
         if self._consumer is None:
+            client_id = f"dblog.{self._source}.signals"
             self._consumer = Consumer(
                 {
-                    **kafka_client.librdkafka_settings(self._config, f"dblog.{self._source}.signals", self._ear),
-                    "group.id": f"dblog.{self._source}.signals",
+                    **kafka_client.librdkafka_settings(self._config, client_id, self._connection_errors),
+                    "group.id": client_id,
                     "enable.auto.commit": False,
                     "enable.auto.offset.store": False,
                     "auto.offset.reset": "earliest",  # where Kafka has removed what comes next: on with the oldest
                 }
             )
-            place = inbox.place(self._state, CHANNEL)
-            self._next = dict(place["next"]) if place and place["topic"] == self._config.topic else {}
+            place = inbox.read_position(self._state, CHANNEL)
+            self._next_offsets = dict(place["next"]) if place and place["topic"] == self._config.topic else {}
             self._assigned_at = float("-inf")
         if now - self._assigned_at >= _PARTITIONS:
             self._assign(self._consumer)
@@ -101,25 +107,25 @@ class SignalTopic:
         return self._consumer
 
     def _assign(self, consumer: Consumer) -> None:
-        found = consumer.list_topics(self._config.topic, timeout=self._config.timeout).topics[self._config.topic]
-        if found.error is not None:
-            raise KafkaException(found.error)
-        if {one.partition for one in consumer.assignment()} != set(found.partitions):
-            at = {number: self._next.get(str(number), OFFSET_BEGINNING) for number in found.partitions}
-            consumer.assign([TopicPartition(self._config.topic, number, offset) for number, offset in at.items()])
+        topic = consumer.list_topics(self._config.topic, timeout=self._config.timeout).topics[self._config.topic]
+        if topic.error is not None:
+            raise KafkaException(topic.error)
+        if {partition.partition for partition in consumer.assignment()} != set(topic.partitions):
+            begins = {number: self._next_offsets.get(str(number), OFFSET_BEGINNING) for number in topic.partitions}
+            consumer.assign([TopicPartition(self._config.topic, number, offset) for number, offset in begins.items()])
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """After a fault the next look begins with what is in the state store."""
         try:
             yield
         except KafkaException as error:
             if self._consumer is not None:
                 self._consumer.poll(0)  # so that it says what is behind it
-            said = self._ear.explain(error.args[0])
+            reason = self._connection_errors.explain(error.args[0])
             self.close()
             raise SignalsUnavailable(
-                f"the topic cannot be read: {said}",
+                f"the topic cannot be read: {reason}",
                 where=self._where,
                 fix="see that the brokers run, that the topic exists, and that user, password and TLS are right",
             ) from error

@@ -33,7 +33,7 @@ class Message:
     data: str | None = None
 
 
-class Word(Enum):
+class Verb(Enum):
     """What is said to running dumps."""
 
     PAUSE = "pause-snapshot"
@@ -42,23 +42,23 @@ class Word(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Order:
     """A word to the dumps of some tables (patterns; None: to all), or to one: `dump` is its id, or its signal's."""
 
-    word: Word
+    verb: Verb
     tables: tuple[str, ...] | None
     dump: str | None
 
 
 EXECUTE = "execute-snapshot"
-TYPES = (EXECUTE, *(word.value for word in Word))
+TYPES = (EXECUTE, *(word.value for word in Verb))
 _KNOWN = {
     EXECUTE: ("type", "data-collections", "additional-conditions", "surrogate-key"),
-    **{word.value: ("type", "data-collections", "dump") for word in Word},
+    **{word.value: ("type", "data-collections", "dump") for word in Verb},
 }
 
 
-def translated(message: Message, *, kind: str) -> DumpRequest | Said:
+def translate(message: Message, *, kind: str) -> DumpRequest | Order:
     """What the signal asks for. `kind`: of the source. Raises RequestError, also for what cannot be done exactly."""
     if not message.id or len(message.id) > LONGEST_ID:
         raise RequestError(
@@ -72,8 +72,8 @@ def translated(message: Message, *, kind: str) -> DumpRequest | Said:
     _check_type(data)
     if message.type == EXECUTE:
         return _request(data, kind)
-    given = _patterns(data["data-collections"]) if data.get("data-collections") is not None else None
-    return Said(Word(message.type), given, _text(data, "dump"))
+    tables = _patterns(data["data-collections"]) if data.get("data-collections") is not None else None
+    return Order(Verb(message.type), tables, _text(data, "dump"))
 
 
 def _data(message: Message) -> dict[str, Any]:
@@ -102,9 +102,9 @@ def _check_keys(type_: str, data: dict[str, Any]) -> None:
 
 
 def _check_type(data: dict[str, Any]) -> None:
-    given = data.get("type", "incremental")
-    if not isinstance(given, str) or given.lower() not in ("incremental", "blocking"):
-        raise RequestError(f"there is no snapshot of type {given!r}", fix="give incremental or blocking")
+    type_ = data.get("type", "incremental")
+    if not isinstance(type_, str) or type_.lower() not in ("incremental", "blocking"):
+        raise RequestError(f"there is no snapshot of type {type_!r}", fix="give incremental or blocking")
 
 
 def _request(data: dict[str, Any], kind: str) -> DumpRequest:
@@ -116,42 +116,44 @@ def _request(data: dict[str, Any], kind: str) -> DumpRequest:
     )
 
 
-def _conditions(given: Any, kind: str) -> tuple[TableFilters, ...]:
-    if given is None:
+def _conditions(conditions: Any, kind: str) -> tuple[TableFilters, ...]:
+    if conditions is None:
         return ()
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
+    if not isinstance(conditions, list) or not all(isinstance(condition, dict) for condition in conditions):
         raise RequestError("additional-conditions is no list of objects", fix='[{"data-collection": …, "filter": …}]')
-    return tuple(_condition(one, kind) for one in given)
+    return tuple(_condition(condition, kind) for condition in conditions)
 
 
-def _condition(given: dict[str, Any], kind: str) -> TableFilters:
-    if set(given) != {"data-collection", "filter"} or not isinstance(given["filter"], str):
+def _condition(condition: dict[str, Any], kind: str) -> TableFilters:
+    if set(condition) != {"data-collection", "filter"} or not isinstance(condition["filter"], str):
         raise RequestError(
-            f"a condition with {', '.join(sorted(map(str, given))) or 'nothing'}",
+            f"a condition with {', '.join(sorted(map(str, condition))) or 'nothing'}",
             fix='give {"data-collection": TABLE, "filter": SQL}',
         )
-    (pattern,) = _patterns([given["data-collection"]])
-    return pattern, sql_conditions.parse(given["filter"], kind=kind)
+    (pattern,) = _patterns([condition["data-collection"]])
+    return pattern, sql_conditions.parse(condition["filter"], kind=kind)
 
 
-def _patterns(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or not given or not all(isinstance(one, str) for one in given):
+def _patterns(patterns: Any) -> tuple[str, ...]:
+    if not isinstance(patterns, list) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
         raise RequestError("data-collections names no table", fix='give a list such as ["shop.orders", "shop.cust*"]')
-    if len(given) > _MOST_PATTERNS:
-        raise RequestError(f"{len(given)} patterns are more than {_MOST_PATTERNS}", fix="use * and ?")
-    return tuple(dict.fromkeys(map(_pattern, given)))
+    if len(patterns) > _MOST_PATTERNS:
+        raise RequestError(f"{len(patterns)} patterns are more than {_MOST_PATTERNS}", fix="use * and ?")
+    # Each once, in the given order.
+    return tuple(dict.fromkeys(map(_pattern, patterns)))
 
 
-def _pattern(given: str) -> str:
+def _pattern(text: str) -> str:
     """SCHEMA.TABLE with `*` and `?`, of a name, of a pattern of ours, or of a regular expression that says no more.
 
     Whose schema stands in double quotes is a name or a pattern of ours, as it is: it may hold what is special there.
     """
-    if table_names.is_quoted(given):
-        return table_names.canonical(given)
-    pattern = given.strip()
+    if table_names.is_quoted(text):
+        return table_names.canonical(text)
+    pattern = text.strip()
     whole = pattern == ".*"
     pattern = pattern.replace("\\.", "\0")  # a dot that is no wildcard
+    # With escaped dots it is a regular expression: there a bare dot and star stand for any text.
     if "\0" in pattern:
         pattern = pattern.replace(".*", "*")
     elif pattern.count(".") > 1:
@@ -160,7 +162,7 @@ def _pattern(given: str) -> str:
     pattern = "*.*" if whole else pattern.replace("\0", ".")
     if set("()[]{}|+^\\") & set(pattern) or not all(pattern.partition(".")):
         raise RequestError(
-            f"{given!r} is no pattern of tables",
+            f"{text!r} is no pattern of tables",
             fix="give SCHEMA.TABLE with the wildcards * and ?, such as shop.cust*; a name that holds one of "
             '()[]{}|+^\\ has its schema in double quotes, such as "shop".a+b',
         )

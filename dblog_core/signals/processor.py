@@ -25,125 +25,133 @@ from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.model import table_patterns
 from dblog_core.model.schema import TableName
 from dblog_core.signals import inbox, message
-from dblog_core.signals.message import Message, Said, Word
+from dblog_core.signals.message import Message, Order, Verb
 
 log = logging.getLogger(__name__)
 
 
-class Desk:
+class SignalProcessor:
     """Signals of one source, carried out one after the other."""
 
     def __init__(self, config: Config, state: StateStore, clock: Clock) -> None:
-        self._config, self._state, self._clock = config, state, clock
-        self._over: dict[str, int] = {}  # names of signals that are over, and when they came
+        self._config = config
+        self._state = state
+        self._clock = clock
+        self._over_at_us: dict[str, int] = {}  # names of signals that are over, and when they came
 
-    def look(self) -> None:
+    def carry_out_waiting(self) -> None:
         """Carries out what waits. Raises what may pass: the same signal is then the next one again."""
-        names = inbox.names(self._state)
-        self._over = {name: at for name in names if (at := self._over.get(name)) is not None}
-        for record in inbox.every(self._state, [name for name in names if name not in self._over]):
+        names = inbox.node_names(self._state)
+        # Only names that the store still has, so that the map stays bounded.
+        self._over_at_us = {name: at for name in names if (at := self._over_at_us.get(name)) is not None}
+        for record in inbox.list_signals(self._state, [name for name in names if name not in self._over_at_us]):
             if record["state"] not in inbox.OVER:
                 self._carry_out(record)
-            self._over[inbox.key(record["id"])] = record["at"]
-        self._forget()
+            self._over_at_us[inbox.node_name(record["id"])] = record["at"]
+        self._forget_old_signals()
 
     def _carry_out(self, record: Json) -> None:
         """Until it is over. Raises what may pass, and VersionConflict where another goes on with it."""
         try:
-            self._do(record)
+            self._carry_out_by_type(record)
         except StateError:
             raise
         except DblogError as error:
             if error.transient:
                 raise
             log.warning("the signal %s is refused: %s", record["id"], error)
-            self._change(record, state=inbox.REFUSED, error=error.reason, fix=error.fix)
+            self._change_signal(record, state=inbox.REFUSED, error=error.reason, fix=error.fix)
 
-    def _do(self, record: Json) -> None:
+    def _carry_out_by_type(self, record: Json) -> None:
         if record["state"] == inbox.FILING:
-            self._file(record)
+            self._file_dump(record)
             return
-        asked = message.translated(Message(record["id"], record["type"], record["data"]), kind=self._config.source.kind)
-        if isinstance(asked, DumpRequest):
-            self._request(record, asked)
+        request = message.translate(
+            Message(record["id"], record["type"], record["data"]), kind=self._config.source.kind
+        )
+        if isinstance(request, DumpRequest):
+            self._request_dump(record, request)
         else:
-            what = say(self._state, asked, record["id"])
-            self._change(record, state=inbox.DONE, what=what)
+            what = carry_out_order(self._state, request, record["id"])
+            self._change_signal(record, state=inbox.DONE, what=what)
 
-    def _request(self, record: Json, request: DumpRequest) -> None:
+    def _request_dump(self, record: Json, request: DumpRequest) -> None:
         def new_id() -> str:
             return f"{inbox.slug(record['id'])}-{secrets.token_hex(3)}"
 
         draft = filing.make_draft(
             self._config, request, requested_by=dump_records.SIGNAL, clock=self._clock, new_id=new_id
         )
+        # Step 1: nobody sees the tasks until the request below exists.
         dump_store.write_tasks(self._state, draft.id, draft.tasks)
         filed = replace(draft.record, signal=record["id"]).to_json()
-        self._file(self._change(record, state=inbox.FILING, dump=draft.id, request=filed))
+        self._file_dump(self._change_signal(record, state=inbox.FILING, dump=draft.id, request=filed))
 
-    def _file(self, record: Json) -> None:
+    def _file_dump(self, record: Json) -> None:
         try:
             dump_store.file_dump(self._state, record["dump"], DumpRecord.from_json(record["request"]))
         except VersionConflict:
             log.info("the dump of signal %s was filed before", record["id"])
-        self._change(record, state=inbox.DONE, what="requested", request=None)
+        self._change_signal(record, state=inbox.DONE, what="requested", request=None)
 
-    def _change(self, record: Json, **changes: object) -> Json:
-        if (after := inbox.change(self._state, record, changes)) is None:
+    def _change_signal(self, record: Json, **changes: object) -> Json:
+        if (after := inbox.change_signal(self._state, record, changes)) is None:
             raise VersionConflict(
                 "another capture carries it out", where=f"signal {record['id']}", fix="none: this one leaves it alone"
             )
         return after
 
-    def _forget(self) -> None:
+    def _forget_old_signals(self) -> None:
         """Ids of long ago, and of less long ago where there are very many."""
         now = int(self._clock.time() * 1e6)
-        by_age = sorted(self._over, key=lambda name: (self._over[name], name), reverse=True)
-        gone = [name for name in by_age[inbox.MOST :] if self._over[name] < now - inbox.SURELY_KEPT]
-        gone += [name for name in by_age[: inbox.MOST] if self._over[name] < now - inbox.KEPT]
-        for name in gone:
-            if (record := inbox.read(self._state, name)) is not None:
-                inbox.forget(self._state, record)
+        by_age = sorted(self._over_at_us, key=lambda name: (self._over_at_us[name], name), reverse=True)
+        forgotten = [name for name in by_age[inbox.MOST :] if self._over_at_us[name] < now - inbox.SURELY_KEPT_US]
+        forgotten += [name for name in by_age[: inbox.MOST] if self._over_at_us[name] < now - inbox.KEPT_US]
+        for name in forgotten:
+            if (record := inbox.read_signal(self._state, name)) is not None:
+                inbox.forget_signal(self._state, record)
 
 
-def say(state: StateStore, said: Said, signal_id: str) -> str:
+def carry_out_order(state: StateStore, order: Order, signal_id: str) -> str:
     """Pauses, resumes or stops the dumps that are meant, and tells which those were.
 
     Never dumps that the system has requested: a copy is not right before their end. Raises RequestError where one dump
     is named and there is none.
     """
-    met = [
+    dump_ids = [
         status.id
         for status in dump_store.list_unfinished_dumps(state)
-        if _meant(status, said) and _say(state, status, said, signal_id)
+        if _is_meant(status, order) and _order_dump(state, status, order, signal_id)
     ]
-    if said.dump is not None and not met:
-        raise RequestError(f"no unfinished dump is, or was requested by, {said.dump!r}", fix="`dblog dumps` lists them")
-    return f"{said.word.value}: {', '.join(met) or 'no dump'}"
+    if order.dump is not None and not dump_ids:
+        raise RequestError(
+            f"no unfinished dump is, or was requested by, {order.dump!r}", fix="`dblog dumps` lists them"
+        )
+    return f"{order.verb.value}: {', '.join(dump_ids) or 'no dump'}"
 
 
-def _meant(status: DumpStatus, said: Said) -> bool:
-    if status.requested_by == dump_records.SYSTEM or said.dump not in (None, status.id, status.signal):
+def _is_meant(status: DumpStatus, order: Order) -> bool:
+    if status.requested_by == dump_records.SYSTEM or order.dump not in (None, status.id, status.signal):
         return False
-    return said.tables is None or bool(_tables(status, said.tables))
+    return order.tables is None or bool(_tables(status, order.tables))
 
 
-def _tables(status: DumpStatus, given: tuple[str, ...]) -> set[str]:
+def _tables(status: DumpStatus, patterns: tuple[str, ...]) -> set[str]:
     """The tables of the dump that are meant and not over."""
-    return {t.table for t in status.tasks if not t.over and table_patterns.matches(TableName.parse(t.table), given)}
+    return {t.table for t in status.tasks if not t.over and table_patterns.matches(TableName.parse(t.table), patterns)}
 
 
-def _say(state: StateStore, status: DumpStatus, said: Said, signal_id: str) -> bool:
+def _order_dump(state: StateStore, status: DumpStatus, order: Order, signal_id: str) -> bool:
     """Whether the dump has not ended before."""
     try:
-        match said.word:
-            case Word.PAUSE:
+        match order.verb:
+            case Verb.PAUSE:
                 control.pause(state, status.id)
-            case Word.RESUME:
+            case Verb.RESUME:
                 control.resume(state, status.id)
-            case Word.STOP if said.tables is not None:
-                control.stop_tables(state, status.id, _tables(status, said.tables), f"stopped by signal {signal_id}")
-            case Word.STOP:
+            case Verb.STOP if order.tables is not None:
+                control.stop_tables(state, status.id, _tables(status, order.tables), f"stopped by signal {signal_id}")
+            case Verb.STOP:
                 control.cancel(state, status.id)
     except RequestError as error:
         if dump_store.is_dump_over(state, status.id):

@@ -59,18 +59,21 @@ def parse(text: str, *, kind: str) -> tuple[Comparison, ...]:
 
 class _Reader:
     def __init__(self, text: str, kind: str) -> None:
-        self._text, self._kind = text, kind
+        self._text = text
+        self._kind = kind
         self._tokens = list(self._split())
         self._next = 0
 
     def all(self) -> tuple[Comparison, ...]:
-        found = tuple(self._conjunction(0))
+        comparisons = tuple(self._conjunction(0))
+        # A rest that nobody has read would be a part of the condition that is not applied.
         if self._peek() is not _END:
-            raise self._refused()
-        return found
+            raise self._refusal()
+        return comparisons
 
     def _split(self) -> Iterator[_Token]:
-        at, text = 0, self._text.rstrip()
+        at = 0
+        text = self._text.rstrip()
         while at < len(text):
             if (match := _TOKEN.match(text, at)) is None:
                 raise RequestError(f"the condition {self._text!r} cannot be mapped at {text[at:][:20]!r}", fix=_FIX)
@@ -93,18 +96,20 @@ class _Reader:
         yield from self._comparison()
 
     def _comparison(self) -> Iterator[Comparison]:
-        column, operator = self._column(), self._take()
+        column = self._column()
+        operator = self._take()
         if operator.kind == "mark" and operator.text in _COMPARED:
             yield column, operator.text, self._value()
         elif operator.word() == "IN":
             yield column, "in", self._values()
         elif operator.word() == "BETWEEN":
+            # BETWEEN includes both ends.
             yield column, ">=", self._value()
             if self._take().word() != "AND":
-                raise self._refused()
+                raise self._refusal()
             yield column, "<=", self._value()
         else:
-            raise self._refused()
+            raise self._refusal()
 
     def _values(self) -> tuple[Literal, ...]:
         self._expect("(")
@@ -116,14 +121,15 @@ class _Reader:
         return tuple(values)
 
     def _column(self) -> str:
-        token, postgres = self._take(), self._kind == "postgres"
+        token = self._take()
+        postgres = self._kind == "postgres"
         if token.kind == "word" and token.word() not in ("AND", "OR", "NOT", "IN", "BETWEEN", "TRUE", "FALSE", "NULL"):
             return token.text.lower() if postgres else token.text  # as the server folds a bare name
         # In MySQL's usual mode "…" is text, in another one a name: nobody could tell which was meant.
         if token.kind == "quoted" and token.text[0] == ('"' if postgres else "`"):
             quote = token.text[0]
             return token.text[1:-1].replace(quote * 2, quote)
-        raise self._refused()
+        raise self._refusal()
 
     def _value(self) -> Literal:
         token = self._take()
@@ -133,12 +139,12 @@ class _Reader:
             return Literal(token.text[1:-1].replace("''", "'"), quoted=True)
         if token.word() in ("TRUE", "FALSE"):
             return Literal(token.text.lower(), quoted=False)
-        raise self._refused()
+        raise self._refusal()
 
     def _expect(self, mark: str) -> None:
         token = self._take()
         if token.kind != "mark" or token.text != mark:
-            raise self._refused()
+            raise self._refusal()
 
     def _peek(self) -> _Token:
         return self._tokens[self._next] if self._next < len(self._tokens) else _END
@@ -148,6 +154,6 @@ class _Reader:
         self._next += 1
         return token
 
-    def _refused(self) -> RequestError:
+    def _refusal(self) -> RequestError:
         at = self._tokens[max(self._next - 1, 0) :][:1] or [_END]
         return RequestError(f"the condition {self._text!r} cannot be mapped at {at[0].text!r}", fix=_FIX)

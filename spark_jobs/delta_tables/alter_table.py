@@ -22,7 +22,7 @@ from pyspark.sql import types as t
 from dblog_core.lake.json_variants import name_of
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
-from dblog_core.schema_evolution.renames import Rename, old_name
+from dblog_core.schema_evolution.renames import Rename, name_until
 from spark_jobs.delta_tables import variants
 from spark_jobs.delta_tables.column_types import (
     MOVED_FROM,
@@ -72,7 +72,7 @@ def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], ste
     loses nothing, it gets another name); rows that were written since are not there yet."""
     if renamed(properties) >= step.offset:
         return
-    own, wanted = set(have.names), {name.lower() for name in step.taken}
+    own, wanted = set(have.names), {name.lower() for name in step.reused_names}
     done = {new for old, new in step.pairs if _alone(step.pairs, step, old, new) and old not in own}
     stale = [n for n in have.names if n.lower() in wanted and n not in step.new and n not in done]
     stale += [variant for text, variant in variants.of(have).items() if text in stale]
@@ -81,7 +81,7 @@ def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], ste
     if stale and KEY in properties:
         yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quoted, stale))})"
     elif stale:
-        yield from (_renaming(table, quoted(n), old_name(n, step.offset)) for n in stale)
+        yield from (_renaming(table, quoted(n), name_until(n, step.offset)) for n in stale)
     pairs = variants.followed(step, have)
     for within, names in _levels(have):
         for (old, new), text in pairs.items():
@@ -91,10 +91,10 @@ def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], ste
                 yield _renaming(table, within + quoted(old), new if at_once else _between(step, new))
     now = {RENAMED: str(step.offset)}
     if KEY in properties:
-        now[KEY] = json.dumps([step.name(name) for name in json.loads(properties[KEY])])
+        now[KEY] = json.dumps([step.current_name(name) for name in json.loads(properties[KEY])])
     if DROPPED in properties:
         left = [n for n in kept(properties) if n in step.new or n.lower() not in wanted]
-        now[DROPPED] = json.dumps(sorted(map(step.name, left)))
+        now[DROPPED] = json.dumps(sorted(map(step.current_name, left)))
     yield set_properties(table, now)
 
 
@@ -188,7 +188,7 @@ def _retyped(own: Mapping[str, t.DataType], schema: TableSchema, back: list[str]
     for column, wanted in zip(schema.columns, row_shape(schema), strict=True):
         if column.name not in own or widens(own[column.name], wanted.dataType, or_equal=True):
             continue
-        was, now = own[column.name].simpleString(), compatibility.told(column)
+        was, now = own[column.name].simpleString(), compatibility.describe_type(column)
         if column.name in back:
             faults.append(
                 f"column {column.name}, dropped as {was}, came back as {now}, and the lake has the old values still; "
@@ -227,7 +227,7 @@ def widens(have: t.DataType, want: t.DataType, *, or_equal: bool = False) -> boo
     if have == want:
         return or_equal
     old, new = arrow_type(have), arrow_type(want)
-    return old is not None and new is not None and compatibility.widens(old, new)
+    return old is not None and new is not None and compatibility.is_widening(old, new)
 
 
 def widened(table: str, have: t.StructType, want: t.StructType) -> list[str] | None:
@@ -262,7 +262,7 @@ def folded_into(newest: TableSchema, older: list[TableSchema], own: set[str], go
     told: dict[str, Column] = {}
     for column in (c for schema in older for c in schema.columns if c.name in own and c.name not in names):
         known = told.get(column.name)
-        if known is None or not compatibility.widens(column.type, known.type):
+        if known is None or not compatibility.is_widening(column.type, known.type):
             told[column.name] = column
     if gone.drop or not told:
         return newest, gone

@@ -132,7 +132,7 @@ def _unfit(schema: TableSchema, what: str) -> LakeError:
 
 def check_follows(older: TableSchema, newest: TableSchema) -> None:
     """Raises LakeError unless rows of `older` can be read as rows of `newest`: columns may be added, gone or wider."""
-    if faults := compatibility.change(older, newest).faults:
+    if faults := compatibility.compare_schemas(older, newest).faults:
         raise not_followed(newest, faults)
 
 

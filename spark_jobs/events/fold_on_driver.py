@@ -154,7 +154,7 @@ def _chunk_events(
         "commit_time": pa.repeat(pa.scalar(chunk.commit_time, pa.int64()), count).cast(_META["commit_time"]),
         "created": pa.repeat(False, count),
     }
-    image = {later.name(c.name): _column(rows, c.name, c.type) for c in own.columns}
+    image = {later.current_name(c.name): _column(rows, c.name, c.type) for c in own.columns}
     keys = {f"k{i}": image[c.name].cast(c.type) for i, c in enumerate(schema.key_columns)}
     events = pa.table({**meta, **keys, **_values(image, schema, count, later)})
     if not chunk.evicted:
@@ -172,10 +172,10 @@ def _column(rows: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
 def _image(lines: pa.Table, side: str, own: TableSchema, later: Renames) -> dict[str, pa.ChunkedArray]:
     """The columns of an image, by their names of now; NULL where the image is."""
     if (at := lines.schema.get_field_index(side)) < 0:
-        return {later.name(c.name): pa.chunked_array([pa.nulls(len(lines), c.type)]) for c in own.columns}
+        return {later.current_name(c.name): pa.chunked_array([pa.nulls(len(lines), c.type)]) for c in own.columns}
     images = lines.column(at)
     return {
-        later.name(c.name): pc.struct_field(images, images.type.get_field_index(c.name)).cast(c.type)
+        later.current_name(c.name): pc.struct_field(images, images.type.get_field_index(c.name)).cast(c.type)
         for c in own.columns
     }
 

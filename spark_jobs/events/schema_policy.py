@@ -54,7 +54,7 @@ def check_key(before: TableSchema, shapes: Iterable[TableSchema]) -> None:
             raise not_followed(schema, ["the key is another one"])
         for was, now in zip(before.key_columns, schema.key_columns, strict=True):
             if was.type != now.type:
-                told = f"{compatibility.told(was)} and is {compatibility.told(now)}"
+                told = f"{compatibility.describe_type(was)} and is {compatibility.describe_type(now)}"
                 raise not_followed(schema, [f"column {was.name} of the key was {told}"])
 
 
@@ -62,7 +62,8 @@ def check_fits(older: TableSchema, target: TableSchema) -> None:
     """Raises LakeError unless values of each column may be values of the lake's (`target`), too."""
     own = {c.name: c for c in older.columns}
     faults = [
-        f"column {c.name} is {compatibility.told(own[c.name])}, of which no value is one of the lake's {c.type}"
+        f"column {c.name} is {compatibility.describe_type(own[c.name])},"
+        f" of which no value is one of the lake's {c.type}"
         for c in target.columns
         if c.name in own and not _may_fit(own[c.name].type, c.type)
     ]
@@ -71,7 +72,7 @@ def check_fits(older: TableSchema, target: TableSchema) -> None:
 
 
 def _may_fit(own: pa.DataType, wanted: pa.DataType) -> bool:
-    if own == wanted or compatibility.widens(own, wanted):
+    if own == wanted or compatibility.is_widening(own, wanted):
         return True
     old, new = spark_type(own), spark_type(wanted)
     return any(isinstance(old, one) and isinstance(new, other) for one, other in _FITS)
@@ -81,7 +82,7 @@ def narrows(older: TableSchema, target: TableSchema) -> bool:
     """Whether a column of the lake is not as wide as its rows' own: each value is looked at then."""
     own = {c.name: c.type for c in older.columns}
     return any(
-        c.name in own and own[c.name] != c.type and not compatibility.widens(own[c.name], c.type)
+        c.name in own and own[c.name] != c.type and not compatibility.is_widening(own[c.name], c.type)
         for c in target.columns
     )
 

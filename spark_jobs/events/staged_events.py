@@ -149,7 +149,7 @@ def _renamed(lines: DataFrame, own: TableSchema, later: Renames) -> tuple[DataFr
     """The lines with the names that columns have by now."""
     if not later:
         return lines, own
-    now = later.shape(own)
+    now = later.rename_columns(own)
     names = [F.lit(n) for was, is_now in zip(own.columns, now.columns, strict=True) for n in (was.name, is_now.name)]
     unchanged = F.transform("unchanged", lambda name: F.element_at(F.create_map(*names), name))
     images = {side: F.col(side).cast(row_shape(now)) for side in ("before", "after")}  # by their order
@@ -187,7 +187,7 @@ def _image(
         if (is_now := have.get(column.name)) is None:
             return F.lit(held.get(column.name, (0, None))[1]).cast(wanted)
         field = image.getField(column.name)
-        if is_now.type == column.type or compatibility.widens(is_now.type, column.type):
+        if is_now.type == column.type or compatibility.is_widening(is_now.type, column.type):
             return field.cast(wanted)
         return schema_policy.exactly(
             field, spark_type(is_now.type), wanted, table=schema.table, name=column.name, offset=offset
@@ -202,7 +202,7 @@ def _chunk_events(
     spark: SparkSession, staging: Staging, chunks: Sequence[ChunkRef], schema: TableSchema, later: Renames
 ) -> DataFrame:
     staged = staging.schema(chunks[0].schema)
-    own = later.shape(staged)
+    own = later.rename_columns(staged)
     offset = F.col("ref.first_offset") + F.col("index")
     return (
         chunk_rows(spark, staging, chunks, staged)

@@ -26,7 +26,7 @@ from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution import compatibility
-from dblog_core.schema_evolution.renames import Renames, is_stale, until
+from dblog_core.schema_evolution.renames import Renames, describe_stale, is_stale
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
@@ -112,7 +112,7 @@ class History:
         """All of them; with the names that columns have by now, if some were renamed since the last line."""
         found = self._spark.read.format("delta").load(str(self.path))
         later = renames.after(alter_table.renamed(self._properties())) if renames else None
-        return found.toDF(*map(later.name, found.columns)) if later else found
+        return found.toDF(*map(later.current_name, found.columns)) if later else found
 
     def take(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
         """Appends the work's changes that are not here yet. `upto`: the last offset of the merge."""
@@ -206,9 +206,9 @@ class History:
         """Has a column for each whose name another one takes within the merge; `_rename` has made those it has had."""
         have = {name.lower() for name in self.lines().columns}
         for column in stale:
-            if until(column.name).lower() not in have:
+            if describe_stale(column.name).lower() not in have:
                 self._check()
-                added = f"{quoted(until(column.name))} {spark_type(column.type).simpleString()}"
+                added = f"{quoted(describe_stale(column.name))} {spark_type(column.type).simpleString()}"
                 self._spark.sql(f"ALTER TABLE delta.{quoted(str(self.path))} ADD COLUMNS ({added})")
 
     def _with_stale(self, lines: DataFrame, work: Work, staging: Staging, stale: Sequence[TableColumn]) -> DataFrame:
@@ -219,7 +219,7 @@ class History:
         events = staged_events.events(self._spark, staging, replace(work, truncates=(), floor=None), whole)
         image = F.when(F.col("op") == DELETE, F.col("before")).otherwise(F.col("row"))
         values = events.select(
-            F.col("offset").alias(OFFSET), *(image[column.name].alias(until(column.name)) for column in stale)
+            F.col("offset").alias(OFFSET), *(image[column.name].alias(describe_stale(column.name)) for column in stale)
         )
         return lines.join(values, OFFSET, "left")
 
@@ -251,7 +251,7 @@ class History:
         if needs_mapping(self._schema):
             builder = builder.property("delta.columnMapping.mode", "name")
         if self._renames:
-            builder = builder.property(alter_table.RENAMED, str(self._renames.last))
+            builder = builder.property(alter_table.RENAMED, str(self._renames.last_offset))
         builder.execute()
 
     def _changes(self, work: Work, before: Before, staging: Staging) -> DataFrame:
@@ -314,7 +314,7 @@ def _stale(work: Work, staging: Staging) -> list[TableColumn]:
     found: dict[str, TableColumn] = {}
     for column in (c for shape in work.shapes(staging.schema) for c in shape.columns if is_stale(c.name)):
         known = found.get(column.name)
-        if known is None or compatibility.widens(known.type, column.type):
+        if known is None or compatibility.is_widening(known.type, column.type):
             found[column.name] = column
     return list(found.values())
 

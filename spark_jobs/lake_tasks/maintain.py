@@ -86,7 +86,7 @@ def carry_out(tools: Tools, arguments: Json, *, now: Callable[[], float] = time.
             tables[place.table] = replace(tools.status.tables[place.table], version=log.version(place.path))
         tools.step(f"maintained {place.name}")
     staging = _retain(tools, tools.config, began)
-    schedule.write(tools.lake.location, began, sizes)
+    schedule.write_maintained(tools.lake.location, began, sizes)
     cut = {"oldest": kept.number or None, "removed": kept.removed}
     return Done({"tables": did, "cuts": cut, "staging": staging}, tables)
 
@@ -106,7 +106,7 @@ class Marks:
     @classmethod
     def of(cls, tools: Tools, config: Config, now: float) -> Marks:
         """By LAKE/_dblog/maintained.json; nobody knows of rows that were marked before there was a first one."""
-        found = schedule.read(tools.lake.location)
+        found = schedule.read_maintained(tools.lake.location)
         known = {size.table: size.marked_at for size in found.sizes if size.marked_at is not None} if found else {}
         longest = durations.parse(config.lake.purge_after or config.lake.keep)
         return cls(now, longest, found.at if found else now, known)

@@ -134,7 +134,7 @@ def _followable(tools: Tools, work: Work, schema: TableSchema, lower: int) -> Wo
 
     def counts(fingerprint: str, last: int) -> bool:
         try:
-            tools.lake.check_follows(renames.after(last).shape(tools.staging.schema(fingerprint)), schema)
+            tools.lake.check_follows(renames.after(last).rename_columns(tools.staging.schema(fingerprint)), schema)
         except LakeError:
             if last > lower:
                 raise

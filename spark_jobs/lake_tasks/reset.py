@@ -47,7 +47,7 @@ def plan(tools: Tools, arguments: Json) -> Json:
 def _renamed(staging: Staging, table: str, *, after: int, upto: int) -> int:
     """The last rename that the next merge meets, and that the newest shape has already; 0: none."""
     manifests = staging.manifests(after=after, upto=upto)
-    return Renames.of(m for found in manifests for m in found.marks if m.table == table).last
+    return Renames.of(m for found in manifests for m in found.marks if m.table == table).last_offset
 
 
 def _check_shapes(staging: Staging, schema: TableSchema, *, after: int, upto: int) -> None:

@@ -139,7 +139,7 @@ def _seen(
     frames = []
     for (fingerprint, later), read_together in alike.items():
         own = staging.schema(fingerprint)
-        then = {later.name(c.name): c.name for c in own.columns}
+        then = {later.current_name(c.name): c.name for c in own.columns}
         rows = chunk_rows(spark, staging, read_together, own)
         names = [(then.get(name, name), name) for name in schema.key]
         frames.append(rows.select(*(F.col(f"row.{quoted(was)}").alias(now) for was, now in names)))

@@ -269,7 +269,7 @@ class LakeTable:
         if needs_mapping(self._schema):
             builder = builder.property("delta.columnMapping.mode", "name")
         if self._renames:
-            builder = builder.property(alter_table.RENAMED, str(self._renames.last))
+            builder = builder.property(alter_table.RENAMED, str(self._renames.last_offset))
         builder.execute()
 
     def rows(self) -> DataFrame:

@@ -119,7 +119,7 @@ class TableMerge:
         newest, renames = self._staging.schema(work.schema), work.renames
         older = [s for s in work.shapes(self._staging.schema) if s.fingerprint != newest.fingerprint]
         before = [self._staging.schema(known.schema)] if known and known.schema else []
-        shapes = (*before, *map(renames.shape, before), *older, newest)
+        shapes = (*before, *map(renames.rename_columns, before), *older, newest)
         had = frozenset(c.name for schema in shapes for c in schema.columns)
         gone, lake = Gone(had, drop=self._lake.drop_columns), self._lake.table(self._spark, newest)
         if before and newest.key and lake.version():
@@ -131,7 +131,7 @@ class TableMerge:
                 schema_policy.check_accepted(work, before[0], self._staging.schema, accepted=known.accepted)
         if not older or not newest.key or not lake.version():
             return newest, gone
-        names = map(renames.after(lake.renamed()).name, lake.rows().columns)
+        names = map(renames.after(lake.renamed()).current_name, lake.rows().columns)
         return alter_table.folded_into(newest, older, {name for name in names if not is_stale(name)}, gone)
 
     def _keyless(

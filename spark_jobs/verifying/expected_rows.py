@@ -66,7 +66,7 @@ def lake_rows(
     frame = variants.judged(spark.read.format("delta").option("versionAsOf", pin.version).load(str(table)))
     for step in renames.after(pin.offset).steps if renames else ():
         if {old for old, _ in step.pairs}.issubset(frame.columns):  # a merge that died may have renamed them already
-            frame = frame.toDF(*map(step.name, frame.columns))
+            frame = frame.toDF(*map(step.current_name, frame.columns))
     have = {f.name: f.dataType for f in frame.schema}
     if lacking := [name for name in schema.key if name not in have]:
         raise LakeError(

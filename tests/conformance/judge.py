@@ -79,7 +79,7 @@ class Copy:
         schema = TableSchema.from_json({"table": [name[0], name[2]], "columns": columns, "key": line["key_columns"]})
         renamed, filled = line.get("renamed") or {}, line.get("filled") or {}
         if self.shape is not None:
-            self.faults += compatibility.change(_renamed(self.shape, renamed), schema).faults
+            self.faults += compatibility.compare_schemas(_renamed(self.shape, renamed), schema).faults
         self.shape = schema
         for key, row in self.rows.items():
             self.rows[key] = {

@@ -100,12 +100,12 @@ def test_signals_are_read_and_notices_told(kafka: KafkaServer, topic: str, door:
     reader = SignalTopic(config, "shop", state, SystemClock())
     try:
         for _ in range(150):
-            reader.look()
-            if inbox.every(state):
+            reader.read_new_messages()
+            if inbox.list_signals(state):
                 break
     finally:
         reader.close()
-    assert [record["id"] for record in inbox.every(state)] == ["one"]
+    assert [record["id"] for record in inbox.list_signals(state)] == ["one"]
 
 
 @wrong
@@ -115,7 +115,7 @@ def test_a_topic_that_is_closed_to_us_is_told_with_the_reason(
     config = KafkaConfig(topic=topic, **closed)
     reader = SignalTopic(config, "shop", MemoryState(), SystemClock())
     with pytest.raises(SignalsUnavailable) as read:
-        reader.look()
+        reader.read_new_messages()
     told(read.value, wrong, door)
     with pytest.raises(NotToldYet) as sent:
         open_channel(ChannelConfig(name="bus", to="kafka", kafka=config)).tell("d1/completed//0", {"dump": "d1"})

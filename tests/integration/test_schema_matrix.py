@@ -70,7 +70,7 @@ class Copy:
 
     def stopped(self) -> list[str]:
         """Why a lake that had the shape `known` does not follow; nothing where it does."""
-        return compatibility.change(self.known, self.shape).faults if self.known and self.shape else []
+        return compatibility.compare_schemas(self.known, self.shape).faults if self.known and self.shape else []
 
 
 def folded(config: Config, known: dict[str, TableSchema]) -> dict[str, Copy]:

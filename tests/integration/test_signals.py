@@ -93,7 +93,7 @@ def dumps(config: Config) -> list[DumpStatus]:
 def over(config: Config, signal_id: str) -> Any:
     state = open_state(config)
     try:
-        record = inbox.read(state, inbox.key(signal_id))
+        record = inbox.read_signal(state, inbox.node_name(signal_id))
         return record if record and record["state"] in inbox.OVER else None
     finally:
         state.close()
@@ -109,7 +109,7 @@ def test_a_transaction_of_very_many_signals_is_taken_in_in_part_and_told_of(lab:
         lab.execute(f"INSERT INTO dblog_signal VALUES {ignored}", stop_all)
         wait_until(lambda: over(config, "after them"), "the signal of the next transaction")
         with closing(open_state(config)) as state:
-            (refused,) = (one for one in inbox.every(state) if one["state"] == inbox.REFUSED)
+            (refused,) = (one for one in inbox.list_signals(state) if one["state"] == inbox.REFUSED)
     assert "more than 1,000 rows" in refused["error"]
 
 

@@ -50,7 +50,7 @@ def send(topic: KafkaConfig) -> Send:
 
 
 def taken(state: MemoryState) -> list[Json]:
-    return inbox.every(state)
+    return inbox.list_signals(state)
 
 
 def look(topic: KafkaConfig, state: MemoryState, count: int) -> list[Json]:
@@ -58,10 +58,10 @@ def look(topic: KafkaConfig, state: MemoryState, count: int) -> list[Json]:
     reader = SignalTopic(topic, "shop", state, SystemClock())
     try:
         for _ in range(LOOKS):
-            reader.look()
+            reader.read_new_messages()
             if len(taken(state)) >= count:
                 break
-        reader.look()
+        reader.read_new_messages()
     finally:
         reader.close()
     return taken(state)
@@ -105,7 +105,7 @@ def test_the_place_moves_only_past_what_is_in_the_inbox(
     state = MemoryState()
     send({"id": "one"} | DUMP)
     send({"id": "two"} | DUMP)
-    real, tried = inbox.put, list[str]()
+    real, tried = inbox.put_signal, list[str]()
 
     def put(state: Any, message: Any, **more: Any) -> bool:
         tried.append(message.id)
@@ -113,12 +113,12 @@ def test_the_place_moves_only_past_what_is_in_the_inbox(
             raise SignalsUnavailable("the store is away")
         return real(state, message, **more)
 
-    monkeypatch.setattr(inbox, "put", put)
+    monkeypatch.setattr(inbox, "put_signal", put)
     reader = SignalTopic(topic, "shop", state, SystemClock())
     faults = 0
     for _ in range(LOOKS):
         try:
-            reader.look()
+            reader.read_new_messages()
         except SignalsUnavailable:
             faults += 1
         if len(taken(state)) == 2:
@@ -131,14 +131,14 @@ def test_a_new_partition_is_read_too(topic: KafkaConfig, send: Send, monkeypatch
     monkeypatch.setattr(signals_kafka, "_PARTITIONS", 0.0)
     state = MemoryState()
     reader = SignalTopic(topic, "shop", state, SystemClock())
-    reader.look()
+    reader.read_new_messages()
     admin = AdminClient({"bootstrap.servers": topic.servers})
     admin.create_partitions([NewPartitions(topic.topic, 3)])[topic.topic].result()
     send({"id": "third"} | DUMP, partition=2)
     for _ in range(LOOKS):
         if taken(state):
             break
-        reader.look()
+        reader.read_new_messages()
     reader.close()
     assert [record["id"] for record in taken(state)] == ["third"]
 

@@ -117,7 +117,7 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
         result = days.maintain()
     assert result["tables"][0]["removed_files"] > 0 and result["cuts"]["oldest"] == status.merge
     assert sorted(days.lake.rows(ONE, provenance=True), key=lambda row: row["id"]) == before[made[2]]
-    found = schedule.read(days.lake.location)
+    found = schedule.read_maintained(days.lake.location)
     assert found is not None and found.at == days.now and found.sizes[0].rows == 30
 
     build.update(ONE, {"id": 1, "v": "again"})
@@ -158,7 +158,7 @@ def test_a_deleted_row_is_gone_from_every_file_by_its_age(
     with mock.patch.object(maintain, "_hours", return_value=0.0):  # Delta looks at the real clock
         days.maintain()
     assert "secret" not in _stored(days) and len(days.lake.rows(ONE)) == 99
-    found = schedule.read(days.lake.location)
+    found = schedule.read_maintained(days.lake.location)
     assert found is not None and found.sizes[0].marked_at is None
 
 

@@ -94,7 +94,7 @@ def test_rows_reach_a_lake_on_an_object_store(
     assert dblog("merge", "--once").returncode == 0, "by spark-submit, with what waits for a merge"
     status, tending = read_status(lake), lake_tasks.outcome(lake, tended)
     assert status is not None and status.offset == offsets[-1]
-    assert tending is not None and tending.error is None and schedule.read(lake)
+    assert tending is not None and tending.error is None and schedule.read_maintained(lake)
     reach_s3(spark, config.s3)
     for name in ("a", "50% b"):
         rows = spark.read.format("delta").load(str(table_location(lake, TableName("public", name))))

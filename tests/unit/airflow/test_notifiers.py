@@ -27,8 +27,8 @@ from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import NotToldYet
 from dblog_core.interfaces import Json
 from dblog_core.notifications import channels
-from dblog_core.notifications.changes import news
-from dblog_core.notifications.delivery import Follower
+from dblog_core.notifications.changes import notices_since
+from dblog_core.notifications.delivery import NoticeFollower
 from dblog_core.notifications.webhook import Webhook
 from dblog_core.signals import inbox
 from dblog_core.signals.message import Message
@@ -51,7 +51,7 @@ def dump(state: str, *tasks: TaskStatus) -> DumpStatus:
 
 
 def told(status: DumpStatus, place: Json | None = None) -> tuple[list[str], Json | None]:
-    found = list(news(status, place))
+    found = list(notices_since(status, place))
     return [notice.id for notice, _ in found], found[-1][1] if found else place
 
 
@@ -109,7 +109,7 @@ def test_whenever_it_is_looked_at_and_wherever_it_dies_all_is_told_and_repeats_h
     looked = [*[status for status in life[:-1] if data.draw(st.booleans())], life[-1]]
     for status in looked:
         for _ in range(data.draw(st.integers(0, 2))):  # it dies after some were sent, before the place was written
-            found = list(news(status, place))
+            found = list(notices_since(status, place))
             seen += [notice.id for notice, _ in found[: data.draw(st.integers(0, len(found)))]]
         ids, place = told(status, place)
         seen += ids
@@ -145,8 +145,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return make(tmp_path, monkeypatch)
 
 
-def follower(world: World, receiver: Receiver, **more: Any) -> Follower:
-    return Follower(channels.Receiver("ops", receiver, **more), "shop", world.state, SystemClock())
+def follower(world: World, receiver: Receiver, **more: Any) -> NoticeFollower:
+    return NoticeFollower(channels.Receiver("ops", receiver, **more), "shop", world.state, SystemClock())
 
 
 def request(world: World) -> str:
@@ -157,26 +157,26 @@ def test_the_past_is_nobodys_news_and_what_goes_on_is_told(world: World) -> None
     past, open_ = request(world), request(world)
     control.cancel(world.state, past)
     receiver = Receiver()
-    follower(world, receiver).look(STOP)
+    follower(world, receiver).tell_news(STOP)
     assert [n["dump"] for n in receiver.told] == [open_]
     control.cancel(world.state, open_)
-    follower(world, receiver).look(STOP)  # a leader after a crash
+    follower(world, receiver).tell_news(STOP)  # a leader after a crash
     assert receiver.events == ["requested", "aborted"]
 
 
 def test_what_a_receiver_does_not_take_is_told_later_and_nothing_is_lost(world: World) -> None:
     receiver = Receiver()
     one = follower(world, receiver)
-    one.look(STOP)
+    one.tell_news(STOP)
     dump_id = request(world)
     control.pause(world.state, dump_id)
     receiver.refuses = 2
     for _ in range(2):
         with pytest.raises(NotToldYet):
-            one.look(STOP)
+            one.tell_news(STOP)
     control.cancel(world.state, dump_id)
-    one.look(STOP)
-    follower(world, receiver).look(STOP)
+    one.tell_news(STOP)
+    follower(world, receiver).tell_news(STOP)
     assert receiver.events == ["requested", "aborted"]
     assert {"source": "shop", "dump": dump_id, "rows": 0}.items() <= receiver.told[-1].items()
 
@@ -184,22 +184,22 @@ def test_what_a_receiver_does_not_take_is_told_later_and_nothing_is_lost(world: 
 def test_only_the_events_that_are_asked_for_are_told(world: World) -> None:
     receiver = Receiver()
     one = follower(world, receiver, events=("aborted",))
-    one.look(STOP)
+    one.tell_news(STOP)
     control.cancel(world.state, request(world))
-    one.look(STOP)
+    one.tell_news(STOP)
     assert receiver.events == ["aborted"]
 
 
 def test_a_refused_signal_is_told_once_with_its_id(world: World) -> None:
     receiver = Receiver()
     one = follower(world, receiver)
-    one.look(STOP)
-    inbox.put(world.state, Message("bad", "execute-snapshot", "{"), channel="test", at=1)
-    one.look(STOP)
-    record = inbox.find(world.state, "bad")
-    inbox.change(world.state, record, {"state": inbox.REFUSED, "error": "no", "fix": "yes"})
+    one.tell_news(STOP)
+    inbox.put_signal(world.state, Message("bad", "execute-snapshot", "{"), channel="test", at=1)
+    one.tell_news(STOP)
+    record = inbox.find_signal(world.state, "bad")
+    inbox.change_signal(world.state, record, {"state": inbox.REFUSED, "error": "no", "fix": "yes"})
     for each in (one, one, follower(world, receiver)):
-        each.look(STOP)
+        each.tell_news(STOP)
     assert [(n["event"], n["signal"], n["error"]) for n in receiver.told] == [("refused", "bad", "no")]
 
 
@@ -292,17 +292,17 @@ def test_an_answer_other_than_2xx_is_not_taken_for_one(hook: Hook, status: int) 
 
 
 def test_a_receiver_that_fails_for_a_while_gets_everything_over_a_restart(world: World, hook: Hook) -> None:
-    def restarted() -> Follower:
-        return Follower(channels.receiver(webhook(hook.port)), "shop", world.state, SystemClock())
+    def restarted() -> NoticeFollower:
+        return NoticeFollower(channels.receiver(webhook(hook.port)), "shop", world.state, SystemClock())
 
-    restarted().look(STOP)
+    restarted().tell_news(STOP)
     control.cancel(world.state, request(world))
     hook.answers = [500, 503, 204, 500]
     for _ in range(3):
         with pytest.raises(NotToldYet):
-            restarted().look(STOP)
-    restarted().look(STOP)
-    restarted().look(STOP)
+            restarted().tell_news(STOP)
+    restarted().tell_news(STOP)
+    restarted().tell_news(STOP)
     assert [orjson.loads(body)["event"] for _, body in hook.got] == ["requested", "aborted"]
 
 

@@ -25,8 +25,8 @@ from dblog_core.model.events import SignalSeen
 from dblog_core.model.filters import Literal
 from dblog_core.signals import inbox, sql_conditions, table
 from dblog_core.signals.file import SignalFile
-from dblog_core.signals.message import Message, Said, Word, translated
-from dblog_core.signals.processor import Desk
+from dblog_core.signals.message import Message, Order, Verb, translate
+from dblog_core.signals.processor import SignalProcessor
 from tests.unit.requests_world import World, make
 
 NOW = time.time_ns() // 1000
@@ -38,8 +38,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture
-def desk(world: World) -> Desk:
-    return Desk(world.config, world.state, SystemClock())
+def desk(world: World) -> SignalProcessor:
+    return SignalProcessor(world.config, world.state, SystemClock())
 
 
 def execute(*tables: str, **more: Any) -> str:
@@ -47,14 +47,14 @@ def execute(*tables: str, **more: Any) -> str:
 
 
 def send(world: World, id_: str, type_: str = "execute-snapshot", data: str | None = None, at: int = 0) -> bool:
-    return inbox.put(world.state, Message(id_, type_, data or execute()), channel="test", at=NOW + at)
+    return inbox.put_signal(world.state, Message(id_, type_, data or execute()), channel="test", at=NOW + at)
 
 
 # What is asked for ----------------------------------------------------------------------------------------------------
 
 
-def asked(data: dict[str, Any], type_: str = "execute-snapshot", kind: str = "mysql") -> DumpRequest | Said:
-    return translated(Message("one", type_, json.dumps(data)), kind=kind)
+def asked(data: dict[str, Any], type_: str = "execute-snapshot", kind: str = "mysql") -> DumpRequest | Order:
+    return translate(Message("one", type_, json.dumps(data)), kind=kind)
 
 
 @pytest.mark.parametrize("type_", [None, "incremental", "INCREMENTAL", "blocking"])
@@ -97,15 +97,15 @@ def test_patterns_are_ours_with_debeziums_dots_understood(given: str, meant: str
 )
 def test_what_cannot_be_done_as_asked_is_refused_by_name(type_: str, data: str | None, what: str) -> None:
     with pytest.raises(RequestError, match=re.escape(what)) as refused:
-        translated(Message("one", type_, data), kind="mysql")
+        translate(Message("one", type_, data), kind="mysql")
     assert refused.value.fix
 
 
 def test_a_word_to_dumps_may_name_tables_or_one_dump() -> None:
-    assert asked({}, "pause-snapshot") == Said(Word.PAUSE, None, None)
-    assert asked({"data-collections": ["shop.a"]}, "stop-snapshot") == Said(Word.STOP, ("shop.a",), None)
-    assert asked({"dump": "ad-hoc-1"}, "resume-snapshot") == Said(Word.RESUME, None, "ad-hoc-1")
-    assert translated(Message("one", "stop-snapshot", None), kind="mysql") == Said(Word.STOP, None, None)
+    assert asked({}, "pause-snapshot") == Order(Verb.PAUSE, None, None)
+    assert asked({"data-collections": ["shop.a"]}, "stop-snapshot") == Order(Verb.STOP, ("shop.a",), None)
+    assert asked({"dump": "ad-hoc-1"}, "resume-snapshot") == Order(Verb.RESUME, None, "ad-hoc-1")
+    assert translate(Message("one", "stop-snapshot", None), kind="mysql") == Order(Verb.STOP, None, None)
 
 
 # Conditions -----------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_any_text_is_read_or_refused(text: str, kind: str) -> None:
 
 def filters(world: World, text: str, table_: str = "shop.customers") -> list[Any]:
     data = execute(table_, **{"additional-conditions": [{"data-collection": table_, "filter": text}]})
-    request = translated(Message("one", "execute-snapshot", data), kind="mysql")
+    request = translate(Message("one", "execute-snapshot", data), kind="mysql")
     assert isinstance(request, DumpRequest)
     wanted, _ = requests.resolve(world.config, request)
     return [(f.column, f.op, *f.values) for f in wanted[0].filters]
@@ -259,24 +259,24 @@ def test_another_key_to_cut_by_is_refused_with_the_reason(world: World) -> None:
 # Carried out ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_signal_files_one_dump_with_its_id(world: World, desk: Desk) -> None:
+def test_a_signal_files_one_dump_with_its_id(world: World, desk: SignalProcessor) -> None:
     assert send(world, "ad hoc/1")
-    desk.look()
+    desk.carry_out_waiting()
     (dump,) = dump_store.list_dumps(world.state)
     assert (dump.signal, dump.requested_by, dump.state, dump.tables) == (
         "ad hoc/1", dump_records.SIGNAL, "requested", ("shop.orders",),
     )  # fmt: skip
     assert "-ad-hoc-1-" in dump.id
-    assert inbox.find(world.state, "ad hoc/1")["state"] == inbox.DONE
-    assert inbox.find(world.state, "ad hoc/1")["dump"] == dump.id
+    assert inbox.find_signal(world.state, "ad hoc/1")["state"] == inbox.DONE
+    assert inbox.find_signal(world.state, "ad hoc/1")["dump"] == dump.id
 
 
-def test_a_signal_that_comes_again_does_nothing(world: World, desk: Desk) -> None:
+def test_a_signal_that_comes_again_does_nothing(world: World, desk: SignalProcessor) -> None:
     for _ in range(3):
         send(world, "one")
-        desk.look()
+        desk.carry_out_waiting()
     assert not send(world, "one", data=execute("shop.customers"))
-    Desk(world.config, world.state, SystemClock()).look()
+    SignalProcessor(world.config, world.state, SystemClock()).carry_out_waiting()
     assert len(dump_store.list_dumps(world.state)) == 1
 
 
@@ -316,55 +316,55 @@ class Fragile:
 def test_a_crash_at_any_step_files_one_whole_dump(world: World, step: int, after: bool) -> None:
     send(world, "one", data=execute("shop.orders", "shop.customers"))
     try:
-        Desk(world.config, Fragile(world.state, step, after=after), SystemClock()).look()  # type: ignore[arg-type]
+        SignalProcessor(world.config, Fragile(world.state, step, after=after), SystemClock()).carry_out_waiting()  # type: ignore[arg-type]
         died = False
     except Dies:
         died = True
     assert died, "two tasks, the signal, the list, the request, the signal: fewer steps than are tried?"
-    Desk(world.config, world.state, SystemClock()).look()
+    SignalProcessor(world.config, world.state, SystemClock()).carry_out_waiting()
     (dump,) = dump_store.list_dumps(world.state)
     assert [t.table for t in dump.tasks] == ["shop.orders", "shop.customers"]
-    assert inbox.find(world.state, "one")["state"] == inbox.DONE
+    assert inbox.find_signal(world.state, "one")["state"] == inbox.DONE
 
 
 @pytest.mark.parametrize("step", range(1, 6), ids=["tasks", "filing", "list", "request", "done"])
 def test_a_slow_leader_beside_its_successor_files_no_second_dump(world: World, step: int) -> None:
     """The successor carries the signal out in the very middle of what the first one does."""
     send(world, "one")
-    successor = Desk(world.config, world.state, SystemClock())
+    successor = SignalProcessor(world.config, world.state, SystemClock())
 
     class Interrupted(Fragile):
         def _counted(self, change: Callable[..., Any]) -> Callable[..., Any]:
             def counted(*arguments: Any) -> Any:
                 self._left -= 1
                 if self._left == 0:
-                    successor.look()
+                    successor.carry_out_waiting()
                 return change(*arguments)
 
             return counted
 
-    slow = Desk(world.config, Interrupted(world.state, step, after=False), SystemClock())  # type: ignore[arg-type]
+    slow = SignalProcessor(world.config, Interrupted(world.state, step, after=False), SystemClock())  # type: ignore[arg-type]
     with contextlib.suppress(VersionConflict):  # from its step on the successor was faster
-        slow.look()
-    successor.look()
+        slow.carry_out_waiting()
+    successor.carry_out_waiting()
     assert len(dump_store.list_dumps(world.state)) == 1
-    assert inbox.find(world.state, "one")["state"] == inbox.DONE
+    assert inbox.find_signal(world.state, "one")["state"] == inbox.DONE
 
 
-def test_signals_are_carried_out_in_the_order_in_which_they_came(world: World, desk: Desk) -> None:
+def test_signals_are_carried_out_in_the_order_in_which_they_came(world: World, desk: SignalProcessor) -> None:
     send(world, "b-execute", at=1)
     send(world, "a-pause", "pause-snapshot", "{}", at=2)
-    desk.look()
+    desk.carry_out_waiting()
     assert [d.state for d in dump_store.list_dumps(world.state)] == ["paused"]
     send(world, "c", "resume-snapshot", "{}", at=3)
-    desk.look()
+    desk.carry_out_waiting()
     assert [d.state for d in dump_store.list_dumps(world.state)] == ["requested"]
     send(world, "d", "stop-snapshot", "{}", at=4)
-    desk.look()
+    desk.carry_out_waiting()
     assert [d.state for d in dump_store.list_dumps(world.state)] == ["cancelled"]
 
 
-def test_what_may_pass_keeps_the_order(world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_pass_keeps_the_order(world: World, desk: SignalProcessor, monkeypatch: pytest.MonkeyPatch) -> None:
     send(world, "one", at=1)
     send(world, "two", "pause-snapshot", "{}", at=2)
 
@@ -374,36 +374,36 @@ def test_what_may_pass_keeps_the_order(world: World, desk: Desk, monkeypatch: py
     with monkeypatch.context() as patched:
         patched.setattr(filing, "make_draft", away)
         with pytest.raises(StateUnavailable):
-            desk.look()
-    assert {r["state"] for r in inbox.every(world.state)} == {inbox.WAITING}
-    desk.look()
+            desk.carry_out_waiting()
+    assert {r["state"] for r in inbox.list_signals(world.state)} == {inbox.WAITING}
+    desk.carry_out_waiting()
     assert [d.state for d in dump_store.list_dumps(world.state)] == ["paused"]
 
 
-def test_a_refused_signal_says_why_and_lets_the_next_one_through(world: World, desk: Desk) -> None:
+def test_a_refused_signal_says_why_and_lets_the_next_one_through(world: World, desk: SignalProcessor) -> None:
     send(world, "one", data=execute("shop.nothing"), at=1)
     send(world, "two", at=2)
-    desk.look()
-    refused = inbox.find(world.state, "one")
+    desk.carry_out_waiting()
+    refused = inbox.find_signal(world.state, "one")
     assert refused["state"] == inbox.REFUSED
     assert "'shop.nothing' is not a captured table" in refused["error"] and "shop.orders" in refused["fix"]
     assert [d.signal for d in dump_store.list_dumps(world.state)] == ["two"]
 
 
-def test_words_leave_dumps_of_the_system_alone(world: World, desk: Desk) -> None:
+def test_words_leave_dumps_of_the_system_alone(world: World, desk: SignalProcessor) -> None:
     mends = filing.submit(world.config, requests.WHOLE, requested_by=dump_records.SYSTEM, state=world.state)
     person = filing.submit(world.config, DumpRequest(("shop.orders",)), state=world.state)
     send(world, "one", "stop-snapshot", "{}")
-    desk.look()
+    desk.carry_out_waiting()
     assert dump_store.read_dump(world.state, mends).state == "requested"
     assert dump_store.read_dump(world.state, person).state == "cancelled"
-    assert person in inbox.find(world.state, "one")["what"]
+    assert person in inbox.find_signal(world.state, "one")["what"]
 
 
-def test_tables_of_a_dump_are_stopped_and_its_others_go_on(world: World, desk: Desk) -> None:
+def test_tables_of_a_dump_are_stopped_and_its_others_go_on(world: World, desk: SignalProcessor) -> None:
     send(world, "one", data=execute("shop.orders", "shop.customers"), at=1)
     send(world, "two", "stop-snapshot", execute("shop.orders"), at=2)
-    desk.look()
+    desk.carry_out_waiting()
     (dump,) = dump_store.list_dumps(world.state)
     assert [(t.table, t.error) for t in dump.tasks] == [
         ("shop.orders", "stopped by signal two"),
@@ -412,36 +412,36 @@ def test_tables_of_a_dump_are_stopped_and_its_others_go_on(world: World, desk: D
     assert dump_store.read_settings(world.state, dump.id, "shop.orders")[0] == "cancelled", "what its worker reads"
     assert dump_store.read_settings(world.state, dump.id, "shop.customers")[0] == "requested"
     send(world, "three", "stop-snapshot", execute("shop.*"), at=3)
-    desk.look()
+    desk.carry_out_waiting()
     assert dump_store.read_dump(world.state, dump.id).state == "cancelled"
 
 
-def test_one_dump_is_named_by_its_id_or_by_that_of_its_signal(world: World, desk: Desk) -> None:
+def test_one_dump_is_named_by_its_id_or_by_that_of_its_signal(world: World, desk: SignalProcessor) -> None:
     send(world, "one", at=1)
     send(world, "two", at=2)
     send(world, "p", "pause-snapshot", '{"dump": "two"}', at=3)
     send(world, "q", "pause-snapshot", '{"dump": "nobody"}', at=4)
-    desk.look()
+    desk.carry_out_waiting()
     assert {d.signal: d.state for d in dump_store.list_dumps(world.state)} == {"one": "requested", "two": "paused"}
-    assert inbox.find(world.state, "q")["state"] == inbox.REFUSED
+    assert inbox.find_signal(world.state, "q")["state"] == inbox.REFUSED
 
 
 def test_ids_are_forgotten_only_long_after(world: World) -> None:
     class Later(SystemClock):
         def time(self) -> float:
-            return (NOW + inbox.KEPT + 10) / 1e6
+            return (NOW + inbox.KEPT_US + 10) / 1e6
 
     send(world, "old", at=0)
     send(world, "new", at=20)
-    Desk(world.config, world.state, Later()).look()
-    assert [r["id"] for r in inbox.every(world.state)] == ["new"]
+    SignalProcessor(world.config, world.state, Later()).carry_out_waiting()
+    assert [r["id"] for r in inbox.list_signals(world.state)] == ["new"]
     assert len(dump_store.list_dumps(world.state)) == 2
 
 
-def test_ids_that_look_alike_are_two_signals(world: World, desk: Desk) -> None:
+def test_ids_that_look_alike_are_two_signals(world: World, desk: SignalProcessor) -> None:
     for number, id_ in enumerate(("a b", "a-b", "a/b", "../a", "ä" * 250)):
         assert send(world, id_, at=number)
-    desk.look()
+    desk.carry_out_waiting()
     assert len(dump_store.list_dumps(world.state)) == 5
 
 
@@ -449,18 +449,18 @@ def test_ids_that_look_alike_are_two_signals(world: World, desk: Desk) -> None:
 
 
 def test_a_row_without_an_id_is_refused_and_debeziums_own_are_left_alone(world: World) -> None:
-    table.take_in(world.state, SignalSeen.of(1, 0, [None, "x", None]), at=NOW)
-    table.take_in(world.state, SignalSeen.of(2, 0, []), at=NOW + 1)
-    table.take_in(world.state, SignalSeen.of(3, 0, ["w", "snapshot-window-open", "{}"]), at=NOW + 2)
-    table.take_in(world.state, SignalSeen.of(4, 0, [b"one", b"pause-snapshot", None]), at=NOW + 3)
-    found = [(r["id"], r["state"]) for r in inbox.every(world.state)]
+    table.put_row(world.state, SignalSeen.of(1, 0, [None, "x", None]), at=NOW)
+    table.put_row(world.state, SignalSeen.of(2, 0, []), at=NOW + 1)
+    table.put_row(world.state, SignalSeen.of(3, 0, ["w", "snapshot-window-open", "{}"]), at=NOW + 2)
+    table.put_row(world.state, SignalSeen.of(4, 0, [b"one", b"pause-snapshot", None]), at=NOW + 3)
+    found = [(r["id"], r["state"]) for r in inbox.list_signals(world.state)]
     assert found == [(f"row-{NOW}", inbox.REFUSED), (f"row-{NOW + 1}", inbox.REFUSED), ("one", inbox.WAITING)]
 
 
-def test_a_signal_that_no_node_could_hold_is_refused(world: World, desk: Desk) -> None:
-    table.take_in(world.state, SignalSeen.of(1, 0, ["one", "execute-snapshot", "x" * 200_000]), at=NOW)
-    desk.look()
-    found = inbox.find(world.state, "one")
+def test_a_signal_that_no_node_could_hold_is_refused(world: World, desk: SignalProcessor) -> None:
+    table.put_row(world.state, SignalSeen.of(1, 0, ["one", "execute-snapshot", "x" * 200_000]), at=NOW)
+    desk.carry_out_waiting()
+    found = inbox.find_signal(world.state, "one")
     assert found["state"] == inbox.REFUSED and found["data"] is None and found["fix"]
 
 
@@ -482,46 +482,46 @@ def reader(world: World, path: Path) -> SignalFile:
 
 
 def ids(world: World) -> list[str]:
-    return [r["id"] for r in inbox.every(world.state)]
+    return [r["id"] for r in inbox.list_signals(world.state)]
 
 
 def test_lines_are_taken_in_once_and_a_half_written_one_waits(world: World, lines: Path) -> None:
-    reader(world, lines).look()  # nobody has made it yet
+    reader(world, lines).read_new_lines()  # nobody has made it yet
     lines.write_bytes(line("one") + line("two")[:20])
-    reader(world, lines).look()
+    reader(world, lines).read_new_lines()
     assert ids(world) == ["one"]
     lines.write_bytes(line("one") + line("two") + b"\n")
     for _ in range(2):
-        reader(world, lines).look()
+        reader(world, lines).read_new_lines()
     assert ids(world) == ["one", "two"]
 
 
 def test_a_file_that_is_another_one_is_read_from_its_beginning(world: World, lines: Path) -> None:
     lines.write_bytes(line("one") + line("two"))
     follower = reader(world, lines)
-    follower.look()
+    follower.read_new_lines()
     lines.write_bytes(line("three"))
-    follower.look()
+    follower.read_new_lines()
     lines.write_bytes(line("four") + line("five") + line("six"))
-    follower.look()
+    follower.read_new_lines()
     assert ids(world) == ["one", "two", "three", "four", "five", "six"]
 
 
 def test_a_line_that_is_no_signal_is_refused_once_and_holds_up_nothing(world: World, lines: Path) -> None:
     lines.write_bytes(b"what?\n\xff\n" + orjson.dumps({"type": "x"}) + b"\n" + line("one") + line("two", data="{}"))
     for _ in range(2):
-        reader(world, lines).look()
-    assert [r["state"] for r in inbox.every(world.state)] == [*[inbox.REFUSED] * 3, inbox.WAITING, inbox.WAITING]
+        reader(world, lines).read_new_lines()
+    assert [r["state"] for r in inbox.list_signals(world.state)] == [*[inbox.REFUSED] * 3, inbox.WAITING, inbox.WAITING]
 
 
-def test_a_crash_between_a_line_and_its_place_repeats_nothing(world: World, lines: Path, desk: Desk) -> None:
+def test_a_crash_between_a_line_and_its_place_repeats_nothing(world: World, lines: Path, desk: SignalProcessor) -> None:
     lines.write_bytes(line("one") + line("two"))
     for step in (1, 2, 3):
         with pytest.raises(Dies):
-            SignalFile(lines, Fragile(world.state, step, after=True), SystemClock()).look()  # type: ignore[arg-type]
-        desk.look()
-    reader(world, lines).look()
-    desk.look()
+            SignalFile(lines, Fragile(world.state, step, after=True), SystemClock()).read_new_lines()  # type: ignore[arg-type]
+        desk.carry_out_waiting()
+    reader(world, lines).read_new_lines()
+    desk.carry_out_waiting()
     assert len(dump_store.list_dumps(world.state)) == 2
 
 
@@ -536,5 +536,5 @@ def test_however_a_file_grows_each_line_is_taken_in_once(cuts: list[int]) -> Non
         path = Path(directory) / "lines"
         for end in (*sorted(cuts), len(whole)):
             path.write_bytes(whole[:end])
-            SignalFile(path, state, SystemClock()).look()
-    assert [r["id"] for r in inbox.every(state)] == [str(n) for n in range(5)]
+            SignalFile(path, state, SystemClock()).read_new_lines()
+    assert [r["id"] for r in inbox.list_signals(state)] == [str(n) for n in range(5)]

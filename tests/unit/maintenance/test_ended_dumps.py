@@ -19,7 +19,7 @@ from dblog_core.maintenance import ended_dumps
 from dblog_core.maintenance.ended_dumps import LONG, SHORTEST, EndedDumps
 from dblog_core.model.task_id import TaskId
 from dblog_core.notifications.channels import Receiver
-from dblog_core.notifications.delivery import Follower
+from dblog_core.notifications.delivery import NoticeFollower
 from dblog_core.state.memory import MemoryState
 from tests.unit.workers_world import OPTIONS, DrawnClock
 
@@ -199,8 +199,8 @@ def test_a_channel_is_told_of_an_end_before_its_dump_goes_unless_it_listens_to_n
     file(state, "before", requested_at="1970-01-01T00:00:00+00:00")
     end(state, "before")
     receiver = Receiver("web", channel)
-    follower = Follower(receiver, "shop", state, clock)
-    follower.look(threading.Event())
+    follower = NoticeFollower(receiver, "shop", state, clock)
+    follower.tell_news(threading.Event())
     looking = EndedDumps(state, clock, keep=KEEP)
     looking.look(threading.Event())
     clock.now += 10
@@ -210,7 +210,7 @@ def test_a_channel_is_told_of_an_end_before_its_dump_goes_unless_it_listens_to_n
     clock.now += KEEP
     looking.look(threading.Event())
     assert names(dump_store.list_dumps(state)) == ["d"], "its end was not told; the other is nobody's news"
-    follower.look(threading.Event())
+    follower.tell_news(threading.Event())
     assert channel.told == ["requested", "table", "completed"]
     looking.look(threading.Event())
     assert "d" not in names(dump_store.list_dumps(state))

@@ -102,14 +102,14 @@ def test_the_first_look_starts_the_clock_over_restarts_too(tmp_path: Path) -> No
 def test_what_the_command_has_done_counts_and_what_failed_is_tried_again_in_an_hour(tmp_path: Path) -> None:
     timetable = _timetable(tmp_path)
     timetable.is_due(0.0)
-    schedule.write(lake_at(str(tmp_path)), DAY - 60, [SIZE])
+    schedule.write_maintained(lake_at(str(tmp_path)), DAY - 60, [SIZE])
     assert not timetable.is_due(DAY) and timetable.is_due(2 * DAY)
     assert not timetable.is_due(2 * DAY + 3599) and timetable.is_due(2 * DAY + 3600)
 
 
 def test_never_is_never_and_leaves_no_record(tmp_path: Path) -> None:
     assert not _timetable(tmp_path, "never").is_due(1e12)
-    assert schedule.read(lake_at(str(tmp_path))) is None
+    assert schedule.read_maintained(lake_at(str(tmp_path))) is None
 
 
 def test_it_is_asked_for_as_a_lake_task_once(tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_it_is_asked_for_as_a_lake_task_once(tmp_path: Path) -> None:
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     lake = lake_at(str(tmp_path))
-    schedule.write(lake, 5.0, [SIZE])
-    assert schedule.read(lake) == Maintained(5.0, (SIZE,))
+    schedule.write_maintained(lake, 5.0, [SIZE])
+    assert schedule.read_maintained(lake) == Maintained(5.0, (SIZE,))
     (tmp_path / "_dblog/maintained.json").write_text('{"at": 5.0}')
     with pytest.raises(LakeError, match="cannot be read") as caught:
-        schedule.read(lake)
+        schedule.read_maintained(lake)
     assert "maintained.json" in caught.value.where
 
 
@@ -186,7 +186,7 @@ def test_room_is_counted_file_by_file(config: Config, staging: Staging, lake: La
 
 
 def test_where_patience_ends_the_last_maintenance_is_told(config: Config, staging: Staging, lake: LakeStatus) -> None:
-    schedule.write(wiring.open_lake(config), 1_700_000_000.0, [SIZE])
+    schedule.write_maintained(wiring.open_lake(config), 1_700_000_000.0, [SIZE])
     (orders,) = _read(Meter(config, seconds=0.0), staging, lake)["tables"]
     assert (orders["bytes"], orders["measured_at"]) == (1000, "2023-11-14T22:13:20Z")
     (orders,) = _read(Meter(config), staging, lake)["tables"]
@@ -250,7 +250,7 @@ def test_nothing_staged_is_told_as_unknown(config: Config) -> None:
 
 
 def test_people_read_it_in_lines(config: Config, staging: Staging, lake: LakeStatus) -> None:
-    schedule.write(wiring.open_lake(config), NOW, [replace(SIZE, bytes=20 << 20)])
+    schedule.write_maintained(wiring.open_lake(config), NOW, [replace(SIZE, bytes=20 << 20)])
     stopped = replace(lake, tables={"shop.orders": TableStatus(State.STOPPED, "no", 0, 0)})
     storage = _read(Meter(config, seconds=0.0, now=lambda: NOW), staging, stopped)
     told = text(

@@ -35,7 +35,7 @@ from dblog_core.model.schema_changes import (
     placed,
 )
 from dblog_core.rows.column_rules import Rules
-from dblog_core.schema_evolution.renames import Renames, until
+from dblog_core.schema_evolution.renames import Renames, describe_stale
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.ddl.alter_table import NOTHING, step
 from dblog_core.staging import Staging
@@ -424,14 +424,16 @@ def test_names_of_older_rows_are_those_of_now() -> None:
         LogMark(30, "s", "shop.t", "p", 0, renamed={"k": "id", "c": "a"}, filled={"b": None}),
     ]
     renames = Renames.of(marks)
-    assert [[renames.after(o).name(n) for n in ("id", "a", "b", "c")] for o in (5, 10, 30)] == [
+    assert [[renames.after(o).current_name(n) for n in ("id", "a", "b", "c")] for o in (5, 10, 30)] == [
         ["k", "_dblog_stale_30_b", "c", "_dblog_stale_30_c"],
         ["k", "c", "_dblog_stale_30_b", "_dblog_stale_30_c"],
         ["id", "a", "b", "c"],
     ]
-    assert until("_dblog_stale_30_b") == "b_until_30" and until("_dblog_stale_30_7_x") == "7_x_until_30"
-    assert renames.shape(BASE).key == ("k",) and renames.last == 30
-    assert renames.filled == {"b"} and renames.after(30).filled == set()
+    assert (
+        describe_stale("_dblog_stale_30_b") == "b_until_30" and describe_stale("_dblog_stale_30_7_x") == "7_x_until_30"
+    )
+    assert renames.rename_columns(BASE).key == ("k",) and renames.last_offset == 30
+    assert renames.columns_with_known_value == {"b"} and renames.after(30).columns_with_known_value == set()
 
 
 def test_places_prove_what_columns_are_where_the_table_never_had_others() -> None:

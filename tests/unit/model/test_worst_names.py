@@ -28,7 +28,7 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.monitoring import metrics
 from dblog_core.monitoring.metrics import Sources
 from dblog_core.outputs import avro
-from dblog_core.signals.message import EXECUTE, Message, translated
+from dblog_core.signals.message import EXECUTE, Message, translate
 from dblog_core.sources.mysql.ddl import statements
 from dblog_core.sources.mysql.ddl.statements import Means
 from dblog_core.sources.mysql.sql.watermarks import qualified
@@ -240,10 +240,10 @@ def test_a_request_names_one_table_however_it_comes(world: World) -> None:
         assert asked(named({"tables": [json.dumps(name)]})) == [name]
         always_quoted = f'"{table.schema.replace(chr(34), chr(34) * 2)}".{table.name}'
         assert asked((always_quoted,)) == [name]
-        signal = translated(Message("1", EXECUTE, json.dumps({"data-collections": [always_quoted]})), kind="postgres")
+        signal = translate(Message("1", EXECUTE, json.dumps({"data-collections": [always_quoted]})), kind="postgres")
         assert isinstance(signal, DumpRequest) and asked(signal.tables) == [name]
     with pytest.raises(RequestError, match="double quotes"):
-        translated(Message("1", EXECUTE, json.dumps({"data-collections": ["shop.a[b]{c}(d)"]})), kind="postgres")
+        translate(Message("1", EXECUTE, json.dumps({"data-collections": ["shop.a[b]{c}(d)"]})), kind="postgres")
 
 
 def test_spark_is_given_names_by_commas_or_as_json() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
-from dblog_core.schema_evolution.compatibility import widens
+from dblog_core.schema_evolution.compatibility import is_widening
 
 DAY, TIME, MOMENT = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
 WIDER = [
@@ -30,19 +30,19 @@ def shape(*columns: tuple[str, str, pa.DataType], key: tuple[str, ...] = ("id",)
 
 @pytest.mark.parametrize(("old", "new"), WIDER)
 def test_a_type_widens_where_every_value_of_it_stays_the_same(old: pa.DataType, new: pa.DataType) -> None:
-    assert widens(old, new) and not widens(new, old)
+    assert is_widening(old, new) and not is_widening(new, old)
 
 
 @pytest.mark.parametrize(("old", "new"), [*OTHER, *((kind, kind) for pair in WIDER for kind in pair)])
 def test_nothing_else_is_wider(old: pa.DataType, new: pa.DataType) -> None:
-    assert not widens(old, new)
+    assert not is_widening(old, new)
 
 
 def test_a_change_tells_of_each_column_what_became_of_it_and_of_a_fault_both_types() -> None:
     before = shape(("id", "int", pa.int32()), ("v", "text", pa.string()), ("w", "int", pa.int32()))
     after = shape(("id", "bigint", pa.int64()), ("x", "int", pa.int32()), ("w", "varchar(9)", pa.string()))
-    found = compatibility.change(before, after)
-    assert (found.added, found.gone, found.widened, found.rekeyed) == (("x",), ("v",), ("id",), False)
+    found = compatibility.compare_schemas(before, after)
+    assert (found.added, found.dropped, found.widened, found.rekeyed) == (("x",), ("v",), ("id",), False)
     assert found.faults == ["column w was int (int32) and is varchar(9) (string)"]
     rekeyed = shape(("id", "int", pa.int32()), key=("id", "v"))
-    assert compatibility.change(shape(("id", "int", pa.int32())), rekeyed).faults == ["the key is another one"]
+    assert compatibility.compare_schemas(shape(("id", "int", pa.int32())), rekeyed).faults == ["the key is another one"]

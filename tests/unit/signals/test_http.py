@@ -24,7 +24,7 @@ from dblog_core.signals import http_limits, inbox
 from dblog_core.signals.http import Endpoint, Signals
 from dblog_core.signals.http_limits import Limits
 from dblog_core.signals.message import Message
-from dblog_core.signals.processor import Desk
+from dblog_core.signals.processor import SignalProcessor
 from tests.certificates import authority
 from tests.unit.requests_world import World, make
 from tests.waiting import PATIENCE_SECONDS, wait_until
@@ -70,7 +70,7 @@ def ask(server: Endpoint) -> Ask:
 def test_a_signal_is_taken_in_and_its_way_is_told(world: World, ask: Ask) -> None:
     status, told = ask("POST", "/signals", {"id": "one/1", "type": "execute-snapshot", "data": DATA})
     assert (status, told["id"], told["state"], told["dump"]) == (202, "one/1", "waiting", None)
-    Desk(world.config, world.state, SystemClock()).look()
+    SignalProcessor(world.config, world.state, SystemClock()).carry_out_waiting()
     status, told = ask("GET", "/signals/one%2F1")
     assert (status, told["state"], told["dump_state"]) == (200, "done", "requested")
     assert [d.id for d in dump_store.list_dumps(world.state)] == [told["dump"]]
@@ -79,12 +79,12 @@ def test_a_signal_is_taken_in_and_its_way_is_told(world: World, ask: Ask) -> Non
 def test_the_same_signal_again_is_no_second_one(world: World, ask: Ask) -> None:
     signal = {"id": "one", "type": "execute-snapshot", "data": orjson.dumps(DATA).decode()}
     assert [ask("POST", "/signals", signal)[0] for _ in range(2)] == [202, 200]
-    assert len(inbox.every(world.state)) == 1
+    assert len(inbox.list_signals(world.state)) == 1
 
 
 def test_a_signal_without_an_id_gets_one(world: World, ask: Ask) -> None:
     told = [ask("POST", "/signals", {"type": "pause-snapshot"})[1]["id"] for _ in range(2)]
-    assert len(set(told)) == 2 and {r["id"] for r in inbox.every(world.state)} == set(told)
+    assert len(set(told)) == 2 and {r["id"] for r in inbox.list_signals(world.state)} == set(told)
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "ä"])
@@ -92,10 +92,10 @@ def test_a_signal_without_an_id_gets_one(world: World, ask: Ask) -> None:
 def test_without_the_token_nothing_is_told_or_done(
     world: World, ask: Ask, token: str | None, method: str, path: str
 ) -> None:
-    inbox.put(world.state, Message("one", "pause-snapshot"), channel="test", at=1)
+    inbox.put_signal(world.state, Message("one", "pause-snapshot"), channel="test", at=1)
     status, told = ask(method, path, {"id": "two", "type": "pause-snapshot"}, token=token)
     assert status == 401 and "id" not in told
-    assert [r["id"] for r in inbox.every(world.state)] == ["one"]
+    assert [r["id"] for r in inbox.list_signals(world.state)] == ["one"]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_without_the_token_nothing_is_told_or_done(
 def test_what_is_no_signal_is_refused_at_once(world: World, ask: Ask, body: Any, what: str) -> None:
     status, told = ask("POST", "/signals", body)
     assert status == 400 and what in told["error"] and told["fix"]
-    assert inbox.every(world.state) == []
+    assert inbox.list_signals(world.state) == []
 
 
 def test_a_body_that_is_too_large_is_not_read(world: World, server: Endpoint, ask: Ask) -> None:
@@ -185,7 +185,7 @@ def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, t
         )
         assert ask("POST", "/signals", {"id": "one", "type": "pause-snapshot"})[0] == 202
         wait_until(lambda: len(cut) == len(drippers), what="the drippers' ends")
-        assert [r["id"] for r in inbox.every(world.state)] == ["one"], "half a request is none"
+        assert [r["id"] for r in inbox.list_signals(world.state)] == ["one"], "half a request is none"
     finally:
         done.set()
         dripping.join()
@@ -201,7 +201,7 @@ def test_a_body_that_is_cut_short_is_no_signal(world: World, server: Endpoint) -
         caller.sendall(head.encode() + body)
         caller.shutdown(socket.SHUT_WR)
         assert b" 400 " in caller.makefile("rb").readline()
-    assert inbox.every(world.state) == []
+    assert inbox.list_signals(world.state) == []
 
 
 def test_over_tls_the_certificate_is_checked_and_a_silent_handshake_holds_nobody_up(
@@ -255,9 +255,11 @@ def test_strangers_of_one_address_leave_places_to_those_of_others() -> None:
         server._callers = [http_limits._Caller("many", near, 0.0) for _ in range(http_limits._OF_ONE)]
         server._callers += [http_limits._Caller(f"another {n // 7}", near, 0.0) for n in range(28)]
         server._make_room("one more")
-        assert [n for n, caller in enumerate(server._callers) if caller.gone.is_set()] == [0], "the oldest of the most"
+        assert [n for n, caller in enumerate(server._callers) if caller.is_cut_off.is_set()] == [0], (
+            "the oldest of the most"
+        )
         server._make_room("another 3")
-        assert sum(caller.gone.is_set() for caller in server._callers) == 2
+        assert sum(caller.is_cut_off.is_set() for caller in server._callers) == 2
 
 
 def test_a_wrong_token_is_answered_late_and_none_at_once(world: World) -> None:
