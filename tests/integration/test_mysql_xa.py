@@ -19,7 +19,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import LogPositionLost, SourceRefused, UnknownLogEvent
 from dblog_core.model.events import LogBatch, WatermarkSeen
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.binlog import xa
+from dblog_core.sources.mysql.binlog.xa import row_memory
 from dblog_core.sources.mysql.row_events import batch as batching
 from dblog_core.sources.mysql.source import MysqlSource
 from dblog_core.sources.mysql.sql import chunks
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indire
 def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Whether prepared rows may be kept in memory; without, every XA COMMIT reads them from the server again."""
     if request.param == "read again":
-        monkeypatch.setattr(xa, "KEPT_EACH", 0)
+        monkeypatch.setattr(row_memory, "TRANSACTION_BYTES", 0)
     return str(request.param)
 
 

@@ -20,7 +20,8 @@ from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import keys_entry
 from dblog_core.rows import column_rule_faults
 from dblog_core.sources.mysql import check_replica
-from dblog_core.sources.mysql.binlog import log, xa_start
+from dblog_core.sources.mysql.binlog import log
+from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.sql import catalogue, foreign_keys
 from dblog_core.sources.mysql.sql.catalogue import Described, TableFilter
 from dblog_core.sources.mysql.sql.connection import connect, is_mariadb, quoted, rows, variables
@@ -134,7 +135,7 @@ def _log(connection: Connection[Any], config: SourceConfig, tables: TableFilter)
 def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
     """Asks for the log from its end, under an id of its own: the server ends the stream of whoever has the same one, so
     neither a running capture's, nor one that the check of a process in another container may have."""
-    from dblog_core.sources.mysql.binlog.transactions import LogState
+    from dblog_core.sources.mysql.binlog.log_state import LogState
     from dblog_core.sources.mysql.sql import server
     from dblog_core.sources.mysql.values import charsets, multibyte
 
@@ -149,7 +150,7 @@ def _try_log(config: SourceConfig, connection: Connection[Any]) -> None:
         mariadb=mariadb,
         server=None,
         position=start,
-        skip=0,
+        rows_to_skip=0,
     )
     identity = 500_000 + secrets.randbelow(500_000)
     stream = log.open_log(config, start, state, mariadb=mariadb, identity=identity)
@@ -315,11 +316,11 @@ def _xa(connection: Connection[Any], config: SourceConfig, tables: TableFilter) 
     try:
         rows(connection, probe)
     except pymysql.err.MySQLError as error:
-        if error.args[0] not in xa_start.MAY_NOT:
+        if error.args[0] not in prepared_at_start.MAY_NOT:
             raise
         found = _missing(connection, f"XA transactions cannot be seen ({needed} is missing): {why}", needed, "*.*")
         yield replace(found, fatal=False)
-    if prepared := xa_start.prepared(connection, mariadb=mariadb):
+    if prepared := prepared_at_start.prepared(connection, mariadb=mariadb):
         shown = ", ".join(sorted(prepared)[:5]) + (", …" if len(prepared) > 5 else "")
         yield Problem(
             f"{len(prepared)} XA transactions are prepared: {shown}. They hold locks, and the binlog with their"

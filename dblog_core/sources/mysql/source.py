@@ -13,9 +13,10 @@ from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows import column_rule_faults
 from dblog_core.sources.mysql import check
-from dblog_core.sources.mysql.binlog import continuity, log, xa_start
+from dblog_core.sources.mysql.binlog import continuity, log
 from dblog_core.sources.mysql.binlog import start_position as starts
-from dblog_core.sources.mysql.binlog.transactions import LogState
+from dblog_core.sources.mysql.binlog.log_state import LogState
+from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.position import Position
 from dblog_core.sources.mysql.sql import catalogue, chunks, log_end, server, watermarks
 from dblog_core.sources.mysql.sql import source_load as load
@@ -80,7 +81,7 @@ class MysqlSource:
         """With XA transactions that are prepared now, whose rows are in the log before this place."""
         connection = self._connect()
         with translated(self._config, "looking for prepared XA transactions"), connection:
-            return xa_start.start(connection, self._config, mariadb=self._mariadb).encode()
+            return prepared_at_start.start(connection, self._config, mariadb=self._mariadb).encode()
 
     def begin(self, place: Place) -> str:
         connection = self._connect()
@@ -130,7 +131,7 @@ class MysqlSource:
             mariadb=self._mariadb,
             server=identity,
             position=start,
-            skip=skip,
+            rows_to_skip=skip,
         )
         return log.open_log(self._config, start, state, mariadb=self._mariadb, identity=self._config.replica_id)
 

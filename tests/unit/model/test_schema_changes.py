@@ -42,7 +42,7 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.staging.reader import lines
 from tests.unit import mysql_binlog as binlog
-from tests.unit.sources.mysql.binlog.test_transactions import state
+from tests.unit.sources.mysql.binlog.test_log_state import state
 from tests.unit.staged import table
 
 STRICT, ANSI = 1 << 21, 1 << 2

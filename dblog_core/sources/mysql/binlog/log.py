@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import time
 import zlib
+from collections.abc import Iterator
 from typing import Protocol
 
 from dblog_core.config.settings import SourceConfig
@@ -18,10 +19,10 @@ from dblog_core.model.events import LogBatch
 from dblog_core.sources.mysql.binlog import events, stream
 from dblog_core.sources.mysql.binlog.events import Event
 from dblog_core.sources.mysql.binlog.framing import Events
+from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.binlog.read_ahead import Ahead, Demand
 from dblog_core.sources.mysql.binlog.stream import EventStream, StreamEnded
-from dblog_core.sources.mysql.binlog.transactions import LogState
-from dblog_core.sources.mysql.binlog.xa import Again
+from dblog_core.sources.mysql.binlog.xa.prepared_rows import PreparedRows
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position, Prepared
 
 _IDLE = 10.0
@@ -39,9 +40,8 @@ class _Events(Protocol):
 class _Remembered:
     """The events of a prepared transaction that are still in memory. They end with the one that ends the group."""
 
-    def __init__(self, again: Again) -> None:
-        assert again.kept is not None
-        self._events = again.kept
+    def __init__(self, remembered: Iterator[Event]) -> None:
+        self._events = remembered
 
     def next(self) -> Event | None:
         return next(self._events)
@@ -67,7 +67,7 @@ class Reader:
         first of it has waited for others. None when nobody will read any more."""
         while not demand.over:
             taken = self._step()
-            if self._state.full:
+            if self._state.is_full:
                 return self._flush()
             wait = self._patience(demand)
             if wait is not None and wait <= 0:
@@ -82,7 +82,7 @@ class Reader:
         now = time.monotonic()
         if self._since is None:
             self._since = now
-        return demand.patience(self._since, now) if self._state.between else None
+        return demand.patience(self._since, now) if self._state.is_between_transactions else None
 
     def _flush(self) -> LogBatch:
         self._since = None
@@ -93,17 +93,17 @@ class Reader:
 
     def _step(self) -> bool:
         """Takes the next events, if they have arrived, from where they are due."""
-        again = self._state.again
+        prepared = self._state.prepared_rows
         try:
-            if self._state.unpacking:
+            if self._state.is_unpacking:
                 self._state.take_unpacked()
-            elif again is None:
+            elif prepared is None:
                 return self._take()
-            elif (event := self._next_again(again)) is None:
+            elif (event := self._next_prepared(prepared)) is None:
                 return False
             else:
-                self._state.take_again(event)
-            if self._state.again is None:
+                self._state.take_prepared(event)
+            if self._state.prepared_rows is None:
                 self._end_second()
         except (ValueError, IndexError, struct.error, zlib.error) as error:
             raise self._state.unknown(f"an event cannot be read: {error}", fix=events.FRESH_START) from error
@@ -117,27 +117,27 @@ class Reader:
             self._found = None
         return True
 
-    def _next_again(self, again: Again) -> Event | None:
+    def _next_prepared(self, prepared: PreparedRows) -> Event | None:
         try:
-            return self._opened(again).next()
+            return self._open_second(prepared).next()
         except LogPositionLost as error:
-            raise self._state.gone(again.place, error.message) from error
+            raise prepared.gone(error.message) from error
         except StreamEnded as error:  # it shuts down; or its log has another end than it had for the first connection
             raise SourceUnavailable(
-                f"{error.message} before the rows of XA transaction {again.place.xid}, prepared at {again.place}",
+                f"{error.message} before the rows of XA transaction {prepared.place.xid}, prepared at {prepared.place}",
                 where=error.where,
                 fix=error.fix,
             ) from error
 
-    def _opened(self, again: Again) -> _Events:
+    def _open_second(self, prepared: PreparedRows) -> _Events:
         """What brings the prepared rows."""
         if self._second is None:
-            if again.kept is not None:
-                self._second = _Remembered(again)
+            if prepared.remembered is not None:
+                self._second = _Remembered(prepared.remembered)
             else:
                 self._second = stream.connect(
                     self._config,
-                    place_again(again.place, self._state.position),
+                    place_again(prepared.place, self._state.position),
                     lambda: self._state.position,
                     mariadb=self._mariadb,
                     identity=second_id(self._config),

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 
 from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import UnknownLogEvent
-from dblog_core.sources.mysql.binlog import events, headers, stream, xa
+from dblog_core.sources.mysql.binlog import events, headers, stream
 from dblog_core.sources.mysql.binlog.compressed import unpacked
 from dblog_core.sources.mysql.binlog.events import GTIDS, Event, GtidEvent, Type
 from dblog_core.sources.mysql.binlog.log import second_id
 from dblog_core.sources.mysql.binlog.progress import Progress
 from dblog_core.sources.mysql.binlog.stream import EventStream, StreamEnded
+from dblog_core.sources.mysql.binlog.xa import ids
 from dblog_core.sources.mysql.ddl.statements import Means, classify
 from dblog_core.sources.mysql.position import Position, Prepared
 
@@ -103,14 +104,14 @@ class Scan:
                     if row[1] == headers.OTHER:
                         self._look(inner.event(row[0]))
         elif event.type == Type.XA_PREPARE:
-            one_phase, xid = xa.of_event(event.body)
+            one_phase, xid = ids.parse_prepare_event(event.body)
             if not one_phase:
                 self.seen.add(xid)
                 self.prepared[xid] = Prepared(xid, self.place.file, self._start, self._gtid, None)
         elif event.type in _QUERIES:
             sql = _query(event)[1]
             if sql[:9].upper() == "XA COMMIT" or sql[:11].upper() == "XA ROLLBACK":
-                self.prepared.pop(xa.of_statement(sql), None)
+                self.prepared.pop(ids.parse_statement(sql), None)
 
 
 def _query(event: Event) -> tuple[str, str]:

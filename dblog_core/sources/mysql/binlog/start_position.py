@@ -18,9 +18,10 @@ from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceRefused
 from dblog_core.model import position_spec
 from dblog_core.model.position_spec import Form, Place
-from dblog_core.sources.mysql.binlog import scan, xa_start
+from dblog_core.sources.mysql.binlog import scan
 from dblog_core.sources.mysql.binlog.events import GTIDS, Event, Type
 from dblog_core.sources.mysql.binlog.scan import Scan
+from dblog_core.sources.mysql.binlog.xa import prepared_at_start
 from dblog_core.sources.mysql.position import Gtids, MariadbGtids, MysqlGtids, Position
 from dblog_core.sources.mysql.sql import server
 from dblog_core.sources.mysql.sql.connection import rows, variables, where
@@ -92,7 +93,7 @@ def begin(connection: Connection[Any], config: SourceConfig, place: Place, *, ma
     identity = None if gtids else server.identity(connection, mariadb=mariadb)
     known = _Log(connection, config, mariadb, gtids, identity, files)
     found = _FINDERS[place.form](known, place)
-    found = found.moved(prepared=xa_start.with_gtids(connection, found.prepared, mariadb=mariadb))
+    found = found.moved(prepared=prepared_at_start.with_gtids(connection, found.prepared, mariadb=mariadb))
     _try(known, found)
     return found
 

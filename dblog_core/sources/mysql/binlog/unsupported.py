@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dblog_core.sources.mysql.binlog import events
+from dblog_core.sources.mysql.binlog.event_groups import Group
 from dblog_core.sources.mysql.binlog.events import Type
-from dblog_core.sources.mysql.binlog.open_transaction import Group
 from dblog_core.sources.mysql.ddl import statement_text
 from dblog_core.sources.mysql.ddl.statements import Means, Statement
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
@@ -27,9 +27,9 @@ def of_statement(statement: Statement, group: Group, tables: TableFilter, *, any
     if unread := _unread(statement, tables):
         return f"it names {unread}, which is no text in its session's character set", events.FRESH_START
     match statement.means:
-        case Means.COMMIT | Means.ROLLBACK | Means.XA_COMMIT | Means.XA_ROLLBACK if group.held:
+        case Means.COMMIT | Means.ROLLBACK | Means.XA_COMMIT | Means.XA_ROLLBACK if group.undecided:
             return "it ends an XA transaction that is not prepared", events.FRESH_START
-        case Means.ROLLBACK | Means.ROLLBACK_TO if group.changed:
+        case Means.ROLLBACK | Means.ROLLBACK_TO if group.has_changes:
             return (
                 "rows that the log holds were rolled back (a transaction over several storage engines)",
                 events.FRESH_START,

@@ -11,9 +11,10 @@ from dblog_core.config.settings import SourceConfig
 from dblog_core.errors import LogPositionLost, SourceUnavailable, UnknownLogEvent
 from dblog_core.model.events import Altered, Created, DatabaseDropped, Rewritten, Truncated
 from dblog_core.model.schema import TableName
-from dblog_core.sources.mysql.binlog import dump_command, events, xa
+from dblog_core.sources.mysql.binlog import dump_command, events
+from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.binlog.stream import lost
-from dblog_core.sources.mysql.binlog.transactions import LogState
+from dblog_core.sources.mysql.binlog.xa import ids, row_memory
 from dblog_core.sources.mysql.ddl.statements import Means, classify
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Position, Prepared
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
@@ -212,7 +213,7 @@ def state(*, skip: int = 0) -> LogState:
         mariadb=False,
         server=UUID,
         position=Position("binlog.000001", 4, MysqlGtids.parse("")),
-        skip=skip,
+        rows_to_skip=skip,
     )
 
 
@@ -254,9 +255,9 @@ def test_a_truncate_is_signalled_in_its_transaction() -> None:
 def test_the_position_moves_only_between_transactions() -> None:
     log = state()
     take(log, gtid(1), query("BEGIN"))
-    assert not log.between and not log.has_news
+    assert not log.is_between_transactions and not log.has_news
     take(log, event(events.Type.XID, bytes(8), end=900))
-    assert log.between and log.has_news and log.position.offset == 900
+    assert log.is_between_transactions and log.has_news and log.position.offset == 900
 
 
 def test_a_shorter_transaction_than_was_staged_is_an_error() -> None:
@@ -280,16 +281,18 @@ def test_a_prepared_transaction_is_in_the_position_until_it_ends() -> None:
     prepare(log)
     prepare(log, 2, b"y")
     assert [(p.xid, p.gtid) for p in log.position.prepared] == [(XID, f"{UUID}:1"), ("X'79',X'',1", f"{UUID}:2")]
-    assert log.between and str(log.position.gtids) == f"{UUID}:1-2"
+    assert log.is_between_transactions and str(log.position.gtids) == f"{UUID}:1-2"
     take(log, gtid(3), query("XA ROLLBACK X'79',X'',1"))
-    assert [p.xid for p in log.position.prepared] == [XID] and log.between
+    assert [p.xid for p in log.position.prepared] == [XID] and log.is_between_transactions
     prepare(log, 4)  # its second phase never came, and the id is used again
     assert [p.gtid for p in log.position.prepared] == [f"{UUID}:4"]
     take(log, gtid(5), query(f"XA COMMIT {XID}"))
-    assert log.again is not None and log.again.kept is not None and not log.between
-    for event_ in log.again.kept:
-        log.take_again(event_)
-    assert log.between and log.again is None and not log.position.prepared
+    assert (
+        log.prepared_rows is not None and log.prepared_rows.remembered is not None and not log.is_between_transactions
+    )
+    for event_ in log.prepared_rows.remembered:
+        log.take_prepared(event_)
+    assert log.is_between_transactions and log.prepared_rows is None and not log.position.prepared
     assert str(log.position.gtids) == f"{UUID}:1-5"
 
 
@@ -309,15 +312,15 @@ def test_an_xa_transaction_that_ends_like_a_plain_one_is_an_error(last: bytes) -
 
 def reread(log: LogState, *found: bytes) -> None:
     for data in found:
-        log.take_again(events.parse(data, 0, False))
+        log.take_prepared(events.parse(data, 0, False))
 
 
 def test_rows_that_are_read_again_are_those_of_the_same_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xa, "KEPT", 0)
+    monkeypatch.setattr(row_memory, "MEMORY_BYTES", 0)
     log = state()
     prepare(log)
     take(log, gtid(2), query(f"XA COMMIT {XID}"))
-    assert log.again is not None and log.again.kept is None
+    assert log.prepared_rows is not None and log.prepared_rows.remembered is None
     reread(log, event(events.Type.QUERY, b"no matter"), gtid(9), query("TRUNCATE t"))  # not ours: passed over
     reread(log, gtid(1), query(f"XA START {XID}"))
     with pytest.raises(LogPositionLost, match="X'79'"):
@@ -325,7 +328,7 @@ def test_rows_that_are_read_again_are_those_of_the_same_transaction(monkeypatch:
 
 
 def test_table_numbers_of_prepared_rows_are_not_those_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xa, "KEPT", 0)
+    monkeypatch.setattr(row_memory, "MEMORY_BYTES", 0)
     described = event(events.Type.TABLE_MAP, struct.pack("<IHH", 7, 0, 1) + b"\5other\0\1t\0")
     rows_of_7 = event(events.Type.WRITE_ROWS, struct.pack("<IHHH", 7, 0, 1, 2) + b"\1\1\0\0")
     log = state()
@@ -345,33 +348,33 @@ def test_statements_that_change_rows_are_refused_when_they_are_prepared() -> Non
 
 
 def test_rows_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xa, "KEPT", 3000)
-    monkeypatch.setattr(xa, "KEPT_EACH", 1500)
-    kept = xa.Kept()
+    monkeypatch.setattr(row_memory, "MEMORY_BYTES", 3000)
+    monkeypatch.setattr(row_memory, "TRANSACTION_BYTES", 1500)
+    kept = row_memory.RowMemory()
 
-    def held(size: int) -> xa.Held:
-        group = xa.Held(4, None)
-        group.keep(events.parse(event(events.Type.XID, bytes(size)), 0, False))
+    def held(size: int) -> row_memory.UndecidedRows:
+        group = row_memory.UndecidedRows(4, None)
+        group.add(events.parse(event(events.Type.XID, bytes(size)), 0, False))
         return group
 
     for number in range(4):
         kept.put(str(number), held(800))
     kept.put("large", held(1400))
     assert [kept.pop(str(n)) is not None for n in range(4)] == [False, False, True, True]
-    assert kept.pop("large") is None and kept._size == 0
+    assert kept.pop("large") is None and kept._size_bytes == 0
     kept.put("twice", held(800))
     kept.put("twice", held(700))
-    assert kept.pop("twice") is not None and kept.pop("twice") is None and kept._size == 0
+    assert kept.pop("twice") is not None and kept.pop("twice") is None and kept._size_bytes == 0
 
 
 @pytest.mark.parametrize("form", [0, 1, 2**31 - 1, 2**32 - 1])
 def test_ids_of_event_and_statement_agree(form: int) -> None:
     body = struct.pack("<?III", True, form, 3, 2) + b"\0\xff'b\x80"
-    assert xa.of_event(body) == (True, xa.of_statement(f"xa commit X'00FF27',X'6280',{form}"))
+    assert ids.parse_prepare_event(body) == (True, ids.parse_statement(f"xa commit X'00FF27',X'6280',{form}"))
     with pytest.raises(ValueError, match="cut short"):
-        xa.of_event(body[:-1])
+        ids.parse_prepare_event(body[:-1])
     with pytest.raises(ValueError, match="no xid"):
-        xa.of_statement("XA COMMIT")
+        ids.parse_statement("XA COMMIT")
 
 
 def test_rows_that_nobody_described_are_an_error() -> None:
@@ -420,7 +423,7 @@ def talking(*, any_case: bool = False, tables: str = "shop.*") -> LogState:
         mariadb=False,
         server=UUID,
         position=Position("binlog.000001", 4, MysqlGtids.parse("")),
-        skip=0,
+        rows_to_skip=0,
     )
 
 

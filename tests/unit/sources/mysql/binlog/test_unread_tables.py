@@ -11,9 +11,9 @@ from dblog_core.errors import UnknownLogEvent
 from dblog_core.model import watermark
 from dblog_core.model.events import LogBatch, SchemaSeen, SignalSeen, Unreadable, WatermarkSeen
 from dblog_core.sources.mysql.binlog.events import Type
-from dblog_core.sources.mysql.binlog.transactions import LogState
+from dblog_core.sources.mysql.binlog.log_state import LogState
 from tests.unit import mysql_binlog as binlog
-from tests.unit.sources.mysql.binlog.test_transactions import CONFIG, long_way, short_way, state
+from tests.unit.sources.mysql.binlog.test_log_state import CONFIG, long_way, short_way, state
 
 COMPRESSED = 140
 

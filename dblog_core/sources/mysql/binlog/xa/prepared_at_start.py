@@ -12,8 +12,9 @@ import pymysql
 from pymysql.connections import Connection
 
 from dblog_core.config.settings import SourceConfig
-from dblog_core.sources.mysql.binlog import scan, xa
+from dblog_core.sources.mysql.binlog import scan
 from dblog_core.sources.mysql.binlog.scan import Scan
+from dblog_core.sources.mysql.binlog.xa import ids
 from dblog_core.sources.mysql.position import Position, Prepared, file_number
 from dblog_core.sources.mysql.sql import server
 from dblog_core.sources.mysql.sql.connection import rows
@@ -63,7 +64,7 @@ def prepared(connection: Connection[Any], *, mariadb: bool) -> set[str]:
 
 def _xid(form: int, gtrid: int, bqual: int, data: str | bytes) -> str:
     raw = bytes.fromhex(data[2:]) if isinstance(data, str) else data  # MySQL: as 0x…; MariaDB: bytes
-    return xa.text(raw[:gtrid], raw[gtrid : gtrid + bqual], form)
+    return ids.format_xid(raw[:gtrid], raw[gtrid : gtrid + bqual], form)
 
 
 def with_gtids(connection: Connection[Any], places: tuple[Prepared, ...], *, mariadb: bool) -> tuple[Prepared, ...]:

@@ -14,8 +14,8 @@ from dblog_core.errors import DblogError
 from dblog_core.model.events import LogBatch, Unreadable
 from dblog_core.sources.mysql.binlog import events
 from dblog_core.sources.mysql.binlog.events import Type
+from dblog_core.sources.mysql.binlog.log_state import LogState
 from dblog_core.sources.mysql.binlog.progress import Progress
-from dblog_core.sources.mysql.binlog.transactions import LogState
 from dblog_core.sources.mysql.position import MariadbGtids, MysqlGtids, Newest, Position
 from dblog_core.sources.mysql.row_events import batch as batching
 from dblog_core.sources.mysql.sql.catalogue import TableFilter
@@ -39,7 +39,7 @@ def state(*, mariadb: bool, skip: int = 0, position: Position | None = None) -> 
         mariadb=mariadb,
         server=binlog.UUID,
         position=position or Position("binlog.000001", 4, gtids),
-        skip=skip,
+        rows_to_skip=skip,
     )
 
 
@@ -161,11 +161,11 @@ def long_way(log: LogState, found: list[bytes]) -> Iterator[LogBatch]:
             log._unpacking = None
             for inner in binlog.unpacked(event.body):
                 log._dispatch(inner)
-                if log.full:
+                if log.is_full:
                     yield log.flush()
         else:
             log.take(event)
-        if log.full:
+        if log.is_full:
             yield log.flush()
         yield from rows_that_were_held(log, found)
     yield log.flush()
@@ -173,13 +173,13 @@ def long_way(log: LogState, found: list[bytes]) -> Iterator[LogBatch]:
 
 def rows_that_were_held(log: LogState, written: list[bytes]) -> Iterator[LogBatch]:
     """Brings the prepared rows that are due: from memory, or as a second connection does."""
-    if log.again is not None:
-        again = written[places_of(written)[log.again.place.start] :]
-        for event in log.again.kept or (events.parse(data, 0, False) for data in again):
-            log.take_again(event)
-            if log.full:
+    if log.prepared_rows is not None:
+        again = written[places_of(written)[log.prepared_rows.place.start] :]
+        for event in log.prepared_rows.remembered or (events.parse(data, 0, False) for data in again):
+            log.take_prepared(event)
+            if log.is_full:
                 yield log.flush()
-            if log.again is None:
+            if log.prepared_rows is None:
                 return
 
 
@@ -189,11 +189,11 @@ def short_way(log: LogState, written: list[bytes], draw: random.Random, begin: i
         whole = False
         while not whole:
             whole = log.take_all(found)
-            while log.unpacking:
+            while log.is_unpacking:
                 log.take_unpacked()
-                if log.full:
+                if log.is_full:
                     yield log.flush()
-            if log.full:
+            if log.is_full:
                 yield log.flush()
             yield from rows_that_were_held(log, written)
     yield log.flush()

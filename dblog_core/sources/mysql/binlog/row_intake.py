@@ -1,0 +1,198 @@
+"""Row events, and the table maps before them, become rows and signals of a batch.
+
+Rows of an XA transaction that is being prepared are set aside (`Group.undecided`). A table is described by its last
+table map; a row event of a table that no map describes is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dblog_core.model.events import CREATE, DELETE, UPDATE, SchemaSeen, SignalSeen, WatermarkSeen
+from dblog_core.model.schema import TableName
+from dblog_core.sources.mysql.binlog import events, headers, unread_tables
+from dblog_core.sources.mysql.binlog.event_groups import EventGroups, Group
+from dblog_core.sources.mysql.binlog.events import Event, Type
+from dblog_core.sources.mysql.binlog.framing import Events
+from dblog_core.sources.mysql.binlog.unread_tables import UnreadTables
+from dblog_core.sources.mysql.row_events import row_event_header, table_map
+from dblog_core.sources.mysql.row_events.batch import BatchBuilder
+from dblog_core.sources.mysql.row_events.row_event_header import DUMMY_TABLES, KINDS
+from dblog_core.sources.mysql.row_events.table_ids import TableNumbers
+from dblog_core.sources.mysql.row_events.table_map import TableVersion, Unread
+from dblog_core.sources.mysql.sql.catalogue import TableFilter
+from dblog_core.sources.mysql.values.types import UnsupportedType
+
+
+class RowIntake:
+    """Fills `batch` with the rows of captured tables, and with what the log shows of their shapes.
+
+    `numbers`: what the numbers of tables mean; `unread`: the tables that the log does not hold as a capture needs them.
+    """
+
+    def __init__(
+        self, tables: TableFilter, numbers: TableNumbers, groups: EventGroups, *, zero_dates: str, any_case: bool
+    ) -> None:
+        self.numbers = numbers
+        self.unread = UnreadTables()
+        self.batch = BatchBuilder(zero_dates)
+        self._tables = tables
+        self._groups = groups
+        self._zero_dates = zero_dates
+        self._any_case = any_case
+        self._shown_shapes: dict[TableName, str] = {}
+        self.handlers: dict[int, Callable[[Event], None]] = {
+            Type.TABLE_MAP: self._take_table_map,
+            Type.PARTIAL_UPDATE_ROWS: self._take_json_parts,
+            **dict.fromkeys(KINDS, self._take_rows),
+        }
+
+    def start_batch(self) -> None:
+        self.batch = BatchBuilder(self._zero_dates)
+
+    # -- the short way
+
+    def take_brief(
+        self, stretch: Events, number: int, op: str, table_id: int, at: int, stop: int, column_count: int
+    ) -> None:
+        """Takes row event `number` of the stretch, whose rows lie from `at` to `stop`; a table that has not been looked
+        at since its last map, and rows that are undecided, go the long way."""
+        if table_id in self.numbers.unwanted:
+            return
+        version = self.numbers.usual.get(table_id)
+        group = self._groups.group
+        if version is None or group is None or group.undecided is not None or column_count != len(version.columns):
+            self._take_rows(stretch.event(number))
+        else:
+            self._add_changes(version, group, op, stretch.raw, at, stop)
+
+    # -- the long way
+
+    def _take_table_map(self, event: Event) -> None:
+        try:
+            is_wanted = self.numbers.take(event.body)
+        except UnsupportedType as error:
+            table = table_map.head(event.body).table
+            fix = f"{error.fix}; then {events.FRESH_START}"
+            raise self._groups.unknown(f"TABLE_MAP of {table}: {error}", fix=fix) from error
+        group = self._groups.group
+        if is_wanted and group and group.undecided:
+            group.undecided.add(event)
+
+    def _take_rows(self, event: Event) -> None:
+        op = KINDS[Type(event.type)][0]
+        table_id, version = self._described_table(event)
+        if version is None:
+            return
+        group = self._groups.current(event)
+        if isinstance(version, Unread):
+            self._shown_shapes.pop(version.table, None)  # its next one is news
+            self.unread.stop(version, group.transaction, self.batch)
+            return
+        try:
+            body, at = row_event_header.images(event, version)
+        except row_event_header.ColumnsMissing:
+            self._stop_in_part(version, op, group, unread_tables.WITHOUT_COLUMNS, unread_tables.FULL_IMAGES)
+            return
+        if version.schema.table == self._tables.watermarks:
+            self._add_watermarks(version, group, op, body, at)
+            return
+        if version.schema.table == self._tables.signals:
+            self._add_signals(version, group, op, body, at)
+            return
+        self._show_shape(version, group)
+        self.numbers.usual[table_id] = version
+        self._add_changes(version, group, op, body, at, len(body))
+
+    def _take_json_parts(self, event: Event) -> None:
+        """Updates with parts of JSON documents (binlog_row_value_options = PARTIAL_JSON)."""
+        _, version = self._described_table(event)
+        if version is None:
+            return
+        group = self._groups.current(event)
+        if isinstance(version, TableVersion):
+            self._stop_in_part(version, UPDATE, group, unread_tables.IN_PARTS, unread_tables.WHOLE_DOCUMENTS)
+        else:
+            self.unread.stop(version, group.transaction, self.batch)
+
+    def _described_table(self, event: Event) -> tuple[int, TableVersion | Unread | None]:
+        """The number of the table that a row event is about, and how the log describes it; None where nobody wants its
+        rows, or not yet. Raises UnknownLogEvent."""
+        table_id = int.from_bytes(event.body[:6], "little")
+        if table_id in DUMMY_TABLES:
+            return table_id, None
+        version = self.numbers.get(table_id)
+        if version is None:
+            raise self._groups.unknown(
+                f"rows of table number {table_id}, which the log has not described", fix=events.FRESH_START
+            )
+        if isinstance(version, TableName):
+            self.numbers.unwanted.add(table_id)
+            return table_id, None
+        if undecided := self._groups.current(event).undecided:
+            undecided.add(event)
+            return table_id, None
+        if isinstance(version, Unread) or self._tables.ours(table := version.schema.table):
+            return table_id, version
+        return table_id, self.unread.versioned(table, self.statement_name(table)) or version
+
+    def _add_changes(
+        self, version: TableVersion, group: Group, op: str, body: bytes | headers.Bytes, at: int, end: int
+    ) -> None:
+        """Row changes of a captured table whose shape was shown."""
+        if at < end:
+            group.has_changes = True
+            groups = self._groups
+            skipped = self.batch.rows_event(version, op, group.transaction, body, at, groups.rows_to_skip, end)
+            groups.rows_to_skip -= skipped
+            group.rows += skipped
+
+    def _stop_in_part(self, version: TableVersion, op: str, group: Group, what: str, fix: str) -> None:
+        """The log has a row in part. Of our own tables it is one of its kind that is passed over, with a warning."""
+        table = version.schema.table
+        number = self.batch.next_sequence
+        index = self.batch.transaction(group.transaction)
+        if table == self._tables.watermarks and op != DELETE:
+            self.batch.signal(WatermarkSeen(number, index, f"{what}: {fix}"))
+        elif table == self._tables.signals and op == CREATE:
+            self.batch.signal(SignalSeen(number, index, "", "", None))
+        elif not self._tables.ours(table):
+            self._show_shape(version, group)
+            self.unread.stop_in_part(table, what, fix, group.transaction, self.batch)
+
+    def _add_watermarks(self, version: TableVersion, group: Group, op: str, body: bytes, at: int) -> None:
+        for payload in row_event_header.watermarks(version, op, body, at, self._zero_dates):
+            index = self.batch.transaction(group.transaction)
+            self.batch.signal(WatermarkSeen(self.batch.next_sequence, index, payload))
+
+    def _add_signals(self, version: TableVersion, group: Group, op: str, body: bytes, at: int) -> None:
+        for row in row_event_header.inserted(version, op, body, at):
+            index = self.batch.transaction(group.transaction)
+            self.batch.signal(SignalSeen.of(self.batch.next_sequence, index, row))
+
+    # -- shapes
+
+    def _show_shape(self, version: TableVersion, group: Group) -> None:
+        """Adds a signal where the table has another shape than it had last."""
+        schema = version.schema
+        if self._shown_shapes.get(schema.table) != schema.fingerprint:
+            self._shown_shapes[schema.table] = schema.fingerprint
+            self.unread.shown(schema.table)
+            self.numbers.usual.clear()
+            index = self.batch.transaction(group.transaction)
+            self.batch.signal(SchemaSeen(self.batch.next_sequence, index, schema))
+
+    def statement_name(self, table: TableName) -> TableName:
+        """The name as statements have it here (`classify`)."""
+        return table.folded if self._any_case else table
+
+    def forget_shape(self, table: TableName) -> None:
+        """Has the next rows of a table that a statement names show its shape."""
+        self.numbers.usual.clear()
+        for shown in [shown for shown in self._shown_shapes if self.statement_name(shown) == table]:
+            del self._shown_shapes[shown]
+
+    def forget_shapes_of_schema(self, schema: str) -> None:
+        self.numbers.usual.clear()
+        for shown in [shown for shown in self._shown_shapes if self.statement_name(shown).schema == schema]:
+            del self._shown_shapes[shown]
