@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from dblog_core.clock import SystemClock
 from dblog_core.config.secrets import SOURCE, given_to
 from dblog_core.dumps.status import DumpStatus, line
-from dblog_core.dumps.task_queue import Finder
+from dblog_core.dumps.task_queue import TaskQueue
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import StateStore
 from dblog_core.lake.spark_submit import CONFIG_VARIABLE, whole
@@ -62,7 +62,7 @@ class SparkCrew:
 
     def __init__(self, spark: SparkSession, state: StateStore, dump_id: str | None, stop: threading.Event) -> None:
         self._context, self._stop, self._dump = spark.sparkContext, stop, dump_id
-        self._finder, self._starters = Finder(state, dump_id), entry_point.Starters()
+        self._finder, self._starters = TaskQueue(state, dump_id), entry_point.Starters()
         self._said: dict[str, str] = {}
         self._seen: set[str] = set() if dump_id is None else {dump_id}
 
@@ -81,7 +81,7 @@ class SparkCrew:
 
     def ended(self) -> list[DumpStatus]:
         """The dumps that were worked on, as they are now."""
-        return [self._finder.status(dump_id) for dump_id in sorted(self._seen)]
+        return [self._finder.read_dump(dump_id) for dump_id in sorted(self._seen)]
 
     def _watch(self, running: Future[list[list[str]]]) -> None:
         clock = SystemClock()
@@ -94,7 +94,7 @@ class SparkCrew:
         self._tell(self.ended())
 
     def _look(self) -> list[DumpStatus]:
-        found = self._finder.unfinished()
+        found = self._finder.list_unfinished()
         self._seen |= {dump.id for dump in found}
         self._tell(found)
         return found

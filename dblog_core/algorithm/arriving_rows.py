@@ -38,52 +38,54 @@ LOOKS = 1_000
 class Look:
     """What a placed chunk tells of rows that have arrived, up to its place in the log.
 
-    `asked`: the keys that it is of; `whole`: it is of the whole table; `touched`: keys of events that its SELECT may
+    `keys`: those that it is of; `whole`: it is of the whole table; `touched`: keys of events that its SELECT may
     not have seen; `missed`: keys of rows of which those events alone do not tell all and that the chunk does not have,
     each with the key under which the chunk would have it (None: nobody knows).
     """
 
-    asked: Set[str]
+    keys: Set[str]
     touched: Set[str]
     missed: Mapping[str, str | None]
     whole: bool = False
 
 
-def moved(trails: Iterable[Trail], moves: Iterable[Move], brought: set[str], *, all_read: bool) -> tuple[Trail, ...]:
-    """The trails after these moves, in log order. `brought`: keys of rows that are brought whole: follows the moves;
+def follow_moves(
+    trails: Iterable[Trail], moves: Iterable[Move], whole_rows: set[str], *, all_read: bool
+) -> tuple[Trail, ...]:
+    """The trails after these moves, in log order. `whole_rows`: keys of rows that are brought whole: follows the moves;
     `all_read`: no range is left, so that rows without a trail are brought."""
     by_key = {trail[0]: trail for trail in trails}
     for key, to in moves:
         trail = by_key.pop(key, None)
-        if trail is None and (all_read or key in brought):
+        if trail is None and (all_read or key in whole_rows):
             by_key.pop(to, None)  # of a row that has gone from there
-            brought.discard(key)
-            brought.add(to)
+            whole_rows.discard(key)
+            whole_rows.add(to)
         else:
-            brought.discard(to)
+            whole_rows.discard(to)
             by_key[to] = tuple(dict.fromkeys((to, *(trail or (key,)))))
     return tuple(by_key.values())
 
 
-def looked(trails: Iterable[Trail], look: Look, brought: set[str]) -> tuple[Trail, ...]:
-    """The trails that are left after a look; what it has brought joins `brought`."""
+def apply_look(trails: Iterable[Trail], look: Look, whole_rows: set[str]) -> tuple[Trail, ...]:
+    """The trails that are left after a look; what it has brought joins `whole_rows`."""
     left = []
     for trail in trails:
         if trail[0] in look.missed:
-            left.append(_unseen(trail, look.missed[trail[0]]))
-        elif look.whole or trail[0] in look.asked or trail[0] in look.touched:
-            brought.add(trail[0])
+            left.append(_without_left_keys(trail, look.missed[trail[0]]))
+        elif look.whole or trail[0] in look.keys or trail[0] in look.touched:
+            whole_rows.add(trail[0])
         else:  # it went there before the SELECT, which saw that, and after somebody chose the keys
             left.append(trail[:1])
     return tuple(left)
 
 
-def _unseen(trail: Trail, seen_at: str | None) -> Trail:
+def _without_left_keys(trail: Trail, seen_at: str | None) -> Trail:
     """The trail without keys that the row had left for every SELECT from now on: the chunk's saw it at `seen_at`."""
     return trail[: trail.index(seen_at) + 1] if seen_at in trail else trail
 
 
-def shortened(trails: tuple[Trail, ...]) -> tuple[Trail, ...] | None:
+def shorten(trails: tuple[Trail, ...]) -> tuple[Trail, ...] | None:
     """The trails within `ARRIVED` bytes, if need be without the keys that rows left; None: there are too many rows."""
     if sum(map(len, chain.from_iterable(trails))) <= ARRIVED:
         return trails
@@ -91,4 +93,4 @@ def shortened(trails: tuple[Trail, ...]) -> tuple[Trail, ...] | None:
     return ends if sum(len(key) for (key,) in ends) <= ARRIVED else None
 
 
-__all__ = ["ARRIVED", "LOOKS", "Look", "Move", "Trail", "looked", "moved", "shortened"]
+__all__ = ["ARRIVED", "LOOKS", "Look", "Move", "Trail", "apply_look", "follow_moves", "shorten"]

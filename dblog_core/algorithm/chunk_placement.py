@@ -12,17 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 
 from dblog_core.algorithm.arriving_rows import Look, Move
+from dblog_core.algorithm.eviction import Overlap, Survivor, Touches, incomplete_moves
 from dblog_core.algorithm.task_progress import Refused, TaskProgress, Tasks
-from dblog_core.algorithm.window import (
-    Overlap,
-    Survivor,
-    TooManyKeys,
-    Touches,
-    UnknownWindow,
-    Visibility,
-    Windows,
-    incomplete_moves,
-)
+from dblog_core.algorithm.visibility import Visibility
+from dblog_core.algorithm.window import TooManyKeys, UnknownWindow, Windows
 from dblog_core.model.schema import TableName
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.values import Key, key_text
@@ -56,16 +49,16 @@ class Finished:
 class Placement:
     """A chunk that stands in the super-changelog here.
 
-    `evicted`: numbers of its rows that the log knows better; `kept`: what survives of some of them, as refreshes of
-    their own; `deleted`: requested keys that neither the SELECT nor an event it may not have seen has; `again`: its
-    table's dump has ended, and too many rows have arrived meanwhile (`dumps`): only another one heals.
+    `evicted`: numbers of its rows that the log knows better; `survivors`: what survives of some of them, as refreshes
+    of their own; `deleted`: requested keys that neither the SELECT nor an event it may not have seen has; `heals_not`:
+    its table's dump has ended, and too many rows have arrived meanwhile (`task_progress`): only another one heals.
     """
 
     evicted: tuple[int, ...]
-    kept: tuple[tuple[int, Survivor], ...]
+    survivors: tuple[tuple[int, Survivor], ...]
     deleted: tuple[Key, ...]
     finished: Finished | None
-    again: bool = False
+    heals_not: bool = False
 
 
 class Chunks:
@@ -84,14 +77,14 @@ class Chunks:
 
     def wants(self, table: TableName) -> bool:
         """Whether row events of the table must be told."""
-        return self._windows.wants(table) or self._tasks.heals(str(table))
+        return self._windows.wants(table) or self._tasks.is_healing(str(table))
 
     @property
     def tables(self) -> set[TableName]:
         """Those of which a window is open."""
         return self._windows.tables
 
-    def rows(
+    def record_rows(
         self,
         table: TableName,
         offsets: tuple[int, int],
@@ -104,11 +97,11 @@ class Chunks:
         whether there may be incomplete moves among them (`window`)."""
         self._windows.record(table, offsets, xid, touches, arrives=arrives)
         if touches is None:
-            self._tasks.emptied(str(table))
+            self._tasks.forget_arrivals(str(table))
         elif arrives:
-            self._tasks.arrive(str(table), _moves(incomplete_moves(touches)))
+            self._tasks.record_moves(str(table), _moves(incomplete_moves(touches)))
 
-    def recall(
+    def recall_rows(
         self,
         table: TableName,
         offsets: tuple[int, int],
@@ -117,10 +110,10 @@ class Chunks:
         *,
         arrives: bool = True,
     ) -> None:
-        """As `rows`, of what was told before a restart."""
+        """As `record_rows`, of what was told before a restart."""
         self._windows.record(table, offsets, xid, touches, arrives=arrives)
 
-    def altered(self, table: TableName) -> None:
+    def void_windows_of(self, table: TableName) -> None:
         """The table has another shape from here on: chunks that are being read may have the old one."""
         for window, mark in self._tasks.windows().items():
             if mark.table == str(table):
@@ -128,74 +121,79 @@ class Chunks:
         self._drop_probes([w for w, probe in self._probes.items() if probe.table == str(table)])
         self._discard_void()
 
-    def horizon(self, snapshot: str, offset: int) -> None:
+    def advance_horizon(self, snapshot: str, offset: int) -> None:
         """Every SELECT of a window opened after `offset` sees what `snapshot` sees (PostgreSQL)."""
-        self._windows.horizon(snapshot, offset)
-        self._visibility.horizon(snapshot)
+        self._windows.advance_horizon(snapshot, offset)
+        self._visibility.advance_horizon(snapshot)
 
     # Watermarks -----------------------------------------------------------------------------------------------------
 
-    def low(self, low: Low, *, offset: int, segment: int, at: int) -> None:
+    def open_window(self, low: Low, *, offset: int, segment: int, at: int) -> None:
         """Opens a window right after `offset`; `at`: the watermark's commit time. Raises Refused."""
-        mark, table, since = low.mark, TableName.parse(low.mark.table), self.earliest_unseen(offset)
+        mark = low.mark
+        table = TableName.parse(mark.table)
+        since = self.earliest_unseen(offset)
         try:
-            self._tasks.low(low, since=since, segment=segment, at=at)
+            self._tasks.admit_low(low, since=since, segment=segment, at=at)
             if mark.ordinal == 0 and mark.heals is not None:
-                self._tasks.arrive(mark.table, _moves(self._windows.arrived(table, since)))
+                self._tasks.record_moves(mark.table, _moves(self._windows.moves_after(table, since)))
             self._windows.open(mark.window, table, offset)
             self._opened[mark.window] = OpenWindow(mark.table, mark.task.dump, at)
         finally:
             self._discard_void()
 
-    def high(
-        self, high: High, *, at: int, held: Callable[[], bool], rows: RowsWith, absent: Callable[[], Sequence[Key]]
+    def place_chunk(
+        self, high: High, *, at: int, is_ours: Callable[[], bool], rows: RowsWith, absent: Callable[[], Sequence[Key]]
     ) -> Placement:
-        """Places the chunk; nothing of it is looked at before it is clear that it counts. `held`: whether our staging
-        has it; `absent`: requested keys that the SELECT did not find. Raises Refused, and what the functions raise."""
+        """Places the chunk; nothing of it is looked at before it is clear that it counts. `is_ours`: whether our
+        staging has it; `absent`: requested keys that the SELECT did not find. Raises Refused, and what the functions
+        raise."""
         mark = high.mark
         try:
-            self._tasks.high(high)
-            self._require_ours(high, held)
+            self._tasks.admit_high(high)
+            self._require_ours(high, is_ours)
             overlap = self._overlap(high)
-            evicted, kept, found = _overlapping(overlap, high.rows, rows)
+            evicted, survivors, overlapping_keys = _overlapping(overlap, high.rows, rows)
             deleted = () if overlap.everything else tuple(key for key in absent() if key not in overlap.touched)
             if high.arrived:
-                self._tasks.looked(mark.task, _look(high, overlap, found))
-            progress = self._tasks.placed(high, evicted=len(evicted), at=at)
+                self._tasks.record_look(mark.task, _look(high, overlap, overlapping_keys))
+            progress = self._tasks.record_placed_chunk(high, evicted=len(evicted), at=at)
             finished = self._finished(mark) if progress.done else None
-            again = finished is not None and self._tasks.forgotten(mark.task)
-            return Placement(evicted, kept, deleted, None if again else finished, again)
+            heals_not = finished is not None and self._tasks.has_forgotten_rows(mark.task)
+            return Placement(evicted, survivors, deleted, None if heals_not else finished, heals_not)
         finally:
             self._windows.discard(mark.window)
             self._opened.pop(mark.window, None)
             self._discard_void()
 
-    def refuse(self, high: High, reason: str) -> None:
+    def refuse_chunk(self, high: High, reason: str) -> None:
         """The chunk must not stand in the super-changelog: its attempt is over. Raises Refused."""
         mark = high.mark
         try:
-            self._tasks.high(high)
-            self._tasks.void(mark, reason)
+            self._tasks.admit_high(high)
+            self._tasks.break_attempt(mark, reason)
         finally:
             self._windows.discard(mark.window)
             self._opened.pop(mark.window, None)
             self._discard_void()
 
-    def _require_ours(self, high: High, held: Callable[[], bool]) -> None:
+    def _require_ours(self, high: High, is_ours: Callable[[], bool]) -> None:
         """The log may be older than our staging, and tell of dumps into one that is gone; and a staging that was put
         back from a copy may lack the later chunks of an attempt. Raises Refused."""
-        if not held():
-            self._tasks.void(high.mark, "its chunk is not in this staging directory: it was dumped into another one")
+        if not is_ours():
+            reason = "its chunk is not in this staging directory: it was dumped into another one"
+            self._tasks.break_attempt(high.mark, reason)
 
     def _overlap(self, high: High) -> Overlap:
         if not self._visibility.admits(high.snapshot):
-            self._tasks.void(high.mark, "its SELECT may not have seen what was logged before the log was first opened")
+            reason = "its SELECT may not have seen what was logged before the log was first opened"
+            self._tasks.break_attempt(high.mark, reason)
         try:
             return self._windows.close(high.mark.window, high.snapshot)
         except UnknownWindow:
-            self._tasks.void(high.mark, "its window was given up")
+            self._tasks.break_attempt(high.mark, "its window was given up")
         except TooManyKeys:
-            self._tasks.void(high.mark, "more keys of its table changed meanwhile than are remembered")
+            self._tasks.break_attempt(high.mark, "more keys of its table changed meanwhile than are remembered")
         raise AssertionError("void() raises")
 
     def _finished(self, mark: Mark) -> Finished | None:
@@ -204,37 +202,38 @@ class Chunks:
         done = [p for p in self._tasks.of(dump, mark.table) if p.done]
         if mark.heals is None or len(done) < mark.parts:
             return None
-        since, segment = min(p.since for p in done), min(p.since_segment for p in done)
+        since = min(p.since for p in done)
+        segment = min(p.since_segment for p in done)
         return Finished(mark.table, dump, since, segment, mark.heals)
 
-    def probe_low(self, probe: Probe, *, offset: int, at: int) -> None:
+    def open_probe(self, probe: Probe, *, offset: int, at: int) -> None:
         """Opens the window of a verification right after `offset`; `at`: the watermark's commit time."""
         if probe.window not in self._probes:
             self._windows.open(probe.window, TableName.parse(probe.table), offset)
             self._probes[probe.window] = OpenWindow(probe.table, "", at)
 
-    def probe_high(self, probe: Probe) -> int | None:
+    def close_probe(self, probe: Probe) -> int | None:
         """The largest offset before every event that the SELECT of a verification may not have seen.
 
         None: nobody can tell (its low watermark lies before a restart, the table was altered meanwhile, or it may not
         have seen what was logged before the log was first opened), so it is to be read again.
         """
-        known = self._probes.pop(probe.window, None) is not None
-        if not known or not self._visibility.admits(probe.snapshot):
+        was_open = self._probes.pop(probe.window, None) is not None
+        if not was_open or not self._visibility.admits(probe.snapshot):
             self._windows.discard(probe.window)
             return None
-        return self._windows.since(probe.window, probe.snapshot)
+        return self._windows.close_probe(probe.window, probe.snapshot)
 
     # Housekeeping ---------------------------------------------------------------------------------------------------
 
-    def forget(self, is_over: Callable[[str], bool]) -> None:
+    def forget_dumps(self, is_over: Callable[[str], bool]) -> None:
         """Drops the tasks of dumps that are over by `is_over(dump id)`, which is asked once for each."""
         tasks = list(self._tasks)
         over = {dump for dump in dict.fromkeys(task.dump for task in tasks) if is_over(dump)}
         self._tasks.forget([task for task in tasks if task.dump in over])
         self._discard_void()
 
-    def expire(self, now: float, patience: float) -> None:
+    def expire_windows(self, now: float, patience: float) -> None:
         """Drops windows that were open at a look `patience` seconds ago, and at each since: their worker is gone.
 
         `now`: seconds of one clock, ours, in each call. When the low watermark was committed is what another clock
@@ -247,7 +246,7 @@ class Chunks:
         self._drop_probes([window for window in gone if window in self._probes])
         self._discard_void()
 
-    def give_up(self, window: str) -> None:
+    def give_up_window(self, window: str) -> None:
         """Drops a window, of a dump or of a verification, whose worker was never told that it is open."""
         if window in self._tasks.windows():
             self._tasks.expire(window)
@@ -268,12 +267,12 @@ class Chunks:
 
     def take_progress(self) -> dict[TaskId, TaskProgress]:
         """Tasks whose progress has changed since the last call (at first: all)."""
-        return self._tasks.take_changed()
+        return self._tasks.take_changes()
 
     @property
-    def changed(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether `take_progress` would give anything."""
-        return self._tasks.changed
+        return self._tasks.has_changes
 
     def _drop_probes(self, windows: Iterable[str]) -> None:
         for window in windows:
@@ -295,22 +294,23 @@ def _overlapping(
     if not count or not overlap.rows:
         return (), (), set()
     keys = {number: key for number, key in rows(overlap.rows) if key in overlap.rows}
-    kept = ((number, overlap.rows[key]) for number, key in keys.items())
-    return tuple(keys), tuple((number, rest) for number, rest in kept if rest is not None), set(keys.values())
+    survivors = [(number, overlap.rows[key]) for number, key in keys.items()]
+    return tuple(keys), tuple((number, rest) for number, rest in survivors if rest is not None), set(keys.values())
 
 
-def _look(high: High, overlap: Overlap, found: set[Key]) -> Look:
-    """What a chunk of keys that rows have arrived at tells; `found`: keys of the overlap that it has."""
+def _look(high: High, overlap: Overlap, overlapping_keys: set[Key]) -> Look:
+    """What a chunk of keys that rows have arrived at tells; `overlapping_keys`: keys of the overlap that it
+    has."""
     missed = {
         key_text(key): None if first is None else key_text(first)
         for key, first in overlap.partial.items()
-        if first not in found
+        if first not in overlapping_keys
     }
     return Look(frozenset(high.arrived), frozenset(map(key_text, overlap.touched)), missed, high.whole)
 
 
-def _moves(found: Iterable[tuple[Key, Key]]) -> Iterator[Move]:
-    return ((key_text(key), key_text(to)) for key, to in found)
+def _moves(keys: Iterable[tuple[Key, Key]]) -> Iterator[Move]:
+    return ((key_text(key), key_text(to)) for key, to in keys)
 
 
 __all__ = ["Chunks", "Finished", "OpenWindow", "Placement", "Refused"]

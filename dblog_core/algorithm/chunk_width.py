@@ -19,20 +19,20 @@ class Width:
         self._rows: int | None = None
         self.whole = True
 
-    def limit(self, wanted: int) -> int:
-        """Rows to ask for where `wanted` are wanted: at least one, at most those."""
-        return wanted if self._rows is None else min(wanted, self._rows)
+    def limit(self, most_rows: int) -> int:
+        """Rows to ask for where no more than `most_rows` are wanted: at least one."""
+        return most_rows if self._rows is None else min(most_rows, self._rows)
 
-    def came(self, *, asked: int, rows: int, received: int, most: int) -> None:
-        """A chunk of `rows` rows came with `received` bytes, where `asked` rows and `most` bytes were allowed."""
-        if not rows or not received:
+    def record_chunk(self, *, row_limit: int, rows: int, received_bytes: int, byte_limit: int) -> None:
+        """A chunk of `rows` rows and `received_bytes` came, where so many rows and bytes were allowed."""
+        if not rows or not received_bytes:
             return
-        fit = max(1, int(FILL * most * rows / received))
+        fit = max(1, int(FILL * byte_limit * rows / received_bytes))
         if self._rows is not None:
-            self._rows = min(fit, GROWTH * min(asked, self._rows))
-        elif fit < GROWTH * asked:
+            self._rows = min(fit, GROWTH * min(row_limit, self._rows))
+        elif fit < GROWTH * row_limit:
             self._rows = fit
 
-    def given_up(self, *, asked: int, rows: int) -> None:
-        """A chunk of `asked` rows was too large; `rows` of it had arrived by then."""
-        self._rows = max(1, min(rows, asked // 2))
+    def record_overflow(self, *, row_limit: int, rows: int) -> None:
+        """A chunk of at most `row_limit` rows was too large; `rows` of it had arrived by then."""
+        self._rows = max(1, min(rows, row_limit // 2))

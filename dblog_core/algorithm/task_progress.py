@@ -75,8 +75,8 @@ class TaskProgress:
     def follows(self, other: TaskProgress) -> bool:
         """Whether this may stand in a later manifest than `other`, of the same task: none of these ever falls."""
         return all(
-            mine >= theirs
-            for mine, theirs in (
+            later >= earlier
+            for later, earlier in (
                 (self.attempt, other.attempt),
                 (self.ordinal, other.ordinal),
                 (self.broken, other.broken),
@@ -119,7 +119,7 @@ class Tasks:
     def __getitem__(self, task: TaskId) -> TaskProgress:
         return self._tasks[task]
 
-    def low(self, low: Low, *, since: int, segment: int, at: int = 0) -> None:
+    def admit_low(self, low: Low, *, since: int, segment: int, at: int = 0) -> None:
         """Opens the watermark's window; `at`: its commit time. Raises Refused."""
         mark = low.mark
         progress = self._tasks.get(mark.task, TaskProgress(mark.table))
@@ -138,7 +138,7 @@ class Tasks:
         self._put(mark.task, replace(progress, parts=0 if mark.heals is None else mark.parts))
         self._windows[mark.window] = mark
 
-    def high(self, high: High) -> None:
+    def admit_high(self, high: High) -> None:
         """Passes if the chunk is the one to place now. Raises Refused."""
         mark = high.mark
         progress = self._tasks.get(mark.task, TaskProgress(mark.table))
@@ -149,14 +149,16 @@ class Tasks:
         if mark.ordinal != progress.ordinal:
             self._break(mark, f"chunk {mark.ordinal} came where {progress.ordinal} is next")
 
-    def placed(self, high: High, *, evicted: int, at: int = 0) -> TaskProgress:
+    def record_placed_chunk(self, high: High, *, evicted: int, at: int = 0) -> TaskProgress:
         """The chunk stands in the segment that is being made."""
-        task, progress = high.mark.task, self._tasks[high.mark.task]
-        left = self._left(task) if high.final else None
+        task = high.mark.task
+        progress = self._tasks[task]
+        trails = self._trails_to_read(task) if high.final else None
         looks = progress.looks + (high.final and progress.ended)
-        if left and looks >= LOOKS:
-            self._put(task, progress := replace(progress, forgotten=True))
-            left = ()
+        if trails and looks >= LOOKS:
+            progress = replace(progress, forgotten=True)
+            self._put(task, progress)
+            trails = ()
         progress = replace(
             progress,
             ordinal=progress.ordinal + 1,
@@ -164,57 +166,59 @@ class Tasks:
             rows=progress.rows + high.rows + len(high.absent),
             evicted=progress.evicted + evicted,
             at=at,
-            arrived=progress.arrived if left is None else left,
+            arrived=progress.arrived if trails is None else trails,
             ended=high.final,
             looks=looks,
-            done=high.final and not left,
+            done=high.final and not trails,
         )
         self._put(task, progress)
         return progress
 
     # Rows that have arrived -----------------------------------------------------------------------------------------
 
-    def heals(self, table: str) -> bool:
+    def is_healing(self, table: str) -> bool:
         """Whether a dump that heals is reading the table."""
         return any(True for _ in self._healing(table))
 
-    def arrive(self, table: str, moves: Iterable[Move]) -> None:
+    def record_moves(self, table: str, moves: Iterable[Move]) -> None:
         """Rows have moved, in this order, and the log left columns of them out."""
         dumps = list(self._healing(table))
-        found = list(moves) if dumps else []
-        for tasks in dumps if found else []:
-            known = tuple(chain.from_iterable(self._tasks[task].arrived for task in tasks))
-            trails = arriving_rows.moved(known, found, self._of_brought(tasks[0]), all_read=self._all_read(tasks))
+        new_moves = list(moves) if dumps else []
+        for tasks in dumps if new_moves else []:
+            before = tuple(chain.from_iterable(self._tasks[task].arrived for task in tasks))
+            whole_rows = self._whole_rows(tasks[0])
+            trails = arriving_rows.follow_moves(before, new_moves, whole_rows, all_read=self._all_read(tasks))
             owner = min(tasks, key=lambda name: (self._tasks[name].done, name))
-            if (short := arriving_rows.shortened(trails)) is None:
+            short = arriving_rows.shorten(trails)
+            if short is None:
                 self._put(owner, replace(self._tasks[owner], forgotten=True))
                 continue
             for task in tasks:
                 self._put(task, replace(self._tasks[task], arrived=short if task == owner else ()))
 
-    def looked(self, task: TaskId, look: Look) -> None:
+    def record_look(self, task: TaskId, look: Look) -> None:
         """A chunk of the task tells of rows that have arrived."""
-        brought = self._of_brought(task)
+        whole_rows = self._whole_rows(task)
         for name in self._beside(task):
             progress = self._tasks[name]
-            self._put(name, replace(progress, arrived=arriving_rows.looked(progress.arrived, look, brought)))
+            self._put(name, replace(progress, arrived=arriving_rows.apply_look(progress.arrived, look, whole_rows)))
 
-    def forgotten(self, task: TaskId) -> bool:
+    def has_forgotten_rows(self, task: TaskId) -> bool:
         """Whether more rows have arrived than the task's dump remembers."""
         return any(self._tasks[name].forgotten for name in self._beside(task))
 
-    def emptied(self, table: str) -> None:
+    def forget_arrivals(self, table: str) -> None:
         """The table has no rows any more."""
         for task in self._of_table.get(table, ()):
             self._put(task, replace(self._tasks[task], arrived=()))
             self._brought.pop(self._heap(task), None)
 
-    def _of_brought(self, task: TaskId) -> set[str]:
+    def _whole_rows(self, task: TaskId) -> set[str]:
         """Keys of rows of the task's table that its dump has brought whole, and that it knows of."""
-        brought = self._brought.setdefault(self._heap(task), set())
-        if len(brought) > BROUGHT:
-            brought.clear()  # costs looks, and no row
-        return brought
+        keys = self._brought.setdefault(self._heap(task), set())
+        if len(keys) > BROUGHT:
+            keys.clear()  # costs looks, and no row
+        return keys
 
     def _heap(self, task: TaskId) -> tuple[str, str]:
         """The task's dump and table."""
@@ -239,29 +243,29 @@ class Tasks:
         """The tasks of the same dump for the same table, itself among them."""
         return [other for other in self._of_table[self._tasks[task].table] if other.dump == task.dump]
 
-    def _left(self, task: TaskId) -> tuple[Trail, ...] | None:
+    def _trails_to_read(self, task: TaskId) -> tuple[Trail, ...] | None:
         """What the last task has still to read at its end, which is what is left of all; None: it is not the last."""
         others = [name for name in self._beside(task) if name != task]
         progress = self._tasks[task]
         if sum(self._tasks[name].done for name in others) + 1 < progress.parts:
             return None
-        if self.forgotten(task):
+        if self.has_forgotten_rows(task):
             return ()  # what they tell together heals nothing
-        left = (*progress.arrived, *chain.from_iterable(self._tasks[name].arrived for name in others))
+        trails = (*progress.arrived, *chain.from_iterable(self._tasks[name].arrived for name in others))
         for name in others:
             self._put(name, replace(self._tasks[name], arrived=()))
-        return left
+        return trails
 
     # Housekeeping ---------------------------------------------------------------------------------------------------
 
-    def void(self, mark: Mark, reason: str) -> None:
+    def break_attempt(self, mark: Mark, reason: str) -> None:
         """The chunk cannot be placed for a reason outside its numbering: its attempt is over. Raises Refused."""
         self._drop([mark.window] if mark.window in self._windows else [])
         self._break(mark, reason)
 
-    def forget(self, gone: Iterable[TaskId]) -> None:
+    def forget(self, tasks: Iterable[TaskId]) -> None:
         """Drops tasks of dumps that are over, and their windows."""
-        names = dict.fromkeys(gone)
+        names = dict.fromkeys(tasks)
         for task in names:
             if task in self._tasks:
                 self._brought.pop(self._heap(task), None)
@@ -275,7 +279,8 @@ class Tasks:
 
     def take_void(self) -> list[str]:
         """Windows that were dropped since the last call: nothing will be placed from them."""
-        void, self._void = self._void, []
+        void = self._void
+        self._void = []
         return void
 
     def of(self, dump: str, table: str) -> list[TaskProgress]:
@@ -289,14 +294,14 @@ class Tasks:
         """For the manifest: what a restart goes on from."""
         return dict(self._tasks)
 
-    def take_changed(self) -> dict[TaskId, TaskProgress]:
+    def take_changes(self) -> dict[TaskId, TaskProgress]:
         """Tasks whose progress has changed since the last call (at first: all)."""
         changed = {task: self._tasks[task] for task in sorted(self._changed)}
         self._changed.clear()
         return changed
 
     @property
-    def changed(self) -> bool:
+    def has_changes(self) -> bool:
         return bool(self._changed)
 
     def _drop(self, windows: Iterable[str]) -> None:
@@ -311,8 +316,9 @@ class Tasks:
         raise Refused(reason)
 
     def _put(self, task: TaskId, progress: TaskProgress) -> None:
-        if (known := self._tasks.get(task)) != progress:
-            if known is None:
+        before = self._tasks.get(task)
+        if before != progress:
+            if before is None:
                 self._of_table.setdefault(progress.table, []).append(task)
             self._tasks[task] = progress
             self._changed.add(task)

@@ -77,7 +77,7 @@ class Openings:
     def _open(self, name: str, window: _Window, sequencer: Sequencer) -> None:
         """Opens the window and says so, unless it does not count, or another term has answered."""
         entry = self._state.get(read_only_windows.announcement(name))
-        mark = read_only_windows.asked(entry.data) if entry is not None else None
+        mark = read_only_windows.parse_announcement(entry.data) if entry is not None else None
         if mark is None or not sequencer.open_window(mark, at=self._now()):
             return
         place = self._source.place(sequencer.position)
@@ -85,7 +85,7 @@ class Openings:
             self._state.create(read_only_windows.answer(name), place.encode())
         except VersionConflict:
             log.info("window %s was opened by another term of a capture: it is void", name)
-            sequencer.dumps.give_up(name)
+            sequencer.dumps.give_up_window(name)
         else:
             window.mark, window.place = mark, place
 
@@ -94,11 +94,11 @@ class Openings:
         for name, window in self._windows.items():
             if window.high is not None or (entry := self._state.get(read_only_windows.conclusion(name))) is None:
                 continue
-            if (found := read_only_windows.concluded(entry.data)) is None:
+            if (found := read_only_windows.parse_conclusion(entry.data)) is None:
                 continue
             place, window.high = found
             if window.mark is not None and not _went_by(window.place, place):
-                sequencer.dumps.give_up(name)
+                sequencer.dumps.give_up_window(name)
                 window.mark = None
 
     def _judge(self, sequencer: Sequencer) -> None:

@@ -29,7 +29,7 @@ from dblog_core import wiring
 from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_records, work_loop
-from dblog_core.dumps.task_queue import Finder
+from dblog_core.dumps.task_queue import TaskQueue
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, StateStore
 from dblog_core.lake.spark_submit import whole
@@ -51,11 +51,11 @@ Told = Callable[[DblogError], None]
 
 def work(config: Config, state: StateStore, clock: Clock, stop: threading.Event, *, on_fault: Told) -> None:
     """Has such dumps worked on until `stop` is set; `on_fault` is told why a process died."""
-    finder, deaths, wait = Finder(state, None, REQUESTED_BY), 0, LOOK
+    finder, deaths, wait = TaskQueue(state, None, REQUESTED_BY), 0, LOOK
     while not clock.wait(stop, wait):
         wait = LOOK
         try:
-            if not finder.unfinished():
+            if not finder.list_unfinished():
                 continue
         except DblogError as error:
             log.warning("looking for dumps that the system or a signal requested: %s", error)
@@ -170,9 +170,9 @@ def main() -> int:
 def _work(config: Config, stop: threading.Event) -> None:
     clock = SystemClock()
     with closing(wiring.open_state(config)) as state:
-        finder, found_at = Finder(state, None, REQUESTED_BY), clock.monotonic()
+        finder, found_at = TaskQueue(state, None, REQUESTED_BY), clock.monotonic()
         while not stop.is_set() and clock.monotonic() - found_at < LINGER:
-            if finder.unfinished():
+            if finder.list_unfinished():
                 work_loop.work(config, stop=stop, once=True, requested_by=REQUESTED_BY)
                 found_at = clock.monotonic()
             clock.wait(stop, LOOK)

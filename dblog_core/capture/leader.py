@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.algorithm.window import LogOrder, Snapshots
+from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture import healing_dumps, new_tables, owed_dump_requests
 from dblog_core.capture.announced_windows import Openings
 from dblog_core.capture.background_threads import HOUSEKEEPING as HOUSEKEEPING
@@ -477,8 +477,8 @@ class Leader:
         self._look_at_stamps()
         self._again.look(self._sequencer.passes_over, offset=self._sequencer.last_offset)
         self._advance_horizon()
-        self._sequencer.dumps.expire(now, WINDOW_TIMEOUT)
-        self._sequencer.dumps.forget(lambda dump_id: dump_store.is_dump_over(self._state, dump_id))
+        self._sequencer.dumps.expire_windows(now, WINDOW_TIMEOUT)
+        self._sequencer.dumps.forget_dumps(lambda dump_id: dump_store.is_dump_over(self._state, dump_id))
         self._rate, self._rows = self._rows / max(now - self._measured, 1e-3), 0
         self._measured = now
         capture_status.put_status(self._state, self._status_json())

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.algorithm.window import Touch, Touches
+from dblog_core.algorithm.eviction import Touch, Touches
 from dblog_core.model.events import TableChanges, Transaction
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_tuples

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core.algorithm.chunk_placement import Chunks, Finished, Placement, Refused
+from dblog_core.algorithm.eviction import Survivor
 from dblog_core.algorithm.task_progress import TaskProgress, tasks_from_json, tasks_to_json
-from dblog_core.algorithm.window import LogOrder, Snapshots, Survivor
+from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture import recovery
 from dblog_core.capture.row_changes import (
     ChangeTouches,
@@ -117,7 +118,7 @@ class Sequencer:
         if isinstance(visibility, Snapshots):
             for event in recovery.events(staging, head):
                 arrives = event.touches is not None and event.touches.may_arrive
-                self._dumps.recall(event.table, event.offsets, event.xid, event.touches, arrives=arrives)
+                self._dumps.recall_rows(event.table, event.offsets, event.xid, event.touches, arrives=arrives)
         self._schemas, self._altered, self._layouts = dict(head.schemas), Pending(head.altered), dict(head.layouts)
         self._rewritten: dict[TableName, Transaction] = {}
         self._reshaped: set[TableName] = set()
@@ -142,7 +143,7 @@ class Sequencer:
     @property
     def dirty(self) -> bool:
         """Whether the segment would hold anything but a position."""
-        return self._next > self._draft.first_offset or self._dumps.changed or self._owes
+        return self._next > self._draft.first_offset or self._dumps.has_changes or self._owes
 
     @property
     def _owes(self) -> bool:
@@ -153,7 +154,7 @@ class Sequencer:
     @property
     def places_chunks(self) -> bool:
         """Whether a dump worker, or a verification, waits for this segment."""
-        return bool(self._draft.chunks) or bool(self._draft.probes) or self._dumps.changed
+        return bool(self._draft.chunks) or bool(self._draft.probes) or self._dumps.has_changes
 
     @property
     def last_offset(self) -> int:
@@ -180,7 +181,7 @@ class Sequencer:
 
     def horizon(self, snapshot: str) -> None:
         """All windows from here on see what `snapshot` sees: the log was read up to where it was taken."""
-        self._dumps.horizon(snapshot, self.last_offset)
+        self._dumps.advance_horizon(snapshot, self.last_offset)
 
     def take_progress(self) -> dict[TaskId, TaskProgress]:
         """Progress that the last published segment made true: for the state store."""
@@ -188,7 +189,7 @@ class Sequencer:
 
     def rewritten(self, table: TableName) -> None:
         """Rows of the table are others by now than those that were read, and no event tells of it."""
-        self._dumps.altered(table)
+        self._dumps.void_windows_of(table)
         self._born.pop(str(table), None)
         self._rewritten[table] = Transaction("", self._log_position, self._commit_time or 0)
 
@@ -223,7 +224,7 @@ class Sequencer:
         """Passes these tables over from here on; returns those that were not before."""
         new = set(tables) - self._stopped
         for table in new:
-            self._dumps.altered(TableName.parse(table))
+            self._dumps.void_windows_of(TableName.parse(table))
             self._born.pop(table, None)
         self._stopped |= new
         return new
@@ -343,7 +344,7 @@ class Sequencer:
         between, of = offsets.tolist(), stretch.transaction.tolist()
         for start, end in runs(stretch.transaction):
             ends, part = (between[start], between[end - 1]), touches.part(start, end)
-            self._dumps.rows(table, ends, transactions[of[start]].xid, part, arrives=touches.may_arrive)
+            self._dumps.record_rows(table, ends, transactions[of[start]].xid, part, arrives=touches.may_arrive)
 
     # Signals --------------------------------------------------------------------------------------------------------
 
@@ -358,7 +359,7 @@ class Sequencer:
             self._go_on(signal.schema.table, transaction)
         match signal:
             case Unreadable() if not self._passes_over(signal.table):  # once: each batch may hold such a value
-                self._dumps.altered(signal.table)
+                self._dumps.void_windows_of(signal.table)
                 self._born.pop(str(signal.table), None)
                 self._unreadable.add(str(signal.table))
                 self._met[str(signal.table)] = signal
@@ -406,12 +407,12 @@ class Sequencer:
     def _rewrite(self, table: TableName, transaction: Transaction) -> None:
         """Only the table itself can tell which rows it has from here on."""
         if not self._passes_over(table):
-            self._dumps.altered(table)  # chunks that are being read may hold rows that are gone
+            self._dumps.void_windows_of(table)  # chunks that are being read may hold rows that are gone
             self._born.pop(str(table), None)
             self._rewritten[table] = transaction
 
     def _alter(self, table: TableName, step: Step | None, transaction: Transaction) -> None:
-        self._dumps.altered(table)  # its shape may be the same as before, its columns others
+        self._dumps.void_windows_of(table)  # its shape may be the same as before, its columns others
         self._others.add(str(table))
         self._altered.add(table, step, self._schemas)
         if step is not None and self._mixes_up(table, step):
@@ -422,7 +423,7 @@ class Sequencer:
         if self._passes_over(table):
             return
         offset = self._mark("t", table, transaction, transaction=transaction.id)
-        self._dumps.rows(table, (offset, offset), transaction.xid, None)
+        self._dumps.record_rows(table, (offset, offset), transaction.xid, None)
         self._is_empty(table)
 
     def _is_empty(self, table: TableName) -> None:
@@ -458,7 +459,7 @@ class Sequencer:
         whole = True if known is None and str(schema.table) in self._born else None
         self._mark("s", schema.table, transaction, schema=schema.fingerprint, whole=whole, **facts)
         if known is not None:
-            self._dumps.altered(schema.table)
+            self._dumps.void_windows_of(schema.table)
             self._others.add(str(schema.table))
             if schema.key and not self._staging.schema(known).key:
                 self._rewritten[schema.table] = transaction  # no key led to its rows so far: a dump brings them
@@ -526,7 +527,7 @@ class Sequencer:
             return False
         try:
             if isinstance(mark, Low):
-                self._dumps.low(mark, offset=self.last_offset, segment=self.segment, at=at)
+                self._dumps.open_window(mark, offset=self.last_offset, segment=self.segment, at=at)
             else:
                 self._high(mark, here, at)
         except Refused as reason:
@@ -537,23 +538,23 @@ class Sequencer:
     def _probe(self, probe: Probe, here: Transaction, at: int) -> None:
         """A verification's watermark; the high one takes an offset, which stands for its place in the log."""
         if not probe.high:
-            self._dumps.probe_low(probe, offset=self.last_offset, at=at)
+            self._dumps.open_probe(probe, offset=self.last_offset, at=at)
             return
-        since = self._dumps.probe_high(probe)
+        since = self._dumps.close_probe(probe)
         self._draft.probes.append(Probed(self._take(1), probe.table, probe.window, since, here.position))
 
     def _high(self, high: High, transaction: Transaction, at: int) -> None:
         if high.rules != self._rules.digest(TableName.parse(high.mark.table)):
-            self._dumps.refuse(high, "its worker goes by other column rules than this capture: by an older file")
+            self._dumps.refuse_chunk(high, "its worker goes by other column rules than this capture: by an older file")
 
         # A chunk that does not count may be of a staging directory that is gone, with its shape.
         def shape() -> TableSchema:
             return self._staging.schema(high.schema)
 
-        placement = self._dumps.high(
+        placement = self._dumps.place_chunk(
             high,
             at=at,
-            held=lambda: self._staging.holds(high.schema, high.file),
+            is_ours=lambda: self._staging.holds(high.schema, high.file),
             rows=lambda keys: rows_with(self._chunk(high, list(shape().key)), shape(), keys),
             absent=lambda: [key_from_json(k, shape()) for k in high.absent],
         )
@@ -568,13 +569,13 @@ class Sequencer:
         """Puts the chunk here."""
         if high.file is not None:
             self._draft.chunks.append(self._reference(high, placement.evicted, at))
-        if placement.kept:
-            self._keep(high, schema, placement.kept, at)
+        if placement.survivors:
+            self._keep(high, schema, placement.survivors, at)
         if placement.deleted:
             self._delete(schema, placement.deleted, at)
         if placement.finished is not None:
             self._finish(schema.table, placement.finished, at)
-        if placement.again:
+        if placement.heals_not:
             self._rewritten[schema.table] = at
 
     def _finish(self, table: TableName, finished: Finished, at: Transaction) -> None:

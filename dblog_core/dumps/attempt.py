@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import Enum
 
 from dblog_core.algorithm.chunk_width import Width
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dumps.background_step import Behind
+from dblog_core.dumps.background_step import BackgroundStep
 from dblog_core.dumps.dump_records import OVER, DumpOptions, DumpState
 from dblog_core.dumps.read_only_windows import NotOpened
 from dblog_core.dumps.task_lease import Hold
@@ -23,33 +24,43 @@ from dblog_core.interfaces import ChunkTooLarge
 
 log = logging.getLogger(__name__)
 
-LAST, AGAIN, READ = "last", "again", "read"
-"""How an attempt ends: the worker leaves the task; another attempt goes on; all is read, and is to be placed."""
+PLACED_POLL_SECONDS = 0.05  # at most between two looks at what the capture has placed
+_FIRST_POLL_SECONDS = 0.005  # a capture that keeps up places a chunk within a few milliseconds
+_OPTIONS_POLL_SECONDS = 0.25  # at most between two looks at the options while the worker rests
+_SHORTEST_REST_SECONDS = 1e-3
 
-PLACING = 0.05  # seconds at most between two looks at what the capture has placed
-SOON = 0.005  # seconds before the first of them: a capture that keeps up places a chunk within a few milliseconds
-RESTING = 0.25  # seconds at most between two looks at the options while the worker rests
-SHORTEST = 1e-3  # seconds: a shorter rest is none
+
+class AttemptEnd(Enum):
+    """How an attempt ends."""
+
+    LEAVE = "leave"  # the worker leaves the task
+    RETRY = "retry"  # another attempt continues it
+    ALL_READ = "all read"  # what is read waits to be placed
 
 
 class WorkerPace:
     """The pace of one worker, and the last reading of the source that it has taken into account."""
 
     def __init__(self) -> None:
-        self._dump, self._seen = "", 0
-        self._unmeasured = False
-        self._table, self._width = "", Width()
+        self._dump = ""
+        self._reading_number = 0
+        self._has_warned = False
+        self._table = ""
+        self._width = Width()
         self.pace = Pace()
 
     def begin(self, dump_id: str) -> None:
         """The worker turns to a task of this dump: tasks of one dump go on at the pace of those before."""
         if dump_id != self._dump:
-            self._dump, self.pace, self._unmeasured = dump_id, Pace(), False
+            self._dump = dump_id
+            self.pace = Pace()
+            self._has_warned = False
 
     def width(self, table: str) -> Width:
         """What is known of the width of the table's rows: attempts and tasks of one table go on with what is known."""
         if table != self._table:
-            self._table, self._width = table, Width()
+            self._table = table
+            self._width = Width()
         return self._width
 
     def rest(self, hold: Hold, options: DumpOptions) -> float:
@@ -57,20 +68,20 @@ class WorkerPace:
         limits = Limits.of(options)
         self.pace.follow(limits)
         if limits.watches:
-            reading = hold.place.gauge.read()
-            if reading is not None and reading.number != self._seen:
-                self._seen = reading.number
-                self.pace.look(reading.strain, limits)
+            reading = hold.worker.gauge.read()
+            if reading is not None and reading.number != self._reading_number:
+                self._reading_number = reading.number
+                self.pace.record_strain(reading.strain, limits)
                 strain = reading.strain
                 if limits.max_retained and strain is not None and strain.retained_bytes is None:
-                    self._warn(hold)
-        hold.tell(self.pace.held, self.pace.factor)
-        return self.pace.rest(hold.place.clock.monotonic(), limits)
+                    self._warn_of_unmeasured_log(hold)
+        hold.report_slowdown(self.pace.slowdown, self.pace.factor)
+        return self.pace.rest(hold.worker.clock.monotonic(), limits)
 
-    def _warn(self, hold: Hold) -> None:
-        if not self._unmeasured:
+    def _warn_of_unmeasured_log(self, hold: Hold) -> None:
+        if not self._has_warned:
             log.warning("%s: the source does not tell how much log it retains: max_retained has no effect", hold)
-        self._unmeasured = True
+        self._has_warned = True
 
 
 class Attempt:
@@ -80,13 +91,17 @@ class Attempt:
         self, hold: Hold, connections: Connections, pace: WorkerPace, beside: Callable[[], None] = lambda: None
     ) -> None:
         """`beside`: called again and again while the attempt goes on."""
-        self._hold, self._pace, self._place, self._beside = hold, pace, hold.place, beside
-        self._number = hold.next_attempt()
-        self._behind = Behind(hold.place.spawn)
-        self._placed, self._look = -1, SOON
+        self._hold = hold
+        self._pace = pace
+        self._worker = hold.worker
+        self._beside = beside
+        self._number = hold.begin_attempt()
+        self._background = BackgroundStep(hold.worker.spawn)
+        self._placed_chunks = -1
+        self._poll_seconds = _FIRST_POLL_SECONDS
         self._given_up = False  # a chunk, and with it the reader: what was read before it is still to be placed
         width = pace.width(hold.task.table)
-        self._reader = WindowReader(hold, connections, self._number, hold.progress(), self._behind, width)
+        self._reader = WindowReader(hold, connections, self._number, hold.read_progress(), self._background, width)
 
     @property
     def number(self) -> int:
@@ -97,65 +112,67 @@ class Attempt:
         """The chunk after the last one that is read."""
         return self._reader.ordinal
 
-    def run(self, *, to_the_end: bool) -> str:
-        """LAST, AGAIN, or, unless `to_the_end`, READ: then it may be run again.
+    def run(self, *, to_the_end: bool) -> AttemptEnd:
+        """How it ends; unless `to_the_end` it may be ALL_READ, and may then be run again.
 
         Raises LeaseLost, and what the source, staging and the state store raise. Nothing of it goes on afterwards.
         """
         try:
             end = self._work(to_the_end)
-            self._behind.settle()
+            self._background.wait()
         except BaseException as error:
-            self._behind.abandon(error)
+            self._background.abandon(error)
             raise
         return end
 
-    def _work(self, to_the_end: bool) -> str:
-        while not self._place.stop.is_set():
+    def _work(self, to_the_end: bool) -> AttemptEnd:
+        while not self._worker.stop.is_set():
             self._beside()
             self._hold.check()
-            self._behind.look()
-            progress = self._hold.progress()
+            self._background.raise_fault()
+            progress = self._hold.read_progress()
             if progress.done:
-                return LAST
+                return AttemptEnd.LEAVE
             if progress.broken >= self._number or progress.attempt > self._number:
                 log.info("%s: a new attempt: %s", self._hold, progress.reason or "somebody has begun one")
-                return AGAIN
-            state, options = self._hold.settings()
-            if state in OVER or self._hold.surplus(options):
-                return LAST
+                return AttemptEnd.RETRY
+            state, options = self._hold.read_settings()
+            if state in OVER or self._hold.is_surplus(options):
+                return AttemptEnd.LEAVE
             if state == DumpState.PAUSED and self._reader.ordinal == progress.ordinal:
-                return LAST
+                return AttemptEnd.LEAVE
             if self._given_up and self._reader.ordinal <= progress.ordinal:
-                return AGAIN
-            self._reader.look(progress)
+                return AttemptEnd.RETRY
+            self._reader.take_up_arrived_keys(progress)
             if self._reader.final and not to_the_end and state != DumpState.PAUSED:
-                return READ
-            wait = self._wait(progress, state, options)
-            if wait > SHORTEST:
-                self._place.clock.wait(self._place.stop, wait)
-            elif not self._chunk(options):
-                return AGAIN
-        return LAST
+                return AttemptEnd.ALL_READ
+            wait_seconds = self._wait_seconds(progress, state, options)
+            if wait_seconds > _SHORTEST_REST_SECONDS:
+                self._worker.clock.wait(self._worker.stop, wait_seconds)
+            elif not self._read_chunk(options):
+                return AttemptEnd.RETRY
+        return AttemptEnd.LEAVE
 
-    def _wait(self, progress: TaskProgress, state: DumpState, options: DumpOptions) -> float:
+    def _wait_seconds(self, progress: TaskProgress, state: DumpState, options: DumpOptions) -> float:
         """Seconds to wait before anything is looked at again; 0: the next chunk is due."""
         waits = self._reader.final or self._given_up or state == DumpState.PAUSED
         if waits or self._reader.ordinal - progress.ordinal >= options.in_flight:
-            return self._until_placed(progress.ordinal)
-        return min(self._pace.rest(self._hold, options), RESTING)
+            return self._seconds_to_next_look(progress.ordinal)
+        return min(self._pace.rest(self._hold, options), _OPTIONS_POLL_SECONDS)
 
-    def _until_placed(self, ordinal: int) -> float:
-        """Seconds before another look at what is placed: longer each time that nothing has moved."""
-        self._look = SOON if ordinal > self._placed else min(PLACING, 2 * self._look)
-        self._placed = ordinal
-        return self._look
+    def _seconds_to_next_look(self, placed_chunks: int) -> float:
+        """Before another look at what is placed: longer each time that nothing has moved."""
+        has_moved = placed_chunks > self._placed_chunks
+        self._poll_seconds = _FIRST_POLL_SECONDS if has_moved else min(PLACED_POLL_SECONDS, 2 * self._poll_seconds)
+        self._placed_chunks = placed_chunks
+        return self._poll_seconds
 
-    def _chunk(self, options: DumpOptions) -> bool:
+    def _read_chunk(self, options: DumpOptions) -> bool:
         """Reads one chunk; False if this attempt cannot."""
-        began, size = self._place.clock.monotonic(), options.chunk_size
+        began = self._worker.clock.monotonic()
+        size = options.chunk_size
         try:
-            rows = self._reader.read(size, options.chunk_bytes or self._place.config.dump.chunk_bytes)
+            rows = self._reader.read(size, options.chunk_bytes or self._worker.config.dump.chunk_bytes)
         except ChunkTooLarge as reason:
             log.info("%s: fewer rows in another attempt: %s", self._hold, reason)
             self._given_up = True
@@ -163,11 +180,11 @@ class Attempt:
         except (ShapeChanged, NotOpened) as reason:
             log.info("%s: a new attempt: %s", self._hold, reason)
             return False
-        self._pace.pace.chunk(
+        self._pace.pace.record_chunk(
             of=(self._hold.task.table, size),
             began=began,
-            selected=self._reader.selected,
-            ended=self._place.clock.monotonic(),
+            select_seconds=self._reader.select_seconds,
+            ended=self._worker.clock.monotonic(),
             rows=rows,
         )
         return True

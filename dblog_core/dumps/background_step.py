@@ -13,7 +13,7 @@ from dblog_core.interfaces import Running, Spawn
 log = logging.getLogger(__name__)
 
 
-class Behind:
+class BackgroundStep:
     """Steps of one worker, each begun when the one before is over; for one thread."""
 
     def __init__(self, spawn: Spawn) -> None:
@@ -23,17 +23,18 @@ class Behind:
 
     def begin(self, name: str, step: Callable[[], None]) -> None:
         """Starts the step as soon as the one before is over. Raises the fault of that one, and then starts nothing."""
-        self.settle()
+        self.wait()
         self._running = self._spawn(name, lambda: self._run(step))
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Waits for the end of the step that goes on. Raises its fault."""
         self._join()
-        self.look()
+        self.raise_fault()
 
-    def look(self) -> None:
+    def raise_fault(self) -> None:
         """Raises the fault of a step that has ended by one."""
-        fault, self._fault = self._fault, None
+        fault = self._fault
+        self._fault = None
         if fault is not None:
             raise fault
 

@@ -60,7 +60,7 @@ def retune(state: StateStore, dump_id: str, **changes: Any) -> None:
     (bytes).
     """
     check_options({name: value for name, value in changes.items() if value is not None})
-    _change(state, dump_id, lambda record: replace(record, options=record.options.changed(changes)))
+    _change(state, dump_id, lambda record: replace(record, options=record.options.with_changes(changes)))
 
 
 def _change(state: StateStore, dump_id: str, change: Callable[[DumpRecord], DumpRecord]) -> None:

@@ -98,13 +98,13 @@ def plan(config: Config, request: DumpRequest, *, state: StateStore | None = Non
     options = first_options(config, request)
     if state is None:
         with closing(wiring.open_state(config)) as store:
-            measured = _measured(dump_store.list_dumps(store))
+            measured = _measured_rates(dump_store.list_dumps(store))
     else:
-        measured = _measured(dump_store.list_dumps(state))
+        measured = _measured_rates(dump_store.list_dumps(state))
 
-    def look(wanted: list[RequestedTable]) -> tuple[list[tuple[RequestedTable, TablePlan]], list[Refusal]]:
+    def look(requested: list[RequestedTable]) -> tuple[list[tuple[RequestedTable, TablePlan]], list[Refusal]]:
         with closing(wiring.open_source(config.source).open_reader()) as reader:
-            return look_at_each(request, wanted, lambda table: _table(reader, request, table, options, measured))
+            return look_at_each(request, requested, lambda table: _table(reader, request, table, options, measured))
 
     _, refused, (tables, unreadable) = resolve_and_look(config, request, look)
     return Plan(options, tuple(table for _, table in tables), (*refused, *unreadable))
@@ -122,7 +122,8 @@ def _table(
     read = reader.explain(schema, filters=table.filters)
     if request.keys:
         rows = len(listed_keys(request, schema))
-        number, chunks = -(-rows // KEYS_PER_TASK), -(-rows // KEYS_PER_CHUNK)
+        number = -(-rows // KEYS_PER_TASK)
+        chunks = -(-rows // KEYS_PER_CHUNK)
     else:
         rows = read.rows
         scanned = reader.estimated_rows(schema.table) if table.filters else rows
@@ -165,13 +166,13 @@ def _rate(measured: tuple[str, float] | None, options: DumpOptions) -> tuple[flo
     return ASSUMED_RATE, f"assumed: {ASSUMED_RATE:,.0f} rows a second and worker; no dump of the table has measured it"
 
 
-def _measured(dumps: Sequence[DumpStatus]) -> dict[str, tuple[str, float]]:
+def _measured_rates(dumps: Sequence[DumpStatus]) -> dict[str, tuple[str, float]]:
     """By table, the newest dump of all or a range of its rows that has measured a rate, and that of one worker."""
-    found: dict[str, tuple[str, float]] = {}
+    rates: dict[str, tuple[str, float]] = {}
     for dump in dumps:  # oldest first
         for table in dump.tables:
             tasks = [t for t in dump.tasks if t.table == table and t.record.keys is None and not t.record.filters]
             speed = rate(tasks)
             if speed:
-                found[table] = (dump.id, speed / min(dump.options.workers, len(tasks)))
-    return found
+                rates[table] = (dump.id, speed / min(dump.options.workers, len(tasks)))
+    return rates

@@ -78,12 +78,12 @@ class DumpOptions:
     def to_json(self) -> Json:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def changed(self, changes: Mapping[str, Any]) -> Self:
+    def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """The options after these changes; None leaves one as it is. Raises RequestError for an option that there is
         not, or a value outside its range."""
-        wanted = {name: value for name, value in changes.items() if value is not None}
-        check_options(wanted)
-        return replace(self, **wanted)
+        values = {name: value for name, value in changes.items() if value is not None}
+        check_options(values)
+        return replace(self, **values)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -143,13 +143,13 @@ class TaskRecord:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """What it does not say was filed before there were ranges, filters and a remembered order of the key."""
-        given = _of_fields(cls, data)
-        if given.get("keys") is not None:
-            given["keys"] = tuple(given["keys"])
-        if given.get("heals") is not None:
-            given["heals"] = Heals(**given["heals"])
-        given["filters"] = tuple(given.get("filters", ()))
-        return cls(**given)
+        values = _of_fields(cls, data)
+        if values.get("keys") is not None:
+            values["keys"] = tuple(values["keys"])
+        if values.get("heals") is not None:
+            values["heals"] = Heals(**values["heals"])
+        values["filters"] = tuple(values.get("filters", ()))
+        return cls(**values)
 
     def to_json(self) -> Json:
         return asdict(self)
@@ -165,7 +165,7 @@ class TaskStatus:
     """One task: what it reads, and how far it is.
 
     `error`: why it cannot go on, ever; `held`: why it is slowed or stands now; `listed`: how many keys it lists; of a
-    task that is `restored` nothing else is known of them, nor the key's order. `gone`: its table is not in the source
+    task that was recalled nothing else is known of them, nor the key's order. `gone`: its table is not in the source
     any more, as `error` says.
     """
 
@@ -191,18 +191,19 @@ class TaskStatus:
         """Whether its dump reads all of its table."""
         return self.record.is_whole
 
-    def kept(self) -> Json:
+    def to_remember(self) -> Json:
         """What is remembered of the task once its dump is over."""
         record = replace(self.record, keys=None if self.record.keys is None else (), order=None)
         rest = {"error": self.error, "held": self.held, "listed": self.listed, "gone": self.gone}
         return {"number": self.number, **record.to_json(), "progress": asdict(self.progress), **rest}
 
     @classmethod
-    def restored(cls, kept: Mapping[str, Any]) -> Self:
-        """The task as `kept` has remembered it."""
-        record, progress = TaskRecord.from_json(kept), TaskProgress.from_json(kept["progress"])
-        rest = {name: kept[name] for name in ("error", "held", "listed", "gone") if name in kept}
-        return cls(number=kept["number"], record=record, progress=progress, **rest)
+    def recall(cls, data: Mapping[str, Any]) -> Self:
+        """The task as `to_remember` gave it."""
+        record = TaskRecord.from_json(data)
+        progress = TaskProgress.from_json(data["progress"])
+        rest = {name: data[name] for name in ("error", "held", "listed", "gone") if name in data}
+        return cls(number=data["number"], record=record, progress=progress, **rest)
 
     def to_json(self) -> Json:
         """The task as `dumps --json` shows it."""
@@ -263,7 +264,7 @@ class DumpRecord:
             refused=tuple(map(Refusal.from_json, data.get("refused", ()))),
             signal=data.get("signal"),
             stopped=tuple(data.get("stopped", ())),
-            ended=None if ended is None else tuple(map(TaskStatus.restored, ended)),
+            ended=None if ended is None else tuple(map(TaskStatus.recall, ended)),
             over_at=None if over_at is None else float(over_at),
         )
 
@@ -271,7 +272,7 @@ class DumpRecord:
         late = {
             "signal": self.signal,
             "stopped": list(self.stopped) or None,
-            "ended": None if self.ended is None else [task.kept() for task in self.ended],
+            "ended": None if self.ended is None else [task.to_remember() for task in self.ended],
             "over_at": self.over_at,
         }
         return {

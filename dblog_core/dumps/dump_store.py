@@ -137,7 +137,7 @@ def change_record(state: StateStore, dump_id: str, change: Callable[[DumpRecord]
     """Writes what `change` makes of the dump's record. Raises RequestError where there is none, and what `change`
     raises. What a later version of us has written beside it stays."""
 
-    def changed(data: Json) -> Json:
+    def with_change(data: Json) -> Json:
         before = DumpRecord.from_json(data)
         after = change(before)
         if after == before:
@@ -145,7 +145,7 @@ def change_record(state: StateStore, dump_id: str, change: Callable[[DumpRecord]
         options = {**data["options"], **after.options.to_json()}
         return {**data, **after.to_json(), "options": options}
 
-    _update(state, _request_path(dump_id), changed)
+    _update(state, _request_path(dump_id), with_change)
 
 
 def record_end_time(state: StateStore, dump_id: str, at_seconds: float) -> None:
@@ -187,14 +187,14 @@ def is_task_over(state: StateStore, task: TaskId) -> bool:
 def read_progress(state: StateStore, task: TaskId, table: str) -> TaskProgress:
     """How far a task is, as the capture has published it."""
     entry = state.get(_task_path(task, "progress"))
-    return TaskProgress(table) if entry is None else _mirrored(entry)[1]
+    return TaskProgress(table) if entry is None else _read_mirror(entry)[1]
 
 
 def read_all_progress(state: StateStore, tasks: Sequence[tuple[TaskId, str]]) -> list[TaskProgress]:
     """How far tasks are, each with its table, by one question for all."""
     entries = state.get_all([_task_path(task, "progress") for task, _ in tasks])
     return [
-        TaskProgress(table) if entry is None else _mirrored(entry)[1]
+        TaskProgress(table) if entry is None else _read_mirror(entry)[1]
         for (_, table), entry in zip(tasks, entries, strict=True)
     ]
 
@@ -242,7 +242,7 @@ def put_progress(state: StateStore, task: TaskId, value: TaskProgress, *, of: Se
             if entry is None:
                 state.create(path, data)
                 return True
-            mirrored_of, mirrored = _mirrored(entry)
+            mirrored_of, mirrored = _read_mirror(entry)
             if of < mirrored_of:
                 return False
             if of > mirrored_of or value.follows(mirrored):
@@ -347,7 +347,7 @@ def _task_status(
     if filed is None:
         raise RequestError(f"dump {task.dump} has no task {task.number}", fix="request the dump again")
     record = TaskRecord.from_json(orjson.loads(filed.data))
-    progress = TaskProgress(record.table) if mirror is None else _mirrored(mirror)[1]
+    progress = TaskProgress(record.table) if mirror is None else _read_mirror(mirror)[1]
     error = None if progress.done or failed is None else orjson.loads(failed.data)
     pace = None if progress.done or error or slowed is None else orjson.loads(slowed.data)
     return TaskStatus(
@@ -370,7 +370,7 @@ def _record_end(state: StateStore, status: DumpStatus) -> None:
     if status.requested_by == SYSTEM and status.state == DumpState.FAILED:
         faults = {t.table: t.error for t in status.tasks if t.error is not None and t.is_whole}
         owed_dumps.failed(state, status.id, faults)
-    ended = [task.kept() for task in status.tasks]
+    ended = [task.to_remember() for task in status.tasks]
     is_small = len(orjson.dumps(ended)) <= _LARGEST_BYTES
     end = {"state": status.state, "error": status.error, "ended": ended if is_small else None}
     with contextlib.suppress(RequestError):  # it is removed meanwhile
@@ -383,7 +383,7 @@ def _end_task(state: StateStore, task: TaskId, why: str | dict[str, str]) -> Non
         state.create(_task_path(task, "error"), orjson.dumps(why))
 
 
-def _mirrored(entry: Entry) -> tuple[SegmentOrder, TaskProgress]:
+def _read_mirror(entry: Entry) -> tuple[SegmentOrder, TaskProgress]:
     """The manifest that a mirror is of, and the progress; a mirror of an earlier version names none: it comes first."""
     data = orjson.loads(entry.data)
     epoch, segment = data.pop(_OF, (0, 0))
@@ -391,12 +391,12 @@ def _mirrored(entry: Entry) -> tuple[SegmentOrder, TaskProgress]:
 
 
 def _update(state: StateStore, path: str, change: Callable[[Json], Json]) -> Json:
-    def changed(data: Any) -> Any:
+    def change_existing(data: Any) -> Any:
         if data is None:
             raise RequestError(f"{path} is not in the state store any more", fix="`dblog dumps` lists what is there")
         return change(data)
 
-    written: Json = compare_and_set.change(state, path, changed)
+    written: Json = compare_and_set.change(state, path, change_existing)
     return written
 
 

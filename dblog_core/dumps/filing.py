@@ -138,7 +138,7 @@ def _cut_ranges(
 ) -> list[TaskRecord]:
     schema = table.schema
     ends = _requested_range(request, schema)
-    parts = key_ranges.cut(reader, schema, table.filters, ends, options, wanted=request.ranges)
+    parts = key_ranges.cut(reader, schema, table.filters, ends, options, number=request.ranges)
     heals = None if table.filters or not _may_heal(ends, schema) else Heals(ends.key_from, ends.key_to)
     tasks = [_task(schema, part, parts=len(parts), heals=heals) for part in parts]
     return [replace(task, filters=tuple(filters.to_json(table.filters))) for task in tasks]

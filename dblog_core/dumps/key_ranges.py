@@ -41,11 +41,11 @@ class Range:
     estimated: int | None = None
 
 
-def count(rows: int, options: DumpOptions, wanted: int | None) -> int:
-    """Into how many ranges so many rows are cut. `wanted`: what the user asked for."""
+def count(rows: int, options: DumpOptions, number: int | None) -> int:
+    """Into how many ranges so many rows are cut. `number`: what the user asked for."""
     chunk = options.chunk_size
-    if wanted is not None:
-        return max(1, min(wanted, rows))
+    if number is not None:
+        return max(1, min(number, rows))
     if rows <= SMALL * chunk:
         return 1
     return max(1, min(MOST_RANGES, RANGES_PER_WORKER * options.workers, rows // (SMALLEST * chunk)))
@@ -58,36 +58,39 @@ def cut(
     ends: Range,
     options: DumpOptions,
     *,
-    wanted: int | None = None,
+    number: int | None = None,
     sparing: bool = False,
 ) -> list[Range]:
     """The range `ends` of a table in one or more ranges without a gap, in key order. Raises RequestError.
 
-    It is left whole where it is small, where `wanted` is 1, and where no index serves the order of the key: reading
+    It is left whole where it is small, where `number` is 1, and where no index serves the order of the key: reading
     boundaries would sort the table then, as every chunk does. `sparing`, for a whole table: a range for each worker,
     and the index is not read beyond the place where the last of them begins by the server's estimate, which may cost
     balance.
     """
     read = reader.explain(schema, filters=filters)
     open_ended = ends.key_from is None and ends.key_to is None
-    few = wanted is None and bool(filters) and read.rows <= SMALL * options.chunk_size
-    if wanted == 1 or read.index is None or few:
+    few = number is None and bool(filters) and read.rows <= SMALL * options.chunk_size
+    if number == 1 or read.index is None or few:
         return [Range(ends.key_from, None, ends.key_to, read.rows if open_ended else None)]
     rows_in_table = reader.estimated_rows(schema.table) if filters else read.rows
-    if wanted is None and open_ended and not filters and (even := _even(reader, schema, rows_in_table, options)):
-        return even
-    stride = _stride(rows_in_table, options, wanted, whole=open_ended)
-    if sparing and (number := min(count(read.rows, options, wanted), options.workers)) > 1:
-        enough = -(-read.rows * (number - 1) // number)
+    if number is None and open_ended and not filters:
+        even_ranges = _cut_evenly(reader, schema, rows_in_table, options)
+        if even_ranges:
+            return even_ranges
+    stride = _stride(rows_in_table, options, number, whole=open_ended)
+    few_ranges = min(count(read.rows, options, number), options.workers)
+    if sparing and few_ranges > 1:
+        enough = -(-read.rows * (few_ranges - 1) // few_ranges)
         keys, step = sample(reader, schema, ends, every=stride, enough=enough)
-        return _balanced(keys, step, ends, max(read.rows, len(keys) * step), number)
+        return _balance(keys, step, ends, max(read.rows, len(keys) * step), few_ranges)
     keys, step = sample(reader, schema, ends, every=stride)
     rows = _rows(len(keys) * step, step, rows_in_table if open_ended else None)
-    parts = _balanced(keys, step, ends, rows, count(rows, options, wanted))
-    return [_scaled(part, read.rows, rows) for part in parts] if filters else parts
+    parts = _balance(keys, step, ends, rows, count(rows, options, number))
+    return [_scale(part, read.rows, rows) for part in parts] if filters else parts
 
 
-def _even(reader: ChunkReader, schema: TableSchema, rows: int, options: DumpOptions) -> list[Range] | None:
+def _cut_evenly(reader: ChunkReader, schema: TableSchema, rows: int, options: DumpOptions) -> list[Range] | None:
     """The whole table in ranges of equal width; None where it is not as dense everywhere that this divides its rows.
 
     Ranges that differ after all (between the looks) cost balance, nothing else.
@@ -95,10 +98,12 @@ def _even(reader: ChunkReader, schema: TableSchema, rows: int, options: DumpOpti
     number = count(rows, options, None)
     if number == 1 or len(schema.key) != 1 or not pa.types.is_integer(schema.key_columns[0].type):
         return None
-    first, last = next(reader.boundaries(schema, after=None, upto=None, every=1), None), reader.last_key(schema)
+    first = next(reader.boundaries(schema, after=None, upto=None, every=1), None)
+    last = reader.last_key(schema)
     if first is None or last is None:
         return None
-    low, width = first[0], last[0] - first[0] + 1
+    low = first[0]
+    width = last[0] - low + 1
     looks = max(1, min(LOOK, rows // (4 * number)))
     places = [low + width * i // number for i in range(1, number)]
     for place in places:
@@ -110,11 +115,11 @@ def _even(reader: ChunkReader, schema: TableSchema, rows: int, options: DumpOpti
     ]
 
 
-def _stride(rows: int, options: DumpOptions, wanted: int | None, *, whole: bool) -> int:
+def _stride(rows: int, options: DumpOptions, number: int | None, *, whole: bool) -> int:
     """Every how many rows a key is read at first; `rows`: of the table, which tells little of a part of it."""
     finest = options.chunk_size
-    if wanted is not None and rows:  # a small table may be asked for more ranges than it has chunks
-        finest = min(finest, rows // (4 * wanted))
+    if number is not None and rows:  # a small table may be asked for more ranges than it has chunks
+        finest = min(finest, rows // (4 * number))
     return max(1, finest, -(-rows // SAMPLE) if whole else 0)
 
 
@@ -149,7 +154,8 @@ def sample(
         else:
             return keys, every
         # Too many: it goes on after the last that is kept, whose place is a multiple of the new step.
-        keys, every = keys[1::2], 2 * every
+        keys = keys[1::2]
+        every *= 2
 
 
 def _rows(seen: int, step: int, estimate: int | None) -> int:
@@ -157,20 +163,21 @@ def _rows(seen: int, step: int, estimate: int | None) -> int:
     return max(seen, min(seen + step - 1, seen + step // 2 if estimate is None else estimate))
 
 
-def _balanced(sample: Sequence[Key], step: int, ends: Range, rows: int, number: int) -> list[Range]:
+def _balance(sample: Sequence[Key], step: int, ends: Range, rows: int, number: int) -> list[Range]:
     """`number` ranges that differ by less than a step, or fewer where the sample has no more."""
     places = sorted({round(i * rows / number / step) - 1 for i in range(1, number)})
     places = [place for place in places if 0 <= place < len(sample)]
     keys = [key_to_json(sample[place]) for place in places]
     marks = [0, *((place + 1) * step for place in places), rows]
-    firsts, lasts = [ends.after, *keys], [*keys, ends.key_to]
+    firsts = [ends.after, *keys]
+    lasts = [*keys, ends.key_to]
     return [
         Range(ends.key_from if i == 0 else None, firsts[i], lasts[i], marks[i + 1] - marks[i])
         for i in range(len(firsts))
     ]
 
 
-def _scaled(part: Range, passing: int, rows: int) -> Range:
+def _scale(part: Range, passing: int, rows: int) -> Range:
     """A range's share of the rows that pass the filters."""
     share = (part.estimated or 0) * passing // max(rows, 1)
     return Range(part.key_from, part.after, part.key_to, share)

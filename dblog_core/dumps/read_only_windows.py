@@ -22,8 +22,9 @@ from dblog_core.model.watermark import High, Low, Probe
 from dblog_core.state import capture_status, leases
 
 ROOT = "windows"
-SOON, LATEST = 0.002, 0.05  # seconds between two looks for an answer, and at what a reader sees: longer each time
-LOOK = 0.25  # seconds between two looks at whether anybody still wants the window
+SHORTEST_PAUSE_SECONDS = 0.002  # between two looks for an answer, and at what a reader sees: longer each time
+LONGEST_PAUSE_SECONDS = 0.05
+_STILL_WANTED_SECONDS = 0.25  # between two looks at whether anybody still wants the window
 
 
 class NotOpened(Exception):
@@ -45,7 +46,7 @@ def conclusion(window: str) -> str:
 @dataclass(frozen=True, slots=True)
 class AnnouncedWindows:
     """A WatermarkWriter whose low watermark is a question: `write` returns when the window is open, and the reader sees
-    all that lies before it. `wanted`: whether to wait on; it may raise what ends the worker.
+    all that lies before it. `is_wanted`: whether to wait on; it may raise what ends the worker.
 
     One thread may write low watermarks while another writes high ones.
     """
@@ -54,11 +55,11 @@ class AnnouncedWindows:
     reader: ChunkReader
     clock: Clock
     stop: threading.Event
-    wanted: Callable[[], bool]
+    is_wanted: Callable[[], bool]
     _answers: dict[str, str] = field(default_factory=dict)
 
     def write(self, payload: str) -> None:
-        """Raises NotOpened, ServerNotSafe, and what the state store, the source and `wanted` raise."""
+        """Raises NotOpened, ServerNotSafe, and what the state store, the source and `is_wanted` raise."""
         mark = watermark.parse(payload)
         window = mark.window if isinstance(mark, Probe) else mark.mark.window
         if isinstance(mark, High) or (isinstance(mark, Probe) and mark.high):
@@ -66,18 +67,21 @@ class AnnouncedWindows:
             return
         self._put(announcement(window), payload)
 
-        def answered() -> bool:
+        def has_answer() -> bool:
             if (entry := self.state.get(answer(window))) is not None:
                 self._answers[window] = entry.data.decode()
             return entry is not None
 
-        self._await(answered, self._heard)
+        self._await(has_answer, self._check_that_capture_answers)
         self._await(lambda: self.reader.sees(self._answers[window]))
 
-    def _heard(self) -> None:
+    def _check_that_capture_answers(self) -> None:
         """Raises ServerNotSafe where the capture that leads looks for no announcements: nobody would ever answer."""
-        leader, told = self.state.leader(leases.CAPTURE), capture_status.read_status(self.state)
-        if leader is None or told is None or told.get("epoch") != leader.epoch or told.get("answers") is not False:
+        leader = self.state.leader(leases.CAPTURE)
+        status = capture_status.read_status(self.state)
+        if leader is None or status is None:
+            return
+        if status.get("epoch") != leader.epoch or status.get("answers") is not False:
             return
         raise ServerNotSafe(
             "this worker has read_only = true, and announces its windows; the capture that leads was started without"
@@ -86,17 +90,19 @@ class AnnouncedWindows:
             fix="give both the same read_only in [source], and start the capture again",
         )
 
-    def _await(self, met: Callable[[], bool], heard: Callable[[], None] = lambda: None) -> None:
-        """`heard` is called now and then, and may raise."""
-        pause, looked = SOON, self.clock.monotonic()
-        while not met():
-            if self.clock.wait(self.stop, pause):
+    def _await(self, condition: Callable[[], bool], check: Callable[[], None] = lambda: None) -> None:
+        """`check` is called now and then, and may raise."""
+        pause_seconds = SHORTEST_PAUSE_SECONDS
+        checked_at = self.clock.monotonic()
+        while not condition():
+            if self.clock.wait(self.stop, pause_seconds):
                 raise NotOpened("the worker was told to stop")
-            pause = min(2 * pause, LATEST)
-            if (now := self.clock.monotonic()) - looked >= LOOK:
-                looked = now
-                heard()
-                if not self.wanted():
+            pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
+            now = self.clock.monotonic()
+            if now - checked_at >= _STILL_WANTED_SECONDS:
+                checked_at = now
+                check()
+                if not self.is_wanted():
                     raise NotOpened("the window is not wanted any more")
 
     def _put(self, path: str, payload: str) -> None:
@@ -111,13 +117,13 @@ class AnnouncedWindows:
         """The reader belongs to who opened it."""
 
 
-def asked(payload: bytes) -> Low | Probe | None:
+def parse_announcement(payload: bytes) -> Low | Probe | None:
     """The low watermark of an announcement; None where the node is none, but what is left of one."""
     mark = watermark.parse(payload.decode()) if payload else None
     return mark if isinstance(mark, Low) or (isinstance(mark, Probe) and not mark.high) else None
 
 
-def concluded(data: bytes) -> tuple[str, High | Probe] | None:
+def parse_conclusion(data: bytes) -> tuple[str, High | Probe] | None:
     """The answer that a worker went by, and the high watermark of its window."""
     place, _, payload = data.decode().partition("\n")
     mark = watermark.parse(payload)

@@ -85,8 +85,8 @@ class RequestedTable:
 
 def first_options(config: Config, request: DumpRequest) -> DumpOptions:
     """The options in force at first. Raises RequestError."""
-    given = {name: getattr(request, name) for name in _OPTIONS}
-    options = {name: getattr(config.dump, name) if value is None else value for name, value in given.items()}
+    requested = {name: getattr(request, name) for name in _OPTIONS}
+    options = {name: getattr(config.dump, name) if value is None else value for name, value in requested.items()}
     check_options(options)
     return DumpOptions(**options, in_flight=config.dump.in_flight)
 

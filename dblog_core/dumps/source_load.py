@@ -11,7 +11,7 @@ from dblog_core.interfaces import Clock, Source, Strain
 
 log = logging.getLogger(__name__)
 
-LOOK = 1.0  # seconds between two looks
+POLL_SECONDS = 1.0  # between two looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class Gauge:
     """Readings of one source; threads share it, and only one of them asks the server at a time."""
 
     def __init__(self, source: Source, clock: Clock) -> None:
-        self._source, self._clock = source, clock
+        self._source = source
+        self._clock = clock
         self._asking = threading.Lock()
         self._last: Reading | None = None
         self._at = 0.0
@@ -39,7 +40,7 @@ class Gauge:
         """
         if self._asking.acquire(blocking=False):
             try:
-                if self._last is None or self._clock.monotonic() >= self._at + LOOK:
+                if self._last is None or self._clock.monotonic() >= self._at + POLL_SECONDS:
                     self._last = Reading(self._last.number + 1 if self._last else 1, self._ask())
                     self._at = self._clock.monotonic()
             finally:

@@ -69,8 +69,9 @@ class DumpStatus:
         """By rate and estimate; None where either is unknown, used up, or the dump stands."""
         if self.state == DumpState.DONE:
             return 0.0
-        speed, left = self.rows_per_second, _sum(_left(t) for t in self.tasks if not t.over)
-        return None if self.state != DumpState.RUNNING or not speed or not left else round(left / speed, 1)
+        speed = self.rows_per_second
+        rows_left = _sum(_rows_left(task) for task in self.tasks if not task.over)
+        return None if self.state != DumpState.RUNNING or not speed or not rows_left else round(rows_left / speed, 1)
 
     @property
     def held(self) -> str | None:
@@ -115,10 +116,10 @@ def line(status: DumpStatus) -> str:
     parts += [f"{status.evicted:,} evicted", f"{status.tasks_done} of {len(status.tasks)} task(s) done"]
     if status.seconds_left:
         parts.append(f"{in_words(status.seconds_left)} left")
-    if gone := status.tables_gone:
-        parts.append(f"{len(gone)} table(s) dropped meanwhile")
-    held = f"; held: {status.held}" if status.held else ""
-    return f"dump {status.id}: {status.state}; {', '.join(parts)}{held}"
+    if status.tables_gone:
+        parts.append(f"{len(status.tables_gone)} table(s) dropped meanwhile")
+    slowdown = f"; held: {status.held}" if status.held else ""
+    return f"dump {status.id}: {status.state}; {', '.join(parts)}{slowdown}"
 
 
 def state_of(recorded: DumpState, tasks: Sequence[TaskStatus], *, minds_gone: bool = True) -> DumpState:
@@ -153,7 +154,7 @@ def rate(tasks: Iterable[TaskStatus]) -> float | None:
     return sum(p.rows for p in begun) * 1e6 / micros
 
 
-def _left(task: TaskStatus) -> int | None:
+def _rows_left(task: TaskStatus) -> int | None:
     estimated = task.record.estimated
     return None if estimated is None else max(0, estimated - task.progress.rows)
 

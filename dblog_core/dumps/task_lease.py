@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
+class WorkerContext:
     """What one worker works with; `new_id` makes holders' and windows' ids, `spawn` what goes on beside the worker."""
 
     config: Config
@@ -57,11 +57,15 @@ class Permit:
 class Hold:
     """One task in the hands of one worker, until `release`; the permit is the finder's, for all of them."""
 
-    def __init__(self, place: Workplace, dump_id: str, task: TaskStatus, lease: Lease, permit: Permit) -> None:
-        self.place, self.dump_id, self.task = place, dump_id, task
-        self._lease, self._permit = lease, permit
-        self._told = (task.held, 1.0)
-        self.placed = self.attempt = 0
+    def __init__(self, worker: WorkerContext, dump_id: str, task: TaskStatus, lease: Lease, permit: Permit) -> None:
+        self.worker = worker
+        self.dump_id = dump_id
+        self.task = task
+        self._lease = lease
+        self._permit = permit
+        self._reported = (task.held, 1.0)
+        self.placed_chunks = 0
+        self.attempt = 0
         self.task_id = TaskId(dump_id, task.number)
         self.gone = False
 
@@ -70,51 +74,51 @@ class Hold:
 
     def check(self) -> None:
         """Raises LeaseLost unless nobody else can hold the task yet."""
-        if not self.held():
+        if not self.is_held():
             raise LeaseLost("the lease of the task is gone or in doubt", where=str(self), fix="none: it is taken again")
 
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether nobody else can hold the task yet."""
         return self._lease.valid()
 
-    def surplus(self, options: DumpOptions) -> bool:
+    def is_surplus(self, options: DumpOptions) -> bool:
         """Whether the dump has fewer places for workers now than when this one began, or its place may be taken."""
         return self._permit.index >= options.workers or not self._permit.lease.valid()
 
-    def settings(self) -> tuple[DumpState, DumpOptions]:
+    def read_settings(self) -> tuple[DumpState, DumpOptions]:
         """State and options of the dump as somebody set them last: one small node, read for every chunk."""
-        return dump_store.read_settings(self.place.state, self.dump_id, self.task.table)
+        return dump_store.read_settings(self.worker.state, self.dump_id, self.task.table)
 
-    def progress(self) -> TaskProgress:
+    def read_progress(self) -> TaskProgress:
         """How far the task is, as the capture has published it."""
-        progress = dump_store.read_progress(self.place.state, self.task_id, self.task.table)
-        self.placed = progress.ordinal
+        progress = dump_store.read_progress(self.worker.state, self.task_id, self.task.table)
+        self.placed_chunks = progress.ordinal
         return progress
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether this worker is to leave the task alone before another attempt."""
         self.check()
-        state, options = self.settings()
-        return state in OVER or state == DumpState.PAUSED or self.surplus(options)
+        state, options = self.read_settings()
+        return state in OVER or state == DumpState.PAUSED or self.is_surplus(options)
 
-    def next_attempt(self) -> int:
+    def begin_attempt(self) -> int:
         """The number of a new attempt, larger than any before. Raises LeaseLost."""
         self.check()
-        self.attempt = dump_store.begin_attempt(self.place.state, self.task_id)
+        self.attempt = dump_store.begin_attempt(self.worker.state, self.task_id)
         return self.attempt
 
     def goes_on(self) -> bool:
         """Whether the newest attempt may still place chunks. Raises LeaseLost."""
         self.check()
-        progress = self.progress()
+        progress = self.read_progress()
         stale = progress.done or progress.broken >= self.attempt or progress.attempt > self.attempt
-        return not stale and self.settings()[0] not in OVER
+        return not stale and self.read_settings()[0] not in OVER
 
     def fail(self, error: DblogError) -> bool:
         """The task can never be done, and says why; False where the dump does not fail by it, since the table was
         dropped and nobody has asked for it (`gone`). Raises LeaseLost."""
         self.check()
-        state = self.place.state
+        state = self.worker.state
         if isinstance(error, TableGone) and not dump_store.fail_task_of_gone_table(state, self.task_id, str(error)):
             self.gone = True
             return False
@@ -122,22 +126,22 @@ class Hold:
         dump_store.fail_task(state, self.task_id, str(error))
         return True
 
-    def tell(self, held: str | None, factor: float) -> None:
+    def report_slowdown(self, reason: str | None, factor: float) -> None:
         """Shows in the state store, when it changes, why the worker is slow. Raises LeaseLost."""
-        pace = (held, round(factor, 3))
-        if pace == self._told:
+        pace = (reason, round(factor, 3))
+        if pace == self._reported:
             return
         self.check()
-        dump_store.put_pace(self.place.state, self.task_id, held=held, factor=pace[1])
-        if held != self._told[0]:
-            log.warning("%s: %s", self, held or "goes on at its own pace")
-        self._told = pace
+        dump_store.put_pace(self.worker.state, self.task_id, held=reason, factor=pace[1])
+        if reason != self._reported[0]:
+            log.warning("%s: %s", self, reason or "goes on at its own pace")
+        self._reported = pace
 
     def release(self) -> None:
         """Gives the task back at once. A state store that is away only delays that until the leases end."""
         try:
             if self._lease.valid():
-                self.tell(None, 1.0)
+                self.report_slowdown(None, 1.0)
         except StateError as error:
             log.warning("%s: what held it back stays shown: %s", self, error)
         give_back(self._lease)

@@ -14,42 +14,46 @@ from itertools import islice
 from dblog_core.dumps import dump_store
 from dblog_core.dumps.dump_records import OVER, DumpState, TaskStatus
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.dumps.task_lease import Hold, Permit, Workplace
+from dblog_core.dumps.task_lease import Hold, Permit, WorkerContext
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Lease, StateStore
 from dblog_core.model.task_id import TaskId
 from dblog_core.state.leases import give_back
 
-RELOOK = 1.0  # seconds for which a worker goes by what it has seen of the dumps' tasks
-REST = 10.0  # times as long as a look took: a look at thousands of tasks takes its time
+_RELOOK_SECONDS = 1.0  # for which a worker goes by what it has seen of the dumps' tasks
+REST_FACTOR = 10.0  # times as long as a look took: a look at thousands of tasks takes its time
 
 
-class Finder:
+class TaskQueue:
     """Unfinished dumps, and their tasks that nobody works on; `dump_id`, `requested_by`: only such dumps.
 
     `take` and `give_back` are for one worker, whose permits it keeps: one for each dump of which it has a task.
     """
 
     def __init__(self, state: StateStore, dump_id: str | None, requested_by: tuple[str, ...] = ()) -> None:
-        self._state, self._dump_id, self._by = state, dump_id, requested_by
+        self._state = state
+        self._dump_id = dump_id
+        self._requested_by = requested_by
         self._seen: list[DumpStatus] = []
-        self._seen_at, self._rest = -math.inf, RELOOK
+        self._seen_at = -math.inf
+        self._rest_seconds = _RELOOK_SECONDS
         self._passed: set[str] = set()  # leases of tasks that were taken or over when we looked
         self._permit_of: dict[str, Permit] = {}
         self._holds: Counter[str] = Counter()  # tasks that we have, by dump
 
-    def unfinished(self) -> list[DumpStatus]:
+    def list_unfinished(self) -> list[DumpStatus]:
         """Raises RequestError where there is no dump `dump_id`."""
         if self._dump_id is None:
-            return dump_store.list_unfinished_dumps(self._state, requested_by=self._by)
-        found = [d for d in [dump_store.read_dump(self._state, self._dump_id)] if d.state not in OVER]
-        return [d for d in found if not self._by or d.requested_by in self._by]
+            return dump_store.list_unfinished_dumps(self._state, requested_by=self._requested_by)
+        dump = dump_store.read_dump(self._state, self._dump_id)
+        is_meant = not self._requested_by or dump.requested_by in self._requested_by
+        return [dump] if is_meant and dump.state not in OVER else []
 
-    def status(self, dump_id: str) -> DumpStatus:
+    def read_dump(self, dump_id: str) -> DumpStatus:
         """Where a dump stands. Raises RequestError where there is none."""
         return dump_store.read_dump(self._state, dump_id)
 
-    def free(self, dump: DumpStatus) -> int:
+    def count_free_places(self, dump: DumpStatus) -> int:
         """How many workers could take a task of the dump now."""
         if dump.state == DumpState.PAUSED:
             return 0
@@ -58,16 +62,16 @@ class Finder:
         free = (task for task in dump.tasks if not task.over and self._state.leader(_task_lease(dump.id, task)) is None)
         return len(list(islice(free, permits)))
 
-    def take(self, place: Workplace, holder: str, *, sure: bool = True) -> Hold | None:
+    def take(self, worker: WorkerContext, holder: str, *, sure: bool = True) -> Hold | None:
         """A task that nobody works on, the oldest dump's first; None if there is none now, or, unless `sure`, if there
         was none a moment ago."""
-        fresh = place.clock.monotonic() - self._seen_at >= self._rest
+        fresh = worker.clock.monotonic() - self._seen_at >= self._rest_seconds
         if fresh:
-            self._look(place)
-        hold = self._take_seen(place, holder)
+            self._look(worker)
+        hold = self._take_seen(worker, holder)
         if hold is None and sure and not fresh:
-            self._look(place)
-            hold = self._take_seen(place, holder)
+            self._look(worker)
+            hold = self._take_seen(worker, holder)
         self._give_back_permits()
         return hold
 
@@ -82,22 +86,23 @@ class Finder:
         self._holds.clear()
         self._give_back_permits()
 
-    def _look(self, place: Workplace) -> None:
-        began = place.clock.monotonic()
-        self._seen = self.unfinished()
-        self._seen_at = place.clock.monotonic()
-        self._rest = max(RELOOK, REST * (self._seen_at - began))
+    def _look(self, worker: WorkerContext) -> None:
+        began = worker.clock.monotonic()
+        self._seen = self.list_unfinished()
+        self._seen_at = worker.clock.monotonic()
+        self._rest_seconds = max(_RELOOK_SECONDS, REST_FACTOR * (self._seen_at - began))
         self._passed.clear()
 
-    def _take_seen(self, place: Workplace, holder: str) -> Hold | None:
+    def _take_seen(self, worker: WorkerContext, holder: str) -> Hold | None:
         for dump in self._seen:
-            if (hold := self._take(place, holder, dump)) is not None:
+            if (hold := self._take(worker, holder, dump)) is not None:
                 self._holds[dump.id] += 1
                 return hold
         return None
 
-    def _take(self, place: Workplace, holder: str, dump: DumpStatus) -> Hold | None:
-        if not (left := [t for t in dump.tasks if not t.over and _task_lease(dump.id, t) not in self._passed]):
+    def _take(self, worker: WorkerContext, holder: str, dump: DumpStatus) -> Hold | None:
+        tasks = [task for task in dump.tasks if not task.over and _task_lease(dump.id, task) not in self._passed]
+        if not tasks:
             return None
         try:
             state, options = dump_store.read_settings(self._state, dump.id)
@@ -106,29 +111,31 @@ class Finder:
         if state in OVER or state == DumpState.PAUSED:
             return None
         permit = self._own_permit(dump.id, options.workers)
-        for task in left:
+        for task in tasks:
             name = _task_lease(dump.id, task)
             self._passed.add(name)
             if self._state.leader(name) is not None or dump_store.is_task_over(
                 self._state, TaskId(dump.id, task.number)
             ):
                 continue
-            permit = permit or self._permit(dump.id, options.workers, holder, place.config.state.ttl)
+            permit = permit or self._permit(dump.id, options.workers, holder, worker.config.state.ttl)
             if permit is None:
                 self._passed.discard(name)
                 return None
-            lease = self._state.acquire(name, holder, ttl=place.config.state.ttl, beside=permit.lease)
-            if lease is not None and (hold := self._open(place, dump, task, lease, permit)) is not None:
+            lease = self._state.acquire(name, holder, ttl=worker.config.state.ttl, beside=permit.lease)
+            if lease is not None and (hold := self._open(worker, dump, task, lease, permit)) is not None:
                 return hold
         return None
 
-    def _open(self, place: Workplace, dump: DumpStatus, task: TaskStatus, lease: Lease, permit: Permit) -> Hold | None:
+    def _open(
+        self, worker: WorkerContext, dump: DumpStatus, task: TaskStatus, lease: Lease, permit: Permit
+    ) -> Hold | None:
         """The hold, unless the worker before us has ended the task since we looked at it."""
         hold: Hold | None = None
         try:
             now = dump_store.read_task(self._state, TaskId(dump.id, task.number))
             if not now.over:
-                hold = Hold(place, dump.id, now, lease, permit)
+                hold = Hold(worker, dump.id, now, lease, permit)
         finally:
             if hold is None:
                 give_back(lease)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 from dblog_core.dumps import dump_store
 from dblog_core.dumps.dump_records import OVER
-from dblog_core.dumps.task_lease import Hold, Workplace
+from dblog_core.dumps.task_lease import Hold, WorkerContext
 from dblog_core.errors import RequestError
 
 log = logging.getLogger(__name__)
 
 MOST = 64  # tasks of one worker
-LOOK = 0.1  # seconds between two looks
+_POLL_SECONDS = 0.1  # between two looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,12 @@ class _Waiting:
     ordinal: int
 
 
-class Aside:
+class TasksAside:
     """For one worker's thread; `give_back` is called with each task that is not to be kept any longer."""
 
-    def __init__(self, place: Workplace, give_back: Callable[[Hold], None]) -> None:
-        self._place, self._give_back = place, give_back
+    def __init__(self, worker: WorkerContext, give_back: Callable[[Hold], None]) -> None:
+        self._worker = worker
+        self._give_back = give_back
         self._waiting: list[_Waiting] = []
         self._next = -math.inf
 
@@ -42,7 +43,7 @@ class Aside:
         return len(self._waiting)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return len(self._waiting) >= MOST
 
     def add(self, hold: Hold, *, attempt: int, ordinal: int) -> None:
@@ -51,34 +52,35 @@ class Aside:
 
     def look(self) -> None:
         """Gives back what is placed, or needs somebody; now and then, however often it is called."""
-        now = self._place.clock.monotonic()
+        now = self._worker.clock.monotonic()
         if not self._waiting or now < self._next:
             return
-        self._next = now + LOOK
+        self._next = now + _POLL_SECONDS
         waiting = self._waiting
         progress = dump_store.read_all_progress(
-            self._place.state, [(w.hold.task_id, w.hold.task.table) for w in waiting]
+            self._worker.state, [(w.hold.task_id, w.hold.task.table) for w in waiting]
         )
         over = {dump_id for dump_id in dict.fromkeys(w.hold.dump_id for w in waiting) if self._is_over(dump_id)}
         self._waiting = []
-        for one, placed in zip(waiting, progress, strict=True):
-            broken = placed.broken >= one.attempt or placed.attempt > one.attempt
-            if broken:
-                log.info("%s: a new attempt: %s", one.hold, placed.reason or "somebody has begun one")
-            ended = placed.done or placed.ordinal >= one.ordinal or one.hold.dump_id in over
-            if broken or ended or not one.hold.held():
-                self._give_back(one.hold)
+        for task, placed in zip(waiting, progress, strict=True):
+            is_broken = placed.broken >= task.attempt or placed.attempt > task.attempt
+            if is_broken:
+                log.info("%s: a new attempt: %s", task.hold, placed.reason or "somebody has begun one")
+            has_ended = placed.done or placed.ordinal >= task.ordinal or task.hold.dump_id in over
+            if is_broken or has_ended or not task.hold.is_held():
+                self._give_back(task.hold)
             else:
-                self._waiting.append(one)
+                self._waiting.append(task)
 
     def release(self) -> None:
         """Gives all of them back."""
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            self._give_back(one.hold)
+        waiting = self._waiting
+        self._waiting = []
+        for task in waiting:
+            self._give_back(task.hold)
 
     def _is_over(self, dump_id: str) -> bool:
         try:
-            return dump_store.read_settings(self._place.state, dump_id)[0] in OVER
+            return dump_store.read_settings(self._worker.state, dump_id)[0] in OVER
         except RequestError:
             return True  # it is gone

@@ -66,7 +66,7 @@ class Pace:
         self._selects = _Selects()
 
     @property
-    def held(self) -> str | None:
+    def slowdown(self) -> str | None:
         """Why the worker is slower than it was asked to be, or stands still; None if it is not."""
         if self._ceiling:
             return (
@@ -75,24 +75,29 @@ class Pace:
             )
         return self._why
 
-    def chunk(self, *, of: tuple[str, int], began: float, selected: float, ended: float, rows: int) -> None:
-        """A chunk was read. `of`: its table and its limit of rows, since only like is compared with like; `selected`:
-        seconds of the SELECT; the other times are those of one monotonic clock."""
-        self._began, self._ended, self._rows = began, ended, rows
-        self._selects.add(of, selected)
+    def record_chunk(
+        self, *, of: tuple[str, int], began: float, select_seconds: float, ended: float, rows: int
+    ) -> None:
+        """A chunk was read. `of`: its table and its limit of rows, since only like is compared with like; the other
+        times are those of one monotonic clock."""
+        self._began = began
+        self._ended = ended
+        self._rows = rows
+        self._selects.add(of, select_seconds)
 
-    def look(self, strain: Strain | None, limits: Limits) -> None:
+    def record_strain(self, strain: Strain | None, limits: Limits) -> None:
         """What a look at the source, about once a second, means for the pace; None: it could not tell this time."""
         self.follow(limits)
         if strain is not None and limits.max_retained:
             self._measure(strain.retained_bytes, limits.max_retained)
         if limits.adaptive:
-            self._adapt(self._suffering(strain, limits))
+            self._adapt(self._find_strain(strain, limits))
 
     def follow(self, limits: Limits) -> None:
         """Options that were switched off hold nothing back any more."""
         if not limits.adaptive:
-            self.factor, self._why = 1.0, None
+            self.factor = 1.0
+            self._why = None
         self._ceiling = limits.max_retained if self._ceiling else 0
 
     def rest(self, now: float, limits: Limits) -> float:
@@ -119,20 +124,23 @@ class Pace:
 
     def _adapt(self, why: str | None) -> None:
         if why is not None:
-            self.factor, self._why = max(SLOWEST, self.factor / 2), why
+            self.factor = max(SLOWEST, self.factor / 2)
+            self._why = why
         elif not self._selects.slow:  # a slow SELECT is neither held against us twice, nor forgotten by waiting
             self.factor = min(1.0, self.factor + RECOVERY)
             if self.factor == 1.0:
                 self._why = None
 
-    def _suffering(self, strain: Strain | None, limits: Limits) -> str | None:
+    def _find_strain(self, strain: Strain | None, limits: Limits) -> str | None:
         """What the source suffers from; the text has no numbers, so that it is told once."""
         slow = self._selects.judge()  # also where another reason comes first
-        if strain is not None and (why := self._lagging(strain.replication_lag) or self._busy(strain.running, limits)):
-            return why
+        if strain is not None:
+            why = self._find_lag(strain.replication_lag) or self._find_load(strain.running, limits)
+            if why:
+                return why
         return f"its SELECTs take over {SLOWER:g} times as long as at first" if slow else None
 
-    def _lagging(self, lag: float | None) -> str | None:
+    def _find_lag(self, lag: float | None) -> str | None:
         if lag is None:
             self._lags.clear()
             return None
@@ -144,7 +152,7 @@ class Pace:
             return "a replica of the source falls more and more behind"
         return None
 
-    def _busy(self, running: int | None, limits: Limits) -> str | None:
+    def _find_load(self, running: int | None, limits: Limits) -> str | None:
         if running is None:
             return None
         if self._running_at_start is None:
@@ -166,7 +174,10 @@ class _Selects:
 
     def add(self, of: tuple[str, int], seconds: float) -> None:
         if of != self._of:
-            self._of, self._first, self._new, self.slow = of, [], False, False
+            self._of = of
+            self._first = []
+            self._new = False
+            self.slow = False
             self._recent.clear()
         if len(self._first) < EARLY:
             self._first.append(seconds)

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from dblog_core.algorithm.chunk_width import Width
 from dblog_core.algorithm.task_progress import TaskProgress
-from dblog_core.dumps.background_step import Behind
+from dblog_core.dumps.background_step import BackgroundStep
 from dblog_core.dumps.read_only_windows import AnnouncedWindows
 from dblog_core.dumps.task_lease import Hold
 from dblog_core.errors import DblogError, RequestError
@@ -36,9 +36,9 @@ from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.rows.column_rules import Rules
 
 KEYS_PER_CHUNK = 1_000
-MANY = 100
+_MANY_ARRIVED_KEYS = 100
 """Keys that rows have arrived at, from which on they are read before the task's end."""
-BY_KEYS = 3
+LOOKS_BY_KEYS = 3
 """Looks at such keys at the end, after which a small table is read whole."""
 
 
@@ -57,11 +57,11 @@ class Connections:
     @classmethod
     def open(cls, hold: Hold, row: str) -> Connections:
         """`row`: the worker's row in the watermark table; its high watermarks have another beside it."""
-        place, source = hold.place, hold.place.source
+        source = hold.worker.source
         with contextlib.ExitStack() as opened:
             reader = source.open_reader()
             opened.callback(reader.close)
-            if place.config.source.read_only:
+            if hold.worker.config.source.read_only:
                 opened.pop_all()
                 return cls._announcing(hold, reader)
             lows = source.open_watermarks(row)
@@ -72,12 +72,12 @@ class Connections:
 
     def of(self, hold: Hold) -> Connections:
         """The same connections for another task."""
-        return self._announcing(hold, self.reader) if hold.place.config.source.read_only else self
+        return self._announcing(hold, self.reader) if hold.worker.config.source.read_only else self
 
     @classmethod
     def _announcing(cls, hold: Hold, reader: ChunkReader) -> Connections:
-        place = hold.place
-        windows = AnnouncedWindows(place.state, reader, place.clock, place.stop, hold.goes_on)
+        worker = hold.worker
+        windows = AnnouncedWindows(worker.state, reader, worker.clock, worker.stop, hold.goes_on)
         return cls(reader, windows, windows)
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class Connections:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Selection:
     """What the SELECT of a chunk has brought, and what its high watermark tells beside the file."""
 
     chunk: Chunk
@@ -100,9 +100,9 @@ class _Found:
 
 
 class WindowReader:
-    """Reads the chunks of one attempt, from the last placed one on, and leaves it to `behind` to stage them.
+    """Reads the chunks of one attempt, from the last placed one on, and leaves it to `background` to stage them.
 
-    `ordinal`: the next chunk to read; `selected`: seconds of the last chunk's SELECTs; `width`: of the table's rows.
+    `ordinal`: the next chunk to read; `select_seconds`: of the last chunk's SELECTs; `width`: of the table's rows.
     """
 
     def __init__(
@@ -111,87 +111,98 @@ class WindowReader:
         connections: Connections,
         attempt: int,
         progress: TaskProgress,
-        behind: Behind,
+        background: BackgroundStep,
         width: Width,
     ) -> None:
-        self._hold, self._connections, self._attempt, self._behind = hold, connections, attempt, behind
-        self._width, self._most = width, 0
-        self._place, self._task = hold.place, hold.task.record
-        self._rules = Rules.of(self._place.config.source)
+        self._hold = hold
+        self._connections = connections
+        self._attempt = attempt
+        self._background = background
+        self._width = width
+        self._byte_limit = 0
+        self._worker = hold.worker
+        self._task = hold.task.record
+        self._rules = Rules.of(self._worker.config.source)
         self._name = TableName.parse(self._task.table)
         self._after = progress.key if progress.key is not None else self._task.after
         self._upto: Any = self._task.key_to
         self._arrived: tuple[str, ...] = ()
-        self._ended, self._looked = False, -1  # the last chunk of keys that rows have arrived at
+        self._ranges_ended = False
+        self._last_look = -1  # the last chunk of keys that rows have arrived at
         self._read_whole = False  # the table, for the sake of such keys
         self._large = False  # the table is too large for that
         self.ordinal = progress.ordinal
         self.final = False
-        self.selected = 0.0
+        self.select_seconds = 0.0
 
-    def look(self, progress: TaskProgress) -> None:
+    def take_up_arrived_keys(self, progress: TaskProgress) -> None:
         """Takes up keys that rows have arrived at, by what is placed: some of many, or those left at the end."""
-        if progress.ordinal <= self._looked:
+        if progress.ordinal <= self._last_look:
             return  # what was taken up before is not placed yet
         if progress.ended and progress.ordinal == self.ordinal:
-            self._ended, self.final = True, False
+            self._ranges_ended = True
+            self.final = False
         keys = tuple(chain.from_iterable(progress.arrived))
         # Between two looks a range goes on: whatever arrives meanwhile, ranges come to an end.
-        if self._ended or (len(keys) >= MANY and not self.final and self.ordinal > self._looked + 1):
+        is_due = len(keys) >= _MANY_ARRIVED_KEYS and self.ordinal > self._last_look + 1
+        if self._ranges_ended or (is_due and not self.final):
             self._arrived = keys[:KEYS_PER_CHUNK]
-            self._read_whole = progress.looks >= BY_KEYS and not self._large
+            self._read_whole = progress.looks >= LOOKS_BY_KEYS and not self._large
 
-    def read(self, size: int, most: int) -> int:
-        """One chunk of at most `size` rows and about `most` bytes; returns its rows. Raises LeaseLost, ShapeChanged,
-        NotOpened (nobody wants its window any more), ChunkTooLarge, RequestError (the table is gone, or has no key any
-        more, or another order of it, or a filter or key does not fit it) and what the source raises; and what staging
-        the chunk before has raised."""
-        self._most = most
-        mark = self._mark()
+    def read(self, size: int, byte_limit: int) -> int:
+        """One chunk of at most `size` rows and about `byte_limit` bytes; returns its rows.
+
+        Raises LeaseLost, ShapeChanged, NotOpened (nobody wants its window), ChunkTooLarge, RequestError (the table is
+        gone, it has another key or another order of it, or a filter or key does not fit it) and what the source raises;
+        also what staging the chunk before has raised.
+        """
+        self._byte_limit = byte_limit
+        mark = self._new_mark()
         self._hold.check()
         self._connections.lows.write(watermark.encode(Low(mark)))
-        schema = self._schema()
+        schema = self._read_schema()
         try:
-            found = self._chunk(schema, size)
-            self._same_order(found.chunk.schema)
+            selection = self._select_chunk(schema, size)
+            self._check_order(selection.chunk.schema)
         except DblogError as error:
             if error.transient:
                 raise
-            now = self._schema()
-            self._same_order(now)  # it may be why the server refused
+            now = self._read_schema()
+            self._check_order(now)  # it may be why the server refused
             if now.fingerprint == schema.fingerprint:
                 raise
             raise ShapeChanged(f"{self._name} was altered while it was read") from error
-        if self._place.config.source.read_only:
-            found = replace(found, end=self._connections.reader.log_end())
-        rows = self._rules.rows(found.chunk.schema, found.chunk.rows)
-        self._behind.begin(f"chunk-{mark.ordinal}", lambda: self._finish(mark, found, rows))
-        if found.arrived:
-            self._arrived, self._looked = (), mark.ordinal
+        if self._worker.config.source.read_only:
+            selection = replace(selection, end=self._connections.reader.log_end())
+        rows = self._rules.rows(selection.chunk.schema, selection.chunk.rows)
+        self._background.begin(f"chunk-{mark.ordinal}", lambda: self._finish(mark, selection, rows))
+        if selection.arrived:
+            self._arrived = ()
+            self._last_look = mark.ordinal
         self.ordinal += 1
-        self.final = found.final
-        self._after = found.last_key if found.last_key is not None else self._after
+        self.final = selection.final
+        self._after = selection.last_key if selection.last_key is not None else self._after
         return len(rows)
 
-    def _mark(self) -> Mark:
+    def _new_mark(self) -> Mark:
         return Mark(
-            source=self._place.config.source.name,
+            source=self._worker.config.source.name,
             task=self._hold.task_id,
             attempt=self._attempt,
             ordinal=self.ordinal,
-            window=self._place.new_id(),
+            window=self._worker.new_id(),
             table=self._task.table,
             parts=self._task.parts,
             heals=self._task.heals,
         )
 
-    def _schema(self) -> TableSchema:
+    def _read_schema(self) -> TableSchema:
         schema = self._connections.reader.schema(self._name)
         if not schema.key:
             raise RequestError(f"{self._name} has no key any more", fix="give it one, and request the dump again")
         return schema
 
-    def _same_order(self, schema: TableSchema) -> None:
+    def _check_order(self, schema: TableSchema) -> None:
         """Raises RequestError if the database does not order the key any more as it did when the dump was requested.
 
         Looked at after the SELECTs of a chunk, since that look alone counts: a DDL may come between any look before and
@@ -210,113 +221,115 @@ class WindowReader:
                 fix="request the dump again",
             )
 
-    def _chunk(self, schema: TableSchema, size: int) -> _Found:
+    def _select_chunk(self, schema: TableSchema, size: int) -> _Selection:
         conditions = filters.from_json(self._task.filters, schema)
-        self.selected = 0.0
+        self.select_seconds = 0.0
         if self._arrived:
-            return self._of_arrived(schema, max(size, KEYS_PER_CHUNK))
+            return self._select_arrived_keys(schema, max(size, KEYS_PER_CHUNK))
         if self._task.keys is not None:
-            return self._listed(schema, conditions)
+            return self._select_listed_keys(schema, conditions)
         if self._after is None and self._task.key_from is not None:
-            return self._first(schema, conditions)
-        return self._range(schema, size, conditions)
+            return self._select_first_key(schema, conditions)
+        return self._select_range(schema, size, conditions)
 
-    def _listed(self, schema: TableSchema, conditions: tuple[Filter, ...]) -> _Found:
+    def _select_listed_keys(self, schema: TableSchema, conditions: tuple[Filter, ...]) -> _Selection:
         """The next keys of a task that lists them; those that the source does not have are named absent."""
         assert self._task.keys is not None
         # After a chunk of an earlier version, which told no last key and was of so many.
         begin = self.ordinal * KEYS_PER_CHUNK if self._after is None else self._task.keys.index(self._after) + 1
         listed = self._task.keys[begin : begin + self._width.limit(KEYS_PER_CHUNK)]
-        asked = [key_from_json(k, schema) for k in listed]
-        chunk = self._keys(schema, asked, conditions)
+        keys = [key_from_json(k, schema) for k in listed]
+        chunk = self._select_keys(schema, keys, conditions)
         # A key that a filter leaves out may be there all the same.
-        absent = () if conditions else self._absent(chunk, asked)
-        return _Found(chunk, listed[-1] if listed else None, begin + len(listed) >= len(self._task.keys), absent)
+        absent = () if conditions else self._find_absent(chunk, keys)
+        return _Selection(chunk, listed[-1] if listed else None, begin + len(listed) >= len(self._task.keys), absent)
 
-    def _of_arrived(self, schema: TableSchema, most: int) -> _Found:
+    def _select_arrived_keys(self, schema: TableSchema, row_limit: int) -> _Selection:
         """The keys that are taken up; no row is there where one has gone on since. Or the whole table, where rows move
-        on faster than they are looked for, and it has less than `most` rows."""
-        if self._read_whole and self._width.whole and self._width.limit(most) == most:
+        on faster than they are looked for, and it has less than `row_limit` rows."""
+        if self._read_whole and self._width.whole and self._width.limit(row_limit) == row_limit:
             try:
-                chunk = self._after_key(schema, None, None, most, ())
+                chunk = self._select_after(schema, None, None, row_limit, ())
             except ChunkTooLarge:
                 self._width.whole = False
                 raise
-            if chunk.rows.num_rows < most:
-                return _Found(chunk, None, self._ended, arrived=self._arrived, whole=True)
+            if chunk.rows.num_rows < row_limit:
+                return _Selection(chunk, None, self._ranges_ended, arrived=self._arrived, whole=True)
             self._large = True
         self._arrived = self._arrived[: self._width.limit(KEYS_PER_CHUNK)]
-        asked = [key_from_json(orjson.loads(text), schema) for text in self._arrived]
-        chunk = self._keys(schema, asked, ())
-        return _Found(chunk, None, self._ended, self._absent(chunk, asked), arrived=self._arrived)
+        keys = [key_from_json(orjson.loads(text), schema) for text in self._arrived]
+        chunk = self._select_keys(schema, keys, ())
+        return _Selection(chunk, None, self._ranges_ended, self._find_absent(chunk, keys), arrived=self._arrived)
 
-    def _absent(self, chunk: Chunk, asked: list[Key]) -> tuple[Any, ...]:
+    def _find_absent(self, chunk: Chunk, keys: list[Key]) -> tuple[Any, ...]:
         """Those of the keys, as JSON, that the source does not have."""
-        found = set(keys_of(chunk.rows, chunk.schema))
-        absent = [key for key in asked if key not in found]
-        if found - set(asked):  # the database takes another spelling for one of them: it says for which
-            absent = [key for key in absent if not self._keys(chunk.schema, [key], ()).rows.num_rows]
+        present = set(keys_of(chunk.rows, chunk.schema))
+        absent = [key for key in keys if key not in present]
+        if present - set(keys):  # the database takes another spelling for one of them: it says for which
+            absent = [key for key in absent if not self._select_keys(chunk.schema, [key], ()).rows.num_rows]
         return tuple(map(key_to_json, absent))
 
-    def _first(self, schema: TableSchema, conditions: tuple[Filter, ...]) -> _Found:
+    def _select_first_key(self, schema: TableSchema, conditions: tuple[Filter, ...]) -> _Selection:
         """The first key of a range that includes it: a chunk of its own, since what follows comes *after* a key."""
-        chunk = self._keys(schema, [key_from_json(self._task.key_from, schema)], conditions)
-        return _Found(chunk, self._task.key_from, final=False)
+        chunk = self._select_keys(schema, [key_from_json(self._task.key_from, schema)], conditions)
+        return _Selection(chunk, self._task.key_from, final=False)
 
-    def _range(self, schema: TableSchema, size: int, conditions: tuple[Filter, ...]) -> _Found:
+    def _select_range(self, schema: TableSchema, size: int, conditions: tuple[Filter, ...]) -> _Selection:
         """The next rows of a range. An open end is fixed right after the first SELECT, not before it: what that one's
         snapshot sees, and the capture has judged, the look at the largest key then sees too."""
         after = None if self._after is None else key_from_json(self._after, schema)
         upto = None if self._upto is None else key_from_json(self._upto, schema)
         size = self._width.limit(size)
-        chunk = self._after_key(schema, after, upto, size, conditions)
+        chunk = self._select_after(schema, after, upto, size, conditions)
         short = chunk.rows.num_rows < size
         if upto is None and not short and (last := self._connections.reader.last_key(schema)) is not None:
             self._upto = key_to_json(last)
         key = _last_key(chunk)
-        return _Found(chunk, key, final=short or key == self._upto)
+        return _Selection(chunk, key, final=short or key == self._upto)
 
-    def _after_key(
+    def _select_after(
         self, schema: TableSchema, after: Key | None, upto: Key | None, size: int, conditions: tuple[Filter, ...]
     ) -> Chunk:
         def select(most: int | None) -> Chunk:
             reader = self._connections.reader
             return reader.read(schema, after=after, upto=upto, limit=size, filters=conditions, most=most)
 
-        return self._selected(size, select)
+        return self._run_select(size, select)
 
-    def _keys(self, schema: TableSchema, keys: list[Key], conditions: tuple[Filter, ...]) -> Chunk:
+    def _select_keys(self, schema: TableSchema, keys: list[Key], conditions: tuple[Filter, ...]) -> Chunk:
         def select(most: int | None) -> Chunk:
             return self._connections.reader.read_keys(schema, keys, filters=conditions, most=most)
 
-        return self._selected(len(keys), select)
+        return self._run_select(len(keys), select)
 
-    def _selected(self, asked: int, select: Callable[[int | None], Chunk]) -> Chunk:
+    def _run_select(self, row_limit: int, select: Callable[[int | None], Chunk]) -> Chunk:
         """What a SELECT of at most so many rows brings. One alone is never too large."""
-        began = self._place.clock.monotonic()
+        began = self._worker.clock.monotonic()
         try:
-            chunk = select(self._most if asked > 1 else None)
+            chunk = select(self._byte_limit if row_limit > 1 else None)
         except ChunkTooLarge as error:
-            self._width.given_up(asked=asked, rows=error.rows)
+            self._width.record_overflow(row_limit=row_limit, rows=error.rows)
             raise
-        self.selected = self._place.clock.monotonic() - began
-        self._width.came(asked=asked, rows=chunk.rows.num_rows, received=chunk.received, most=self._most)
+        self.select_seconds = self._worker.clock.monotonic() - began
+        self._width.record_chunk(
+            row_limit=row_limit, rows=chunk.rows.num_rows, received_bytes=chunk.received, byte_limit=self._byte_limit
+        )
         return chunk
 
-    def _finish(self, mark: Mark, found: _Found, rows: pa.RecordBatch) -> None:
+    def _finish(self, mark: Mark, selection: _Selection, rows: pa.RecordBatch) -> None:
         """Makes the chunk durable, and then tells the capture of it."""
         self._hold.check()
-        high = self._staged(mark, found, rows)
+        high = self._stage(mark, selection, rows)
         self._hold.check()
         self._connections.highs.write(watermark.encode(high))
 
-    def _staged(self, mark: Mark, found: _Found, rows: pa.RecordBatch) -> High:
-        schema = self._rules.schema(found.chunk.schema)
-        self._place.staging.put_schema(schema)
+    def _stage(self, mark: Mark, selection: _Selection, rows: pa.RecordBatch) -> High:
+        schema = self._rules.schema(selection.chunk.schema)
+        self._worker.staging.put_schema(schema)
         file = None
         if rows.num_rows:
             directory = f"chunks/{self._hold.task_id}"
-            file = self._place.staging.write_chunk(directory, f"{mark.ordinal:08d}-{mark.window}", rows)
+            file = self._worker.staging.write_chunk(directory, f"{mark.ordinal:08d}-{mark.window}", rows)
         return High(
             mark,
             file=file.path if file else None,
@@ -324,13 +337,13 @@ class WindowReader:
             bytes=file.bytes if file else 0,
             checksum=file.checksum if file else "",
             schema=schema.fingerprint,
-            last_key=found.last_key,
-            final=found.final,
-            snapshot=found.chunk.snapshot,
-            absent=found.absent,
-            end=found.end,
-            arrived=found.arrived,
-            whole=found.whole,
+            last_key=selection.last_key,
+            final=selection.final,
+            snapshot=selection.chunk.snapshot,
+            absent=selection.absent,
+            end=selection.end,
+            arrived=selection.arrived,
+            whole=selection.whole,
             rules=self._rules.digest(self._name),
         )
 

@@ -1,11 +1,11 @@
 """Dump workers: read tables chunk by chunk between watermarks, without ever waiting for the log.
 
-dump            work on dumps, wait for them: what commands, Airflow and the capture call
-crew            the workers of one process
-worker          one worker: task after task
-finder, hold    taking a task in competition with others; the leases and the state store under one task
-attempt, pace   one attempt on a task: chunk after chunk, at the pace that is asked for
-window_reader   one chunk between its watermarks
+work_loop               work on dumps, wait for them: what commands, Airflow and the capture call
+worker_pool             the workers of one process
+worker                  one worker: task after task
+task_queue, task_lease  taking a task in competition with others; the leases and the state store under one task
+attempt, throttle       one attempt on a task: chunk after chunk, at the pace that is asked for
+window_reader           one chunk between its watermarks
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dblog_core.dumps import dump_store
 from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.source_load import Gauge
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.dumps.task_lease import Workplace
-from dblog_core.dumps.task_queue import REST, Finder
+from dblog_core.dumps.task_lease import WorkerContext
+from dblog_core.dumps.task_queue import REST_FACTOR, TaskQueue
 from dblog_core.dumps.worker import work_until_none_is_free
-from dblog_core.dumps.worker_pool import Crew, OnProgress
+from dblog_core.dumps.worker_pool import OnProgress, WorkerPool
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, Spawn
 from dblog_core.state.leases import random_id
 
-LOOK = 0.2  # seconds between two looks at a dump that somebody waits for
+_POLL_SECONDS = 0.2  # between two looks at a dump that somebody waits for
 
 
 def work(
@@ -57,8 +57,8 @@ def work(
     gauge = Gauge(wiring.open_source(config.source), clock)
     member = functools.partial(_work_here, config, stop, clock, dump_id, requested_by, random_id, gauge)
     with closing(wiring.open_state(config)) as state:
-        Crew(
-            Finder(state, dump_id, requested_by),
+        WorkerPool(
+            TaskQueue(state, dump_id, requested_by),
             member,
             stop=stop,
             clock=clock,
@@ -106,7 +106,7 @@ def wait(
             took = clock.monotonic() - began  # thousands of tasks take their time
             if on_progress is not None:
                 on_progress(status)
-            if status.state in OVER or clock.wait(stop, max(LOOK, REST * took)):
+            if status.state in OVER or clock.wait(stop, max(_POLL_SECONDS, REST_FACTOR * took)):
                 return status
 
 
@@ -120,7 +120,8 @@ def _work_here(
     gauge: Gauge,
     spawn: Spawn = spawn_thread,
 ) -> list[DblogError]:
-    source, staging = wiring.open_source(config.source), wiring.open_staging(config)
+    source = wiring.open_source(config.source)
+    staging = wiring.open_staging(config)
     with closing(wiring.open_state(config)) as state:
-        place = Workplace(config, state, source, staging, gauge, clock, stop, new_id, spawn)
-        return work_until_none_is_free(Finder(state, dump_id, requested_by), place)
+        worker = WorkerContext(config, state, source, staging, gauge, clock, stop, new_id, spawn)
+        return work_until_none_is_free(TaskQueue(state, dump_id, requested_by), worker)

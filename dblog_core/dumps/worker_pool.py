@@ -10,23 +10,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from dblog_core.dumps.dump_records import DumpState
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.dumps.task_queue import REST, Finder
+from dblog_core.dumps.task_queue import REST_FACTOR, TaskQueue
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock
 
 log = logging.getLogger(__name__)
 
-LARGEST = 64  # workers of one process
-SEARCH = 1.0  # seconds between two looks for work
-REPORT = 0.5  # seconds between two looks at dumps that are worked on
-RECOVER = 2.0  # seconds before a worker is replaced that ended by a fault that may pass
+_MOST_WORKERS = 64  # of one process
+_SEARCH_SECONDS = 1.0  # between two looks for work
+_REPORT_SECONDS = 0.5  # between two looks at dumps that are worked on
+_RECOVERY_SECONDS = 2.0  # before a worker is replaced that ended by a fault that may pass
 
 OnProgress = Callable[[DumpStatus], None]
 Member = Callable[[], list[DblogError]]
 """Works until no task is free; returns the faults of tasks that can never be done. Raises what ends the worker."""
 
 
-class Crew:
+class WorkerPool:
     """Starts a worker wherever one is missing, and looks again, about twice a second.
 
     `once`: until no dump is unfinished; `workers`: at most so many, else as many as the dumps' options say together.
@@ -34,7 +34,7 @@ class Crew:
 
     def __init__(
         self,
-        finder: Finder,
+        queue: TaskQueue,
         member: Member,
         *,
         stop: threading.Event,
@@ -43,11 +43,16 @@ class Crew:
         workers: int | None,
         on_progress: OnProgress | None,
     ) -> None:
-        self._finder, self._member, self._stop, self._clock = finder, member, stop, clock
-        self._once, self._workers, self._on_progress = once, workers, on_progress
+        self._queue = queue
+        self._member = member
+        self._stop = stop
+        self._clock = clock
+        self._once = once
+        self._workers = workers
+        self._on_progress = on_progress
         self._members: set[Future[list[DblogError]]] = set()
         self._moved = threading.Event()
-        self._known: set[str] = set()
+        self._reported: set[str] = set()
         self._end: DblogError | None = None
         self._faults: list[DblogError] = []
         self._not_before = clock.monotonic()
@@ -55,7 +60,7 @@ class Crew:
     def run(self) -> None:
         """Raises what ends a worker for good, once the other workers are through, and with `once` also the first fault
         that made a task impossible, and faults that may pass. Otherwise those are told, and the work goes on."""
-        with ThreadPoolExecutor(LARGEST, thread_name_prefix="dump") as pool:
+        with ThreadPoolExecutor(_MOST_WORKERS, thread_name_prefix="dump") as pool:
             try:
                 self._keep_up(pool)
             except Exception:
@@ -71,58 +76,58 @@ class Crew:
 
     def _keep_up(self, pool: ThreadPoolExecutor) -> None:
         """Replaces workers that have ended, until there is no work or we are stopped."""
-        found: list[DumpStatus] = []
+        unfinished: list[DumpStatus] = []
         due = -math.inf
         while not self._stop.is_set():
             fresh = self._clock.monotonic() >= due
             if fresh:
                 began = self._clock.monotonic()
-                found = self._unfinished()
+                unfinished = self._list_unfinished()
                 now = self._clock.monotonic()
-                due = now + REST * (now - began)
-            if not self._members and (self._end is not None or (self._once and fresh and not found)):
+                due = now + REST_FACTOR * (now - began)
+            if not self._members and (self._end is not None or (self._once and fresh and not unfinished)):
                 return
             if self._end is None and fresh:
-                self._grow(pool, found)
+                self._grow(pool, unfinished)
             event = self._moved if self._members else self._stop
-            self._clock.wait(event, REPORT if found else SEARCH)
+            self._clock.wait(event, _REPORT_SECONDS if unfinished else _SEARCH_SECONDS)
             self._moved.clear()
             if self._reap() and not self._members:
                 due = -math.inf  # the last one has ended: there may be nothing more to do
 
-    def _unfinished(self) -> list[DumpStatus]:
+    def _list_unfinished(self) -> list[DumpStatus]:
         """Dumps to work on; tells their progress."""
         try:
-            found = self._finder.unfinished()
-            self._tell(found)
+            unfinished = self._queue.list_unfinished()
+            self._report(unfinished)
         except DblogError as error:
             if self._once or not error.transient:
                 raise
             log.warning("looking for work again: %s", error)
             return []
-        return found
+        return unfinished
 
-    def _tell(self, found: list[DumpStatus]) -> None:
-        now = {dump.id: dump for dump in found}
+    def _report(self, unfinished: list[DumpStatus]) -> None:
+        now = {dump.id: dump for dump in unfinished}
         if self._on_progress is not None:
-            for dump_id in sorted(self._known | now.keys()):  # ids begin with their time
-                self._on_progress(now.get(dump_id) or self._finder.status(dump_id))
-        self._known = set(now)
+            for dump_id in sorted(self._reported | now.keys()):  # ids begin with their time
+                self._on_progress(now.get(dump_id) or self._queue.read_dump(dump_id))
+        self._reported = set(now)
 
-    def _grow(self, pool: ThreadPoolExecutor, found: list[DumpStatus]) -> None:
+    def _grow(self, pool: ThreadPoolExecutor, unfinished: list[DumpStatus]) -> None:
         if self._clock.monotonic() < self._not_before:
             return
-        wanted = self._workers or sum(d.options.workers for d in found if d.state != DumpState.PAUSED)
-        missing = min(wanted, LARGEST) - len(self._members)
+        most_workers = self._workers or sum(d.options.workers for d in unfinished if d.state != DumpState.PAUSED)
+        missing = min(most_workers, _MOST_WORKERS) - len(self._members)
         if missing > 0:
-            for _ in range(min(missing, self._free(found))):
+            for _ in range(min(missing, self._count_free_places(unfinished))):
                 member = pool.submit(self._member)
                 member.add_done_callback(lambda _: self._moved.set())
                 self._members.add(member)
 
-    def _free(self, found: list[DumpStatus]) -> int:
+    def _count_free_places(self, unfinished: list[DumpStatus]) -> int:
         try:
-            return sum(map(self._finder.free, found))
+            return sum(map(self._queue.count_free_places, unfinished))
         except DblogError as error:
             if self._once or not error.transient:
                 raise
@@ -141,7 +146,7 @@ class Crew:
                 raise error
             elif error.transient and not self._once:
                 log.warning("a dump worker ended, and will be replaced: %s", error)
-                self._not_before = self._clock.monotonic() + RECOVER
+                self._not_before = self._clock.monotonic() + _RECOVERY_SECONDS
             else:
                 self._end = self._end or error
         return bool(done)

@@ -150,7 +150,7 @@ class TableCheck:
             return list(self._ranges)
         options = DumpOptions(chunk_size=self._tools.config.dump.chunk_size, workers=self._tools.workers)
         range_count = 1 if self._tools.workers == 1 else None
-        return key_ranges.cut(reader, schema, (), Range(), options, wanted=range_count, sparing=True)
+        return key_ranges.cut(reader, schema, (), Range(), options, number=range_count, sparing=True)
 
     def _row_reporter(self) -> Callable[[int], None]:
         total = 0

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 import pytest
 
-from dblog_core.algorithm.window import Snapshot
+from dblog_core.algorithm.visibility import Snapshot
 from dblog_core.interfaces import Source
 from dblog_core.model.events import LogBatch, Truncated, WatermarkSeen
 from dblog_core.model.schema import Column, TableName, TableSchema

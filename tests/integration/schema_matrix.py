@@ -66,12 +66,12 @@ class At:
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Hooks into the worker's steps of a chunk."""
         read, schema, chunk, finish = (
-            WindowReader.read, WindowReader._schema, WindowReader._chunk, WindowReader._finish,
+            WindowReader.read, WindowReader._read_schema, WindowReader._select_chunk, WindowReader._finish,
         )  # fmt: skip
 
         def reading(reader: WindowReader, size: int, most: int) -> int:
             if self._moment is Moment.BETWEEN and reader.ordinal == 1:
-                reader._behind.settle()
+                reader._background.wait()
                 self._once(reader._task.table)
             return read(reader, size, most)
 
@@ -88,8 +88,8 @@ class At:
             finish(reader, mark, *given)
 
         monkeypatch.setattr(WindowReader, "read", reading)
-        monkeypatch.setattr(WindowReader, "_schema", looking)
-        monkeypatch.setattr(WindowReader, "_chunk", selecting)
+        monkeypatch.setattr(WindowReader, "_read_schema", looking)
+        monkeypatch.setattr(WindowReader, "_select_chunk", selecting)
         monkeypatch.setattr(WindowReader, "_finish", finishing)
 
     def _inside(self, reader: WindowReader, place: str) -> None:

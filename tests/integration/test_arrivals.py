@@ -20,7 +20,7 @@ from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
-from dblog_core.dumps.window_reader import BY_KEYS
+from dblog_core.dumps.window_reader import LOOKS_BY_KEYS
 from dblog_core.interfaces import Chunk
 from dblog_core.model.schema import TableSchema
 from dblog_core.sources.postgres.sql.chunks import PostgresChunkReader
@@ -152,7 +152,7 @@ def test_a_dump_ends_under_a_writer_that_never_rests(database: Database, tmp_pat
         status = dump_store.read_dump(state, dump_id)
     assert status.state == "done"
     (task,) = status.tasks
-    assert 0 < task.progress.looks <= BY_KEYS + 1
+    assert 0 < task.progress.looks <= LOOKS_BY_KEYS + 1
     run_capture(config, stop=threading.Event(), until_current=True)
     found = list(lines(wiring.open_staging(config)))
     (end,) = (line for line in found if line["op"] == "f")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dblog_core.algorithm.window import LogOrder
+from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.errors import LogPositionLost, SourceRefused, SourceUnavailable, UnknownLogEvent, ValueOutOfRange
 from dblog_core.interfaces import LogStream, Problem

@@ -15,7 +15,7 @@ from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
 from dblog_core.dumps import control, dump_records, dump_store, filing
 from dblog_core.dumps.requests import WHOLE
-from dblog_core.dumps.worker import PATIENCE
+from dblog_core.dumps.worker import FAULTY_ATTEMPTS
 from dblog_core.lake.merge_plan import lacks_since, works
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging.reader import lines
@@ -58,7 +58,7 @@ def test_a_dump_that_the_system_owes_outlives_a_read_only_primary(database: Data
             with read_only(database):
                 control.resume(state, dump_id)
                 wait_until(
-                    lambda: dump_store.read_task(state, TaskId(dump_id, 0)).attempt > PATIENCE or capture.done(),
+                    lambda: dump_store.read_task(state, TaskId(dump_id, 0)).attempt > FAULTY_ATTEMPTS or capture.done(),
                     "attempts while nothing may be written",
                     describe=lambda: dump_store.read_task(state, TaskId(dump_id, 0)),
                 )

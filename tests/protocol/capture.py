@@ -9,7 +9,8 @@ from typing import Any
 
 from dblog_core.algorithm.chunk_placement import Chunks, Placement, Refused
 from dblog_core.algorithm.task_progress import TaskProgress, Tasks
-from dblog_core.algorithm.window import LogOrder, Snapshots, Windows, _Entry
+from dblog_core.algorithm.visibility import LogOrder, RecordedEvents, Snapshots
+from dblog_core.algorithm.window import Windows
 from dblog_core.model.schema import TableName
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low
@@ -104,7 +105,7 @@ class Capture:
         if use_snapshots and not rules.forget_at_restart:
             for recorded in base.recorded:
                 if recorded.last > base.unseen_after:
-                    self._remember(recorded, self.dumps.recall)
+                    self._remember(recorded, self.dumps.recall_rows)
         self.replay = Replay()
         for line in base.lines:
             self.replay.read(line)
@@ -150,7 +151,7 @@ class Capture:
             self._row(event, FULL + number)
         if self.now.offset >= first:
             recorded = Recorded(first, self.now.offset, FULL + number, tuple(events))
-            self._remember(recorded, self.dumps.rows)
+            self._remember(recorded, self.dumps.record_rows)
             self.now = replace(self.now, recorded=(*self.now.recorded, recorded))
 
     def _row(self, event: Event, xid: int) -> None:
@@ -179,7 +180,7 @@ class Capture:
 
     def _shape(self, shape: int) -> None:
         if not self.rules.ignore_alter:
-            self.dumps.altered(TABLE)
+            self.dumps.void_windows_of(TABLE)
         self.now = replace(self.now, shape=shape)
         self._line("s", 0)
 
@@ -187,7 +188,7 @@ class Capture:
 
     def low(self, low: Low) -> None:
         try:
-            self.dumps.low(low, offset=self.now.offset, segment=1, at=0)
+            self.dumps.open_window(low, offset=self.now.offset, segment=1, at=0)
         except Refused:
             return
 
@@ -196,8 +197,8 @@ class Capture:
         keys = [(key,) for key, _ in chunk.rows]
         absent = [(key,) for key in chunk.absent]
         try:
-            placement = self.dumps.high(
-                high, at=0, held=lambda: True, rows=lambda _: enumerate(keys), absent=lambda: absent
+            placement = self.dumps.place_chunk(
+                high, at=0, is_ours=lambda: True, rows=lambda _: enumerate(keys), absent=lambda: absent
             )
         except Refused:
             return
@@ -226,7 +227,7 @@ class Capture:
                 raise Violation(f"key {key} was evicted, and the log holds nothing of it")
             else:
                 self.now = replace(self.now, offset=self.now.offset + 1)
-        for number, survivor in placement.kept:
+        for number, survivor in placement.survivors:
             values = chunk.rows[number][1]
             kept: Values = (
                 values[0] if "v" in survivor.columns else UNKNOWN,
@@ -261,11 +262,13 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
         visibility = object.__new__(type(visibility))
         visibility._start, visibility._settled = chunks._visibility._start, chunks._visibility._settled  # type: ignore[attr-defined]
     old = chunks._windows
-    windows._visibility, windows._limit = visibility, old._limit
+    windows._visibility = visibility
+    windows._limit = old._limit
     windows._windows, windows._counts = dict(old._windows), dict(old._counts)
     windows._memory = {
         table: deque(
-            _Entry(e.first, e.offset, e.xid, e.touches, e.retired_at, e.lost, e.arrives, e.last_xid) for e in entries
+            RecordedEvents(e.first, e.offset, e.xid, e.touches, e.retired_at, e.lost, e.arrives, e.last_xid)
+            for e in entries
         )
         for table, entries in old._memory.items()
     }
@@ -273,6 +276,8 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     tasks._of_table = {table: list(names) for table, names in chunks._tasks._of_table.items()}
     tasks._brought = {heap: set(keys) for heap, keys in chunks._tasks._brought.items()}
     tasks._void, tasks._changed = list(chunks._tasks._void), set(chunks._tasks._changed)
-    new._visibility, new._windows, new._tasks = visibility, windows, tasks
+    new._visibility = visibility
+    new._windows = windows
+    new._tasks = tasks
     new._opened, new._probes, new._met = dict(chunks._opened), dict(chunks._probes), dict(chunks._met)
     return new, visibility

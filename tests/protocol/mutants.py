@@ -10,17 +10,13 @@ import pytest
 
 from dblog_core.algorithm import arriving_rows as arrivals_module
 from dblog_core.algorithm import chunk_placement as chunks_module
+from dblog_core.algorithm import eviction as eviction_module
 from dblog_core.algorithm import window as window_module
 from dblog_core.algorithm.chunk_placement import Chunks, Finished
+from dblog_core.algorithm.eviction import Overlap, Survivor, Touch
 from dblog_core.algorithm.task_progress import TaskProgress, Tasks
-from dblog_core.algorithm.window import (
-    LogOrder,
-    Overlap,
-    Snapshots,
-    Survivor,
-    Touch,
-    Windows,
-)
+from dblog_core.algorithm.visibility import LogOrder, Snapshots
+from dblog_core.algorithm.window import Windows
 from tests.protocol.capture import Capture, Rules
 from tests.protocol.changelog import ChunkLine, LakeTable, Values
 from tests.protocol.read_only import read_only
@@ -76,7 +72,7 @@ def _no_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _short_at_low(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LogOrder, "unseen", lambda self, entry, low, snapshot: entry.offset > low + 1)
+    monkeypatch.setattr(LogOrder, "counts_as_unseen", lambda self, entry, low, snapshot: entry.offset > low + 1)
 
 
 def _short_at_high(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +83,12 @@ def _short_at_high(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _after_key_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = window_module._step
+    step = eviction_module._step
 
     def mutated(touch: Touch, *more: Any) -> None:
         step(touch if touch.moved_to is None else Touch(touch.moved_to), *more)
 
-    monkeypatch.setattr(window_module, "_step", mutated)
+    monkeypatch.setattr(eviction_module, "_step", mutated)
 
 
 def _whole_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +113,7 @@ def _survives_under_old_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _always_certain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LogOrder, "knows", lambda self, snapshot: True)
+    monkeypatch.setattr(LogOrder, "is_certain", lambda self, snapshot: True)
 
 
 def _truncate_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +127,7 @@ def _truncate_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _attempt_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    low, high = Tasks.low, Tasks.high
+    low, high = Tasks.admit_low, Tasks.admit_high
 
     def open_any(self: Tasks, mark: Any, **more: Any) -> None:
         task = mark.mark.task
@@ -144,24 +140,24 @@ def _attempt_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         self._tasks[mark.mark.task] = replace(known, attempt=mark.mark.attempt, broken=0, ordinal=mark.mark.ordinal)
         high(self, mark)
 
-    monkeypatch.setattr(Tasks, "low", open_any)
-    monkeypatch.setattr(Tasks, "high", close_any)
+    monkeypatch.setattr(Tasks, "admit_low", open_any)
+    monkeypatch.setattr(Tasks, "admit_high", close_any)
 
 
 def _order_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    high = Tasks.high
+    high = Tasks.admit_high
 
     def close_any(self: Tasks, mark: Any) -> None:
         if (known := self._tasks.get(mark.mark.task)) is not None and not known.done:
             self._tasks[mark.mark.task] = replace(known, ordinal=mark.mark.ordinal)
         high(self, mark)
 
-    monkeypatch.setattr(Tasks, "high", close_any)
+    monkeypatch.setattr(Tasks, "admit_high", close_any)
 
 
 def _window_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a restart, a chunk is placed though nobody has collected the keys of its window from its beginning."""
-    high, close = Tasks.high, Windows.close
+    high, close = Tasks.admit_high, Windows.close
 
     def close_any(self: Tasks, mark: Any) -> None:
         self._windows.setdefault(mark.mark.window, mark.mark)
@@ -170,12 +166,12 @@ def _window_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(self: Windows, window: str, snapshot: str | None) -> Overlap:
         return close(self, window, snapshot) if window in self._windows else Overlap()
 
-    monkeypatch.setattr(Tasks, "high", close_any)
+    monkeypatch.setattr(Tasks, "admit_high", close_any)
     monkeypatch.setattr(Windows, "close", nothing)
 
 
 def _alter_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Chunks, "altered", lambda self, table: None)
+    monkeypatch.setattr(Chunks, "void_windows_of", lambda self, table: None)
 
 
 def _since_at_low(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,17 +217,17 @@ def _evicted_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _absent_though_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    high = Chunks.high
+    high = Chunks.place_chunk
 
     def mutated(self: Chunks, mark: Any, *, absent: Any, **more: Any) -> Any:
         return replace(high(self, mark, absent=absent, **more), deleted=tuple(absent()))
 
-    monkeypatch.setattr(Chunks, "high", mutated)
+    monkeypatch.setattr(Chunks, "place_chunk", mutated)
 
 
 def _absent_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    high = Chunks.high
-    monkeypatch.setattr(Chunks, "high", lambda self, mark, **more: high(self, mark, **{**more, "absent": tuple}))
+    high = Chunks.place_chunk
+    monkeypatch.setattr(Chunks, "place_chunk", lambda self, mark, **more: high(self, mark, **{**more, "absent": tuple}))
 
 
 def _start_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,31 +239,31 @@ def _settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         if self.admits(snapshot):
             self._start = None
 
-    monkeypatch.setattr(Snapshots, "horizon", horizon)
+    monkeypatch.setattr(Snapshots, "advance_horizon", horizon)
 
 
 def _horizon_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a horizon sees is forgotten, also where a window is open that is older than it."""
-    horizon = Windows.horizon
+    horizon = Windows.advance_horizon
 
     def mutated(self: Windows, snapshot: str, offset: int) -> None:
         horizon(self, snapshot, -1)
 
-    monkeypatch.setattr(Windows, "horizon", mutated)
+    monkeypatch.setattr(Windows, "advance_horizon", mutated)
 
 
 def _horizon_ties(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window that opened at the very offset of the horizon is taken for a later one."""
-    horizon = Windows.horizon
-    monkeypatch.setattr(Windows, "horizon", lambda self, snapshot, offset: horizon(self, snapshot, offset - 1))
+    horizon = Windows.advance_horizon
+    monkeypatch.setattr(Windows, "advance_horizon", lambda self, snapshot, offset: horizon(self, snapshot, offset - 1))
 
 
 def _arrivals_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Tasks, "arrive", lambda self, table, moves: None)
+    monkeypatch.setattr(Tasks, "record_moves", lambda self, table, moves: None)
 
 
 def _arrivals_before_the_low_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Windows, "arrived", lambda self, table, after: iter(()))
+    monkeypatch.setattr(Windows, "moves_after", lambda self, table, after: iter(()))
 
 
 def _arrived_though_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,19 +278,21 @@ def _arrived_though_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that has been brought is to be read at each key that it goes to."""
-    moved = arrivals_module.moved
+    moved = arrivals_module.follow_moves
     monkeypatch.setattr(
         arrivals_module,
-        "moved",
+        "follow_moves",
         lambda trails, moves, brought, *, all_read: moved(trails, moves, set(), all_read=False),
     )
 
 
 def _found_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that went on while its chunk was read is to be read at the key that it went to."""
-    looked = arrivals_module.looked
+    looked = arrivals_module.apply_look
     monkeypatch.setattr(
-        arrivals_module, "looked", lambda trails, look, brought: looked(trails, replace(look, touched=set()), brought)
+        arrivals_module,
+        "apply_look",
+        lambda trails, look, brought: looked(trails, replace(look, touched=set()), brought),
     )
 
 
@@ -305,7 +303,7 @@ def _all_read_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _left_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last task ends without the keys that were left for those before it."""
-    monkeypatch.setattr(Tasks, "_left", lambda self, task: self._tasks[task].arrived)
+    monkeypatch.setattr(Tasks, "_trails_to_read", lambda self, task: self._tasks[task].arrived)
 
 
 AWAY = script(("move", 3, 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from dblog_core.algorithm.window import Touch
+from dblog_core.algorithm.eviction import Touch
 
 Row = tuple[int, int]
 Rows = dict[int, Row]

@@ -511,7 +511,7 @@ class World:
 
     def _reach(self, horizon: str) -> None:
         assert self.capture is not None
-        self.capture.dumps.horizon(horizon, self.capture.now.offset)
+        self.capture.dumps.advance_horizon(horizon, self.capture.now.offset)
         self.capture.seal(self.capture.now.place)
         self.horizon = None
         if not self.scenario.publish:

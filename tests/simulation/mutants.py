@@ -9,7 +9,7 @@ from unittest import mock
 
 from dblog_core.algorithm import arriving_rows
 from dblog_core.algorithm.task_progress import Tasks
-from dblog_core.algorithm.window import LogOrder, Snapshots
+from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture import announced_windows
 from dblog_core.capture.leader import Leader
 from dblog_core.interfaces import Chunk, LogStream
@@ -68,7 +68,7 @@ def rows_of_an_earlier_try() -> Iterator[None]:
 
 def the_logs_order_for_snapshots() -> contextlib.AbstractContextManager[object]:
     """The rule of the paper where commits become visible in any order: what lies before the low watermark was seen."""
-    return mock.patch.object(Snapshots, "unseen", LogOrder.unseen)
+    return mock.patch.object(Snapshots, "unseen", LogOrder.counts_as_unseen)
 
 
 def no_memory_after_a_restart() -> contextlib.AbstractContextManager[object]:

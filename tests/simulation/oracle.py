@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from dblog_core.algorithm.window import Snapshot
+from dblog_core.algorithm.visibility import Snapshot
 from dblog_core.dumps import dump_store
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableName, TableSchema

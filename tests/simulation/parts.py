@@ -95,8 +95,8 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
             # A look is a step of the simulation, and costs more there than anywhere else.
             (announced_windows, "BUSY", ids.choice((0.03, 0.1))),
             (announced_windows, "IDLE", 0.3),
-            (read_only_windows, "SOON", 0.02),
-            (read_only_windows, "LATEST", 0.2),
+            (read_only_windows, "SHORTEST_PAUSE_SECONDS", 0.02),
+            (read_only_windows, "LONGEST_PAUSE_SECONDS", 0.2),
             (compaction_blocks, "FAN", ids.choice((2, 2, 3, 16))),
             (compaction, "GRACE", ids.choice((0.1, 1.0, 8.0))),
             (compaction, "_TICK", ids.choice((0.2, 1.0))),

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from dblog_core import wiring
-from dblog_core.algorithm.window import LogOrder
+from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, work_loop

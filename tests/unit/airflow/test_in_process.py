@@ -14,7 +14,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm import arriving_rows
-from dblog_core.algorithm.window import LogOrder
+from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.run_capture import CaptureOutcome, run_capture
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config

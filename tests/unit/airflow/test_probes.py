@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.algorithm.window import LogOrder, Snapshots
+from dblog_core.algorithm.visibility import LogOrder, Snapshots
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.model import watermark
 from dblog_core.model.events import LogBatch, SchemaSeen, TableChanges, Transaction, WatermarkSeen
@@ -57,7 +57,7 @@ class Log:
     def expire(self) -> None:
         """Two looks at which the windows are open, very long after each other."""
         for now in (10.0, 1_000.0):
-            self.sequencer.dumps.expire(now, 900.0)
+            self.sequencer.dumps.expire_windows(now, 900.0)
 
     def take(self, xid: int | None, signal: object, changes: tuple[TableChanges, ...] = ()) -> None:
         self.place += 1

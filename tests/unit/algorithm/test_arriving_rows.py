@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import random
 
-from dblog_core.algorithm.arriving_rows import ARRIVED, Look, looked, moved, shortened
+from dblog_core.algorithm.arriving_rows import ARRIVED, Look, apply_look, follow_moves, shorten
 
 
 def test_a_trail_keeps_the_keys_that_a_row_left_until_a_select_has_seen_it_go() -> None:
-    trails = moved((), [("1", "2"), ("2", "3"), ("3", "4")], set(), all_read=False)
+    trails = follow_moves((), [("1", "2"), ("2", "3"), ("3", "4")], set(), all_read=False)
     assert trails == (("4", "3", "2", "1"),)
-    missed = Look(asked={"4", "3", "2", "1"}, touched={"5"}, missed={"4": "2"})
-    assert looked(trails, missed, set()) == (("4", "3", "2"),)
-    nobody_knows = Look(asked={"1"}, touched=set(), missed={"4": None})
-    assert looked(trails, nobody_knows, set()) == trails
+    missed = Look(keys={"4", "3", "2", "1"}, touched={"5"}, missed={"4": "2"})
+    assert apply_look(trails, missed, set()) == (("4", "3", "2"),)
+    nobody_knows = Look(keys={"1"}, touched=set(), missed={"4": None})
+    assert apply_look(trails, nobody_knows, set()) == trails
 
 
 def test_a_row_that_went_on_before_the_select_is_looked_for_where_that_saw_it() -> None:
-    assert looked([("4", "3")], Look(asked={"3"}, touched=set(), missed={}), set()) == (("4",),)
+    assert apply_look([("4", "3")], Look(keys={"3"}, touched=set(), missed={}), set()) == (("4",),)
 
 
 def test_a_row_that_went_on_inside_the_window_of_its_chunk_is_brought() -> None:
     brought = set[str]()
-    assert looked([("4", "3")], Look(asked={"3"}, touched={"3", "4"}, missed={}), brought) == ()
+    assert apply_look([("4", "3")], Look(keys={"3"}, touched={"3", "4"}, missed={}), brought) == ()
     assert brought == {"4"}
 
 
 def test_a_chunk_of_the_whole_table_leaves_no_trail_but_those_that_it_cannot_judge() -> None:
-    look = Look(asked={"1"}, touched=set(), missed={"9": None}, whole=True)
-    assert looked([("1",), ("4", "3"), ("9",)], look, set()) == (("9",),)
+    look = Look(keys={"1"}, touched=set(), missed={"9": None}, whole=True)
+    assert apply_look([("1",), ("4", "3"), ("9",)], look, set()) == (("9",),)
 
 
 def test_too_many_bytes_are_the_keys_of_fewer_rows() -> None:
     wide = "k" * (ARRIVED // 3)
-    assert shortened(((wide + "1", wide + "2"), ("3",))) == ((wide + "1", wide + "2"), ("3",))
-    assert shortened(((wide + "1", wide + "2", wide + "3", wide + "4"), ("3",))) == ((wide + "1",), ("3",))
-    assert shortened(tuple((f"{wide}{n}",) for n in range(4))) is None
+    assert shorten(((wide + "1", wide + "2"), ("3",))) == ((wide + "1", wide + "2"), ("3",))
+    assert shorten(((wide + "1", wide + "2", wide + "3", wide + "4"), ("3",))) == ((wide + "1",), ("3",))
+    assert shorten(tuple((f"{wide}{n}",) for n in range(4))) is None
 
 
 def test_rows_that_never_rest_are_each_brought_by_one_look_that_finds_them() -> None:
@@ -52,7 +52,7 @@ def test_rows_that_never_rest_are_each_brought_by_one_look_that_finds_them() -> 
             key, to = dice.choice(list(rows)), dice.choice([k for k in range(60) if k not in rows])
             rows[to] = rows.pop(key)
             moves.append((str(key), str(to)))
-        trails = moved(trails, moves, brought, all_read=all_read)
+        trails = follow_moves(trails, moves, brought, all_read=all_read)
         return moves
 
     move(200, all_read=False)
@@ -71,7 +71,7 @@ def test_rows_that_never_rest_are_each_brought_by_one_look_that_finds_them() -> 
         missed = {now: before for now, before in first.items() if now in touched and before not in there}
         for row in there.values():
             finds[row] += row not in done
-        trails = looked(trails, Look(asked, touched, missed), brought)
+        trails = apply_look(trails, Look(asked, touched, missed), brought)
         heads = {int(trail[0]) for trail in trails}
         done = {row for key, row in rows.items() if key not in heads}
         assert looks < 60

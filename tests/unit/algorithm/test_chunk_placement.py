@@ -7,7 +7,7 @@ import pytest
 
 from dblog_core.algorithm.chunk_placement import Chunks
 from dblog_core.algorithm.task_progress import Refused
-from dblog_core.algorithm.window import LogOrder
+from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.row_changes import ChangeTouches, split_key_changes
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.task_id import TaskId
@@ -33,14 +33,14 @@ def test_a_row_whose_key_is_nan_is_evicted_by_its_own_event(kind: pa.DataType, i
     """PostgreSQL takes NaN for a key, and for equal to itself."""
     schema = table("shop.t", id=kind, v=pa.int64())
     chunks, at = Chunks(LogOrder()), mark(0, schema)
-    chunks.low(Low(at), offset=0, segment=1, at=0)
+    chunks.open_window(Low(at), offset=0, segment=1, at=0)
     before = {"id": NAN, "v": 1} if identity == "full" else None
     changes = split_key_changes(changes_batch(schema, [(0, 0, "u", before, {"id": NAN, "v": 2}, ())]))
     assert changes.moved_from is None, "its key is the same"
-    chunks.rows(schema.table, (1, 1), None, ChangeTouches.of(changes))
+    chunks.record_rows(schema.table, (1, 1), None, ChangeTouches.of(changes))
     rows = pa.RecordBatch.from_pylist([{"id": k, "v": 1} for k in (1.0, NAN, 2.0)], schema=schema.arrow)
-    placed = chunks.high(
-        high(at), at=1, held=lambda: True, rows=lambda keys: rows_with(rows, schema, keys), absent=list
+    placed = chunks.place_chunk(
+        high(at), at=1, is_ours=lambda: True, rows=lambda keys: rows_with(rows, schema, keys), absent=list
     )
     assert placed.evicted == (1,)
 
@@ -48,11 +48,11 @@ def test_a_row_whose_key_is_nan_is_evicted_by_its_own_event(kind: pa.DataType, i
 def test_a_key_that_was_asked_for_as_nan_is_the_logs() -> None:
     schema = table("shop.t", id=pa.float64(), v=pa.int64())
     chunks, at = Chunks(LogOrder()), mark(0, schema)
-    chunks.low(Low(at), offset=0, segment=1, at=0)
+    chunks.open_window(Low(at), offset=0, segment=1, at=0)
     changes = split_key_changes(changes_batch(schema, [(0, 0, "c", None, {"id": NAN, "v": 2}, ())]))
-    chunks.rows(schema.table, (1, 1), None, ChangeTouches.of(changes))
-    placed = chunks.high(
-        high(at), at=1, held=lambda: True, rows=lambda keys: (), absent=lambda: [key_from_json("NaN", schema)]
+    chunks.record_rows(schema.table, (1, 1), None, ChangeTouches.of(changes))
+    placed = chunks.place_chunk(
+        high(at), at=1, is_ours=lambda: True, rows=lambda keys: (), absent=lambda: [key_from_json("NaN", schema)]
     )
     assert placed.deleted == (), "the log has made the row after the SELECT did not find it"
 
@@ -63,23 +63,23 @@ def test_each_file_of_an_attempt_has_to_be_there() -> None:
     chunks = Chunks(LogOrder())
     for ordinal, there in ((0, True), (1, False)):
         at = mark(ordinal, schema)
-        chunks.low(Low(at), offset=ordinal, segment=1, at=0)
+        chunks.open_window(Low(at), offset=ordinal, segment=1, at=0)
         if there:
-            chunks.high(high(at), at=1, held=lambda: True, rows=lambda keys: (), absent=list)
+            chunks.place_chunk(high(at), at=1, is_ours=lambda: True, rows=lambda keys: (), absent=list)
             continue
         with pytest.raises(Refused, match="is not in this staging directory"):
-            chunks.high(high(at), at=1, held=lambda: False, rows=lambda keys: (), absent=list)
+            chunks.place_chunk(high(at), at=1, is_ours=lambda: False, rows=lambda keys: (), absent=list)
     assert chunks.take_progress()[TaskId("d", 0)].broken == 1
 
 
 def test_a_window_is_given_up_by_our_own_clock_whatever_that_of_the_source_says() -> None:
     """A server whose clock is an hour behind, or a log that is read an hour late: a window is as young as any."""
     schema, chunks = table(), Chunks(LogOrder())
-    chunks.low(Low(mark(0, schema)), offset=0, segment=1, at=0)
+    chunks.open_window(Low(mark(0, schema)), offset=0, segment=1, at=0)
     for now in (5_000.0, 5_899.0):
-        chunks.expire(now, 900.0)
+        chunks.expire_windows(now, 900.0)
         assert [w.table for w in chunks.open_windows()] == [str(schema.table)]
-    chunks.expire(5_900.0, 900.0)
+    chunks.expire_windows(5_900.0, 900.0)
     assert chunks.open_windows() == []
     with pytest.raises(Refused, match="its window was not open"):
-        chunks.high(high(mark(0, schema)), at=1, held=lambda: True, rows=lambda keys: (), absent=list)
+        chunks.place_chunk(high(mark(0, schema)), at=1, is_ours=lambda: True, rows=lambda keys: (), absent=list)

@@ -16,9 +16,9 @@ def read(width: Width, wanted: int, row: int) -> int:
     for _ in range(40):
         asked = width.limit(wanted)
         if asked == 1 or asked * row <= MOST:
-            width.came(asked=asked, rows=asked, received=asked * row, most=MOST)
+            width.record_chunk(row_limit=asked, rows=asked, received_bytes=asked * row, byte_limit=MOST)
             return asked
-        width.given_up(asked=asked, rows=MOST // row)
+        width.record_overflow(row_limit=asked, rows=MOST // row)
     raise AssertionError("no chunk was ever small enough")
 
 
@@ -49,12 +49,12 @@ def test_rows_that_grow_wider_are_given_up_a_few_times_at_most() -> None:
     read(width, 10_000, row=100)
     asked, given_up = width.limit(10_000), 0
     while asked > 1 and asked * 60_000 > MOST:
-        width.given_up(asked=asked, rows=MOST // 60_000)
+        width.record_overflow(row_limit=asked, rows=MOST // 60_000)
         asked, given_up = width.limit(10_000), given_up + 1
     assert given_up == 1
 
 
 def test_an_empty_chunk_tells_nothing() -> None:
     width = Width()
-    width.came(asked=10_000, rows=0, received=20, most=MOST)
+    width.record_chunk(row_limit=10_000, rows=0, received_bytes=20, byte_limit=MOST)
     assert width.limit(10_000) == 10_000

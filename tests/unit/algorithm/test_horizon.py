@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dblog_core.algorithm.window import Snapshot, Snapshots
+from dblog_core.algorithm.visibility import Snapshot, Snapshots
 from dblog_core.sources.postgres.source import widened
 
 

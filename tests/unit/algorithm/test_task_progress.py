@@ -19,9 +19,9 @@ def high(at: Mark, *, final: bool = False, key: object = 1) -> High:
 
 
 def place(tasks: Tasks, at: Mark, *, final: bool = False, key: object = 1) -> None:
-    tasks.low(Low(at), since=5, segment=2)
-    tasks.high(high(at, final=final, key=key))
-    tasks.placed(high(at, final=final, key=key), evicted=1)
+    tasks.admit_low(Low(at), since=5, segment=2)
+    tasks.admit_high(high(at, final=final, key=key))
+    tasks.record_placed_chunk(high(at, final=final, key=key), evicted=1)
 
 
 def test_chunks_in_order_add_up() -> None:
@@ -35,10 +35,10 @@ def test_chunks_in_order_add_up() -> None:
 def test_a_chunk_whose_low_was_not_seen_breaks_its_attempt_and_all_that_follows() -> None:
     tasks = Tasks()
     with pytest.raises(Refused):
-        tasks.high(high(mark(1, 0)))
+        tasks.admit_high(high(mark(1, 0)))
     assert tasks[TaskId("d", 0)].broken == 1
     with pytest.raises(Refused):
-        tasks.low(Low(mark(1, 1)), since=0, segment=1)
+        tasks.admit_low(Low(mark(1, 1)), since=0, segment=1)
     place(tasks, mark(2, 0))
     assert tasks[TaskId("d", 0)].ordinal == 1
 
@@ -48,37 +48,37 @@ def test_a_window_that_is_asked_for_once_more_when_its_chunk_is_placed_changes_n
     place(tasks, mark(1, 0))
     before = tasks[TaskId("d", 0)]
     with pytest.raises(Refused):
-        tasks.low(Low(mark(1, 0)), since=9, segment=4)
+        tasks.admit_low(Low(mark(1, 0)), since=9, segment=4)
     assert tasks[TaskId("d", 0)] == before, "what it tells of ghosts is what its first SELECT saw"
 
 
 def test_a_gap_breaks_the_attempt() -> None:
     tasks = Tasks()
-    tasks.low(Low(mark(1, 0)), since=0, segment=1)
-    tasks.low(Low(mark(1, 1)), since=0, segment=1)
+    tasks.admit_low(Low(mark(1, 0)), since=0, segment=1)
+    tasks.admit_low(Low(mark(1, 1)), since=0, segment=1)
     with pytest.raises(Refused):
-        tasks.high(high(mark(1, 1)))
+        tasks.admit_high(high(mark(1, 1)))
     with pytest.raises(Refused):
-        tasks.high(high(mark(1, 0)))
+        tasks.admit_high(high(mark(1, 0)))
     assert tasks[TaskId("d", 0)].ordinal == 0
 
 
 def test_a_zombie_of_an_earlier_attempt_changes_nothing() -> None:
     tasks = Tasks()
-    tasks.low(Low(mark(1, 0)), since=0, segment=1)
-    tasks.low(Low(mark(2, 0)), since=0, segment=1)
+    tasks.admit_low(Low(mark(1, 0)), since=0, segment=1)
+    tasks.admit_low(Low(mark(2, 0)), since=0, segment=1)
     assert tasks.take_void() == ["1.0"]
     with pytest.raises(Refused):
-        tasks.high(high(mark(1, 0)))
+        tasks.admit_high(high(mark(1, 0)))
     assert tasks[TaskId("d", 0)].broken == 0
-    tasks.high(high(mark(2, 0)))
+    tasks.admit_high(high(mark(2, 0)))
 
 
 def test_an_attempt_that_begins_where_nothing_is_next_is_broken() -> None:
     tasks = Tasks()
     place(tasks, mark(1, 0))
     with pytest.raises(Refused):
-        tasks.low(Low(mark(2, 0)), since=0, segment=1)
+        tasks.admit_low(Low(mark(2, 0)), since=0, segment=1)
     assert tasks[TaskId("d", 0)].broken == 2
     place(tasks, mark(3, 1))
     assert tasks[TaskId("d", 0)].ordinal == 2
@@ -88,27 +88,27 @@ def test_a_done_task_takes_no_more_chunks() -> None:
     tasks = Tasks()
     place(tasks, mark(1, 0), final=True)
     with pytest.raises(Refused):
-        tasks.low(Low(mark(2, 1)), since=0, segment=1)
+        tasks.admit_low(Low(mark(2, 1)), since=0, segment=1)
     assert tasks[TaskId("d", 0)].done
 
 
 def test_progress_survives_a_restart_and_windows_do_not() -> None:
     tasks = Tasks()
     place(tasks, mark(1, 0))
-    tasks.low(Low(mark(1, 1)), since=0, segment=1)
+    tasks.admit_low(Low(mark(1, 1)), since=0, segment=1)
     again = Tasks(tasks.all())
     assert again[TaskId("d", 0)] == tasks[TaskId("d", 0)]
     with pytest.raises(Refused):
-        again.high(high(mark(1, 1)))
+        again.admit_high(high(mark(1, 1)))
     assert again[TaskId("d", 0)].ordinal == 1
 
 
 def test_an_expired_or_forgotten_window_is_void() -> None:
     tasks = Tasks()
-    tasks.low(Low(mark(1, 0)), since=0, segment=1)
+    tasks.admit_low(Low(mark(1, 0)), since=0, segment=1)
     tasks.expire("1.0")
     assert tasks.take_void() == ["1.0"]
-    tasks.low(Low(mark(2, 0)), since=0, segment=1)
+    tasks.admit_low(Low(mark(2, 0)), since=0, segment=1)
     tasks.forget([TaskId("d", 0)])
     assert tasks.take_void() == ["2.0"] and not tasks.all()
 
@@ -120,71 +120,73 @@ def healing(task: int, ordinal: int, *, parts: int = 2) -> Mark:
 def test_rows_that_arrive_are_left_for_a_worker_and_the_last_task_ends_with_none_of_them() -> None:
     tasks = Tasks()
     place(tasks, healing(0, 0))
-    tasks.arrive("shop.orders", [("1", "2"), ("8", "9"), ("9", "8")])
-    tasks.arrive("shop.items", [("7", "6")])
+    tasks.record_moves("shop.orders", [("1", "2"), ("8", "9"), ("9", "8")])
+    tasks.record_moves("shop.items", [("7", "6")])
     place(tasks, healing(0, 1), final=True)
     assert tasks[TaskId("d", 0)].done and tasks[TaskId("d", 0)].arrived == (("2", "1"), ("8", "9"))
-    tasks.arrive("shop.orders", [("2", "3")])
+    tasks.record_moves("shop.orders", [("2", "3")])
     place(tasks, healing(1, 0), final=True)
     last = tasks[TaskId("d", 1)]
     assert (last.ended, last.done, last.arrived) == (True, False, (("8", "9"), ("3", "2", "1")))
     assert not tasks[TaskId("d", 0)].arrived
-    tasks.looked(TaskId("d", 1), Look(asked={"3"}, touched=set(), missed={}))
-    tasks.arrive("shop.orders", [("3", "4"), ("100", "101"), ("8", "7")])
+    tasks.record_look(TaskId("d", 1), Look(keys={"3"}, touched=set(), missed={}))
+    tasks.record_moves("shop.orders", [("3", "4"), ("100", "101"), ("8", "7")])
     assert tasks[TaskId("d", 1)].arrived == (("7", "8"),), "what is brought needs no second look, wherever it goes"
     again = Tasks(tasks.all())
-    tasks.looked(TaskId("d", 1), Look(asked={"7"}, touched=set(), missed={}))
+    tasks.record_look(TaskId("d", 1), Look(keys={"7"}, touched=set(), missed={}))
     place(again, healing(1, 1), final=True)
     place(tasks, healing(1, 1), final=True)
     assert again[TaskId("d", 1)].arrived and not again[TaskId("d", 1)].done and again[TaskId("d", 1)].looks == 1
-    assert tasks[TaskId("d", 1)].done and not tasks.heals("shop.orders")
-    tasks.arrive("shop.orders", [("5", "6")])
+    assert tasks[TaskId("d", 1)].done and not tasks.is_healing("shop.orders")
+    tasks.record_moves("shop.orders", [("5", "6")])
     assert tasks[TaskId("d", 1)].arrived == ()
 
 
 def test_a_row_that_is_brought_needs_no_look_while_ranges_are_left() -> None:
     tasks = Tasks()
     place(tasks, healing(0, 0))
-    tasks.arrive("shop.orders", [("1", "2")])
-    tasks.looked(TaskId("d", 0), Look(asked={"2"}, touched=set(), missed={}))
-    tasks.arrive("shop.orders", [("2", "3"), ("4", "2"), ("3", "5")])
+    tasks.record_moves("shop.orders", [("1", "2")])
+    tasks.record_look(TaskId("d", 0), Look(keys={"2"}, touched=set(), missed={}))
+    tasks.record_moves("shop.orders", [("2", "3"), ("4", "2"), ("3", "5")])
     assert tasks[TaskId("d", 0)].arrived == (("2", "4"),)
-    tasks.arrive("shop.orders", [("2", "5")])
+    tasks.record_moves("shop.orders", [("2", "5")])
     assert tasks[TaskId("d", 0)].arrived == (("5", "2", "4"),), "a row that nobody has brought is where one that is was"
 
 
 def test_rows_that_arrive_concern_a_dump_that_heals_alone_and_go_with_a_truncate() -> None:
     tasks = Tasks()
     place(tasks, mark(1, 0))
-    tasks.arrive("shop.orders", [("1", "2")])
-    assert not tasks.heals("shop.orders") and tasks[TaskId("d", 0)].arrived == ()
+    tasks.record_moves("shop.orders", [("1", "2")])
+    assert not tasks.is_healing("shop.orders") and tasks[TaskId("d", 0)].arrived == ()
     healer = Tasks()
     place(healer, healing(0, 0))
-    healer.arrive("shop.orders", [("1", "2")])
-    healer.emptied("shop.items")
+    healer.record_moves("shop.orders", [("1", "2")])
+    healer.forget_arrivals("shop.items")
     assert healer[TaskId("d", 0)].arrived == (("2", "1"),)
-    healer.emptied("shop.orders")
+    healer.forget_arrivals("shop.orders")
     assert healer[TaskId("d", 0)].arrived == ()
 
 
 def test_more_arrivals_than_are_remembered_end_the_dump_without_its_claim_to_heal() -> None:
     tasks = Tasks()
     place(tasks, healing(0, 0, parts=1))
-    tasks.arrive("shop.orders", [("1", "2")])
-    tasks.arrive("shop.orders", [("3", "x" * ARRIVED)])
+    tasks.record_moves("shop.orders", [("1", "2")])
+    tasks.record_moves("shop.orders", [("3", "x" * ARRIVED)])
     place(tasks, healing(0, 1, parts=1), final=True)
-    assert tasks[TaskId("d", 0)].done and tasks.forgotten(TaskId("d", 0)) and tasks[TaskId("d", 0)].arrived == ()
+    progress = tasks[TaskId("d", 0)]
+    assert progress.done and tasks.has_forgotten_rows(TaskId("d", 0)) and progress.arrived == ()
 
 
 def test_more_looks_than_a_dump_takes_end_it_without_its_claim_to_heal() -> None:
     tasks = Tasks()
-    tasks.low(Low(healing(0, 0, parts=1)), since=5, segment=2)
-    tasks.arrive("shop.orders", [("1", "2")])
+    tasks.admit_low(Low(healing(0, 0, parts=1)), since=5, segment=2)
+    tasks.record_moves("shop.orders", [("1", "2")])
     place(tasks, healing(0, 0, parts=1), final=True)
     for look in range(1, LOOKS + 1):
         assert not tasks[TaskId("d", 0)].done
         place(tasks, healing(0, look, parts=1), final=True)
-    assert tasks[TaskId("d", 0)].done and tasks.forgotten(TaskId("d", 0)) and tasks[TaskId("d", 0)].arrived == ()
+    progress = tasks[TaskId("d", 0)]
+    assert progress.done and tasks.has_forgotten_rows(TaskId("d", 0)) and progress.arrived == ()
 
 
 def test_keys_of_a_manifest_from_before_there_were_trails_are_read_again() -> None:

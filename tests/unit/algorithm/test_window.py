@@ -6,17 +6,9 @@ import random
 
 import pytest
 
-from dblog_core.algorithm.window import (
-    LogOrder,
-    Overlap,
-    Snapshot,
-    Snapshots,
-    Survivor,
-    TooManyKeys,
-    Touch,
-    UnknownWindow,
-    Windows,
-)
+from dblog_core.algorithm.eviction import Overlap, Survivor, Touch
+from dblog_core.algorithm.visibility import LogOrder, Snapshot, Snapshots
+from dblog_core.algorithm.window import TooManyKeys, UnknownWindow, Windows
 from dblog_core.model.schema import TableName
 
 T = TableName("shop", "orders")
@@ -47,9 +39,9 @@ def test_rows_arrive_where_a_key_changes_and_columns_are_left_out() -> None:
     w.record(T, (1, 1), 700, [touch(1, "big", to=2)])
     w.record(T, (2, 3), 701, [touch(3, "big", to=4), touch(5, to=6)])
     w.record(OTHER, (4, 4), 702, [touch(7, "big", to=8)])
-    assert list(w.arrived(T, 0)) == [((1,), (2,)), ((3,), (4,))] and list(w.arrived(T, 1)) == [((3,), (4,))]
+    assert list(w.moves_after(T, 0)) == [((1,), (2,)), ((3,), (4,))] and list(w.moves_after(T, 1)) == [((3,), (4,))]
     w.record(T, (5, 5), 703, [touch(9, "big", to=10)], arrives=False)
-    assert list(w.arrived(T, 0)) == [], "too many are remembered: a chunk that has not seen them is not placed"
+    assert list(w.moves_after(T, 0)) == [], "too many are remembered: a chunk that has not seen them is not placed"
 
 
 def test_another_tables_events_evict_nothing() -> None:
@@ -159,7 +151,7 @@ def test_a_horizon_forgets_what_every_later_select_sees_and_no_more() -> None:
     w = postgres()
     w.record(T, (1, 1), 100, [touch(1)])
     w.record(T, (2, 2), 101, [touch(2)])
-    w.horizon("101:102:101", 2)
+    w.advance_horizon("101:102:101", 2)
     w.open("w", T, 2)
     assert set(w.close("w", "100:102:100,101").rows) == {(2,)}
     assert w.earliest_unseen(9) == 1
@@ -171,7 +163,7 @@ def test_a_chunk_of_a_standby_goes_by_the_logs_order_beside_those_that_have_a_sn
     w.open("standby's", T, 1)
     w.open("primary's", T, 1)
     w.record(T, (2, 3), 101, [touch(2, "big", to=5), touch(2, "big")])
-    w.horizon("102:102:", 3)
+    w.advance_horizon("102:102:", 3)
     found = w.close("standby's", None).rows
     assert found == {(2,): None, (5,): None}, "its row may be the later one, of which nothing survives"
     assert w.close("primary's", "100:102:100").rows == {(1,): None}
@@ -182,7 +174,7 @@ def test_a_window_opened_before_the_horizon_keeps_its_memory() -> None:
     w = postgres()
     w.record(T, (1, 1), 100, [touch(1)])
     w.open("early", T, 1)
-    w.horizon("102:102:", 5)
+    w.advance_horizon("102:102:", 5)
     w.open("late", T, 5)
     assert set(w.close("early", "100:101:100").rows) == {(1,)}
     assert w.close("late", "102:102:") == Overlap()
@@ -194,9 +186,9 @@ def test_a_chunk_must_see_all_that_ran_when_the_log_was_opened() -> None:
     assert not start.admits("94:99:94")
     assert start.admits(None), "a standby has replayed what was logged before the window"
     assert start.admits("95:99:96")
-    start.horizon("94:99:94")
+    start.advance_horizon("94:99:94")
     assert start.start == "90:95:91"
-    start.horizon("95:99:96")
+    start.advance_horizon("95:99:96")
     assert start.start is None
     assert not start.admits("94:99:94"), "a window that was open before the horizon may be older than it"
 
@@ -239,9 +231,9 @@ def test_transactions_that_are_lost_on_both_sides_of_a_low_watermark_are_told_ap
         w.close("new", None)
     w.open("later", T, 8)
     w.record(T, (9, 9), None, [touch(9)])
-    assert w.since("probe", None) == 4
+    assert w.close_probe("probe", None) == 4
     assert set(w.close("later", None).rows) == {(9,)}, "it has seen all that is lost"
-    assert w.since("old", None) == 0
+    assert w.close_probe("old", None) == 0
 
 
 def test_a_window_that_stays_open_does_not_remember_each_transaction_that_postgres_has_shown_meanwhile() -> None:
@@ -250,7 +242,7 @@ def test_a_window_that_stays_open_does_not_remember_each_transaction_that_postgr
     for n in range(1, 3_001):
         w.record(T, (n, n), 100 + n, [touch(n)])
         if n % 10 == 0:  # transaction 90 runs all the time, and each tenth is logged and not shown for a while
-            w.horizon(f"90:{101 + n}:90,{100 + n}", n)
+            w.advance_horizon(f"90:{101 + n}:90,{100 + n}", n)
     assert len(w._memory[T]) <= 40, "those that are lost are a few, beside those that are not"
     w.open("new", T, 3_000)
     w.record(T, (3_001, 3_001), 3_200, [touch(7)])
@@ -265,7 +257,7 @@ class Beside:
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.dice = random.Random(seed)
         self.joining, self.twin = (Windows(Snapshots(None), limit=2) for _ in range(2))
-        monkeypatch.setattr(self.twin, "_joined", lambda table, memory, join: memory)
+        monkeypatch.setattr(self.twin, "_join_lost", lambda table, memory, join: memory)
         self.running, self.hidden = set[int](), set[int]()  # hidden: committed, and logged, and not shown yet
         self.xid, self.offset, self.step, self.horizon_at = 1000, 0, 0, 0
         self.windows: dict[str, tuple[int, str]] = {}  # when it was opened, and a snapshot of then
@@ -306,7 +298,7 @@ class Beside:
     def horizon(self) -> None:
         at, self.horizon_at = self.snapshot(), self.step
         for w in (self.joining, self.twin):
-            w.horizon(at, self.offset)
+            w.advance_horizon(at, self.offset)
 
     def close(self) -> None:
         if self.windows:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dblog_core import wiring
-from dblog_core.algorithm.window import LogOrder
+from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.announced_windows import Openings
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import Config

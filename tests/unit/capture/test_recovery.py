@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dblog_core.algorithm.window import Snapshots
+from dblog_core.algorithm.visibility import Snapshots
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.model import watermark
 from dblog_core.model.events import (

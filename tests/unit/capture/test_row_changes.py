@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dblog_core.algorithm.window import Touch
+from dblog_core.algorithm.eviction import Touch
 from dblog_core.capture.row_changes import ChangeTouches, log_rows, split_key_changes, stretches
 from dblog_core.model.events import Transaction
 from tests.fake_source import ORDERS, Row, changes_batch

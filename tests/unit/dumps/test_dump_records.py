@@ -76,7 +76,7 @@ def test_a_dump_that_ended_under_an_earlier_version_is_shown() -> None:
         del task[name]
     for name in ("parts", "arrived", "ended", "looks", "forgotten"):
         del task["progress"][name]
-    status = TaskStatus.restored(task)
+    status = TaskStatus.recall(task)
     assert (status.number, status.error, status.gone, status.progress.ordinal) == (4, "gone", False, 2)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress, tasks_to_json
-from dblog_core.algorithm.window import LogOrder
+from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.dumps import dump_store, tasks_aside
 from dblog_core.model.schema import TableName, TableSchema

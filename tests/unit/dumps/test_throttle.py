@@ -23,13 +23,13 @@ def strain(lag: float | None = None, running: int | None = None, retained: int |
 
 def read(pace: Pace, *, began: float = 0.0, seconds: float = 1.0, rows: int = 100, size: int = 100) -> None:
     """A chunk whose whole time is that of its SELECT."""
-    pace.chunk(of=("shop.orders", size), began=began, selected=seconds, ended=began + seconds, rows=rows)
+    pace.record_chunk(of=("shop.orders", size), began=began, select_seconds=seconds, ended=began + seconds, rows=rows)
 
 
 def slowed(pace: Pace) -> Pace:
     """Two looks at a source that suffers: a quarter of the time is left."""
-    pace.look(strain(lag=60.0), ADAPTIVE)
-    pace.look(strain(lag=60.0), ADAPTIVE)
+    pace.record_strain(strain(lag=60.0), ADAPTIVE)
+    pace.record_strain(strain(lag=60.0), ADAPTIVE)
     return pace
 
 
@@ -84,9 +84,9 @@ def test_limits_that_change_count_from_the_next_look_on() -> None:
 def test_a_source_that_suffers_halves_the_share_of_work(looks: list[Strain]) -> None:
     pace = Pace()
     for look in looks:
-        pace.look(look, ADAPTIVE)
+        pace.record_strain(look, ADAPTIVE)
     assert pace.factor == 0.5
-    assert pace.held is not None
+    assert pace.slowdown is not None
 
 
 @pytest.mark.parametrize(
@@ -104,54 +104,54 @@ def test_a_source_that_suffers_halves_the_share_of_work(looks: list[Strain]) -> 
 def test_a_source_that_fares_as_before_changes_nothing(looks: list[Strain | None]) -> None:
     pace = Pace()
     for look in looks:
-        pace.look(look, ADAPTIVE)
-    assert (pace.factor, pace.held) == (1.0, None)
+        pace.record_strain(look, ADAPTIVE)
+    assert (pace.factor, pace.slowdown) == (1.0, None)
 
 
 def test_the_share_shrinks_fast_has_a_least_and_grows_slowly() -> None:
     pace = Pace()
     for _ in range(20):
-        pace.look(strain(lag=9.0), ADAPTIVE)
+        pace.record_strain(strain(lag=9.0), ADAPTIVE)
     assert pace.factor == SLOWEST
-    pace.look(CALM, ADAPTIVE)
+    pace.record_strain(CALM, ADAPTIVE)
     assert pace.factor == pytest.approx(SLOWEST + RECOVERY)
-    assert pace.held is not None, "as long as it is slowed down, it says why it was"
+    assert pace.slowdown is not None, "as long as it is slowed down, it says why it was"
     for _ in range(20):
-        pace.look(CALM, ADAPTIVE)
-    assert (pace.factor, pace.held) == (1.0, None)
+        pace.record_strain(CALM, ADAPTIVE)
+    assert (pace.factor, pace.slowdown) == (1.0, None)
 
 
 def test_the_reason_stays_the_same_text_while_the_numbers_move() -> None:
     pace, told = Pace(), set()
     for lag in (6.0, 7.5, 30.0, 8.0):
-        pace.look(strain(lag=lag), ADAPTIVE)
-        told.add(pace.held)
+        pace.record_strain(strain(lag=lag), ADAPTIVE)
+        told.add(pace.slowdown)
     assert len(told) == 1
 
 
 def test_without_adaptive_nothing_of_this_counts_and_switching_it_off_ends_it() -> None:
     pace = Pace()
-    pace.look(strain(lag=60.0, running=900), FREE)
-    assert (pace.factor, pace.held) == (1.0, None)
+    pace.record_strain(strain(lag=60.0, running=900), FREE)
+    assert (pace.factor, pace.slowdown) == (1.0, None)
     slowed(pace).follow(FREE)
-    assert (pace.factor, pace.held) == (1.0, None)
+    assert (pace.factor, pace.slowdown) == (1.0, None)
 
 
 def test_its_own_selects_that_become_three_times_as_slow_count_once_each() -> None:
     pace = Pace()
     for i in range(EARLY):
         read(pace, began=i, seconds=0.1)
-        pace.look(CALM, ADAPTIVE)
+        pace.record_strain(CALM, ADAPTIVE)
     assert pace.factor == 1.0
     read(pace, seconds=0.31)
-    pace.look(CALM, ADAPTIVE)
+    pace.record_strain(CALM, ADAPTIVE)
     assert pace.factor == 0.5
     for _ in range(5):
-        pace.look(CALM, ADAPTIVE)
+        pace.record_strain(CALM, ADAPTIVE)
     assert pace.factor == 0.5, "no SELECT since: neither another halving nor a recovery"
     for _ in range(2):
         read(pace, seconds=0.1)
-    pace.look(CALM, ADAPTIVE)
+    pace.record_strain(CALM, ADAPTIVE)
     assert pace.factor == pytest.approx(0.55)
 
 
@@ -160,7 +160,7 @@ def test_selects_of_milliseconds_are_never_slow() -> None:
     for _ in range(EARLY):
         read(pace, seconds=0.001)
     read(pace, seconds=0.04)
-    pace.look(CALM, ADAPTIVE)
+    pace.record_strain(CALM, ADAPTIVE)
     assert pace.factor == 1.0
 
 
@@ -170,41 +170,41 @@ def test_selects_of_another_size_are_compared_with_their_like_alone() -> None:
         read(pace, seconds=0.1, size=100)
     for _ in range(EARLY):
         read(pace, seconds=1.0, size=1_000)
-        pace.look(CALM, ADAPTIVE)
+        pace.record_strain(CALM, ADAPTIVE)
     assert pace.factor == 1.0
     read(pace, seconds=4.0, size=1_000)
-    pace.look(CALM, ADAPTIVE)
+    pace.record_strain(CALM, ADAPTIVE)
     assert pace.factor == 0.5
 
 
 def test_above_the_ceiling_it_stands_still_and_goes_on_below_nine_tenths() -> None:
     pace, limits = Pace(), replace(FREE, max_retained=1_000)
-    pace.look(strain(retained=1_000), limits)
+    pace.record_strain(strain(retained=1_000), limits)
     assert pace.rest(0.0, limits) == 0.0
-    pace.look(strain(retained=1_001), limits)
+    pace.record_strain(strain(retained=1_001), limits)
     assert pace.rest(1e9, limits) == math.inf
-    assert "max_retained = 1000" in (pace.held or "")
-    pace.look(strain(retained=900), limits)
+    assert "max_retained = 1000" in (pace.slowdown or "")
+    pace.record_strain(strain(retained=900), limits)
     assert pace.rest(1e9, limits) == math.inf
-    pace.look(None, limits)  # the source could not be asked: what was known last holds
+    pace.record_strain(None, limits)  # the source could not be asked: what was known last holds
     assert pace.rest(1e9, limits) == math.inf
-    pace.look(strain(retained=899), limits)
-    assert (pace.rest(1e9, limits), pace.held) == (0.0, None)
+    pace.record_strain(strain(retained=899), limits)
+    assert (pace.rest(1e9, limits), pace.slowdown) == (0.0, None)
 
 
 def test_a_ceiling_that_is_raised_or_lifted_lets_it_go_on() -> None:
     pace, limits = Pace(), replace(FREE, max_retained=1_000)
-    pace.look(strain(retained=5_000), limits)
-    pace.look(strain(retained=5_000), replace(limits, max_retained=10_000))
+    pace.record_strain(strain(retained=5_000), limits)
+    pace.record_strain(strain(retained=5_000), replace(limits, max_retained=10_000))
     assert pace.rest(0.0, limits) == 0.0
-    pace.look(strain(retained=5_000), limits)
+    pace.record_strain(strain(retained=5_000), limits)
     pace.follow(FREE)
-    assert (pace.rest(0.0, FREE), pace.held) == (0.0, None)
+    assert (pace.rest(0.0, FREE), pace.slowdown) == (0.0, None)
 
 
 def test_a_source_that_cannot_tell_what_it_retains_is_not_held() -> None:
     pace, limits = Pace(), replace(FREE, max_retained=1)
-    pace.look(strain(), limits)
+    pace.record_strain(strain(), limits)
     assert pace.rest(0.0, limits) == 0.0
 
 

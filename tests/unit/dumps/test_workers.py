@@ -19,9 +19,9 @@ from dblog_core.dumps import control, dump_records, dump_store, task_lease, work
 from dblog_core.dumps import task_queue as finder_module
 from dblog_core.dumps.source_load import Gauge
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.dumps.task_lease import Hold, Workplace
-from dblog_core.dumps.task_queue import Finder
-from dblog_core.dumps.worker import PATIENCE
+from dblog_core.dumps.task_lease import Hold, WorkerContext
+from dblog_core.dumps.task_queue import TaskQueue
+from dblog_core.dumps.worker import FAULTY_ATTEMPTS
 from dblog_core.errors import (
     RequestError,
     SourceReadOnly,
@@ -85,16 +85,16 @@ def at_read(world: World, number: int, act: Callable[[], Any]) -> None:
     world.source.on_read = strike
 
 
-def finder(world: World) -> tuple[Finder, Workplace]:
+def finder(world: World) -> tuple[TaskQueue, WorkerContext]:
     """Another process."""
     gauge = Gauge(world.source, world.clock)
-    place = Workplace(
+    place = WorkerContext(
         world.config, world.state, world.source, world.staging, gauge, world.clock, world.stop, world.new_id
     )
-    return Finder(world.state, None), place
+    return TaskQueue(world.state, None), place
 
 
-_FINDERS: WeakKeyDictionary[Hold, Finder] = WeakKeyDictionary()
+_FINDERS: WeakKeyDictionary[Hold, TaskQueue] = WeakKeyDictionary()
 
 
 def take(world: World) -> Hold | None:
@@ -395,14 +395,14 @@ def test_each_dump_has_workers_of_its_own(world: World) -> None:
 def test_only_tasks_that_are_left_call_for_workers(world: World) -> None:
     world.request({}, {}, {}, {}, workers=3)
     other, _ = finder(world)
-    assert other.free(world.status()) == 3
+    assert other.count_free_places(world.status()) == 3
     for number in (0, 1):
         dump_store.fail_task(world.state, TaskId(DUMP, number), "gone")
-    assert other.free(world.status()) == 2
+    assert other.count_free_places(world.status()) == 2
     assert take(world) is not None
-    assert other.free(world.status()) == 1
+    assert other.count_free_places(world.status()) == 1
     control.pause(world.state, DUMP)
-    assert other.free(world.status()) == 0
+    assert other.count_free_places(world.status()) == 0
 
 
 def test_a_task_that_is_taken_between_look_and_grasp_leaves_no_place_occupied(
@@ -632,7 +632,7 @@ def test_faults_that_may_pass_are_tried_again_and_counted_from_the_last_progress
 
     world.source.on_read = sometimes
     world.work()
-    assert next(strikes) > 2 * PATIENCE
+    assert next(strikes) > 2 * FAULTY_ATTEMPTS
     assert world.dumped() == list(range(1, 201))
 
 
@@ -646,7 +646,7 @@ def test_a_fault_that_does_not_pass_leaves_the_task_to_others(world: World) -> N
     world.source.on_read = always
     with pytest.raises(SourceUnavailable):
         world.work()
-    assert len(world.source.reads) == PATIENCE
+    assert len(world.source.reads) == FAULTY_ATTEMPTS
     assert (world.held(), world.status().tasks[0].error) == ([], None)
 
 
@@ -893,7 +893,7 @@ def test_a_service_survives_faulty_tasks_and_lost_connections_and_waits_for_more
     strikes = itertools.count()
 
     def sometimes() -> None:
-        if next(strikes) < PATIENCE:
+        if next(strikes) < FAULTY_ATTEMPTS:
             raise SourceUnavailable("the connection broke")
 
     def told(status: DumpStatus) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dblog_core.algorithm.window import LogOrder
+from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import Sequencer
 from dblog_core.config.settings import ColumnRules
 from dblog_core.model.column_defaults import Constant

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.algorithm.window import LogOrder
+from dblog_core.algorithm.visibility import LogOrder
 from dblog_core.capture.sequencer import SIGNALS, Sequencer
 from dblog_core.model.events import LogBatch, SignalSeen, Transaction
 from dblog_core.rows.column_rules import Rules

@@ -1,0 +1,136 @@
+"""Visibility: which events of the log a SELECT may not have seen. The theory stands in `window.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+from dblog_core.algorithm.eviction import Touches
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """PostgreSQL's `pg_current_snapshot()`: `xmin:xmax:xip,…`, 64-bit transaction ids."""
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    @lru_cache(maxsize=64)  # one is asked about many transactions
+    def parse(cls, text: str) -> Snapshot:
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), frozenset(int(x) for x in running.split(",") if x))
+
+    def sees(self, xid: int) -> bool:
+        """Whether a transaction that committed is visible. `xid` has 32 bits, as the log has it."""
+        full = self.widen(xid)
+        return full < self.xmin or (full < self.xmax and full not in self.running)
+
+    def sees_all(self, first: int, last: int) -> bool:
+        """Whether every transaction of these ids, ends included, has ended by now, so that all that committed are
+        visible."""
+        lowest = self.widen(first)
+        highest = self.widen(last)
+        return highest < self.xmin or (highest < self.xmax and not any(lowest <= x <= highest for x in self.running))
+
+    def widen(self, xid: int) -> int:
+        """The 64-bit id nearest to the snapshot's own: a log and a snapshot are never 2^31 transactions apart."""
+        return self.xmax + ((xid - self.xmax + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+
+
+@dataclass(slots=True)
+class RecordedEvents:
+    """Events of one transaction on one table, from offset `first` to `offset`.
+
+    `retired_at`: offset from which every new SELECT sees them. `last_xid`: where it stands for several transactions,
+    the largest of their ids, and `xid` the smallest, both of 64 bits.
+    `lost`: there were more keys than are remembered, so a chunk that did not see them cannot be placed. `arrives`:
+    whether there may be `incomplete_moves` among them.
+    """
+
+    first: int
+    offset: int
+    xid: int | None
+    touches: Touches | None  # None: the whole table (TRUNCATE), or lost
+    retired_at: int | None = None
+    lost: bool = False
+    arrives: bool = True
+    last_xid: int | None = None
+
+
+class Visibility(Protocol):
+    """Which remembered events a chunk's SELECT may not have seen."""
+
+    def admits(self, snapshot: str | None) -> bool:
+        """Whether the SELECT saw every event that was logged before the log was first opened."""
+
+    def advance_horizon(self, snapshot: str) -> None:
+        """The SELECT of every window that opens from now on sees what `snapshot` sees."""
+
+    def records_always(self) -> bool:
+        """Whether events are remembered while no window is open."""
+
+    def counts_as_unseen(self, entry: RecordedEvents, low: int, snapshot: str | None) -> bool: ...
+
+    def is_certain(self, snapshot: str | None) -> bool:
+        """Whether events that count as unseen were certainly not seen; otherwise the SELECT may have seen the first."""
+
+
+class LogOrder:
+    """Commits become visible in log order: events at or before the low watermark were seen."""
+
+    def admits(self, snapshot: str | None) -> bool:
+        return True
+
+    def advance_horizon(self, snapshot: str) -> None:
+        raise ValueError("a horizon where visibility follows the log's order")
+
+    def records_always(self) -> bool:
+        return False
+
+    def counts_as_unseen(self, entry: RecordedEvents, low: int, snapshot: str | None) -> bool:
+        return entry.offset > low
+
+    def is_certain(self, snapshot: str | None) -> bool:
+        return False
+
+
+class Snapshots:
+    """The SELECT's own snapshot tells; without one it was a standby's, which shows commits in the log's order.
+
+    `start`: a snapshot read when the log was first opened. What was logged before is nowhere remembered, so a chunk
+    counts only if its snapshot sees all of it. None: every SELECT does.
+    """
+
+    def __init__(self, start: str | None) -> None:
+        self._start = start
+        self._settled = start is None
+
+    @property
+    def start(self) -> str | None:
+        """What a restart must ask of windows that open from now on."""
+        return None if self._settled else self._start
+
+    def admits(self, snapshot: str | None) -> bool:
+        if self._start is None or snapshot is None:
+            return True
+        return Snapshot.parse(snapshot).xmin >= Snapshot.parse(self._start).xmax
+
+    def advance_horizon(self, snapshot: str) -> None:
+        self._settled = self._settled or self.admits(snapshot)  # a window that is open may be older: it is still asked
+
+    def records_always(self) -> bool:
+        return True
+
+    def counts_as_unseen(self, entry: RecordedEvents, low: int, snapshot: str | None) -> bool:
+        if entry.xid is None:
+            raise ValueError("an event of PostgreSQL without a transaction id")
+        if snapshot is None:
+            return entry.offset > low
+        seen = Snapshot.parse(snapshot)
+        return not (seen.sees(entry.xid) if entry.last_xid is None else seen.sees_all(entry.xid, entry.last_xid))
+
+    def is_certain(self, snapshot: str | None) -> bool:
+        return snapshot is not None
