@@ -1,21 +1,19 @@
-"""The seams: what the engine asks of a source, a state store and a clock; real ones and fakes pass one contract."""
+"""What the engine asks of a database: its log, chunks of its tables, watermarks, and how it fares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
+from dblog_core.interfaces.json import Json
 from dblog_core.model.events import LogBatch
 from dblog_core.model.filters import Filter
 from dblog_core.model.position_spec import Place
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.values import Key
-
-if TYPE_CHECKING:
-    import threading
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,143 +269,3 @@ class Source(Protocol):
     def stamps(self) -> dict[str, Json] | None:
         """PostgreSQL: of each wanted table, what tells that its rows were changed and no log says so (`stamps`); None
         where the log itself tells."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A node of the state store: its bytes, and the version that an update must name."""
-
-    data: bytes
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseInfo:
-    """Who holds a lease, and its epoch."""
-
-    holder: str
-    epoch: int
-
-
-class Lease(Protocol):
-    """A held lease; it keeps itself alive until released or lost."""
-
-    holder: str
-    epoch: int
-
-    def valid(self) -> bool:
-        """Whether, by this process's own monotonic clock, nobody else can hold it yet. No I/O."""
-
-    def release(self) -> None: ...
-
-
-class StateStore(Protocol):
-    """A small tree of versioned nodes (paths like `dumps/ID/tasks/0`) and leases with growing epochs.
-
-    Any call may raise StateUnavailable.
-    """
-
-    def get(self, path: str) -> Entry | None: ...
-
-    def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
-        """What `get` gives for each path, by a few round trips however many they are; not as of one moment."""
-
-    def create(self, path: str, data: bytes) -> None:
-        """Makes the node and missing parents. Raises VersionConflict if it exists."""
-
-    def create_all(self, nodes: Mapping[str, bytes]) -> None:
-        """Makes nodes as `create` does, by a few round trips however many they are. Raises VersionConflict where one of
-        them exists; then, and after any other error, some may be made and others not."""
-
-    def update(self, path: str, data: bytes, version: int) -> int:
-        """Replaces the data and returns the new version. Raises VersionConflict unless the node has `version`."""
-
-    def delete(self, path: str) -> None:
-        """Removes the node and all below it; no error if it is missing."""
-
-    def children(self, path: str) -> list[str]:
-        """Names of the nodes right below, sorted; empty if there are none."""
-
-    def acquire(
-        self, name: str, holder: str, *, ttl: float, wait: float = 0.0, beside: Lease | None = None
-    ) -> Lease | None:
-        """The lease `name`, with an epoch larger than any before; None if another holds it for `wait` seconds.
-
-        `beside`: a lease that the caller holds: this one may end with that one, where it costs less so.
-        """
-
-    def forget_leases(self, names: Sequence[str]) -> None:
-        """Removes what is kept of leases that nobody holds, or will ever ask for again: their epochs begin anew."""
-
-    def leader(self, name: str) -> LeaseInfo | None:
-        """Who holds the lease now."""
-
-    def raise_epoch(self, name: str, epoch: int) -> None:
-        """The next holder's epoch will be larger than `epoch`: after the state store was wiped."""
-
-    def close(self) -> None: ...
-
-
-class Output(Protocol):
-    """Where the super-changelog goes. Constructing one opens no connection.
-
-    Lines are JSON objects as `dblog log` prints them, by growing offsets. What `write` is given becomes valid with
-    `commit`, all of it or nothing where the output is exactly once. After any error the relay calls `open` again, which
-    undoes what was not committed.
-    """
-
-    exactly_once: bool
-    """Whether it keeps its place beside the lines, in one step with them: then `commit` ends between transactions.
-    Otherwise each `write` is committed by itself, and the relay keeps the place, so that lines may come again."""
-
-    def open(self, epoch: int) -> int | None:
-        """Begins, or begins again. From now on nobody with a smaller epoch can commit.
-
-        The offset up to which all is committed; None: nothing is yet, or the output keeps no place.
-        Raises OutputUnavailable, OutputRefused, OutputTaken.
-        """
-
-    def write(self, lines: Sequence[Json]) -> None:
-        """The lines that come next. Raises PoisonLine for one that the target will never take, and what `open` does."""
-
-    def commit(self, offset: int) -> None:
-        """All that was written is valid now, durably; `offset`: of its last line. Raises what `open` does."""
-
-    def close(self) -> None:
-        """Gives up connections; what was not committed is gone. Raises nothing."""
-
-
-class Probed(Protocol):
-    """What an output may have beside that, for `dblog check`."""
-
-    def probe(self, *, held: bool) -> None:
-        """Looks whether `open` and `write` would be let in, sends nothing and leaves nothing behind.
-
-        `held`: a relay is at work (or nobody can tell): it must not be disturbed. Raises what `open` does.
-        """
-
-
-class Clock(Protocol):
-    """Time and sleep, so that tests can draw them."""
-
-    def monotonic(self) -> float: ...
-
-    def time(self) -> float: ...
-
-    def sleep(self, seconds: float) -> None: ...
-
-    def wait(self, event: threading.Event, seconds: float) -> bool:
-        """Waits until the event is set, `seconds` at most; whether it is set."""
-
-
-class Running(Protocol):
-    """Something that goes on beside its starter, such as a thread."""
-
-    def join(self, timeout: float | None = None) -> None:
-        """Waits for its end, `timeout` seconds at most."""
-
-
-Spawn = Callable[[str, Callable[[], None]], Running]
-"""Starts a function by itself under a name; threads in production, whatever a simulation likes there."""
-
-Json = dict[str, Any]

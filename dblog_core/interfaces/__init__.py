@@ -1,0 +1,48 @@
+"""The seams: what the engine asks of a source, a state store, an output and a clock.
+
+Real ones and fakes pass one contract. Everybody imports from here.
+"""
+
+from __future__ import annotations
+
+from dblog_core.interfaces.clock import Clock, Running, Spawn
+from dblog_core.interfaces.json import Json
+from dblog_core.interfaces.output import Output, Probed
+from dblog_core.interfaces.source import (
+    Chunk,
+    ChunkReader,
+    ChunkTooLarge,
+    Hashes,
+    LogStream,
+    Problem,
+    RangeHash,
+    ReadPlan,
+    Source,
+    Strain,
+    WatermarkWriter,
+)
+from dblog_core.interfaces.state_store import Entry, Lease, LeaseInfo, StateStore
+
+__all__ = [
+    "Chunk",
+    "ChunkReader",
+    "ChunkTooLarge",
+    "Clock",
+    "Entry",
+    "Hashes",
+    "Json",
+    "Lease",
+    "LeaseInfo",
+    "LogStream",
+    "Output",
+    "Probed",
+    "Problem",
+    "RangeHash",
+    "ReadPlan",
+    "Running",
+    "Source",
+    "Spawn",
+    "StateStore",
+    "Strain",
+    "WatermarkWriter",
+]
