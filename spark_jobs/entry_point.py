@@ -23,6 +23,7 @@ from dblog_core.config.secrets import READER
 from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import StateStore
+from dblog_core.lake.download_cache import directory
 from dblog_core.lake.lake_status import own_directory
 from dblog_core.lake.spark_submit import CONFIG_VARIABLE, PARENT_VARIABLE
 from dblog_core.staging import Staging
@@ -31,6 +32,7 @@ from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.delta_tables.session import open_session, outliving, reach_s3
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lock import lake_lock
+from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
 
 
@@ -95,7 +97,11 @@ def opened(given: argparse.Namespace, name: str) -> Iterator[Opened]:
         session(f"dblog {name} {config.source.name}", stop, s3=config.s3) as spark,
         outliving(spark, records.directory / "checkpoints"),
     ):
-        yield Opened(config, spark, open_staging(config), lake, records, stop, check)
+        try:
+            yield Opened(config, spark, open_staging(config), lake, records, stop, check)
+        finally:
+            if lake.open_tables is not None:
+                lake.open_tables.close()
 
 
 @contextmanager
@@ -118,6 +124,8 @@ def lake_of(config: Config) -> Lake:
         drop_columns=wanted.drop_columns,
         changes=wanted.schema_changes_of,
         json_as=wanted.json_as_of,
+        open_tables=OpenTables(directory() / "lake-keys"),
+        vectors=wanted.deletion_vectors,
     )
 
 

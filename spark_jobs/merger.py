@@ -34,7 +34,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
-from dblog_core.errors import CorruptSegment, DblogError, LakeError, LeaseLost, RequestError, SegmentReplaced
+from dblog_core.errors import (
+    CorruptSegment,
+    DblogError,
+    LakeError,
+    LeaseLost,
+    RequestError,
+    SegmentReplaced,
+    StagingError,
+)
 from dblog_core.interfaces import Json
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.cuts import cuts_location
@@ -298,6 +306,8 @@ class Merger:
             # The largest first, so that the last to end is a short one.
             order = sorted(works.values(), key=lambda w: -w.bytes)
             done = [a for a in pool.map(lambda work: self._table(work, intent, again), order) if a is not None]
+        if self._lake.open_tables is not None:
+            self._lake.open_tables.shed()
         self._close(intent, self._tables(intent, works, done))
         return self._merged(intent, began, done)
 
@@ -459,7 +469,7 @@ class Merger:
         for _ in range(_TRIED_AGAIN):
             try:
                 return self._apply(work, intent, known, again)
-            except (LakeError, PySparkException, Py4JJavaError) as error:
+            except (LakeError, StagingError, PySparkException, Py4JJavaError) as error:
                 self._check()  # the other commit may be our successor's
                 # A number that is taken is no fault where an older merger may have committed it a moment ago.
                 landed = log.committed(path, app) == intent.number and (again or not isinstance(error, LakeError))
@@ -511,7 +521,8 @@ class Merger:
                 known = replace(known, awaits=applied.awaits, added_at=added)
             merged = {"merge": intent.number, **applied.counts()}
             known = replace(known, version=applied.version, schema=works[name].schema, merged=merged, told=applied.told)
-            known = replace(known, ignored=applied.ignored, lacks=self._lacks(works[name], known))
+            known = replace(known, ignored=applied.ignored, merge_because=applied.merge_because)
+            known = replace(known, lacks=self._lacks(works[name], known))
             tables[name] = self._well(name, known, intent)
         return tables
 

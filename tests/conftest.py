@@ -68,6 +68,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--soak-minutes", type=float, default=0, help="start no seeded run after that time; 0: no limit")
     group.addoption("--day-minutes", type=float, default=30, help="how long the day of everything takes")
     parser.addoption("--every-kind", action="store_true", help="every database for tests that take one of them in turn")
+    parser.addoption(
+        "--lake-way", choices=["mark", "merge"], help="how small works are merged; default: by the first seed"
+    )
     parser.addoption("--smaller", action="store_true", help="a fifth of what a run takes of a large number")
     parser.addoption("--pictures", type=Path, default=None, help="where pictures of Airflow's pages are kept")
     parser.addoption("--bench", choices=["quick", "usual", "full"], default="usual", help="how much benchmarks measure")

@@ -322,6 +322,10 @@ class LakeConfig(Section):
     compact_after: Whole = Field(
         default=100, ge=0, description="commits of a table after which the merge joins its small files; 0: never"
     )
+    deletion_vectors: Flag = Field(
+        default=True,
+        description="false: tables without deletion vectors, for readers that know none; merges write files anew",
+    )
     keep: Duration = Field(
         default="7d", description='age up to which cuts can be read, 1h at least: "36h", "30d", "forever"'
     )

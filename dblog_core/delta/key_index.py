@@ -63,6 +63,10 @@ class KeyIndex:
         """Entries, those out of date too."""
         return sum(map(len, self._runs))
 
+    @property
+    def bytes_in_memory(self) -> int:
+        return sum(run.bytes_in_memory for run in self._runs)
+
     def covers(self, path: str, size: int) -> bool:
         """Whether every row of the file, which has `size` bytes, has its entry."""
         number = self._numbers.get(path)
@@ -154,7 +158,7 @@ class KeyIndex:
         if self.directory is None:
             return
         for i, run in enumerate(self._runs):
-            if sum(one.bytes_in_memory for one in self._runs) <= self.memory:
+            if self.bytes_in_memory <= self.memory:
                 return
             if not run.name:
                 try:

@@ -117,6 +117,16 @@ class OpenTable:
             log.warning("%s: the index of keys is made anew: %s", self.files, error)
             self._index = None
 
+    @property
+    def indexed(self) -> int:
+        """Entries of the index, those out of date too."""
+        return 0 if self._index is None else len(self._index)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the index takes in memory."""
+        return 0 if self._index is None else self._index.bytes_in_memory
+
     def save(self) -> None:
         """Keeps the index on disk for the next process."""
         if self._index is not None:

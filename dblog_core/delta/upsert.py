@@ -112,6 +112,7 @@ def _planned(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
         older = order_guard.overtaken(table.files, shape, hits, guarded, order, table.order)
         if changes.same:
             wanted = guarded & ~older & ~changes.deleted
+            wanted = wanted if changes.born is None else wanted & ~changes.born
             unchanged = order_guard.unchanged(table.files, shape, hits, wanted, changes.rows, changes.same)
     wins = ~(older | unchanged)
     rows, unknown = _whole(table, changes, hits, wins & ~changes.deleted, shape)

@@ -53,7 +53,8 @@ class TableStatus:
     merge has told the history as well. `ignored`: the columns of that shape that the lake leaves out, by `[lake]
     schema_changes`; None where it has taken the shape. `accepted`: shapes up to this offset are, though that is "fail".
     `lacks`: rows may be missing that only a full dump brings which begins at or after this offset (0: any); None: none
-    are. `withheld`: how many rows wait for a dump of their keys.
+    are. `withheld`: how many rows wait for a dump of their keys. `merge_because`: why its small batches are MERGEs, and
+    mark no rows and append; None where they do.
     """
 
     state: State
@@ -71,6 +72,7 @@ class TableStatus:
     accepted: int | None = None
     lacks: int | None = None
     withheld: int = 0
+    merge_because: str | None = None
 
     @property
     def waits(self) -> bool:
@@ -242,6 +244,7 @@ class Progress:
                 "lake_offset": t.offset,
                 "awaits": t.awaits,
                 "merged": t.merged,
+                "merge_because": t.merge_because,
             }
             for name, t in sorted(self.status.tables.items())
         ]

@@ -87,7 +87,7 @@ def _merged(merged: lake_status.Progress, dumps: list[DumpStatus], state: StateS
 
 def _tables(merged: list[Json], held: stopped_tables.Entries, in_force: Json, checked: Json) -> list[Json]:
     """Each table as the lake has it, those that the capture has stopped as such; with its last verification."""
-    unmerged = dict.fromkeys(("lake_offset", "awaits", "merged", "cause", "fix"))
+    unmerged = dict.fromkeys(("lake_offset", "awaits", "merged", "merge_because", "cause", "fix"))
     tables = {name: {"table": name, **unmerged} for name in held} | {str(t["table"]): t for t in merged}
     for name, entry in held.items():
         told = {"error": stopped_tables.told(entry), "cause": entry["why"], "fix": entry["fix"]}

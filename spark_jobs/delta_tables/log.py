@@ -16,17 +16,24 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.storage.location import Location
 
+_SEEN: dict[Location, int] = {}
+"""The newest version that was found of a table: where the next look begins, if it is still there."""
+
 _COMMIT = re.compile(r"(\d{20})\.json")
 
 
 def version(table: Location) -> int | None:
     """The table's newest version; None if there is no table."""
     log = table / "_delta_log"
-    newest = _checkpoint(log)
+    newest = _SEEN.get(table)
+    if newest is None or not _commit(log, newest).exists():
+        newest = _checkpoint(log)
     if newest is None or not _commit(log, newest).exists():
         newest = max(_commits(log), default=None)
     while newest is not None and _commit(log, newest + 1).exists():  # versions have no gap
         newest += 1
+    if newest is not None:
+        _SEEN[table] = newest
     return newest
 
 
@@ -95,7 +102,12 @@ def check_unused(table: Location, app: str, number: int) -> None:
     """Raises LakeError if a merge of that number, or a later one, has committed: Delta would skip ours silently."""
     found = committed(table, app)
     if found is not None and found >= number:
-        raise _older_records(table, f"merge {number} would be left out: merge {found} has committed here already")
+        raise already_committed(table, number, found)
+
+
+def already_committed(table: Location, number: int, found: int) -> LakeError:
+    """The error of merge `number` where merge `found` was the last to commit."""
+    return _older_records(table, f"merge {number} would be left out: merge {found} has committed here already")
 
 
 def check_committed(table: Location, app: str, expected: int) -> None:

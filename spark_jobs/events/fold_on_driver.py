@@ -1,13 +1,16 @@
 """Works of a few MiB, read, checked and folded on the driver with Arrow: no Spark job comes before their MERGE.
 
-The fold is that of `fold.last_rows`: the last event of each key. What needs more (columns that the log left out, keys
-whose equality is not that of their bytes, too many rows) is Spark's.
+The fold is that of `fold.last_rows`: the last event of each key; or, where the log left columns out, that of
+`fold.column_by_column` with the changes of key resolved (`fold_left_out`). What needs more (keys whose equality is not
+that of their bytes, too many rows) is Spark's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
@@ -19,7 +22,8 @@ from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
 from spark_jobs.delta_tables.column_types import key_shape, row_shape
-from spark_jobs.events.fold import PUT
+from spark_jobs.events import fold_left_out
+from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.events.plan import Work, stretches
 
 MAX_ROWS = 200_000
@@ -37,14 +41,20 @@ _META = {
 }
 
 
-def fits(work: Work, schema: TableSchema) -> bool:
-    """Whether the work may be folded here."""
+def fits(work: Work, schema: TableSchema, *, left_out: bool = False) -> bool:
+    """Whether the work may be folded here. `left_out`: also with columns that the log left out, for who can take their
+    values from the row of another key (`origin_key`): a MERGE cannot."""
     return (
         work.rows <= MAX_ROWS
         and work.bytes <= MAX_BYTES
-        and not any(f.has_unchanged for f in work.files)
+        and (left_out or not has_left_out(work))
         and not any(pa.types.is_floating(c.type) for c in schema.key_columns)  # NaN and the two zeros
     )
+
+
+def has_left_out(work: Work) -> bool:
+    """Whether the log left columns out."""
+    return any(f.has_unchanged for f in work.files)
 
 
 def folded_shape(schema: TableSchema) -> t.StructType:
@@ -65,7 +75,8 @@ def folded_shape(schema: TableSchema) -> t.StructType:
 
 
 def folded(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None:
-    """The folded rows of the work; None where they turn out to be too large for the driver.
+    """The folded rows of the work; None where they turn out to be too large for the driver. Where the log left columns
+    out, `origin_key` is the key whose row in the lake has the columns of `missing`.
 
     Raises CorruptSegment for a file that is missing or not the one that the manifest names.
     """
@@ -81,21 +92,23 @@ def folded(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None
     events = pa.concat_tables(parts)
     if work.lower:
         events = events.filter(pc.greater(events["offset"], work.lower))
-    return _last_rows(events.combine_chunks(), schema)
+    events = events.combine_chunks()
+    return _with_left_out(events, schema) if has_left_out(work) else _last_rows(events, schema)
 
 
 def _parts(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
-    renames = work.renames
+    renames, left_out = work.renames, has_left_out(work)
     for file in (part for whole in work.files for part in stretches(whole, renames)):
         own, later = staging.schema(file.schema), renames.after(file.first_offset)
         for lines in staging.log_batches(file):
-            yield _log_events(pa.Table.from_batches([lines]), own, schema, later)
+            yield _log_events(pa.Table.from_batches([lines]), own, schema, later, left_out=left_out)
     for chunk in work.chunks:
         own, first, later = staging.schema(chunk.schema), 0, renames.after(chunk.first_offset)
         where = staging.storage.url(chunk.path)
         opened = parquet.opened(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
         for rows in parquet.batches(opened, where=where):
-            yield _chunk_events(pa.Table.from_batches([rows]), chunk, first, own, schema, later)
+            events = _chunk_events(pa.Table.from_batches([rows]), chunk, first, own, schema, later)
+            yield _complete(events, schema) if left_out else events
             first += len(rows)
 
 
@@ -118,6 +131,67 @@ def _last_rows(events: pa.Table, schema: TableSchema) -> pa.Table:
     )
 
 
+def _with_left_out(events: pa.Table, schema: TableSchema) -> pa.Table:
+    """The fold where events leave columns out: each key's last event, with the last value of each column."""
+    moved = [events[f"m{i}"] for i in range(len(schema.key))]
+    own, old = fold_left_out.numbered([events[f"k{i}"] for i in range(len(schema.key))], moved)
+    old = np.where(np.asarray(events["moved"]), old, -1)
+    order = np.argsort(np.asarray(events["offset"]), kind="stable")
+    count = int(max(own.max(), old.max())) + 1
+    left_out = {c.name: fold_left_out.naming(events["unchanged"], c.name) for c in schema.columns}
+    left_out = {name: mask for name, mask in left_out.items() if mask.any() and name not in schema.key}
+    found = fold_left_out.places(own, count, events["op"], left_out, old, order)
+    last = np.full(count, -1, np.int64)
+    last[own[order]] = order
+    keys = np.flatnonzero(last >= 0)
+    rows = events.take(pa.array(last[keys]))
+    deleted = np.asarray(pc.equal(rows["op"], DELETE))
+    missing = {name: (places[keys] < 0) & ~deleted for name, places in found.events.items()}
+    some = np.logical_or.reduce([np.zeros(len(keys), np.bool_), *missing.values()])
+    lost = some & (found.lake[keys] < 0)
+    born = np.zeros(count, np.bool_)
+    born[own[np.asarray(events["created"])]] = True
+    for i, column in enumerate(schema.columns):
+        if (places := found.events.get(column.name)) is not None:
+            values = events[f"v{i}"].take(pa.array(places[keys], mask=places[keys] < 0))
+            rows = rows.set_column(rows.column_names.index(f"v{i}"), f"v{i}", values)
+    ops = np.where(deleted, DELETE, np.where(lost, WITHHOLD, PUT))
+    return pa.table(
+        {
+            "key": _struct(rows, [f"k{i}" for i in range(len(schema.key))], list(schema.key)),
+            "op": pa.array(ops.tolist(), pa.string()),
+            **{name: rows[name] for name in ("offset", "position", "commit_time", "origin")},
+            "inserted": pa.array(born[keys] & ~deleted),
+            "missing": _lists({name: mask & ~lost for name, mask in missing.items()}, len(keys)),
+            "row": _struct(rows, [f"v{i}" for i in range(len(schema.columns))], [c.name for c in schema.columns]),
+            "origin_key": _origins(events, own, old, found.lake[keys], schema),
+        }
+    )
+
+
+def _lists(named: dict[str, npt.NDArray[np.bool_]], count: int) -> pa.Array:
+    """By row the names of the masks that it is in; NULL without one."""
+    names = np.array(list(named), np.object_)
+    masks = np.stack([np.zeros(count, np.bool_), *named.values()], axis=1)[:, 1:]
+    return pa.array([names[mask].tolist() or None for mask in masks], pa.list_(pa.string()))
+
+
+def _origins(
+    events: pa.Table, own: fold_left_out.Ids, old: fold_left_out.Ids, wanted: fold_left_out.Ids, schema: TableSchema
+) -> pa.Array:
+    """The keys of these numbers; NULL for -1."""
+    place = np.zeros(int(max(own.max(), old.max())) + 1, np.int64)
+    place[own] = np.arange(len(own))
+    moves = np.flatnonzero(old >= 0)
+    place[old[moves]] = len(own) + moves
+    at = pa.array(place[np.maximum(wanted, 0)], mask=wanted < 0)
+    parts = []
+    for i in range(len(schema.key)):
+        both = pa.chunked_array([*events[f"k{i}"].chunks, *events[f"m{i}"].chunks], events[f"k{i}"].type)
+        parts.append(_one_array(both.take(at)))
+    return pa.StructArray.from_arrays(parts, names=list(schema.key))
+
+
 def _struct(rows: pa.Table, columns: list[str], names: list[str]) -> pa.Array:
     parts = [_one_array(rows[name]) for name in columns]
     return pa.StructArray.from_arrays(parts, names=names)
@@ -127,17 +201,56 @@ def _one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
-def _log_events(lines: pa.Table, own: TableSchema, schema: TableSchema, later: Renames) -> pa.Table:
+def _log_events(lines: pa.Table, own: TableSchema, schema: TableSchema, later: Renames, *, left_out: bool) -> pa.Table:
     meta = {name: _column(lines, name, kind) for name, kind in _META.items()}
     deleted = pc.equal(meta["op"], DELETE)
     before, after = _image(lines, "before", own, later), _image(lines, "after", own, later)
-    keys = {
-        f"k{i}": pc.if_else(deleted, before[c.name], after[c.name]).cast(c.type)
-        for i, c in enumerate(schema.key_columns)
+    created, values = pc.equal(meta["op"], CREATE), _values(after, schema, len(lines), later)
+    if not left_out:
+        keys = {
+            f"k{i}": pc.if_else(deleted, before[c.name], after[c.name]).cast(c.type)
+            for i, c in enumerate(schema.key_columns)
+        }
+        return pa.table({**meta, "created": created, **keys, **values})
+    unchanged = _renamed(_column(lines, "unchanged", pa.list_(pa.string())), own, later)
+    keys = {}
+    for i, c in enumerate(schema.key_columns):  # a key so large that the log leaves it out of `after` is in `before`
+        in_before = pc.or_(deleted, pa.array(fold_left_out.naming(unchanged, c.name)))
+        keys[f"k{i}"] = pc.if_else(in_before, before[c.name], after[c.name]).cast(c.type)
+    events = pa.table({**meta, "created": created, **keys, **values})
+    olds = _image(lines, "moved_from", TableSchema(own.table, own.key_columns, own.key), later)
+    told = "moved_from" in lines.column_names
+    moved = lines.column("moved_from").is_valid() if told else pa.repeat(False, len(lines))
+    return _complete(events, schema, unchanged=unchanged, moved=moved, olds=olds)
+
+
+def _complete(
+    events: pa.Table,
+    schema: TableSchema,
+    *,
+    unchanged: pa.ChunkedArray | None = None,
+    moved: pa.ChunkedArray | pa.Array | None = None,
+    olds: Mapping[str, pa.ChunkedArray] | None = None,
+) -> pa.Table:
+    """The events with what the fold of columns that are left out needs: `unchanged`, `moved`, and old keys as m0, …"""
+    count = len(events)
+    olds = olds or {c.name: pa.nulls(count, c.type) for c in schema.key_columns}
+    own = {f"m{i}": olds[c.name].cast(c.type) for i, c in enumerate(schema.key_columns)}
+    more = {
+        "unchanged": unchanged if unchanged is not None else pa.nulls(count, pa.list_(pa.string())),
+        "moved": moved if moved is not None else pa.repeat(False, count),
+        **own,
     }
-    return pa.table(
-        {**meta, "created": pc.equal(meta["op"], CREATE), **keys, **_values(after, schema, len(lines), later)}
-    )
+    return pa.table({**{name: events[name] for name in events.column_names}, **more})
+
+
+def _renamed(unchanged: pa.ChunkedArray, own: TableSchema, later: Renames) -> pa.ChunkedArray:
+    """The names that columns have by now."""
+    if not later:
+        return unchanged
+    now = {c.name: later.name(c.name) for c in own.columns}
+    lists = [None if names is None else [now.get(n, n) for n in names] for names in unchanged.to_pylist()]
+    return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
 
 
 def _chunk_events(

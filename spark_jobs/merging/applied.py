@@ -13,6 +13,7 @@ class Applied:
     lake had like that already, `deleted` went (ghosts and a TRUNCATE's rows too), `withheld` wait for a dump.
     `history`: lines of the history; `told`: it has all of this merge. Files and `bytes` (those written) are of the lake
     table.
+    `merge_because`: why its rows are brought in by MERGE; None where they need not be.
     `awaits`: the full dump that was requested for the values of new columns. `ignored`: the columns of its newest shape
     that the lake leaves out; None where it has taken that shape.
     """
@@ -34,9 +35,10 @@ class Applied:
     told: bool = False
     awaits: str | None = None
     ignored: list[str] | None = None
+    merge_because: str | None = None
     error: str | None = None
 
     def counts(self) -> dict[str, float]:
         """The numbers alone, as `status` keeps them."""
-        others = ("table", "version", "awaits", "ignored", "told", "error")
+        others = ("table", "version", "awaits", "ignored", "told", "merge_because", "error")
         return {n: v for n, v in asdict(self).items() if n not in others}

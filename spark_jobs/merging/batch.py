@@ -27,6 +27,8 @@ class Batch:
     deletes: bool = False
     keeps: bool = False
     """Whether a row keeps lake values (`missing`)."""
+    dumped: bool = False
+    """Whether a row comes from a dump: it may say nothing new."""
     births: bool = False
     """Whether every row was born in this span, or comes from a dump: rows that the lake may well lack."""
     ranges: dict[str, Ranges] = field(default_factory=dict)
@@ -45,22 +47,26 @@ def measured(rows: DataFrame, schema: TableSchema) -> Batch:
         F.count(F.lit(1)).alias("count"),
         F.coalesce(F.bool_or(F.col("op") != PUT), F.lit(False)).alias("deletes"),
         F.coalesce(F.bool_or(F.col("missing").isNotNull()), F.lit(False)).alias("keeps"),
+        F.coalesce(F.bool_or(F.col("origin") == "dump"), F.lit(False)).alias("dumped"),
         F.coalesce(F.bool_and(F.col("inserted") | (F.col("origin") == "dump")), F.lit(False)).alias("births"),
         *ends,
     ).toArrow()
-    count, deletes, keeps, births = (found[name][0].as_py() for name in ("count", "deletes", "keeps", "births"))
-    keys = pa.concat_arrays([c.combine_chunks() for c in found.columns[4:]]) if count and bounded else None
+    names = ("count", "deletes", "keeps", "dumped", "births")
+    count, deletes, keeps, dumped, births = (found[name][0].as_py() for name in names)
+    keys = pa.concat_arrays([c.combine_chunks() for c in found.columns[len(names) :]]) if count and bounded else None
     held = key_ranges.of_keys(keys, schema) if keys is not None else {}
-    return Batch(cached, count, deletes, keeps, births, {n: ((r[0][0], r[-1][1]),) for n, r in held.items()})
+    return Batch(cached, count, deletes, keeps, dumped, births, {n: ((r[0][0], r[-1][1]),) for n, r in held.items()})
 
 
 def measured_here(spark: SparkSession, rows: pa.Table, schema: TableSchema) -> Batch:
     """The batch of rows that the driver has folded (`small`): all is known without a job."""
-    births = pc.or_(rows["inserted"], pc.equal(rows["origin"], "dump"))
+    dumped = pc.equal(rows["origin"], "dump")
+    births = pc.or_(rows["inserted"], dumped)
     return Batch(
         rows=spark.createDataFrame(rows, fold_on_driver.folded_shape(schema)),
         count=len(rows),
         deletes=bool(len(rows)) and pc.any(pc.not_equal(rows["op"], PUT)).as_py(),
+        dumped=bool(len(rows)) and pc.any(dumped).as_py(),
         births=bool(len(rows)) and pc.all(births).as_py(),
         ranges=key_ranges.of_keys(rows["key"].combine_chunks(), schema),
     )

@@ -10,19 +10,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from dblog_core.delta.changes import Upserted
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import check_variants, json_columns
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import typed
+from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import alter_table, key_ranges, log, variants
+from spark_jobs.delta_tables import alter_table, checkpoint, key_ranges, log, variants
 from spark_jobs.delta_tables.alter_table import KEY, Gone
 from spark_jobs.delta_tables.column_types import (
     COMMIT_TIME,
@@ -40,11 +43,14 @@ from spark_jobs.delta_tables.column_types import (
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.fold import PUT, WITHHOLD
+from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.batch import Batch
+from spark_jobs.merging.mark_and_append import OpenTables
 
 SMALL_TABLE = 16 << 20
 """Bytes of a table that is read whole: new literals in each merge would have Spark compile its code anew each time."""
 
+VECTORS = "delta.enableDeletionVectors"
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
 
@@ -76,13 +82,15 @@ class LakeTable:
         renames: Renames | None = None,
         json_as_variant: bool = False,
         settled: set[Location] | None = None,
+        vectors: bool = True,
     ) -> None:
         """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
-        that led to the shape; `json_as_variant`: a column that is JSON has a VARIANT beside it; `settled`: tables where
-        that is known to be so."""
+        that led to the shape; `json_as_variant`: a column that is JSON has a VARIANT beside it; `vectors`: rows go by
+        deletion vectors; `settled`: tables where both are known to be so."""
         self._check = check
         self._json_as_variant = json_as_variant
         self._settled = settled if settled is not None else set()
+        self._vectors = vectors
         self._renames = renames or Renames()
         self._gone = gone or Gone()
         self._spark = spark
@@ -119,6 +127,9 @@ class LakeTable:
         ):
             self._check()
             self._spark.sql(statement)
+        if not self._vectors and self._has_vectors(properties):
+            self._check()
+            self._spark.sql(alter_table.set_properties(self._sql, {VECTORS: "false"}))
         self._fill()
         self._settled.add(self.path)
 
@@ -151,13 +162,16 @@ class LakeTable:
                 DeltaTable.forPath(self._spark, str(self.path)).update(F.col(OFFSET) < offset, held)
 
     def settled(self) -> bool:
-        """Whether what is JSON has the VARIANTs beside it that are wanted. A process looks once at each table: what is
-        wanted changes with the configuration alone, or with the table's shape."""
-        if self.path not in self._settled and not variants.plan(
-            self.rows().schema, self._schema, wanted=self._json_as_variant
-        ):
-            self._settled.add(self.path)
+        """Whether what is JSON has the VARIANTs beside it that are wanted, and deletion vectors are off that are not. A
+        process looks once at each table: what is wanted changes with the configuration alone, or the table's shape."""
+        if self.path not in self._settled:
+            others = variants.plan(self.rows().schema, self._schema, wanted=self._json_as_variant)
+            if not others and (self._vectors or not self._has_vectors(self._properties())):
+                self._settled.add(self.path)
         return self.path in self._settled
+
+    def _has_vectors(self, properties: Mapping[str, str]) -> bool:
+        return properties.get(VECTORS) == "true"
 
     def _check_names(self) -> None:
         check_names(self._schema)
@@ -261,7 +275,8 @@ class LakeTable:
             DeltaTable.createIfNotExists(self._spark)
             .location(str(self.path))
             .addColumns(self._shape())
-            .property("delta.enableDeletionVectors", "true")
+            .property(VECTORS, str(self._vectors).lower())
+            .property(checkpoint.INTERVAL, str(checkpoint.COMMITS))
             .property("delta.feature.timestampNtz", "supported")  # so that such a column can be added later
             .property(KEY, json.dumps(list(self._schema.key)))
             .property(alter_table.TABLE, str(self._schema.table))
@@ -298,6 +313,19 @@ class LakeTable:
         log.check_committed(self.path, self._app, number)
         self._highest.written(self.path, before, self._newest(), self._schema, batch.ranges)
         return counts
+
+    def mark(
+        self, rows: pa.Table, number: int, tables: OpenTables, *, merged: int, withhold: Callable[[list[Key]], None]
+    ) -> Upserted:
+        """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`."""
+        table = tables.table(self.path, self._schema, self._check)
+        done = mark_and_append.write(table, rows, self._schema, self._app, number, merged=merged, withhold=withhold)
+        if not done.already:
+            ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema)
+            self._highest.written(self.path, done.version - 1, done.version, self._schema, ranges)
+            if checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
+                checkpoint.write(self._spark, self.path)
+        return done
 
     def _newest(self) -> int:
         """The version of a table that is there."""
@@ -337,8 +365,14 @@ class LakeTable:
         beside = variants.of(have)
         emptied = {} if mending else self._left(have)
         kept = {**emptied, **self._values("s.", beside, keeps=batch.keeps)}
+        put = (F.col("s.op") == PUT) & later
+        if mending:
+            put &= F.col("s.inserted") | ~self._equal(batch.keeps, beside)
+        elif batch.dumped:  # what the log tells has changed something; and looking costs a column each in both passes
+            told = F.col("s.inserted") | (F.col("s.origin") != "dump")
+            put &= told | ~self._equal(batch.keeps, beside)
         merge = merge.whenMatchedUpdate(
-            (F.col("s.op") == PUT) & later & (F.col("s.inserted") | ~self._equal(batch.keeps, beside)),
+            put,
             {quoted(name): value for name, value in kept.items()},
         )
         merge = merge.whenNotMatchedInsert(

@@ -23,6 +23,7 @@ from spark_jobs.events import schema_policy
 from spark_jobs.events.plan import Work
 from spark_jobs.history.table import History
 from spark_jobs.merging.delta_table import LakeTable
+from spark_jobs.merging.mark_and_append import OpenTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,12 @@ class Lake:
     """What becomes of a new shape of a table (`policy`)."""
     json_as: Callable[[TableName], JsonAs] = lambda table: "text"
     """What a table's JSON columns are (`variants`)."""
+    open_tables: OpenTables | None = None
+    """Through which small works are written without Spark; None: each is a MERGE."""
+    vectors: bool = True
+    """Whether tables have deletion vectors."""
     settled: set[Location] = field(default_factory=set)
-    """Tables whose VARIANT columns are known to be as they are wanted."""
+    """Tables whose VARIANT columns and deletion vectors are known to be as they are wanted."""
 
     def table(
         self, spark: SparkSession, schema: TableSchema, gone: Gone | None = None, renames: Renames | None = None
@@ -63,6 +68,7 @@ class Lake:
             renames=renames,
             json_as_variant=self.has_variants(schema),
             settled=self.settled,
+            vectors=self.vectors,
         )
 
     def has_variants(self, schema: TableSchema) -> bool:

@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core.delta.features import TableRefused
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.model.events import DELETE
@@ -24,11 +26,12 @@ from spark_jobs.delta_tables.commit_metrics import Counted
 from spark_jobs.events import fold, fold_on_driver, moved_toast, schema_policy, staged_events
 from spark_jobs.events.plan import Span, Work, from_dump
 from spark_jobs.history.table import Before, History
-from spark_jobs.merging import deleted_rows
+from spark_jobs.merging import deleted_rows, mark_and_append
 from spark_jobs.merging.applied import Applied
 from spark_jobs.merging.batch import Batch, measured, measured_here
 from spark_jobs.merging.delta_table import LakeTable
 from spark_jobs.merging.lake import Lake
+from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.withheld_keys import Withheld
 
 _BROADCAST_ROWS, _BROADCAST_BYTES = 200_000, 32 << 20
@@ -52,6 +55,7 @@ class TableMerge:
         self._staging = staging
         self._lake = lake
         self._withheld = withheld
+        self._merge_because: str | None = None
 
     def apply(
         self, work: Work, number: int, *, span: Span, known: TableStatus | None, merged: int, again: bool
@@ -62,6 +66,7 @@ class TableMerge:
         one; `again`: an earlier run may have committed it.
         """
         began = time.monotonic()
+        self._merge_because = known.merge_because if known else None
         work = self._lake.taken(work, self._staging.schema(work.schema))
         schema, gone = self._shape(work, known)
         history = self._lake.history_of(self._spark, schema, work.renames)
@@ -77,7 +82,7 @@ class TableMerge:
         kept = Counted(history.path, history.version()) if history is not None else None
         withheld = 0
         if not committed:
-            withheld = self._changes(work, schema, lake, history, number, span=span, known=known)
+            withheld = self._changes(work, schema, lake, history, number, span=span, known=known, merged=merged)
         for mark in work.finished:
             deleted_rows.remove(self._spark, self._staging, lake, schema, mark, last=span.last, history=history)
         self._settle(lake, schema)
@@ -102,6 +107,7 @@ class TableMerge:
             # What was committed before a crash may have been so without history, which is on since.
             told=history is not None and (not committed or history.done() >= span.offset),
             ignored=self._ignored(work, lake),
+            merge_because=self._merge_because,
         )
 
     def _ignored(self, work: Work, lake: LakeTable) -> list[str] | None:
@@ -156,6 +162,7 @@ class TableMerge:
         *,
         span: Span,
         known: TableStatus | None,
+        merged: int,
     ) -> int:
         """Brings the work into history and table, in this order; how many rows are withheld."""
         withheld = 0
@@ -175,7 +182,7 @@ class TableMerge:
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
                 self._step(f"truncated {work.table}")
             if work.files or work.chunks:
-                withheld = self._commit(work, rows, schema, lake, number)
+                withheld = self._commit(work, rows, schema, lake, number, merged=merged)
                 self._step(f"merged {work.table}")
         finally:
             for spilled in (staged, work) if work is not staged else (work,):
@@ -215,7 +222,7 @@ class TableMerge:
             narrows = any(schema_policy.narrows(shape, schema) for shape in work.shapes(self._staging.schema))
             rows = (
                 fold_on_driver.folded(self._staging, work, schema)
-                if fold_on_driver.fits(work, schema) and not narrows
+                if fold_on_driver.fits(work, schema, left_out=self._may_mark()) and not narrows
                 else None
             )
             if rows is None:
@@ -238,11 +245,21 @@ class TableMerge:
         if not lake.exists() or known != work.schema or work.renames or not lake.settled():
             lake.prepare()
 
-    def _commit(self, work: Work, rows: pa.Table | None, schema: TableSchema, lake: LakeTable, number: int) -> int:
+    def _commit(
+        self, work: Work, rows: pa.Table | None, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
+    ) -> int:
         """Commits the work's rows; how many of them are withheld."""
         if rows is not None and not len(rows):
-            batch = Batch(self._spark.range(0))
-        elif rows is not None:
+            return 0
+        if rows is not None and self._lake.open_tables is not None:
+            try:
+                return self._mark(rows, schema, lake, number, self._lake.open_tables, merged=merged)
+            except TableRefused as refusal:
+                self._merge_because = refusal.reason
+                if fold_on_driver.has_left_out(work):  # a MERGE has no other row to take the values from
+                    rows = None
+                    staged_events.check_files(self._spark, self._staging, work)
+        if rows is not None:
             batch = measured_here(self._spark, rows, schema)
         else:
             batch = measured(self._folded(work, schema, lake), schema)
@@ -257,6 +274,28 @@ class TableMerge:
             deleted = batch.rows.where(F.col("op") == DELETE)
             self._withheld.forget(work.table, set(self._keys(deleted, before, schema)) - set(unknown))
         return len(unknown)
+
+    def _may_mark(self) -> bool:
+        """Whether the table is not known to take a MERGE alone."""
+        return self._lake.open_tables is not None and self._merge_because is None
+
+    def _mark(
+        self, rows: pa.Table, schema: TableSchema, lake: LakeTable, number: int, tables: OpenTables, *, merged: int
+    ) -> int:
+        """As `_commit`, without Spark. Raises TableRefused where the table takes a MERGE alone."""
+        table = str(schema.table)
+        before, withheld = set(self._withheld.keys(table, schema)), set[Key]()
+
+        def withhold(keys: list[Key]) -> None:
+            self._withheld.add(table, keys)
+            withheld.update(keys)
+
+        done = lake.mark(rows, number, tables, merged=merged, withhold=withhold)
+        self._merge_because = None
+        if before:
+            deleted = mark_and_append.keys_of(rows.filter(pc.equal(rows["op"], DELETE)), schema)
+            self._withheld.forget(table, before.intersection(deleted) - withheld)
+        return done.withheld + int(pc.sum(pc.equal(rows["op"], fold.WITHHOLD)).as_py())
 
     def _folded(self, work: Work, schema: TableSchema, lake: LakeTable) -> DataFrame:
         events = staged_events.events(self._spark, self._staging, work, schema)

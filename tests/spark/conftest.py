@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> TestLake:
+def marks(request: pytest.FixtureRequest) -> bool:
+    """Whether small works are written without Spark: each test goes either way, by the first seed."""
+    option = request.config.option
+    drawn = (zlib.crc32(request.node.nodeid.encode()) + option.soak_first) % 2 == 0
+    return drawn if option.lake_way is None else option.lake_way == "mark"
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path, marks: bool) -> TestLake:
     """An empty staging and an empty lake."""
-    return TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
+    found = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
+    found.marks = marks
+    return found

@@ -32,9 +32,12 @@ _FILES = {
     r"_dblog/merges/\d+\.done\.json": "outcome",
     r"_dblog/status\.json": "status",
     r"_dblog/withheld/\d+\.json": "withheld keys",
+    r"_delta_log/\d{20}\.json": "version",
+    r"deletion_vector_[0-9a-f-]+\.bin": "vectors",
+    r"part-00000-[0-9a-f-]+-c000\.zstd\.parquet": "new rows",
 }
-COMMITS = ("merge", "append", "truncate", "ghosts", "history", "history of ghosts")
-"""What Spark is asked to commit, and may commit without saying so."""
+COMMITS = ("mark", "merge", "append", "truncate", "ghosts", "history", "history of ghosts")
+"""What is committed to a table, and may be so without an answer."""
 
 _WRITES = (*COMMITS, "table", "history table", "cut", *_FILES.values())
 KINDS = (*(f"{when} {write}" for write in _WRITES for when in ("before", "after")), "step merged", "step applied")
@@ -43,7 +46,7 @@ KINDS = (*(f"{when} {write}" for write in _WRITES for when in ("before", "after"
 BEGINNING = tuple(f"{when} {write}" for write in ("append", "table", "history table") for when in ("before", "after"))
 """Kinds that only the first merge of a table is certain to come by."""
 
-OFTEN = (*COMMITS, "table", "history table", "withheld keys")
+OFTEN = (*COMMITS, "table", "history table", "withheld keys", "version", "vectors", "new rows")
 """What a merge of two tables may do twice and more."""
 
 
@@ -107,6 +110,7 @@ def counted(points: Points) -> Iterator[None]:
     with ExitStack() as stack:
         for target, name, kind in (
             (LakeTable, "_create", lambda *_: "table"),
+            (LakeTable, "mark", lambda *_: "mark"),
             (LakeTable, "_merge", lambda *_: "merge"),
             (LakeTable, "_append", lambda *_: "append"),
             (LakeTable, "remove_older", lambda *_: "truncate"),
@@ -163,7 +167,7 @@ def _killed(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
 
 
 def _unanswered(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
-    """A commit succeeds, while Spark says that it failed."""
+    """A commit succeeds, and its answer is lost."""
 
     def lose(kind: str) -> None:
         raise LakeError("the answer was lost") if kind == "after cut" else PySparkException("the answer was lost")

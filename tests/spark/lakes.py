@@ -14,6 +14,7 @@ from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from spark_jobs.merger import Merged, Merger
 from spark_jobs.merging.lake import Lake
+from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
 from spark_jobs.merging.withheld_keys import Withheld
 from tests.spark.segments import Row, SegmentBuilder
@@ -48,6 +49,7 @@ class TestLake:
         self.drop_columns = False
         self.changes: SchemaChanges = "evolve"
         self.json_as: JsonAs = "text"
+        self.marks, self.vectors = True, True
         self.dumps = Dumps()
 
     def merger(self, **options: Any) -> Merger:
@@ -61,6 +63,8 @@ class TestLake:
             drop_columns=self.drop_columns,
             changes=lambda table: self.changes,
             json_as=lambda table: self.json_as,
+            vectors=self.vectors,
+            open_tables=OpenTables(self.path.parent / "index") if self.marks else None,
         )
         options["dumps"] = options.get("dumps") or self.dumps
         merger = Merger(self.spark, self.staging, lake, records, self.withheld, **options)

@@ -35,10 +35,12 @@ class Mutant:
     points: list[str | None]
     """Where the plan's faults happen."""
     seed: str = "mutant"
+    marks: bool = False
+    """Whether small works are written without Spark."""
 
     @property
     def name(self) -> str:
-        return self.patched.__name__
+        return self.patched.__name__ + ("_by_marks" if self.marks else "")
 
 
 def _after(fault: str, point: str) -> tuple[Plan, list[str | None]]:
@@ -124,8 +126,8 @@ def the_history_follows_the_table() -> Iterator[None]:
     def wait(self: TableMerge, *given: Any, **more: Any) -> None:
         waiting[id(self)] = given, more
 
-    def committed(self: TableMerge, *given: Any) -> int:
-        withheld = commit(self, *given)
+    def committed(self: TableMerge, *given: Any, **how: Any) -> int:
+        withheld = commit(self, *given, **how)
         told, more = waiting.pop(id(self))
         tell(self, *told, **more)
         return withheld
@@ -168,9 +170,11 @@ def ghosts_are_told_by_their_keys_alone() -> Patch:
     return mock.patch.object(deleted_rows, "remove", all_unseen)
 
 
-def _mutant(patched: Callable[[], Patch], plan: tuple[Plan, list[str | None]], seed: str = "") -> Mutant:
+def _mutant(
+    patched: Callable[[], Patch], plan: tuple[Plan, list[str | None]], seed: str = "", *, marks: bool = False
+) -> Mutant:
     """`seed`: of a past that shows the mistake, where not every one does."""
-    return Mutant(patched, *plan, f"mutant{seed}")
+    return Mutant(patched, *plan, f"mutant{seed}", marks)
 
 
 _UNANSWERED = Plan((Fault("unanswered", ("after append",)),), plain=True), list[str | None](["after append"])
@@ -189,4 +193,9 @@ MUTANTS = [
     _mutant(a_newer_claim_is_not_looked_for, _after("overtaken", "before merge")),
     _mutant(keys_are_withheld_after_the_commit, _DIED_WITHHOLDING, seed="46"),
     _mutant(ghosts_are_told_by_their_keys_alone, _DIED_WITH_GHOSTS, seed="0"),
+    _mutant(the_record_is_written_after_the_commits, _after("killed", "after mark"), marks=True),
+    _mutant(what_was_begun_is_finished_to_the_newest_segment, _after("killed", "after mark"), marks=True),
+    _mutant(the_transaction_is_not_read_back, _after("killed", "after mark"), marks=True),
+    _mutant(the_history_follows_the_table, _after("killed", "after mark"), marks=True),
+    _mutant(a_newer_claim_is_not_looked_for, _after("overtaken", "before version"), marks=True),
 ]

@@ -85,6 +85,7 @@ def test_whatever_happens_to_merges_the_lake_ends_right_at_every_cut(
 
 def test_a_mistake_is_found(lakes: Iterator[TestLake], stranger: SparkSession, mutant: Mutant) -> None:
     right, wrong = next(lakes), next(lakes)
+    right.marks = wrong.marks = mutant.marks
     right.history = wrong.history = "history" in mutant.name
     assert [one.point for one in run(right, mutant.seed, stranger, mutant.plan)] == mutant.points
     with mutant.patched():

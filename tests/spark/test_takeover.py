@@ -64,6 +64,7 @@ def _points(pause: Pause, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr(target, name, paused)
 
     with monkeypatch.context() as patch:
+        before(LakeTable, "mark", lambda table, *_: f"mark {table.path.path}")
         before(LakeTable, "_merge", lambda table, *_: f"merge {table.path.path}")
         before(LakeTable, "_append", lambda table, *_: f"append {table.path.path}")
         for verb in ("create", "replace"):
@@ -99,12 +100,11 @@ def _segment(lake: TestLake, number: int) -> None:
 
 
 ENDS = ("create _dblog/merges/{next}.done.json", "replace _dblog/status.json")
-POINTS = (
-    "create _dblog/merges/{next}.json",
-    "merge shop/one",
-    "replace _dblog/withheld/{epoch}.json",
-    *ENDS,
-)
+VERSION = "create shop/one/_delta_log/{version}.json"
+"""The commit itself, which nothing but its own condition can refuse any more."""
+OTHERS = ("create _dblog/merges/{next}.json", "replace _dblog/withheld/{epoch}.json", *ENDS)
+POINTS = {True: (VERSION, "mark shop/one", *OTHERS), False: ("merge shop/one", *OTHERS)}
+"""By whether small works are written without Spark."""
 
 
 @contextmanager
@@ -134,11 +134,12 @@ def test_a_merger_that_wakes_up_after_another_took_over_changes_nothing(
 ) -> None:
     _segment(lake, 1)
     lake.merge_well()
-    for number, point in enumerate(of_a_day(POINTS, 3), 2):
+    for number, point in enumerate(of_a_day(POINTS[lake.marks], 3), 2):
         status = read_status(lake.location)
         assert status is not None
         epoch = len(list((lake.path / "_dblog" / "mergers").iterdir())) + 1
-        pause = Pause(point.format(next=f"{status.merge + 1:012d}", epoch=f"{epoch:012d}"))
+        names = {"version": f"{(log.version(lake.table(ONE)) or 0) + 1:020d}", "epoch": f"{epoch:012d}"}
+        pause = Pause(point.format(next=f"{status.merge + 1:012d}", **names))
         _segment(lake, number)
         with _points(pause, monkeypatch), _asleep(lake, pause) as sleeper:
             assert pause.reached(sleeper), (pause.point, sleeper)
@@ -190,6 +191,7 @@ def _still_in_delta(lake: TestLake, statement: str) -> Iterator[Any]:
 @pytest.mark.parametrize("statement", ["_merge", "_append"])
 def test_a_merger_that_sleeps_before_deltas_own_commit_is_refused_by_delta(lake: TestLake, statement: str) -> None:
     """It has looked at the claim and at the table, and its rows are written: only Delta can refuse it now."""
+    lake.marks = False
     _segment(lake, 1)
     lake.merge_well()
     if statement == "_merge":

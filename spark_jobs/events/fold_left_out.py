@@ -1,0 +1,126 @@
+"""The driver's fold where the log left columns out (TOAST on PostgreSQL): where the value of each stands.
+
+Events are followed in their order, once, without their values. Of each key that lives it is known for every column that
+the log may leave out where its value stands: in an event, in the lake's row that a key had before all events, or
+nowhere. A change of key takes the places of the old key along, so that chains of them cost no more than their length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.model.events import CREATE, DELETE
+
+Ids = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_NOWHERE = -1
+_CHANGE, _BIRTH, _DEATH = 0, 1, 2
+_LIST = pa.list_(pa.string())
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """For each key, and each column that may be left out, the event that has its value; -1: no event has. `lake`: the
+    key whose row in the lake has what no event has; -1: nobody has it. Keys are numbers."""
+
+    events: Mapping[str, Ids]
+    lake: Ids
+
+
+def places(
+    keys: Ids, count: int, ops: pa.ChunkedArray, left_out: Mapping[str, Flags], moved_from: Ids, order: Ids
+) -> Places:
+    """`keys`: of each event, its key's number below `count`; `moved_from`: the number of the key that the row of a c
+    had before, or -1; `left_out`: by column, the events that leave it out; `order`: the events by their offsets."""
+    names = list(left_out)
+    known = ~np.stack([left_out[name] for name in names], axis=1)
+    kinds = np.full(len(keys), _CHANGE)
+    kinds[np.asarray(pc.equal(ops, CREATE))] = _BIRTH
+    kinds[np.asarray(pc.equal(ops, DELETE))] = _DEATH
+    whole: Flags = np.logical_and.reduce(known, axis=1)
+    walk = _Walk(len(names))
+    rows = zip(order.tolist(), keys[order].tolist(), kinds[order].tolist(), strict=True)
+    for event, key, kind in rows:
+        if kind == _DEATH:
+            walk.dies(key)
+        elif whole[event]:
+            walk.is_told(key, event)
+        else:
+            old = int(moved_from[event]) if kind == _BIRTH else key
+            walk.goes_on(key, old, event, known[event].tolist(), born=kind == _BIRTH)
+    found = np.full((count, len(names)), _NOWHERE, np.int64)
+    lake = np.full(count, _NOWHERE, np.int64)
+    for key, (origin, held) in walk.live.items():
+        found[key], lake[key] = held, origin
+    return Places({name: found[:, i] for i, name in enumerate(names)}, lake)
+
+
+_Life = tuple[int, Sequence[int]]
+"""The key whose row in the lake it goes on, or -1; and for each column the event that has its value, or -1."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The keys that live, and those whose last event was their death, with the life that it ended."""
+
+    columns: int
+    live: dict[int, _Life] = field(default_factory=dict)
+    dead: dict[int, _Life] = field(default_factory=dict)
+
+    def dies(self, key: int) -> None:
+        self.dead[key] = self._unknown() if key in self.dead else self.live.pop(key, self._of_lake(key))
+
+    def is_told(self, key: int, event: int) -> None:
+        """All columns are in the event."""
+        self.dead.pop(key, None)
+        self.live[key] = (_NOWHERE, (event,) * self.columns)
+
+    def goes_on(self, key: int, old: int, event: int, known: list[bool], *, born: bool) -> None:
+        """What is not in the event is as it was in the life of the key `old`."""
+        if born:
+            before = self._unknown() if old < 0 else self._last(old)
+        else:
+            before = self._unknown() if key in self.dead else self.live.get(key) or self._of_lake(key)
+        self.dead.pop(key, None)
+        origin, held = before
+        self.live[key] = origin, [event if told else place for told, place in zip(known, held, strict=True)]
+
+    def _last(self, key: int) -> _Life:
+        """The life of a key that has just ended, or goes on."""
+        return self.dead.get(key) or self.live.get(key) or self._of_lake(key)
+
+    def _of_lake(self, key: int) -> _Life:
+        return key, (_NOWHERE,) * self.columns
+
+    def _unknown(self) -> _Life:
+        return _NOWHERE, (_NOWHERE,) * self.columns
+
+
+def numbered(*groups: Sequence[pa.ChunkedArray]) -> list[Ids]:
+    """The numbers of keys, equal for equal ones, over several lists of them: each is the columns of a key."""
+    sizes = [len(columns[0]) for columns in groups]
+    numbers = np.zeros(sum(sizes), np.int64)
+    for parts in zip(*groups, strict=True):
+        column = pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+        codes = np.asarray(encoded.indices, np.int64)
+        _, numbers = np.unique(numbers * (len(encoded.dictionary) + 1) + codes, return_inverse=True)
+    return np.split(numbers.astype(np.int64), np.cumsum(sizes)[:-1])
+
+
+def naming(unchanged: pa.ChunkedArray, name: str) -> Flags:
+    """The events that leave a column out. `unchanged`: by event the names, or NULL."""
+    found = np.zeros(len(unchanged), np.bool_)
+    lists = unchanged.cast(_LIST).combine_chunks()
+    lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
+    parents = pc.list_parent_indices(lists)
+    found[np.asarray(parents.filter(pc.equal(pc.list_flatten(lists), name)))] = True
+    return found

@@ -1,0 +1,166 @@
+"""Folded rows brought into a table without Spark: old rows marked in deletion vectors, new ones appended.
+
+The rows are on the driver, and an index of the table's keys says where the old ones stand (`dblog_core.delta`). What
+comes of the rows is what a MERGE would make of them (`delta_table`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.delta.changes import Changes, Upserted
+from dblog_core.delta.features import refused
+from dblog_core.delta.open_table import OpenTable
+from dblog_core.delta.shape import Shape
+from dblog_core.delta.upsert import upsert
+from dblog_core.errors import LakeError
+from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key, key_tuples
+from dblog_core.storage.location import Location
+from spark_jobs.delta_tables import log
+from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
+from spark_jobs.events.fold import PUT, WITHHOLD
+from spark_jobs.events.fold_left_out import naming
+
+MEMORY = 512 << 20
+"""Bytes that the indexes of all tables take; what a table has beyond its own share lies on disk (`KeyIndex`)."""
+MOST_ROWS = 200_000_000
+"""A table with more is merged by Spark's executors: its index would be 3 GiB and more."""
+_KEPT_ROWS = 100_000  # of an index that is worth a place on disk when its table is closed
+_SHAPES = 3  # shapes that somebody may give the table while one commit is made
+_PROVENANCE = {OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
+
+
+class OpenTables:
+    """A lake's tables that are open for writing; each is used by one thread at a time."""
+
+    def __init__(self, directory: Path | None = None, *, memory: int = MEMORY) -> None:
+        """`directory`: of this machine, for indexes of keys; what lies there is a cache."""
+        self._directory, self._memory = directory, memory
+        self._open: dict[Location, OpenTable] = {}
+
+    def table(self, path: Location, schema: TableSchema, check: Callable[[], None]) -> OpenTable:
+        """The table of that key; `check` is asked right before each of its commits."""
+        found = self._open.pop(path, None)
+        if found is None or found.keys != schema.key:
+            found = OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, index=self._place(path))
+        found.check = check
+        self._open[path] = found  # the last one used is the last in order
+        return found
+
+    def _place(self, path: Location) -> Path | None:
+        name = hashlib.sha256(str(path).encode()).hexdigest()[:32]
+        return None if self._directory is None else self._directory / name
+
+    def shed(self) -> None:
+        """Closes what was not used for longest, until the rest has room in memory. Between merges: no table is in
+        use."""
+        while self._open and sum(table.memory for table in self._open.values()) > self._memory:
+            self._close(next(iter(self._open)))
+
+    def close(self) -> None:
+        """Keeps the indexes that took long to make for the next process."""
+        while self._open:
+            self._close(next(iter(self._open)))
+
+    def _close(self, path: Location) -> None:
+        table = self._open.pop(path)
+        if table.indexed >= _KEPT_ROWS:
+            table.save()
+
+
+def write(
+    table: OpenTable,
+    rows: pa.Table,
+    schema: TableSchema,
+    app: str,
+    number: int,
+    *,
+    merged: int,
+    withhold: Callable[[list[Key]], None],
+) -> Upserted:
+    """Commits folded rows (`fold`) as merge `number` of `app`, once, whatever others commit meanwhile.
+
+    `merged`: the highest offset that a row of ours can have in the table; rows beyond it are newer than all that is
+    there, and nothing is compared. `withhold` is told, before the commit, the keys of rows with a value that nobody
+    knows. Raises TableRefused for a table that Spark must write, LeaseLost where another may merge.
+    """
+    if (lost := rows.filter(pc.equal(rows["op"], WITHHOLD))).num_rows:
+        withhold(keys_of(lost, schema))
+    for _ in range(_SHAPES):
+        shape = table.refresh()
+        if (found := table.snapshot.txns.get(app, -1)) >= number:
+            raise log.already_committed(table.files.root, number, found)
+        if sum(live.rows or 0 for live in table.snapshot.files.values()) > MOST_ROWS:
+            raise refused(str(table.files), f"it has more than {MOST_ROWS:,} rows")
+        metadata = table.snapshot.metadata
+        changes = changes_of(rows, schema, shape, str(table.files), merged=merged)
+        try:
+            done = upsert(table, changes, app, number, withhold=lambda at: withhold(keys_of(rows.take(at), schema)))
+        except LakeError:
+            if table.snapshot.metadata == metadata:
+                raise
+            continue  # somebody has given the table another shape
+        if (found := table.snapshot.txns.get(app, -1)) != number:
+            raise log.already_committed(table.files.root, number, found)
+        return done
+    raise LakeError(
+        "the table's shape changes all the time", where=str(table.files), fix="see who alters it; it is tried again"
+    )
+
+
+def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *, merged: int) -> Changes:
+    """The changes that folded rows are, in the table's columns: NULL in those that the source has no more."""
+    own = {c.name for c in schema.columns}
+    if lacking := {*own, *_PROVENANCE} - set(shape.names):
+        raise refused(where, f"it lacks the column {', '.join(sorted(lacking))}")
+    image, key = _one(rows["row"]), _one(rows["key"])
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    for column in shape:
+        if column.name in schema.key:
+            columns[column.name] = pc.struct_field(key, key.type.get_field_index(column.name))
+        elif column.name in own:
+            columns[column.name] = pc.struct_field(image, image.type.get_field_index(column.name))
+        elif column.name in _PROVENANCE:
+            columns[column.name] = rows[_PROVENANCE[column.name]]
+        else:
+            columns[column.name] = pa.nulls(len(rows), column.type)
+    dumped = pc.or_(pc.equal(rows["origin"], "dump"), pc.less_equal(rows["offset"], merged))
+    return Changes(
+        pa.table(columns),
+        deleted=np.asarray(pc.not_equal(rows["op"], PUT)),
+        guarded=np.asarray(dumped),
+        same=[c.name for c in schema.columns],
+        kept={c.name: mask for c in schema.columns if (mask := naming(rows["missing"], c.name)).any()},
+        origins=_origins(rows, schema),
+        born=np.asarray(rows["inserted"]),
+    )
+
+
+def _origins(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
+    """The keys whose rows have what the changes keep; None where those are the changes' own."""
+    if "origin_key" not in rows.column_names:
+        return None
+    origin, key = _one(rows["origin_key"]), _one(rows["key"])
+    kept = rows["missing"].is_valid().combine_chunks()
+    parts = [key.type.get_field_index(name) for name in schema.key]
+    pairs = [(pc.struct_field(origin, part), pc.struct_field(key, part)) for part in parts]
+    return pa.table([pc.if_else(kept, old, own) for old, own in pairs], names=list(schema.key))
+
+
+def keys_of(rows: pa.Table, schema: TableSchema) -> list[Key]:
+    """The keys of folded rows."""
+    key = _one(rows["key"])
+    return key_tuples([pc.struct_field(key, key.type.get_field_index(name)) for name in schema.key])
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    chunks: Iterable[pa.Array] = column.chunks
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(chunks)

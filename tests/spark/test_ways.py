@@ -1,0 +1,139 @@
+"""Marking rows and appending leads to the same table as MERGE: both are compared, row by row and count by count."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from delta.tables import DeltaTable
+from deltalake import DeltaTable as RustTable
+from deltalake import QueryBuilder
+from pyspark.sql import SparkSession
+
+from dblog_core.lake.lake_status import read_status
+from dblog_core.model.schema import TableSchema
+from dblog_core.staging import Staging
+from spark_jobs.delta_tables import checkpoint, log
+from spark_jobs.merger import Merged
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row, table
+from tests.spark.worlds import SHAPE, Source
+
+T = table("t", id=pa.int64(), v=pa.string())
+
+
+def _rust_rows(lake: TestLake, schema: TableSchema) -> list[Row]:
+    rows = QueryBuilder().register("t", RustTable(str(lake.table(schema).local))).execute("select * from t")
+    found: list[Row] = pa.table(rows).to_pylist()
+    return sorted(found, key=lambda row: [str(row[name]) for name in schema.key])
+
+
+def _counts(merges: list[Merged]) -> list[dict[str, Any]]:
+    kinds = ("rows", "inserted", "updated", "deleted", "withheld")
+    return [{kind: getattr(applied, kind) for kind in kinds} for merged in merges for applied in merged.tables]
+
+
+def _operation(lake: TestLake) -> tuple[str, str]:
+    """The newest commit's, and which engine has made it."""
+    last = DeltaTable.forPath(lake.spark, str(lake.table(T))).history(1).collect()[0]
+    return last.operation, last.engineInfo
+
+
+@pytest.fixture
+def both(spark: SparkSession, tmp_path: Path) -> tuple[TestLake, TestLake]:
+    """Two lakes of one staging: one that marks rows, one that has MERGEs alone."""
+    staging = Staging(str(tmp_path / "staging"), source="shop")
+    marking, merging = TestLake(spark, staging, tmp_path / "marked"), TestLake(spark, staging, tmp_path / "merged")
+    merging.marks, merging.build = False, marking.build
+    return marking, merging
+
+
+def test_both_ways_give_the_same_rows(both: tuple[TestLake, TestLake], soak_seed: int) -> None:
+    marking, merging = both
+    dice = random.Random(f"ways {soak_seed}")
+    source = Source(marking.build, dice, 40)
+    source.unseen(0.3)
+    for burst in range(4):
+        for _ in range(2):
+            for world in range(source.worlds):
+                source.change(world)
+            source.dump_chunk()
+            if burst == 2:
+                source.truncate()
+                source.change(0)
+            marking.build.seal()
+        if burst == 3:
+            source.full_dump()
+            marking.build.seal()
+        most = dice.choice((60, 10_000))
+        told = [_counts(lake.merge_well(max_rows=most)) for lake in both]
+        assert told[0] == told[1]
+        rows = [lake.rows(SHAPE, provenance=True) for lake in both]
+        assert rows[0] == rows[1]
+        assert _rust_rows(marking, SHAPE) == _rust_rows(merging, SHAPE)
+        waiting = [lake.withheld.keys(str(SHAPE.table), SHAPE) for lake in both if lake.withheld is not None]
+        assert set(waiting[0]) == set(waiting[1])
+
+
+def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> None:
+    lake.marks, build = True, lake.build
+    for i in range(5):
+        build.create(T, {"id": i, "v": "a"})
+    build.seal()
+    lake.merge_well()
+    build.update(T, {"id": 2, "v": "b"})
+    build.delete(T, {"id": 3})
+    build.seal()
+    ((merged,), *_) = [merge.tables for merge in lake.merge_well()]
+    assert (merged.inserted, merged.updated, merged.deleted, merged.merge_because) == (0, 1, 1, None)
+    assert _operation(lake) == ("MERGE", "dblog")
+    assert [(row["id"], row["v"]) for row in lake.rows(T)] == [(0, "a"), (1, "a"), (2, "b"), (4, "a")]
+
+
+def test_a_table_without_vectors_is_merged_and_status_says_why(lake: TestLake) -> None:
+    lake.marks, lake.vectors = True, False
+    for v in ("a", "b"):
+        lake.build.create(T, {"id": 1, "v": v}) if v == "a" else lake.build.update(T, {"id": 1, "v": v})
+        lake.build.seal()
+        lake.merge_well()
+    operation, engine = _operation(lake)
+    assert operation == "MERGE" and engine != "dblog"
+    assert lake.rows(T) == [{"id": 1, "v": "b"}]
+    status = read_status(lake.location)
+    assert status is not None and "deletion vectors" in str(status.tables[str(T.table)].merge_because)
+
+
+def test_vectors_that_are_switched_off_are_written_no_more(lake: TestLake) -> None:
+    lake.marks = True
+    for i, lake.vectors in enumerate((True, True, False)):
+        lake.build.create(T, {"id": i, "v": "a"})
+        lake.build.update(T, {"id": 0, "v": f"b{i}"})
+        lake.build.seal()
+        lake.merge_well()
+    assert _operation(lake)[1] != "dblog"
+    assert [row["v"] for row in lake.rows(T)] == ["b2", "a", "a"]
+
+
+def test_every_hundredth_commit_is_followed_by_a_checkpoint(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.marks = True
+    monkeypatch.setattr(checkpoint, "COMMITS", 4)
+    merger = lake.merger()
+    for i in range(9):
+        lake.build.update(T, {"id": 1, "v": f"{i}"})
+        lake.build.seal()
+        merger.round(retry_stopped=False)
+    places = sorted(name for name in (lake.table(T) / "_delta_log").names() if name.endswith(".checkpoint.parquet"))
+    assert [int(name.split(".")[0]) for name in places] == [4, 8]
+    assert log.version(lake.table(T)) == 9
+    lake.build.update(T, {"id": 1, "v": "after"})
+    lake.build.seal()
+    for commit in (lake.table(T) / "_delta_log").names():
+        if commit.endswith(".json") and commit < f"{8:020d}":
+            (lake.table(T) / "_delta_log" / commit).remove()
+    lake.merge_well()
+    assert (
+        lake.rows(T) == [{"id": 1, "v": "after"}] == [{k: row[k] for k in ("id", "v")} for row in _rust_rows(lake, T)]
+    )
