@@ -248,7 +248,7 @@ def _renamed(unchanged: pa.ChunkedArray, own: TableSchema, later: Renames) -> pa
     """The names that columns have by now."""
     if not later:
         return unchanged
-    now = {c.name: later.name(c.name) for c in own.columns}
+    now = {c.name: later.current_name(c.name) for c in own.columns}
     lists = [None if names is None else [now.get(n, n) for n in names] for names in unchanged.to_pylist()]
     return pa.chunked_array([pa.array(lists, pa.list_(pa.string()))])
 
