@@ -285,7 +285,7 @@ def test_a_row_that_is_committed_and_hidden_is_no_difference(
     """A synchronous standby that does not exist: the log shows the commit, and no SELECT does. A capture that takes the
     low watermark for the place is mistaken."""
     if mistaken:
-        monkeypatch.setattr(Windows, "since", lambda windows, window, _: windows._windows.pop(window).low)
+        monkeypatch.setattr(Windows, "close_probe", lambda windows, window, _: windows._windows.pop(window).low)
     verify, _ = verify_plainly(shop.config)
     standby = "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()"
     hidden = database.connect()

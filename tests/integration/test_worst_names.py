@@ -112,7 +112,7 @@ def test_every_name_goes_through_log_dump_and_verification(
     config = database.config(tmp_path, source={**usual, **source})
     try:
         worst.create()
-        assert [problem for problem in findings(config) if problem.fatal] == []
+        assert [each for each in findings(config) if each.problem.fatal] == []
         with capturing(config):
             one = dumped(config, tables=(str(worst.tables[0]),))
             assert (one.tables, one.rows) == ((str(worst.tables[0]),), 2)

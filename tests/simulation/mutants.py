@@ -83,18 +83,18 @@ def attempts_go_on_that_began_before_the_capture() -> contextlib.AbstractContext
 
 def rows_that_arrive_ignored() -> contextlib.AbstractContextManager[object]:
     """A row that changes its key between two SELECTs, columns left out, is brought by neither."""
-    return mock.patch.object(Tasks, "arrive")
+    return mock.patch.object(Tasks, "record_moves")
 
 
 @contextlib.contextmanager
 def rows_looked_for_wherever_they_go() -> Iterator[None]:
     """A row that a dump has brought is looked for at each key that it goes to: the dump ends when writers rest."""
-    real = arriving_rows.moved
+    real = arriving_rows.follow_moves
 
-    def moved(trails: Any, moves: Any, brought: Any, *, all_read: bool) -> Any:
+    def follow_moves(trails: Any, moves: Any, whole_rows: Any, *, all_read: bool) -> Any:
         return real(trails, moves, set(), all_read=False)
 
-    with mock.patch.object(arriving_rows, "moved", moved):
+    with mock.patch.object(arriving_rows, "follow_moves", follow_moves):
         yield
 
 

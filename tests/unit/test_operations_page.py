@@ -14,7 +14,7 @@ from dblog_core import wiring
 from dblog_core.algorithm.task_progress import TaskProgress
 from dblog_core.commands import status as command
 from dblog_core.config.settings import Config
-from dblog_core.dumps.dump_records import OVER, TaskStatus
+from dblog_core.dumps.dump_records import OVER, TaskRecord, TaskStatus
 from dblog_core.dumps.status import state_of
 from dblog_core.lake.lake_status import State
 from dblog_core.maintenance import retention_needs
@@ -22,7 +22,7 @@ from dblog_core.monitoring.status import status
 from dblog_core.state.memory import MemoryState
 
 DOCS = Path(__file__).parents[2] / "docs"
-_TASK = TaskStatus(0, "shop.a", None, None, None, None, (), 1, None, None, 0, TaskProgress("shop.a"))
+_TASK = TaskStatus(0, TaskRecord("shop.a", attempt=1), TaskProgress("shop.a"))
 
 
 @pytest.fixture(scope="module")

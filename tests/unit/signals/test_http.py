@@ -255,11 +255,11 @@ def test_strangers_of_one_address_leave_places_to_those_of_others() -> None:
         server._callers = [http_limits._Caller("many", near, 0.0) for _ in range(http_limits._OF_ONE)]
         server._callers += [http_limits._Caller(f"another {n // 7}", near, 0.0) for n in range(28)]
         server._make_room("one more")
-        assert [n for n, caller in enumerate(server._callers) if caller.is_cut_off.is_set()] == [0], (
+        assert [n for n, caller in enumerate(server._callers) if caller.cut_off.is_set()] == [0], (
             "the oldest of the most"
         )
         server._make_room("another 3")
-        assert sum(caller.is_cut_off.is_set() for caller in server._callers) == 2
+        assert sum(caller.cut_off.is_set() for caller in server._callers) == 2
 
 
 def test_a_wrong_token_is_answered_late_and_none_at_once(world: World) -> None:
