@@ -3,7 +3,7 @@
     the file changes -> `Watch.look`: read, compared, checked -> the capture begins a term with it, under its lease
     a table is made, takes another's name, or loses a partition
                      -> `Newcomers.look`: where the log does not tell of that, the capture begins a term
-    a term begins    -> `taken_in`: which tables the one before did not read -> a dump of each -> `put_in_force`
+    a term begins    -> `find_new_tables`: which tables the one before did not read -> a dump of each -> `put_in_force`
 
 The state store keeps what was in force last (node `tables`), and of a source that shows the log of chosen tables alone
 (PostgreSQL's publication) which those were (node `shown`: `identities`). So it makes no difference whether the file has
@@ -23,7 +23,7 @@ from dblog_core.errors import ConfigError, DblogError
 from dblog_core.interfaces import Clock, Source, StateStore
 from dblog_core.model import table_identity
 from dblog_core.state import stopped_tables
-from dblog_core.state.settings_in_force import live, put_shown, shown, with_live
+from dblog_core.state.settings_in_force import LiveSettings, put_shown, read_shown, with_live_settings
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Watch:
     def _changed(self) -> Config | None:
         """What the file says now, where that may come into force. Raises ConfigError."""
         found = self._file.load(self._file.path)
-        if with_live(found, live(self._config.source)) != self._config:
+        if with_live_settings(found, LiveSettings.of(self._config.source)) != self._config:
             raise ConfigError(
                 "more has changed than tables, columns and keys of [source]",
                 where=str(self._file.path),
@@ -130,13 +130,14 @@ class Newcomers:
 
     def _look_at_stopped(self, source: Source) -> bool:
         """Notes what the source refuses; whether something that it has refused is mended."""
-        refused = stopped_tables.by_source(source.refused())
+        refused = stopped_tables.entries_by_source(source.refused())
         stopped_tables.change(self._state, lambda known: {**known, **refused})
         known = stopped_tables.read(self._state)
-        return any(entry["by"] != stopped_tables.LOG and table not in refused for table, entry in known.items())
+        repaired = [entry for table, entry in known.items() if table not in refused]
+        return any(entry.by != stopped_tables.RepairSeenBy.LOG for entry in repaired)
 
     def _others(self, source: Source) -> bool:
-        known, now = shown(self._state), source.identities()
+        known, now = read_shown(self._state), source.identities()
         if known is None or now is None:
             return False
         if table_identity.others(known, now):

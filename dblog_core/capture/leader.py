@@ -37,7 +37,7 @@ from dblog_core.signals.table import put_refusal_of_rest, put_row
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.seal_policy import Sealing
 from dblog_core.state import capture_status, former_leaders, owed_dumps, stopped_tables
-from dblog_core.state.capture_status import CaptureStatus
+from dblog_core.state.capture_status import CaptureStatus, LeaderReport, ReportedWindow
 from dblog_core.state.leases import CAPTURE
 
 log = logging.getLogger(__name__)
@@ -241,7 +241,7 @@ class Leader:
         found = dump_store.read_dump(self._state, dump)
         for refusal in found.refused:
             log.warning("%s is not dumped: %s\n  fix: %s", refusal.table, refusal.reason, refusal.fix)
-        owed_dumps.failed(self._state, dump, {refusal.table: refusal.reason for refusal in found.refused})
+        owed_dumps.record_failures(self._state, dump, {refusal.table: refusal.reason for refusal in found.refused})
         return dict.fromkeys(found.tables, dump)
 
     def _without_attempts(self, tasks: Json) -> Json:
@@ -373,7 +373,7 @@ class Leader:
             if (dump := asked.dumps.get(str(table))) is not None:
                 self._healed.append(str(table))
                 self._sequencer.heal(table, dump, since)
-        owed_dumps.failed(self._state, "", asked.refused)
+        owed_dumps.record_failures(self._state, "", asked.refused)
         self._dump_unproven(unproven)
 
     def _dump_unproven(self, tables: dict[TableName, Transaction]) -> None:
@@ -384,7 +384,7 @@ class Leader:
         known = owed_dump_requests.whole_tables(self._state) | owed_dumps.read(self._state).keys()
         wanted = {str(table): at for table, at in tables.items() if str(table) not in known}
         asked = healing_dumps.request(self._config, WHOLE, list(wanted), state=self._state)
-        owed_dumps.failed(self._state, "", asked.refused)
+        owed_dumps.record_failures(self._state, "", asked.refused)
         for table, dump in asked.dumps.items():
             log.info("%s may have had rows before its first change: it is dumped", table)
             self._sequencer.heal(TableName.parse(table), dump, wanted[table])
@@ -409,10 +409,10 @@ class Leader:
         """Passes over what the source's catalogue has refused meanwhile; ends dumps of what is passed over, also those
         that were requested before anybody could know."""
         known = stopped_tables.read(self._state)
-        entries = {name: e for name, e in known.items() if e["by"] == stopped_tables.SOURCE}
+        entries = {name: e for name, e in known.items() if e.by == stopped_tables.RepairSeenBy.SOURCE}
         for name in self._sequencer.stop(entries):
-            log.warning("%s stops alone, its rows are passed over: %s", name, entries[name]["why"])
-        passed_over = {name: e["why"] for name, e in known.items() if self._sequencer.passes_over(name)}
+            log.warning("%s stops alone, its rows are passed over: %s", name, entries[name].why)
+        passed_over = {name: e.why for name, e in known.items() if self._sequencer.passes_over(name)}
         new_tables.give_up_stopped(self._state, passed_over)
 
     def _look_at_stamps(self) -> None:
@@ -481,7 +481,7 @@ class Leader:
         self._sequencer.dumps.forget_dumps(lambda dump_id: dump_store.is_dump_over(self._state, dump_id))
         self._rate, self._rows = self._rows / max(now - self._measured, 1e-3), 0
         self._measured = now
-        capture_status.put_status(self._state, self._status_json())
+        capture_status.put_status(self._state, self._report())
         self._tell()
 
     def _advance_horizon(self) -> None:
@@ -516,16 +516,16 @@ class Leader:
             )
         )
 
-    def _status_json(self) -> dict[str, object]:
-        windows = [{"table": w.table, "dump": w.dump, "opened": w.opened} for w in self._sequencer.dumps.open_windows()]
-        return {
-            "at": self._now(),
-            "lag_seconds": self._lag(),
-            "rows_per_second": self._rate,
-            "windows": windows,
-            "epoch": self._lease.epoch,
-            "answers": self._openings is not None,
-        }
+    def _report(self) -> LeaderReport:
+        windows = (ReportedWindow(w.table, w.dump, w.opened) for w in self._sequencer.dumps.open_windows())
+        return LeaderReport(
+            at_us=self._now(),
+            lag_seconds=self._lag(),
+            rows_per_second=self._rate,
+            windows=tuple(windows),
+            epoch=self._lease.epoch,
+            answers=self._openings is not None,
+        )
 
     def _now(self) -> int:
         return int(self._clock.time() * 1e6)

@@ -11,13 +11,14 @@ from dblog_core.capture import healing_dumps
 from dblog_core.dumps import control, dump_store
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.errors import LeaseLost, RequestError, VersionConflict
-from dblog_core.interfaces import Json, Lease, StateStore
+from dblog_core.interfaces import Lease, StateStore
 from dblog_core.model import table_identity, table_names, table_patterns
 from dblog_core.model.events import SCHEMA
 from dblog_core.model.schema import TableName
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import LogMark, Manifest
 from dblog_core.state import owed_dumps, recent_errors, settings_in_force, stopped_tables
+from dblog_core.state.settings_in_force import LiveSettings
 
 if TYPE_CHECKING:
     from dblog_core.capture.leader import Parts
@@ -37,17 +38,17 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
 
     Raises LeaseLost where another capture does so too, and what source, staging and state store raise.
     """
-    before, now = settings_in_force.in_force(parts.state), settings_in_force.live(parts.config.source)
-    known = settings_in_force.shown(parts.state) if showing is not None else None
+    before, now = settings_in_force.read_in_force(parts.state), settings_in_force.LiveSettings.of(parts.config.source)
+    known = settings_in_force.read_shown(parts.state) if showing is not None else None
     made = table_identity.others(known, showing) if showing is not None and known is not None else set()
-    refused, held = stopped_tables.by_source(parts.source.refused()), stopped_tables.read(parts.state)
+    refused, held = stopped_tables.entries_by_source(parts.source.refused()), stopped_tables.read(parts.state)
     same = before == now and (showing is None or known == table_identity.remembered(showing))
     if same and not made and refused == held:
         return head
     if before is not None:
         head, left = _take_in(parts, lease, head, before, made | (held.keys() - refused.keys()))
         _give_up(parts, before, now)
-        give_up_stopped(parts.state, {table: entry["why"] for table, entry in refused.items()})
+        give_up_stopped(parts.state, {table: entry.why for table, entry in refused.items()})
         refused |= {table: held[table] for table in left & held.keys()}
     stopped_tables.change(parts.state, lambda _: refused)
     try:
@@ -61,10 +62,12 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
     return head
 
 
-def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set[str]) -> tuple[Manifest, set[str]]:
+def _take_in(
+    parts: Parts, lease: Lease, head: Manifest, before: LiveSettings, made: set[str]
+) -> tuple[Manifest, set[str]]:
     """The manifest to go on after, and the tables that could not be dumped now."""
     there = parts.source.tables()
-    changed = {table.table for table in settings_in_force.taken_in(before, parts.config.source, there)}
+    changed = {table.table for table in settings_in_force.find_new_tables(before, parts.config.source, there)}
     tables = [table for table in there if table.table in changed or str(table.table) in made]
     dumps: dict[str, str] = {}
     dumped = tuple(str(table.table) for table in tables if table.key)
@@ -75,7 +78,7 @@ def _take_in(parts: Parts, lease: Lease, head: Manifest, before: Json, made: set
             log.warning("captured from here on, and dumped: %s", table_names.some(sorted(dumps)))
         if asked.left_out:
             log.warning("captured from here on, and not dumped: %s", asked.told)
-        owed_dumps.failed(parts.state, "", asked.refused)
+        owed_dumps.record_failures(parts.state, "", asked.refused)
     late = [t.table for t in tables if not t.key]
     if late and parts.source.shows_whole_logs():
         late = [table for table in late if table in changed]
@@ -146,7 +149,7 @@ def _tell_of_keyless(parts: Parts, tables: list[str]) -> None:
     recent_errors.record(parts.state, "capture", error, parts.clock.time())
 
 
-def _give_up(parts: Parts, before: Json, now: Json) -> None:
+def _give_up(parts: Parts, before: LiveSettings, now: LiveSettings) -> None:
     """Ends dumps of tables whose log is no longer read: what a chunk of theirs does not see, nobody would tell."""
     for status in dump_store.list_unfinished_dumps(parts.state):
         for task in status.tasks:

@@ -39,9 +39,7 @@ class Again:
         entries, never = owed_dumps.read(self._state), float("inf")
         found = [m for m in whole if m.table in entries]
         paid = [
-            m
-            for m in found
-            if m.dump == entries[m.table]["asked"] or (m.since or 0) >= self._noticed.get(m.table, never)
+            m for m in found if m.dump == entries[m.table].asked or (m.since or 0) >= self._noticed.get(m.table, never)
         ]
         owed_dumps.forget(self._state, [m.table for m in paid])
 
@@ -56,7 +54,7 @@ class Again:
         if not entries:
             return
         self._noticed = {table: self._noticed.get(table, offset) for table in entries}
-        self._look_at_asked({table: e["asked"] for table, e in entries.items() if e["asked"] is not None})
+        self._look_at_asked({table: e.asked for table, e in entries.items() if e.asked is not None})
         due = [table for table in self._waits.due(entries) if not passes_over(table)]
         if not due:
             return
@@ -64,16 +62,16 @@ class Again:
         self._request(entries, [table for table in due if table not in under_way])
 
     def _request(self, entries: Entries, tables: list[str]) -> None:
-        self._waits.done(tables)
+        self._waits.restart(tables)
         try:
             asked = healing_dumps.request(self._config, WHOLE, tables, state=self._state)
         except SourceError as error:  # the log goes on without
             asked = Asked(refused=dict.fromkeys(tables, " ".join(str(error).split())))
-        owed_dumps.asked(self._state, dict(asked.dumps))
-        owed_dumps.failed(self._state, "", asked.refused)
+        owed_dumps.record_requests(self._state, dict(asked.dumps))
+        owed_dumps.record_failures(self._state, "", asked.refused)
         owed_dumps.forget(self._state, [*asked.gone, *asked.keyless])
         for table, dump in asked.dumps.items():
-            log.warning("%s is dumped again, as dump %s; it has failed: %s", table, dump, entries[table]["why"])
+            log.warning("%s is dumped again, as dump %s; it has failed: %s", table, dump, entries[table].why)
 
     def _look_at_asked(self, dumps: dict[str, str]) -> None:
         """What became of dumps that were requested again: one that is done, or that somebody has cancelled, is owed no
@@ -81,10 +79,13 @@ class Again:
         for table, dump in dumps.items():
             status = dump_store.find_dump(self._state, dump)
             if status is None:
-                owed_dumps.asked(self._state, {table: None})
+                owed_dumps.record_requests(self._state, {table: None})
             elif status.state in dump_records.OVER:
                 failed = {t.table: t.error for t in status.tasks if t.table == table and t.error is not None}
-                owed_dumps.failed(self._state, dump, failed) if failed else owed_dumps.forget(self._state, [table])
+                if failed:
+                    owed_dumps.record_failures(self._state, dump, failed)
+                else:
+                    owed_dumps.forget(self._state, [table])
 
 
 def whole_tables(state: StateStore) -> set[str]:

@@ -86,7 +86,7 @@ def refuse(source: Source, config: Config, state: StateStore) -> None:
     """Raises SourceRefused with every problem that prevents a correct capture; a table that was captured so far stops
     alone."""
     found = [p for p in source.check() if p.fatal]
-    before = settings_in_force.in_force(state) if any(p.table for p in found) else None
+    before = settings_in_force.read_in_force(state) if any(p.table for p in found) else None
     problems = [p for p in found if not settings_in_force.stops_alone(p, before, config.source)]
     if problems:
         lines = [f"  - {p.what}\n    fix: {p.fix}" for p in problems]
@@ -209,11 +209,13 @@ class _Capture:
 
     def _keep_to_the_old_inside_a_transaction(self) -> None:
         """How many of its rows are staged was counted by the tables that were in force: so they stay until it ends."""
-        head, before = self._parts.staging.head(), settings_in_force.in_force(self._parts.state)
+        head, before = self._parts.staging.head(), settings_in_force.read_in_force(self._parts.state)
         if head is None or not head.partial or before is None or self.fresh_start:
             return
-        if before != settings_in_force.live(self._parts.config.source):
-            self._parts, self._next = self._with(settings_in_force.with_live(self._parts.config, before)), self._parts
+        if before != settings_in_force.LiveSettings.of(self._parts.config.source):
+            old_config = settings_in_force.with_live_settings(self._parts.config, before)
+            self._next = self._parts
+            self._parts = self._with(old_config)
 
     def _with(self, config: Config) -> Parts:
         return replace(self._parts, config=config, source=wiring.open_source(config.source))

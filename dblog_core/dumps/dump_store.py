@@ -369,7 +369,7 @@ def _record_end(state: StateStore, status: DumpStatus) -> None:
     """
     if status.requested_by == SYSTEM and status.state == DumpState.FAILED:
         faults = {t.table: t.error for t in status.tasks if t.error is not None and t.is_whole}
-        owed_dumps.failed(state, status.id, faults)
+        owed_dumps.record_failures(state, status.id, faults)
     ended = [task.to_remember() for task in status.tasks]
     is_small = len(orjson.dumps(ended)) <= _LARGEST_BYTES
     end = {"state": status.state, "error": status.error, "ended": ended if is_small else None}

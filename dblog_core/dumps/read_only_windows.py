@@ -81,7 +81,7 @@ class AnnouncedWindows:
         status = capture_status.read_status(self.state)
         if leader is None or status is None:
             return
-        if status.get("epoch") != leader.epoch or status.get("answers") is not False:
+        if status.epoch != leader.epoch or status.answers is not False:
             return
         raise ServerNotSafe(
             "this worker has read_only = true, and announces its windows; the capture that leads was started without"

@@ -23,7 +23,7 @@ from dblog_core.model.filters import Expression, Filter
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import keys_entry
 from dblog_core.model.values import key_from_json
-from dblog_core.state.stopped_tables import by_source
+from dblog_core.state.stopped_tables import entries_by_source
 
 MAX_KEYS = 200_000
 _ATTEMPTS = 5  # looks at tables that somebody alters at the same time
@@ -208,8 +208,8 @@ def _with_canonical_names(request: DumpRequest) -> DumpRequest:
 
 def _refusals_by_source(source: Source, names: tuple[str, ...] | None) -> dict[str, Refusal]:
     """Tables among those named whose log cannot be read as they are: a dump of one would miss changes."""
-    entries = by_source(source.refused())
-    refusals = {table: Refusal(table, entry["why"], entry["fix"]) for table, entry in entries.items()}
+    entries = entries_by_source(source.refused())
+    refusals = {table: Refusal(table, entry.why, entry.fix) for table, entry in entries.items()}
     if names is None:
         return refusals
     return {name: r for name, r in refusals.items() if table_patterns.matches(TableName.parse(name), names)}

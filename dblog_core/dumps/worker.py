@@ -179,7 +179,7 @@ def _await_same_rules(hold: Hold) -> None:
     context = hold.worker
     table = hold.task.table
     until = context.clock.monotonic() + _CATCH_UP_SECONDS
-    while not settings_in_force.same_rules(context.state, context.config.source, table):
+    while not settings_in_force.has_same_rules(context.state, context.config.source, table):
         if context.clock.monotonic() >= until:
             raise ConfigError(
                 f"this process and the capture go by different rules for the columns of {table}",

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from dblog_core.dumps.dump_records import OVER
 from dblog_core.dumps.status import DumpStatus
-from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.state.owed_dumps import OwedDump
 
 _FIX = "\n  fix: "
 _BY_ITSELF = "none while capture, worker and merge run: `dblog dumps` shows how far it is"
@@ -20,7 +20,7 @@ def of_stopped(error: str | None) -> tuple[str | None, str | None]:
 
 
 def of_table(
-    name: str, table: TableStatus, dumps: Iterable[DumpStatus], owed: Mapping[str, Json]
+    name: str, table: TableStatus, dumps: Iterable[DumpStatus], owed: Mapping[str, OwedDump]
 ) -> tuple[str | None, str | None]:
     """Cause and fix; None where nothing is wrong. `owed`: failed dumps that are requested again (`owed`)."""
     if table.state is State.STOPPED:
@@ -28,9 +28,10 @@ def of_table(
     if table.state is State.OK:
         return None, None
     known = {dump.id: dump for dump in dumps}
-    if (entry := owed.get(name)) is not None and entry["asked"] is None and (table.awaits or table.lacks is not None):
+    entry = owed.get(name)
+    if entry is not None and entry.asked is None and (table.awaits or table.lacks is not None):
         return (
-            f"its dump {entry['dump']} has failed: {entry['why']}" if entry["dump"] else entry["why"],
+            f"its dump {entry.dump} has failed: {entry.why}" if entry.dump else entry.why,
             f"mend that, and start the capture again: it is dumped again then; or run `{_command(name)}`",
         )
     running = [d.id for d in known.values() if d.state not in OVER and _brings(d, name)]

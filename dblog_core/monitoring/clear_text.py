@@ -20,11 +20,11 @@ _TRUE = ("true", "True", "TRUE")
 
 def in_clear_text(config: Config) -> Iterator[Problem]:
     """A warning for each."""
-    for what, fix in _walked(config):
+    for what, fix in _find_clear_text(config):
         yield Problem(what, fix, fatal=False)
 
 
-def _walked(config: Config) -> Iterator[tuple[str, str]]:
+def _find_clear_text(config: Config) -> Iterator[tuple[str, str]]:
     """What, and the fix."""
     source = config.source
     hosts = [source.host, *([source.replica.host] if source.replica else [])]
@@ -61,27 +61,28 @@ def _state(config: Config) -> Iterator[tuple[str, str]]:
 
 def _topic(place: str, topic: KafkaConfig) -> Iterator[tuple[str, str]]:
     if topic.tls == "off" and not all_near(*hosts_of(topic.servers)):
-        yield f"{place} tls is off: {_sent(topic.user, topic.sasl)} travel in clear text", _ENCRYPT
+        yield f"{place} tls is off: {_carried_by_kafka(topic.user, topic.sasl)} travel in clear text", _ENCRYPT
 
 
 def _output(place: str, output: OutputConfig) -> Iterator[tuple[str, str]]:
     hosts = hosts_of(output.servers) if output.kind == "kafka" else [output.host]
     if output.kind in ("postgres", "mysql", "kafka") and output.tls == "off" and not all_near(*hosts):
-        sent = _sent(output.user, output.sasl) if output.kind == "kafka" else "rows"
-        yield f"{place} tls is off: {sent} travel in clear text", _ENCRYPT
+        carried = _carried_by_kafka(output.user, output.sasl) if output.kind == "kafka" else "rows"
+        yield f"{place} tls is off: {carried} travel in clear text", _ENCRYPT
     if output.kind == "http" and in_the_clear(output.url):
         yield f"{place} url: rows travel in clear text", _HTTPS
     if in_the_clear(output.registry):
         yield f"{place} registry: whoever stands between can change schemas", _HTTPS
 
 
-def _sent(user: str, sasl: str) -> str:
+def _carried_by_kafka(user: str, sasl: str) -> str:
     return "user, password and messages" if user and sasl == "plain" else "messages"
 
 
 def _spark(config: Config) -> Iterator[tuple[str, str]]:
     """A cluster of one's own: executors get the secrets of storage with their tasks, dump workers the source's too."""
-    master, conf = config.spark.master, config.spark.conf
+    master = config.spark.master
+    conf = config.spark.conf
     if not master.startswith("spark://") or all_near(*hosts_of(master)):
         return
     encrypted = any(conf.get(f"spark.{part}.enabled") in _TRUE for part in ("network.crypto", "ssl.rpc", "ssl"))

@@ -45,7 +45,8 @@ class LagHistory:
         return list(self._points)
 
     def _add(self, manifest: Manifest) -> None:
-        self._seen, committed = manifest.segment, manifest.commit_time
+        self._seen = manifest.segment
+        committed = manifest.commit_time
         if committed is not None and self._committed is not None and committed > self._committed:
             lag = max(0.0, (manifest.sealed_at - committed) / 1e6)
             self._points.append(Point(manifest.sealed_at, lag, manifest.last_offset - manifest.first_offset + 1))

@@ -38,109 +38,118 @@ class Gauge:
     labels: tuple[str, ...] = ()
 
 
-def _one(value: Callable[[Json], float | None]) -> Callable[[Json], Samples]:
-    def read(found: Json) -> Samples:
-        yield (), value(found)
+def _read_value(value: Callable[[Json], float | None]) -> Callable[[Json], Samples]:
+    def read(status_json: Json) -> Samples:
+        yield (), value(status_json)
 
     return read
 
 
-def _states(of: str) -> Callable[[Json], Samples]:
-    def read(found: Json) -> Samples:
-        for state, count in sorted(Counter(str(one["state"]) for one in found[of]).items()):
+def _count_states(of: str) -> Callable[[Json], Samples]:
+    def read(status_json: Json) -> Samples:
+        for state, count in sorted(Counter(str(each["state"]) for each in status_json[of]).items()):
             yield (state,), count
 
     return read
 
 
-def _staged(what: str) -> Callable[[Json], Samples]:
-    def read(found: Json) -> Samples:
-        for part, room in found["storage"]["staging"].items():
+def _read_staging(what: str) -> Callable[[Json], Samples]:
+    def read(status_json: Json) -> Samples:
+        for part, room in status_json["storage"]["staging"].items():
             yield (part,), None if room is None else room[what]
 
     return read
 
 
-def _stored(what: str) -> Callable[[Json], Samples]:
-    def read(found: Json) -> Samples:
-        for size in found["storage"]["tables"]:
+def _read_table_size(what: str) -> Callable[[Json], Samples]:
+    def read(status_json: Json) -> Samples:
+        for size in status_json["storage"]["tables"]:
             yield (size["table"],), size[what]
 
     return read
 
 
-def _verified(value: Callable[[Json], float]) -> Callable[[Json], Samples]:
-    def read(found: Json) -> Samples:
-        for table in found["tables"]:
+def _read_last_check(value: Callable[[Json], float]) -> Callable[[Json], Samples]:
+    def read(status_json: Json) -> Samples:
+        for table in status_json["tables"]:
             if table["verified"] is not None:
                 yield (table["table"],), value(table["verified"])
 
     return read
 
 
-def _sent(what: str) -> Callable[[Json], Samples]:
-    def read(found: Json) -> Samples:
-        for output in found["outputs"]:
+def _read_output(what: str) -> Callable[[Json], Samples]:
+    def read(status_json: Json) -> Samples:
+        for output in status_json["outputs"]:
             yield (output["output"],), output[what]
 
     return read
 
 
-def _well(found: Json) -> Samples:
-    for table in found["tables"]:
+def _read_table_health(status_json: Json) -> Samples:
+    for table in status_json["tables"]:
         yield (table["table"],), table["state"] == "ok"
 
 
-def _failed(found: Json) -> Samples:
+def _read_error_times(status_json: Json) -> Samples:
     newest: dict[str, float] = {}
-    for error in found["errors"]:
+    for error in status_json["errors"]:
         newest[error["part"]] = max(newest.get(error["part"], 0.0), error["at"] / _MICROSECONDS)
     for part, at in sorted(newest.items()):
         yield (part,), at
 
 
 GAUGES: Sequence[Gauge] = (
-    Gauge("leader", "1 while a capture leads", _one(lambda s: s["leader"] is not None)),
-    Gauge("leader_epoch", "grows by one with each change of leader", _one(lambda s: (s["leader"] or {}).get("epoch"))),
-    Gauge("lag_seconds", "from the source's commit to its being staged", _one(lambda s: s["lag_seconds"])),
-    Gauge("rows_per_second", "rows that the leader stages", _one(lambda s: s["rows_per_second"])),
-    Gauge("staged_offset", "newest offset of the super-changelog", _one(lambda s: s["offset"])),
-    Gauge("merged_offset", "up to where the lake has the super-changelog", _one(lambda s: s["merge"]["offset"])),
+    Gauge("leader", "1 while a capture leads", _read_value(lambda s: s["leader"] is not None)),
+    Gauge(
+        "leader_epoch",
+        "grows by one with each change of leader",
+        _read_value(lambda s: (s["leader"] or {}).get("epoch")),
+    ),
+    Gauge("lag_seconds", "from the source's commit to its being staged", _read_value(lambda s: s["lag_seconds"])),
+    Gauge("rows_per_second", "rows that the leader stages", _read_value(lambda s: s["rows_per_second"])),
+    Gauge("staged_offset", "newest offset of the super-changelog", _read_value(lambda s: s["offset"])),
+    Gauge("merged_offset", "up to where the lake has the super-changelog", _read_value(lambda s: s["merge"]["offset"])),
     Gauge(
         "merge_lag_seconds",
         "for which the oldest staged change that the lake lacks has been waiting",
-        _one(lambda s: s["merge"]["lag_seconds"]),
+        _read_value(lambda s: s["merge"]["lag_seconds"]),
     ),
-    Gauge("windows", "chunks that are being read", _one(lambda s: len(s["windows"]))),
-    Gauge("dumps", "dumps by state", _states("dumps"), ("state",)),
-    Gauge("tables", "tables of the lake by state", _states("tables"), ("state",)),
-    Gauge("table_ok", "0 where status tells of a state other than ok", _well, ("table",)),
+    Gauge("windows", "chunks that are being read", _read_value(lambda s: len(s["windows"]))),
+    Gauge("dumps", "dumps by state", _count_states("dumps"), ("state",)),
+    Gauge("tables", "tables of the lake by state", _count_states("tables"), ("state",)),
+    Gauge("table_ok", "0 where status tells of a state other than ok", _read_table_health, ("table",)),
     Gauge(
         "table_verified_timestamp_seconds",
         "when the table was last compared with the source",
-        _verified(lambda v: v["at"] / _MICROSECONDS),
+        _read_last_check(lambda v: v["at"] / _MICROSECONDS),
         ("table",),
     ),
     Gauge(
         "table_verified_equal",
         "0 where the last comparison found differences",
-        _verified(lambda v: v["equal"]),
+        _read_last_check(lambda v: v["equal"]),
         ("table",),
     ),
-    Gauge("output_offset", "up to where an output has the super-changelog", _sent("offset"), ("output",)),
+    Gauge("output_offset", "up to where an output has the super-changelog", _read_output("offset"), ("output",)),
     Gauge(
         "output_lag_seconds",
         "for which the oldest staged line that an output lacks has been waiting",
-        _sent("lag_seconds"),
+        _read_output("lag_seconds"),
         ("output",),
     ),
-    Gauge("output_dead_letters", "lines that its target refused, since it began", _sent("dead_letters"), ("output",)),
-    Gauge("error_timestamp_seconds", "the newest error of capture, merge, verify …", _failed, ("part",)),
-    Gauge("staging_bytes", "room that staging takes", _staged("bytes"), ("part",)),
-    Gauge("staging_files", "files in staging", _staged("files"), ("part",)),
-    Gauge("table_bytes", "room of a table's newest version", _stored("bytes"), ("table",)),
-    Gauge("table_files", "files of a table's newest version", _stored("files"), ("table",)),
-    Gauge("table_rows", "rows by the last maintenance", _stored("rows"), ("table",)),
+    Gauge(
+        "output_dead_letters",
+        "lines that its target refused, since it began",
+        _read_output("dead_letters"),
+        ("output",),
+    ),
+    Gauge("error_timestamp_seconds", "the newest error of capture, merge, verify …", _read_error_times, ("part",)),
+    Gauge("staging_bytes", "room that staging takes", _read_staging("bytes"), ("part",)),
+    Gauge("staging_files", "files in staging", _read_staging("files"), ("part",)),
+    Gauge("table_bytes", "room of a table's newest version", _read_table_size("bytes"), ("table",)),
+    Gauge("table_files", "files of a table's newest version", _read_table_size("files"), ("table",)),
+    Gauge("table_rows", "rows by the last maintenance", _read_table_size("rows"), ("table",)),
 )
 
 
@@ -153,14 +162,14 @@ class _Watched:
     def look(self) -> Json | None:
         """None where state store or staging do not answer; said once for each reason."""
         try:
-            found = status(self.config, self.meter)
+            current = status(self.config, self.meter)
         except DblogError as error:
             if self.fault != str(error):
                 log.warning("%s: %s", self.config.source.name, error)
             self.fault = str(error)
             return None
         self.fault = ""
-        return found
+        return current
 
 
 @dataclass(eq=False)
@@ -179,12 +188,12 @@ class Sources(Collector):
     def collect(self) -> Iterator[Metric]:
         with self._lock:
             if time.monotonic() - self._at >= _AGAIN:
-                self._seen = {one.config.source.name: one.look() for one in self._watched}
+                self._seen = {watched.config.source.name: watched.look() for watched in self._watched}
                 self._at = time.monotonic()
             seen = self._seen
         up = GaugeMetricFamily("dblog_up", "1 where state store and staging answer", labels=["source"])
-        for source, found in seen.items():
-            up.add_metric([source], float(found is not None))
+        for source, status_json in seen.items():
+            up.add_metric([source], float(status_json is not None))
         yield up
         for gauge in GAUGES:
             yield _family(gauge, seen)
@@ -197,8 +206,8 @@ class Sources(Collector):
 
 def _family(gauge: Gauge, seen: Mapping[str, Json | None]) -> Metric:
     family = GaugeMetricFamily(f"dblog_{gauge.name}", gauge.meaning, labels=["source", *gauge.labels])
-    for source, found in seen.items():
-        for labels, value in gauge.read(found) if found is not None else ():
+    for source, status_json in seen.items():
+        for labels, value in gauge.read(status_json) if status_json is not None else ():
             if value is not None:
                 family.add_metric([source, *labels], float(value))
     return family

@@ -53,7 +53,7 @@ def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
         "spark": lambda: _spark(config),
     }
     parts |= {f"output {name}": partial(output_problems, config, name) for name in sorted(config.output)}
-    return [Finding(area, problem) for area, look in parts.items() for problem in _told(look)]
+    return [Finding(area, problem) for area, look in parts.items() for problem in _inspect(look)]
 
 
 def capture_runs(config: Config) -> bool | None:
@@ -77,7 +77,7 @@ def _begins(config: Config, source: Source) -> None:
         source.begin(config.source.start_place)
 
 
-def _told(look: Callable[[], Iterator[Problem]]) -> Iterator[Problem]:
+def _inspect(look: Callable[[], Iterator[Problem]]) -> Iterator[Problem]:
     """The problems of one part; an error that ends its inspection is one of them."""
     try:
         yield from look()
@@ -133,7 +133,8 @@ def _source(config: Config) -> Iterator[Problem]:
 
 def _meeting(config: Config, tables: Sequence[TableName]) -> Iterator[Problem]:
     """Tables that want the same place in the lake: the merge stops one of the two."""
-    names, fix = {str(table): table for table in tables}, "leave one of the two out of `tables`"
+    names = {str(table): table for table in tables}
+    fix = "leave one of the two out of `tables`"
     for name, table in names.items():
         if config.lake.history and (base := shares_history(table, names)) is not None:
             what = f"{name} and the history of {base} have the same place in the lake: the merge stops one of them"
@@ -193,7 +194,8 @@ def _lake(config: Config) -> Iterator[Problem]:
 
 def _bucket(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Problem]:
     """Whether objects can be made there, once each, read, listed and removed, as publishing does."""
-    storage, probe = open_storage(path, s3=config.s3), f"tmp/check-{uuid.uuid4().hex}"
+    storage = open_storage(path, s3=config.s3)
+    probe = f"tmp/check-{uuid.uuid4().hex}"
     try:
         if not storage.create(probe, b"dblog") or storage.create(probe, b"again") or storage.read(probe) != b"dblog":
             yield Problem(f"{path}: an object is not what was written", "see who else writes there", fatal)
@@ -235,25 +237,25 @@ def _state(config: Config) -> Iterator[Problem]:
 
 def output_problems(config: Config, name: str) -> Iterator[Problem]:
     """Whether a relay would be let in. No output hinders a capture."""
-    given = config.output[name]
-    if given.kind == "files":
-        yield from _place(config, given.path, "lines", fatal=False)
-    if given.dead_letter is not None:
-        yield from _directory(given.dead_letter.parent, "dead letters", fatal=False)
-    yield from (replace(problem, fatal=False) for problem in _told(lambda: _probed(config, name)))
+    settings = config.output[name]
+    if settings.kind == "files":
+        yield from _place(config, settings.path, "lines", fatal=False)
+    if settings.dead_letter is not None:
+        yield from _directory(settings.dead_letter.parent, "dead letters", fatal=False)
+    yield from (replace(problem, fatal=False) for problem in _inspect(lambda: _probe_output(config, name)))
 
 
-def _probed(config: Config, name: str) -> Iterator[Problem]:
+def _probe_output(config: Config, name: str) -> Iterator[Problem]:
     output = wiring.open_output(config, name)
     try:
         if (probe := getattr(output, "probe", None)) is not None:
-            probe(held=_held(config, name))
+            probe(held=_is_relay_at_work(config, name))
     finally:
         output.close()
     yield from ()
 
 
-def _held(config: Config, name: str) -> bool:
+def _is_relay_at_work(config: Config, name: str) -> bool:
     """Whether a relay is at work, or may be."""
     try:
         with closing(wiring.open_state(config)) as state:

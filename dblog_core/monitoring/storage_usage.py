@@ -34,7 +34,9 @@ class Meter:
     """Room and retention of one source, and how long what is staged waits. `now`: seconds UTC."""
 
     def __init__(self, config: Config, *, seconds: float = SECONDS, now: Callable[[], float] = time.time) -> None:
-        self._config, self._seconds, self._now = config, seconds, now
+        self._config = config
+        self._seconds = seconds
+        self._now = now
         self._measured: tuple[float, Json] | None = None
         self._waiting = Waiting()
 
@@ -53,49 +55,52 @@ class Meter:
         return {**self._measured[1], "retention": self._retention(staging, lake, dumps, now)}
 
     def _count(self, staging: Staging, lake: LakeStatus, now: float) -> Json:
-        patience, place = Patience(self._seconds), wiring.open_lake(self._config)
+        patience = Patience(self._seconds)
+        place = wiring.open_lake(self._config)
         rooms = of_staging(staging.storage, patience)
-        known = schedule.read_maintained(place)
-        before = {size.table: size for size in known.sizes} if known else {}
+        maintenance = schedule.read_maintained(place)
+        before = {size.table: size for size in maintenance.sizes} if maintenance else {}
         tables = []
         for name, path in _places(place, lake):
-            size, last = of_table(path, name, patience), before.get(name)
+            size = of_table(path, name, patience)
+            last = before.get(name)
             if size is not None:
                 counted = (last.rows, last.deleted) if last else (None, None)
                 size = replace(size, rows=counted[0], deleted=counted[1])
                 tables.append({**asdict(size), "measured_at": _text(now)})
-            elif last is not None and known is not None:
-                tables.append({**asdict(last), "measured_at": _text(known.at)})
+            elif last is not None and maintenance is not None:
+                tables.append({**asdict(last), "measured_at": _text(maintenance.at)})
         staged = {name: None if room is None else asdict(room) for name, room in rooms.items()}
         return {"staging": staged, "tables": tables}
 
     def _retention(self, staging: Staging, lake: LakeStatus, dumps: Iterable[DumpStatus], now: float) -> Json:
         """From where on staging is kept, and why no later: what is known without reading more than two manifests."""
-        begins, number = staging.beginning(), staging.first_number()
+        begins = staging.beginning()
+        number = staging.first_number()
         looked = None if begins.looked_at is None else begins.looked_at / 1e6
         if not number or (head := staging.head()) is None:
             return {"segment": None, "offset": None, "sealed_at": None, "looked_at": None, "held": []}
         first = staging.manifest(number)
         old = first.sealed_at / 1e6 < now - durations.parse(self._config.staging.keep)
-        asked = [
+        needs = [
             *retention_needs.of_lake(lake),
             *retention_needs.of_dumps(head, (d for d in dumps if d.state not in OVER)),
         ]
-        held = {n.why: n.segment for n in (*asked, *begins.held) if old and n.segment <= first.segment}
+        needs_by_reason = {n.why: n.segment for n in (*needs, *begins.held) if old and n.segment <= first.segment}
         return {
             "segment": number,
             "offset": first.cut(after=number - 1).first_offset,
             "sealed_at": _text(first.sealed_at / 1e6),
             "looked_at": None if looked is None else _text(looked),
-            "held": [{"segment": segment, "why": why} for why, segment in held.items()],
+            "held": [{"segment": segment, "why": why} for why, segment in needs_by_reason.items()],
         }
 
 
 def _places(place: Location, lake: LakeStatus) -> Iterator[tuple[str, Location]]:
     """The Delta tables that may be there, by name."""
-    for name, known in sorted(lake.tables.items()):
+    for name, status in sorted(lake.tables.items()):
         table = TableName.parse(name)
-        if known.version is None and table.schema.casefold() == OWN:  # it is stopped: it has no place
+        if status.version is None and table.schema.casefold() == OWN:  # it is stopped: it has no place
             continue
         yield name, table_location(place, table)
         yield f"{name}__history", history_location(place, table)

@@ -1,8 +1,10 @@
-"""What the capture tells about itself, in the state store."""
+"""What the capture reports about itself, in the state store."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import orjson
 
@@ -14,7 +16,7 @@ _NODE = "capture/status"
 
 @dataclass(frozen=True, slots=True)
 class CaptureStatus:
-    """What a capture tells about itself about once a second; `leader` names the other one while it stands by."""
+    """What a capture reports about itself, about once a second; `leader` names the other one while it stands by."""
 
     leading: bool
     epoch: int | None
@@ -28,12 +30,56 @@ class CaptureStatus:
     error: str | None = None
 
 
-def put_status(state: StateStore, status: Json) -> None:
-    """What the leader tells about itself."""
-    put_news(state, _NODE, status)
+@dataclass(frozen=True, slots=True)
+class ReportedWindow:
+    """A window that is open: its table, its dump, and the commit time of its low watermark (microseconds UTC)."""
+
+    table: str
+    dump: str
+    opened_us: int
 
 
-def read_status(state: StateStore) -> Json | None:
-    """What the leader has told last; None where there was none."""
+@dataclass(frozen=True, slots=True)
+class LeaderReport:
+    """What the leader writes about itself; `at_us`: when, in microseconds UTC; `answers`: whether it answers windows
+    that are announced in the state store. None: a leader of an earlier version did not say."""
+
+    at_us: int
+    lag_seconds: float | None
+    rows_per_second: float
+    windows: tuple[ReportedWindow, ...]
+    epoch: int | None
+    answers: bool | None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        windows = (ReportedWindow(w["table"], w["dump"], w["opened"]) for w in data.get("windows", ()))
+        return cls(
+            at_us=data.get("at", 0),
+            lag_seconds=data.get("lag_seconds"),
+            rows_per_second=data.get("rows_per_second") or 0.0,
+            windows=tuple(windows),
+            epoch=data.get("epoch"),
+            answers=data.get("answers"),
+        )
+
+    def to_json(self) -> Json:
+        return {
+            "at": self.at_us,
+            "lag_seconds": self.lag_seconds,
+            "rows_per_second": self.rows_per_second,
+            "windows": [{"table": w.table, "dump": w.dump, "opened": w.opened_us} for w in self.windows],
+            "epoch": self.epoch,
+            "answers": self.answers,
+        }
+
+
+def put_status(state: StateStore, report: LeaderReport) -> None:
+    """What the leader writes about itself."""
+    put_news(state, _NODE, report.to_json())
+
+
+def read_status(state: StateStore) -> LeaderReport | None:
+    """What the leader has written last; None where there was none."""
     entry = state.get(_NODE)
-    return None if entry is None else orjson.loads(entry.data)
+    return None if entry is None else LeaderReport.from_json(orjson.loads(entry.data))

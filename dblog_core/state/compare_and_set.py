@@ -36,7 +36,8 @@ def change(state: StateStore, path: str, to: Callable[[Any], Any]) -> Any:
 
 def put_news(state: StateStore, path: str, value: Any) -> None:
     """Writes what is only ever news: where another writes at the same moment, the next news tells."""
-    data, entry = orjson.dumps(value), state.get(path)
+    data = orjson.dumps(value)
+    entry = state.get(path)
     try:
         if entry is None:
             state.create(path, data)

@@ -23,5 +23,7 @@ def enter(state: StateStore, epoch: int) -> tuple[str, frozenset[str]]:
     """A name for the term that begins, and those of the terms before it, with lower epochs or the same. Raises
     StateUnavailable."""
     name = secrets.token_hex(6)
-    terms = compare_and_set.change(state, _NODE, lambda known: [{"name": name, "epoch": epoch}, *(known or ())[:KEPT]])
+    terms = compare_and_set.change(
+        state, _NODE, lambda before: [{"name": name, "epoch": epoch}, *(before or ())[:KEPT]]
+    )
     return name, frozenset(term["name"] for term in terms[1:] if term["epoch"] <= epoch)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dblog_core.clock import SystemClock
 from dblog_core.errors import VersionConflict
 from dblog_core.interfaces import Clock, Entry, Lease, LeaseInfo
-from dblog_core.state.paths import checked, fitting
+from dblog_core.state.paths import check_path, check_size
 
 _POLL_SECONDS = 0.02
 
@@ -21,7 +21,7 @@ class _Nodes:
     lock: threading.RLock = field(default_factory=threading.RLock)
     entries: dict[str, Entry] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)
-    held: dict[str, MemoryLease] = field(default_factory=dict)
+    leases: dict[str, MemoryLease] = field(default_factory=dict)
 
 
 class MemoryLease:
@@ -35,12 +35,12 @@ class MemoryLease:
 
     def valid(self) -> bool:
         with self._nodes.lock:
-            return self._nodes.held.get(self._name) is self
+            return self._nodes.leases.get(self._name) is self
 
     def release(self) -> None:
         with self._nodes.lock:
-            if self._nodes.held.get(self._name) is self:
-                del self._nodes.held[self._name]
+            if self._nodes.leases.get(self._name) is self:
+                del self._nodes.leases[self._name]
 
     expire = release
 
@@ -54,20 +54,20 @@ class MemoryState:
 
     def get(self, path: str) -> Entry | None:
         with self._nodes.lock:
-            return self._nodes.entries.get(checked(path))
+            return self._nodes.entries.get(check_path(path))
 
     def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
         with self._nodes.lock:
-            return [self._nodes.entries.get(checked(path)) for path in paths]
+            return [self._nodes.entries.get(check_path(path)) for path in paths]
 
     def create(self, path: str, data: bytes) -> None:
         with self._nodes.lock:
-            if checked(path) in self._nodes.entries:
+            if check_path(path) in self._nodes.entries:
                 raise VersionConflict("the entry exists already", where=path)
             parts = path.split("/")
             for depth in range(1, len(parts)):
                 self._nodes.entries.setdefault("/".join(parts[:depth]), Entry(b"", 0))
-            self._nodes.entries[path] = Entry(fitting(path, data), 0)
+            self._nodes.entries[path] = Entry(check_size(path, data), 0)
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
         for path, data in nodes.items():
@@ -75,22 +75,22 @@ class MemoryState:
 
     def update(self, path: str, data: bytes, version: int) -> int:
         with self._nodes.lock:
-            entry = self._nodes.entries.get(checked(path))
+            entry = self._nodes.entries.get(check_path(path))
             if entry is None or entry.version != version:
-                found = "it is gone" if entry is None else f"it has version {entry.version}, not {version}"
-                raise VersionConflict(f"the entry was changed by another: {found}", where=path)
-            self._nodes.entries[path] = Entry(fitting(path, data), version + 1)
+                what = "it is gone" if entry is None else f"it has version {entry.version}, not {version}"
+                raise VersionConflict(f"the entry was changed by another: {what}", where=path)
+            self._nodes.entries[path] = Entry(check_size(path, data), version + 1)
             return version + 1
 
     def delete(self, path: str) -> None:
         with self._nodes.lock:
-            checked(path)
+            check_path(path)
             for name in [n for n in self._nodes.entries if n == path or n.startswith(f"{path}/")]:
                 del self._nodes.entries[name]
 
     def children(self, path: str) -> list[str]:
         with self._nodes.lock:
-            below = f"{checked(path)}/"
+            below = f"{check_path(path)}/"
             return sorted({n[len(below) :].partition("/")[0] for n in self._nodes.entries if n.startswith(below)})
 
     def acquire(
@@ -99,10 +99,10 @@ class MemoryState:
         deadline = self._clock.monotonic() + wait
         while True:
             with self._nodes.lock:
-                if name not in self._nodes.held:
+                if name not in self._nodes.leases:
                     epoch = self._nodes.epochs.get(name, 0) + 1
                     self._nodes.epochs[name] = epoch
-                    lease = self._nodes.held[name] = MemoryLease(self._nodes, name, holder, epoch)
+                    lease = self._nodes.leases[name] = MemoryLease(self._nodes, name, holder, epoch)
                     return lease
             if (left := deadline - self._clock.monotonic()) <= 0:
                 return None
@@ -110,7 +110,7 @@ class MemoryState:
 
     def leader(self, name: str) -> LeaseInfo | None:
         with self._nodes.lock:
-            lease = self._nodes.held.get(name)
+            lease = self._nodes.leases.get(name)
             return LeaseInfo(lease.holder, lease.epoch) if lease else None
 
     def forget_leases(self, names: Sequence[str]) -> None:

@@ -13,6 +13,8 @@ Node `owed` of the state store: {table: {"dump": id of what failed last, "why": 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 import orjson
 
@@ -21,54 +23,84 @@ from dblog_core.state import compare_and_set
 
 _NODE = "owed"
 _LONGEST = 500  # characters of a fault
-SOON, SOON_AT_MOST = 1.0, 600.0  # seconds after a failure, where something has changed since
-LATER, LATER_AT_MOST = 3600.0, 86_400.0  # seconds after a failure, where nothing has
+_SOON_SECONDS = 1.0  # after a failure, where something has changed since
+_SOON_AT_MOST_SECONDS = 600.0
+_LATER_SECONDS = 3600.0  # after a failure, where nothing has
+_LATER_AT_MOST_SECONDS = 86_400.0
 
-Entries = dict[str, Json]
+
+@dataclass(frozen=True, slots=True)
+class OwedDump:
+    """The dump of a table that has failed: its id (empty: its request), why, how often, and the id of the one
+    that was requested since."""
+
+    dump: str
+    why: str
+    times: int
+    asked: str | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data["dump"], data["why"], data["times"], data["asked"])
+
+    def to_json(self) -> Json:
+        return asdict(self)
+
+
+Entries = dict[str, OwedDump]
+"""By table."""
 
 
 def read(state: StateStore) -> Entries:
     """All tables that are owed a dump."""
     entry = state.get(_NODE)
-    return {} if entry is None else orjson.loads(entry.data)
+    return {} if entry is None else _entries(orjson.loads(entry.data))
 
 
-def failed(state: StateStore, dump: str, tables: Mapping[str, str]) -> None:
-    """Remembers that a dump (its id; empty: its request) has failed for these tables, and why. Raises StateError."""
+def record_failures(state: StateStore, dump: str, reasons: Mapping[str, str]) -> None:
+    """Remembers that a dump (its id; empty: its request) has failed, and why, by table. Raises StateError."""
 
-    def more(known: Entries) -> Entries:
-        return {**known, **{table: _entry(known.get(table), dump, why) for table, why in tables.items()}}
+    def add_failures(entries: Entries) -> Entries:
+        return {**entries, **{table: _failed_again(entries.get(table), dump, why) for table, why in reasons.items()}}
 
-    if tables:
-        _change(state, more)
-
-
-def _entry(known: Json | None, dump: str, why: str) -> Json:
-    if known is not None and dump and known["dump"] == dump:
-        return known  # told twice
-    times = 1 if known is None else known["times"] + 1
-    return {"dump": dump, "why": why[:_LONGEST], "times": times, "asked": None}
+    if reasons:
+        _change(state, add_failures)
 
 
-def asked(state: StateStore, dumps: Mapping[str, str | None]) -> None:
+def _failed_again(before: OwedDump | None, dump: str, why: str) -> OwedDump:
+    if before is not None and dump and before.dump == dump:
+        return before  # it was recorded before
+    times = 1 if before is None else before.times + 1
+    return OwedDump(dump, why[:_LONGEST], times)
+
+
+def record_requests(state: StateStore, dumps: Mapping[str, str | None]) -> None:
     """Remembers which dump was requested for each table; None: that one is gone. Raises StateError."""
 
-    def with_ids(known: Entries) -> Entries:
-        return {table: {**e, "asked": dumps.get(table, e["asked"])} for table, e in known.items()}
+    def add_requests(entries: Entries) -> Entries:
+        return {table: replace(entry, asked=dumps.get(table, entry.asked)) for table, entry in entries.items()}
 
     if dumps:
-        _change(state, with_ids)
+        _change(state, add_requests)
 
 
 def forget(state: StateStore, tables: Iterable[str]) -> None:
-    """They are owed nothing any more. Raises StateError."""
-    gone = set(tables)
-    if gone and gone & read(state).keys():
-        _change(state, lambda known: {table: entry for table, entry in known.items() if table not in gone})
+    """They are owed nothing from now on. Raises StateError."""
+    paid = set(tables)
+    if paid and paid & read(state).keys():
+        _change(state, lambda entries: {table: entry for table, entry in entries.items() if table not in paid})
 
 
 def _change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
-    compare_and_set.change(state, _NODE, lambda known: to(known) if known is not None else to({}) or None)
+    def change_json(data: Any) -> Any:
+        after = {table: entry.to_json() for table, entry in to(_entries(data or {})).items()}
+        return after if after or data is not None else None
+
+    compare_and_set.change(state, _NODE, change_json)
+
+
+def _entries(data: Mapping[str, Any]) -> Entries:
+    return {table: OwedDump.from_json(entry) for table, entry in data.items()}
 
 
 class Waits:
@@ -92,21 +124,22 @@ class Waits:
 
     def due(self, entries: Entries) -> list[str]:
         """The tables whose time has come."""
-        now, found = self._clock.monotonic(), []
+        now = self._clock.monotonic()
+        due = []
         for table, entry in entries.items():
-            times = entry["times"]
-            if self._seen.get(table, (0, now))[0] != times:
-                self._seen[table] = (times, now)
-            if entry["asked"] is None and now - self._seen[table][1] >= self._wait(table, times):
-                found.append(table)
-        return found
+            if self._seen.get(table, (0, now))[0] != entry.times:
+                self._seen[table] = (entry.times, now)
+            waited_seconds = now - self._seen[table][1]
+            if entry.asked is None and waited_seconds >= self._wait_seconds(table, entry.times):
+                due.append(table)
+        return due
 
-    def done(self, tables: Iterable[str]) -> None:
+    def restart(self, tables: Iterable[str]) -> None:
         """Something was requested for these, or tried in vain: they wait again."""
         self._nudged -= set(tables)
 
-    def _wait(self, table: str, times: int) -> float:
+    def _wait_seconds(self, table: str, times: int) -> float:
         doubled = 2.0 ** min(times - 1, 20)
         if table in self._nudged:
-            return min(SOON * doubled, SOON_AT_MOST)
-        return min(LATER * doubled, LATER_AT_MOST)
+            return min(_SOON_SECONDS * doubled, _SOON_AT_MOST_SECONDS)
+        return min(_LATER_SECONDS * doubled, _LATER_AT_MOST_SECONDS)

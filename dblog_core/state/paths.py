@@ -8,14 +8,14 @@ MAX_BYTES = 900_000
 """ZooKeeper takes packets of 1 MiB by default; what does not fit must fail here, clearly, with every store."""
 
 
-def checked(path: str) -> str:
+def check_path(path: str) -> str:
     """The path itself: names divided by single slashes. Raises StateError on any other shape."""
     if any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
         raise StateError(f"{path!r} is not a path of the state store", fix="this is a fault in dblog: report it")
     return path
 
 
-def fitting(path: str, data: bytes) -> bytes:
+def check_size(path: str, data: bytes) -> bytes:
     """The data itself. Raises StateError if a node cannot hold it."""
     if len(data) > MAX_BYTES:
         raise StateError(

@@ -8,6 +8,9 @@ moment one of them is lost, and where the state store itself does not answer, lo
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import orjson
 
@@ -21,18 +24,45 @@ KEPT = 20
 _LONGEST = 2000  # characters of an error: a preflight lists all that is wrong
 
 
-def read(state: StateStore) -> list[Json]:
+@dataclass(frozen=True, slots=True)
+class RecentError:
+    """What went wrong in which part (capture, merge, verify …), how often, and when for the last and the first time:
+    microseconds UTC."""
+
+    at_us: int
+    first_us: int
+    times: int
+    part: str
+    error: str
+    fix: str
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data["at"], data["first"], data["times"], data["part"], data["error"], data["fix"])
+
+    def to_json(self) -> Json:
+        return {
+            "at": self.at_us,
+            "first": self.first_us,
+            "times": self.times,
+            "part": self.part,
+            "error": self.error,
+            "fix": self.fix,
+        }
+
+
+def read(state: StateStore) -> list[RecentError]:
     """The newest first."""
     entry = state.get(_NODE)
-    return [] if entry is None else orjson.loads(entry.data)
+    return [] if entry is None else [RecentError.from_json(error) for error in orjson.loads(entry.data)]
 
 
 def record(state: StateStore, part: str, error: DblogError, now: float) -> None:
     """Remembers that `part` (capture, merge, verify …) met the error; `now`: seconds UTC. Never raises a DblogError."""
     try:
         entry = state.get(_NODE)
-        known = [] if entry is None else orjson.loads(entry.data)
-        data = orjson.dumps(_with(known, part, error, int(now * 1e6)))
+        errors = [] if entry is None else [RecentError.from_json(error) for error in orjson.loads(entry.data)]
+        data = orjson.dumps([each.to_json() for each in _with_error(errors, part, error, int(now * 1e6))])
         if entry is None:
             state.create(_NODE, data)
         else:
@@ -43,9 +73,11 @@ def record(state: StateStore, part: str, error: DblogError, now: float) -> None:
         log.debug("an error of the %s is not remembered: %s", part, fault)
 
 
-def _with(known: list[Json], part: str, error: DblogError, at: int) -> list[Json]:
-    told = {"part": part, "error": error.reason[:_LONGEST], "fix": error.fix[:_LONGEST]}
-    same = [e for e in known if all(e[name] == value for name, value in told.items())]
-    others = [e for e in known if e not in same]
-    first, times = (same[0]["first"], same[0]["times"]) if same else (at, 0)
-    return [{"at": at, "first": first, "times": times + 1, **told}, *others][:KEPT]
+def _with_error(errors: Sequence[RecentError], part: str, error: DblogError, at_us: int) -> list[RecentError]:
+    text = error.reason[:_LONGEST]
+    fix = error.fix[:_LONGEST]
+    same = [each for each in errors if (each.part, each.error, each.fix) == (part, text, fix)]
+    others = [each for each in errors if each not in same]
+    first_us = same[0].first_us if same else at_us
+    times = same[0].times if same else 0
+    return [RecentError(at_us, first_us, times + 1, part, text, fix), *others][:KEPT]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
 
 import orjson
 
@@ -17,33 +19,52 @@ _SHOWN = "shown"
 _LIVE = ("tables", "columns", "keys")
 
 
-def live(source: SourceConfig) -> Json:
-    """What of the source may change while a capture runs, as JSON; and which key hashes have, by its digest."""
-    given: Json = source.model_dump(mode="json", include=set(_LIVE))
-    digest = key_digest(source.hash_key.get_secret_value())
-    return {**given, "hash_key": digest} if digest else given
+@dataclass(frozen=True, slots=True)
+class LiveSettings:
+    """What of the source may change while a capture runs, as the configuration has it in JSON.
+
+    `hash_key`: digest of the key that hashes have; None: they have none.
+    """
+
+    tables: list[str]
+    columns: dict[str, Json]
+    keys: dict[str, list[str]]
+    hash_key: str | None = None
+
+    @classmethod
+    def of(cls, source: SourceConfig) -> Self:
+        settings = source.model_dump(mode="json", include=set(_LIVE))
+        return cls(**settings, hash_key=key_digest(source.hash_key.get_secret_value()) or None)
+
+    @classmethod
+    def from_json(cls, data: Json) -> Self:
+        return cls(data["tables"], data.get("columns", {}), data.get("keys", {}), data.get("hash_key"))
+
+    def to_json(self) -> Json:
+        settings: Json = {name: getattr(self, name) for name in _LIVE}
+        return {**settings, "hash_key": self.hash_key} if self.hash_key else settings
 
 
-def with_live(config: Config, settings: Json) -> Config:
-    """The configuration with these settings of `live`. Raises pydantic's ValidationError where they are none."""
-    given = {name: settings[name] for name in _LIVE}
-    read = SourceConfig.model_validate({"name": "x", "kind": config.source.kind, "database": "x", **given})
+def with_live_settings(config: Config, settings: LiveSettings) -> Config:
+    """The configuration with these settings. Raises pydantic's ValidationError where they are none."""
+    values = {name: getattr(settings, name) for name in _LIVE}
+    read = SourceConfig.model_validate({"name": "x", "kind": config.source.kind, "database": "x", **values})
     source = config.source.model_copy(update={name: getattr(read, name) for name in _LIVE})
     return config.model_copy(update={"source": source})
 
 
-def in_force(state: StateStore) -> Json | None:
+def read_in_force(state: StateStore) -> LiveSettings | None:
     """The settings that the last term began with; None where there was none."""
     entry = state.get(_NODE)
-    return None if entry is None else orjson.loads(entry.data)
+    return None if entry is None else LiveSettings.from_json(orjson.loads(entry.data))
 
 
-def put_in_force(state: StateStore, settings: Json) -> None:
+def put_in_force(state: StateStore, settings: LiveSettings) -> None:
     """Remembers the settings that a term begins with. Raises VersionConflict where another capture does so too."""
-    _put(state, _NODE, settings)
+    _put(state, _NODE, settings.to_json())
 
 
-def shown(state: StateStore) -> set[str] | None:
+def read_shown(state: StateStore) -> set[str] | None:
     """The tables whose log the source showed to the last term (`identities`); None where nothing is known of that."""
     entry = state.get(_SHOWN)
     return None if entry is None else set(orjson.loads(entry.data))
@@ -55,48 +76,51 @@ def put_shown(state: StateStore, tables: Iterable[str]) -> None:
 
 
 def _put(state: StateStore, node: str, value: object) -> None:
-    data, entry = orjson.dumps(value), state.get(node)
+    data = orjson.dumps(value)
+    entry = state.get(node)
     if entry is None:
         state.create(node, data)
     elif entry.data != data:
         state.update(node, data, entry.version)
 
 
-def taken_in(before: Json, source: SourceConfig, tables: Iterable[TableSchema]) -> list[TableSchema]:
+def find_new_tables(before: LiveSettings, source: SourceConfig, tables: Iterable[TableSchema]) -> list[TableSchema]:
     """Those of the source's `tables` of which the log was not read as it is now: new ones, and those whose key or
     column rules have changed."""
     return [t for t in tables if is_new(t.table, before, source)]
 
 
-def is_new(table: TableName, before: Json, source: SourceConfig) -> bool:
+def is_new(table: TableName, before: LiveSettings, source: SourceConfig) -> bool:
     """Whether the log of a table was not read as it is to be now."""
-    name, now = str(table), live(source)
-    changed = any(before[section].get(name) != now[section].get(name) for section in ("columns", "keys"))
-    return changed or not _same_key(before, now, name) or not table_patterns.matches(table, before["tables"])
+    name = str(table)
+    now = LiveSettings.of(source)
+    if before.columns.get(name) != now.columns.get(name) or before.keys.get(name) != now.keys.get(name):
+        return True
+    return not _has_same_hash_key(before, now, name) or not table_patterns.matches(table, before.tables)
 
 
-def stops_alone(problem: Problem, before: Json | None, source: SourceConfig) -> bool:
+def stops_alone(problem: Problem, before: LiveSettings | None, source: SourceConfig) -> bool:
     """Whether it stops a table that was captured so far, and no other: what is newly asked for has to be right."""
     if problem.table is None or before is None:
         return False
     return not is_new(TableName.parse(problem.table), before, source)
 
 
-def same_rules(state: StateStore, source: SourceConfig, table: str) -> bool:
+def has_same_rules(state: StateStore, source: SourceConfig, table: str) -> bool:
     """Whether the column rules in force for a table are those of a configuration; also where none are in force yet."""
-    settings = in_force(state)
+    settings = read_in_force(state)
     if settings is None:
         return True
-    now = live(source)
-    return bool(settings["columns"].get(table) == now["columns"].get(table)) and _same_key(settings, now, table)
+    now = LiveSettings.of(source)
+    return settings.columns.get(table) == now.columns.get(table) and _has_same_hash_key(settings, now, table)
 
 
-def _same_key(before: Json, now: Json, table: str) -> bool:
+def _has_same_hash_key(before: LiveSettings, now: LiveSettings, table: str) -> bool:
     """Whether the hashes of a table's columns are keyed alike; so also where it has none."""
-    hashed = now["columns"].get(table, {}).get("hash")
-    return not hashed or before.get("hash_key") == now.get("hash_key")
+    hashed_columns = now.columns.get(table, {}).get("hash")
+    return not hashed_columns or before.hash_key == now.hash_key
 
 
-def is_captured(table: str, settings: Json) -> bool:
+def is_captured(table: str, settings: LiveSettings) -> bool:
     """Whether the log of a table is read under these settings."""
-    return table_patterns.matches(TableName.parse(table), settings["tables"])
+    return table_patterns.matches(TableName.parse(table), settings.tables)

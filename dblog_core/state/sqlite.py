@@ -18,7 +18,7 @@ from pathlib import Path
 from dblog_core.errors import StateError, StateUnavailable, VersionConflict
 from dblog_core.interfaces import Entry, Lease, LeaseInfo
 from dblog_core.state.boot_clock import boot_id, boottime, own_process, process_space, process_start
-from dblog_core.state.paths import checked, fitting
+from dblog_core.state.paths import check_path, check_size
 
 _BUSY_SECONDS = 10.0
 _POLL_SECONDS = 0.1
@@ -38,7 +38,7 @@ class SqliteState:
 
     def __init__(self, path: str, *, prefix: str) -> None:
         self._path = Path(path).expanduser().absolute()
-        self._prefix = f"{checked(prefix)}/"
+        self._prefix = f"{check_path(prefix)}/"
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._pid = 0
@@ -49,14 +49,15 @@ class SqliteState:
         return Entry(*row) if row else None
 
     def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
-        nodes, found = [self._node(path) for path in paths], dict[str, Entry]()
+        nodes = [self._node(path) for path in paths]
+        entries: dict[str, Entry] = {}
         for begin in range(0, len(nodes), _TOGETHER):
-            some = nodes[begin : begin + _TOGETHER]
-            marks = ", ".join("?" * len(some))
+            batch = nodes[begin : begin + _TOGETHER]
+            marks = ", ".join("?" * len(batch))
             with self._reading() as connection:
-                rows = connection.execute(f"SELECT path, data, version FROM nodes WHERE path IN ({marks})", some)
-                found.update({path: Entry(data, version) for path, data, version in rows})
-        return [found.get(node) for node in nodes]
+                rows = connection.execute(f"SELECT path, data, version FROM nodes WHERE path IN ({marks})", batch)
+                entries.update({path: Entry(data, version) for path, data, version in rows})
+        return [entries.get(node) for node in nodes]
 
     def create(self, path: str, data: bytes) -> None:
         self.create_all({path: data})
@@ -66,7 +67,7 @@ class SqliteState:
             for path, data in nodes.items():
                 node = self._node(path)
                 try:
-                    connection.execute("INSERT INTO nodes VALUES (?, ?, 0)", (node, fitting(path, data)))
+                    connection.execute("INSERT INTO nodes VALUES (?, ?, 0)", (node, check_size(path, data)))
                 except sqlite3.IntegrityError as error:
                     raise VersionConflict("the entry exists already", where=path) from error
                 parts = node.split("/")
@@ -77,7 +78,7 @@ class SqliteState:
         with self._writing() as connection:
             changed = connection.execute(
                 "UPDATE nodes SET data = ?, version = version + 1 WHERE path = ? AND version = ?",
-                (fitting(path, data), self._node(path), version),
+                (check_size(path, data), self._node(path), version),
             ).rowcount
         if not changed:
             raise VersionConflict(f"the entry was changed by another: it has no longer version {version}", where=path)
@@ -99,16 +100,17 @@ class SqliteState:
     ) -> SqliteLease | None:
         deadline = time.monotonic() + wait
         while True:
-            asked = boottime()
-            if (epoch := self._take(name, holder, asked + ttl)) is not None:
-                return SqliteLease(self, name, holder, epoch, ttl=ttl, alive=asked)
+            sent_at = boottime()
+            epoch = self._take(name, holder, sent_at + ttl)
+            if epoch is not None:
+                return SqliteLease(self, name, holder, epoch, ttl=ttl, alive=sent_at)
             if (left := deadline - time.monotonic()) <= 0:
                 return None
             time.sleep(min(_POLL_SECONDS, left))
 
     def leader(self, name: str) -> LeaseInfo | None:
         with self._reading() as connection:
-            return self._held(connection, name)
+            return self._find_holder(connection, name)
 
     def forget_leases(self, names: Sequence[str]) -> None:
         with self._writing() as connection:
@@ -132,7 +134,7 @@ class SqliteState:
     def _take(self, name: str, holder: str, expires: float) -> int | None:
         """The new epoch if the lease was free."""
         with self._writing() as connection:
-            if self._held(connection, name) is not None:
+            if self._find_holder(connection, name) is not None:
                 return None
             lease = self._prefix + name
             epoch: int = connection.execute(
@@ -143,7 +145,7 @@ class SqliteState:
             connection.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             return epoch
 
-    def _held(self, connection: sqlite3.Connection, name: str) -> LeaseInfo | None:
+    def _find_holder(self, connection: sqlite3.Connection, name: str) -> LeaseInfo | None:
         row = connection.execute(
             "SELECT holder, epoch, expires, boot, space, pid, started FROM leases WHERE name = ?",
             (self._prefix + name,),
@@ -172,16 +174,16 @@ class SqliteState:
             )
 
     def _node(self, path: str) -> str:
-        return self._prefix + checked(path)
+        return self._prefix + check_path(path)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _translated(self._path):
+        with self._lock, _translate_errors(self._path):
             yield self._connect()
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _translated(self._path):
+        with self._lock, _translate_errors(self._path):
             connection = self._connect()
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -208,7 +210,8 @@ class SqliteState:
             except sqlite3.Error:
                 connection.close()
                 raise
-            self._connection, self._pid = connection, os.getpid()
+            self._connection = connection
+            self._pid = os.getpid()
         return self._connection
 
 
@@ -254,13 +257,13 @@ class SqliteLease:
 
     def _keep(self) -> None:
         while not self._over.wait(self._ttl / 3):
-            asked = boottime()
+            sent_at = boottime()
             try:
-                if not self._state.renew(self, asked + self._ttl):
+                if not self._state.renew(self, sent_at + self._ttl):
                     self._over.set()
             except StateError:
                 continue  # not renewed: `valid` turns false by itself when the time is over
-            self._alive = asked
+            self._alive = sent_at
 
 
 def _below(node: str) -> tuple[str, str]:
@@ -269,7 +272,7 @@ def _below(node: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:

@@ -15,68 +15,103 @@ catalogue, or either of them, whichever is first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Self
 
 import orjson
 
-from dblog_core.interfaces import Problem, StateStore
+from dblog_core.interfaces import Json, Problem, StateStore
 from dblog_core.state import compare_and_set
 
 _NODE = "stopped"
 
-LOG, SOURCE, EITHER = "log", "source", "either"
 
-Entries = dict[str, dict[str, str]]
+class RepairSeenBy(StrEnum):
+    """Who shows that a stopped table is readable again."""
+
+    LOG = "log"
+    SOURCE = "source"
+    EITHER = "either"
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedTable:
+    """Why a table is stopped, what repairs it, and who shows that it is repaired."""
+
+    why: str
+    fix: str
+    by: RepairSeenBy
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data["why"], data["fix"], RepairSeenBy(data["by"]))
+
+    def to_json(self) -> Json:
+        return {**asdict(self), "by": self.by.value}
+
+    def describe(self) -> str:
+        """What `status` says of the table."""
+        return f"the capture has stopped this table: {self.why}\n  fix: {self.fix}"
+
+
+Entries = dict[str, StoppedTable]
+"""By table."""
 
 
 def read(state: StateStore) -> Entries:
     """All stopped tables."""
     entry = state.get(_NODE)
-    return {} if entry is None else orjson.loads(entry.data)
+    return {} if entry is None else _entries(orjson.loads(entry.data))
 
 
-def told(entry: Mapping[str, str]) -> str:
-    """What `status` says of a table."""
-    return f"the capture has stopped this table: {entry['why']}\n  fix: {entry['fix']}"
-
-
-def by_source(problems: Iterable[Problem]) -> Entries:
+def entries_by_source(problems: Iterable[Problem]) -> Entries:
     """The entries of tables that the source refuses."""
-    found: dict[str, list[Problem]] = {}
+    problems_of: dict[str, list[Problem]] = {}
     for problem in problems:
         if problem.table is not None:
-            found.setdefault(problem.table, []).append(problem)
-    return {
-        table: _entry("; ".join(p.what for p in own), "; ".join(p.fix for p in own), SOURCE)
-        for table, own in found.items()
-    }
+            problems_of.setdefault(problem.table, []).append(problem)
+    entries = {}
+    for table, refusals in problems_of.items():
+        why = "; ".join(problem.what for problem in refusals)
+        fix = "; ".join(problem.fix for problem in refusals)
+        entries[table] = StoppedTable(why, fix, RepairSeenBy.SOURCE)
+    return entries
 
 
 def add_by_log(state: StateStore, table: str, why: str, fix: str, *, refused: bool = False) -> None:
     """Remembers a table of which rows are passed over from here on. `refused`: the source refuses the table too, so
-    that its catalogue tells when it is mended."""
-    change(state, lambda known: {table: _entry(why, fix, EITHER if refused else LOG), **known})
+    that its catalogue shows when it is repaired."""
+    stopped = StoppedTable(why, fix, RepairSeenBy.EITHER if refused else RepairSeenBy.LOG)
+    change(state, lambda entries: {table: stopped, **entries})
 
 
 def owe(state: StateStore, tables: Iterable[str]) -> None:
-    """The tables are readable again, and could not be dumped yet: the catalogue tells when they can."""
+    """The tables are readable again, and could not be dumped yet: the catalogue shows when they can."""
     readable = set(tables)
 
-    def owed(known: Entries) -> Entries:
-        return {**known, **{table: {**known[table], "by": SOURCE} for table in known.keys() & readable}}
+    def await_source(entries: Entries) -> Entries:
+        waiting = {table: entries[table] for table in entries.keys() & readable}
+        return {**entries, **{table: replace(entry, by=RepairSeenBy.SOURCE) for table, entry in waiting.items()}}
 
-    change(state, owed)
+    change(state, await_source)
 
 
 def forget(state: StateStore, tables: Iterable[str]) -> None:
     """The dumps of these tables are requested."""
-    gone = set(tables)
-    change(state, lambda known: {table: entry for table, entry in known.items() if table not in gone})
+    requested = set(tables)
+    change(state, lambda entries: {table: entry for table, entry in entries.items() if table not in requested})
 
 
 def change(state: StateStore, to: Callable[[Entries], Entries]) -> None:
     """Changes the node. Raises StateError."""
-    compare_and_set.change(state, _NODE, lambda known: to(known) if known is not None else to({}) or None)
+
+    def change_json(data: Any) -> Any:
+        after = {table: entry.to_json() for table, entry in to(_entries(data or {})).items()}
+        return after if after or data is not None else None
+
+    compare_and_set.change(state, _NODE, change_json)
 
 
-def _entry(why: str, fix: str, by: str) -> dict[str, str]:
-    return {"why": why, "fix": fix, "by": by}
+def _entries(data: Mapping[str, Any]) -> Entries:
+    return {table: StoppedTable.from_json(entry) for table, entry in data.items()}

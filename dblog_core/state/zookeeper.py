@@ -18,7 +18,7 @@ from dblog_core.errors import StateError, StateUnavailable, VersionConflict
 from dblog_core.interfaces import Entry, Lease, LeaseInfo
 from dblog_core.retry import retrying
 from dblog_core.state import zookeeper_lease
-from dblog_core.state.paths import checked, fitting
+from dblog_core.state.paths import check_path, check_size
 from dblog_core.state.zookeeper_lease import LeasePaths, ZookeeperLease
 from dblog_core.state.zookeeper_session import OPEN, Access, Request, Session
 
@@ -36,7 +36,7 @@ class ZookeeperState:
         self._access = access
         self._servers, _, chroot = hosts.partition("/")
         chroot = chroot.strip("/")
-        self._root = "".join(f"/{checked(part)}" for part in (chroot, prefix) if part)
+        self._root = "".join(f"/{check_path(part)}" for part in (chroot, prefix) if part)
         self._lock = threading.Lock()
         self._session: Session | None = None
 
@@ -49,19 +49,21 @@ class ZookeeperState:
         return Entry(data, stat.version)
 
     def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
-        nodes, found = [self._node(path) for path in paths], list[Entry | None]()
+        nodes = [self._node(path) for path in paths]
+        entries: list[Entry | None] = []
         for begin in range(0, len(nodes), _TOGETHER):
-            some = nodes[begin : begin + _TOGETHER]
-            found += retrying(give_up_after=_PATIENCE)(self._guarded, partial(_asked_together, nodes=some))
-        return found
+            batch = nodes[begin : begin + _TOGETHER]
+            entries += retrying(give_up_after=_PATIENCE)(self._guard, partial(_read_together, nodes=batch))
+        return entries
 
     def create(self, path: str, data: bytes) -> None:
-        node, doubtful = self._node(path), False
+        node = self._node(path)
+        doubtful = False
 
         def attempt() -> None:
             nonlocal doubtful
             try:
-                self._ask(lambda client: client.create_async(node, fitting(path, data), makepath=True))
+                self._ask(lambda client: client.create_async(node, check_size(path, data), makepath=True))
             except NodeExistsError as error:
                 if not (doubtful and self.get(path) == Entry(data, 0)):
                     raise VersionConflict("the entry exists already", where=path) from error
@@ -72,7 +74,7 @@ class ZookeeperState:
         retrying(give_up_after=_PATIENCE)(attempt)
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
-        items = [(self._node(path), fitting(path, data)) for path, data in nodes.items()]
+        items = [(self._node(path), check_size(path, data)) for path, data in nodes.items()]
         above: dict[int, dict[str, bytes]] = {}
         for node, _ in items:
             parts = node.split("/")
@@ -91,28 +93,30 @@ class ZookeeperState:
     def _create_together(self, items: Sequence[tuple[str, bytes]], *, once: bool) -> None:
         """Makes nodes below others that are there. `once`: raises VersionConflict where one exists already."""
         for begin in range(0, len(items), _TOGETHER):
-            some, doubtful = items[begin : begin + _TOGETHER], False
+            batch = items[begin : begin + _TOGETHER]
+            doubtful = False
 
-            def attempt(some: Sequence[tuple[str, bytes]] = some) -> None:
+            def attempt(batch: Sequence[tuple[str, bytes]] = batch) -> None:
                 nonlocal doubtful
                 try:
-                    there = self._guarded(partial(_created_together, items=some))
+                    existing = self._guard(partial(_create_together, items=batch))
                 except StateUnavailable:
                     doubtful = True
                     raise
-                for node, data in there if once else ():
+                for node, data in existing if once else ():
                     if not (doubtful and self._data(node) == data):
                         raise VersionConflict("the entry exists already", where=node)
 
             retrying(give_up_after=_PATIENCE)(attempt)
 
     def update(self, path: str, data: bytes, version: int) -> int:
-        node, doubtful = self._node(path), False
+        node = self._node(path)
+        doubtful = False
 
         def attempt() -> int:
             nonlocal doubtful
             try:
-                stat = self._ask(lambda client: client.set_async(node, fitting(path, data), version))
+                stat = self._ask(lambda client: client.set_async(node, check_size(path, data), version))
             except (BadVersionError, NoNodeError) as error:
                 if not (doubtful and self.get(path) == Entry(data, version + 1)):
                     raise VersionConflict(
@@ -153,23 +157,23 @@ class ZookeeperState:
             try:
                 return zookeeper_lease.take_beside(beside, self._lease(name), holder, wait=wait)
             except KazooException as error:
-                raise self._refused(error) from error
+                raise self._refusal(error) from error
         session = Session(self._servers, seconds=ttl, access=self._access).start()
         lease: ZookeeperLease | None = None
         try:
             lease = zookeeper_lease.take_lock(session, self._lease(name), holder, wait=wait)
         except KazooException as error:
-            raise self._refused(error) from error
+            raise self._refusal(error) from error
         finally:
             if lease is None:
                 session.close()
         return lease
 
     def leader(self, name: str) -> LeaseInfo | None:
-        held: LeaseInfo | None = retrying(give_up_after=_PATIENCE)(
-            self._guarded, lambda session: zookeeper_lease.lock_holder(session, self._lease(name))
+        holder: LeaseInfo | None = retrying(give_up_after=_PATIENCE)(
+            self._guard, lambda session: zookeeper_lease.lock_holder(session, self._lease(name))
         )
-        return held
+        return holder
 
     def forget_leases(self, names: Sequence[str]) -> None:
         for name in names:
@@ -185,29 +189,30 @@ class ZookeeperState:
 
     def raise_epoch(self, name: str, epoch: int) -> None:
         retrying(give_up_after=_PATIENCE)(
-            self._guarded, lambda session: zookeeper_lease.raise_epoch(session, self._lease(name), epoch)
+            self._guard, lambda session: zookeeper_lease.raise_epoch(session, self._lease(name), epoch)
         )
 
     def close(self) -> None:
         with self._lock:
-            session, self._session = self._session, None
+            session = self._session
+            self._session = None
         if session is not None:
             session.close()
 
     def _node(self, path: str) -> str:
-        return f"{self._root}/nodes/{checked(path)}"
+        return f"{self._root}/nodes/{check_path(path)}"
 
     def _lease(self, name: str) -> LeasePaths:
-        return LeasePaths(f"{self._root}/leases/{checked(name)}", f"{self._root}/epochs/{checked(name)}")
+        return LeasePaths(f"{self._root}/leases/{check_path(name)}", f"{self._root}/epochs/{check_path(name)}")
 
     def _read(self, request: Request) -> Any:
         """The answer to a question that may be asked twice."""
         return retrying(give_up_after=_PATIENCE)(self._ask, request)
 
     def _ask(self, request: Request) -> Any:
-        return self._guarded(lambda session: session.ask(request))
+        return self._guard(lambda session: session.ask(request))
 
-    def _guarded(self, step: Callable[[Session], T]) -> T:
+    def _guard(self, step: Callable[[Session], T]) -> T:
         """Does the step in the session, and ends that if an answer is lost: what is queued in it must not come late."""
         session = self._open()
         try:
@@ -218,7 +223,7 @@ class ZookeeperState:
         except (BadVersionError, NodeExistsError, NoNodeError, NotEmptyError):
             raise
         except KazooException as error:
-            raise self._refused(error) from error
+            raise self._refusal(error) from error
 
     def _open(self) -> Session:
         with self._lock:
@@ -232,7 +237,7 @@ class ZookeeperState:
                 self._session = None
         session.close()
 
-    def _refused(self, error: KazooException) -> StateError:
+    def _refusal(self, error: KazooException) -> StateError:
         return StateError(
             f"ZooKeeper refuses: {type(error).__name__} {error}",
             where=f"{self._servers}{self._root}",
@@ -242,7 +247,7 @@ class ZookeeperState:
         )
 
 
-def _asked_together(session: Session, nodes: Sequence[str]) -> list[Entry | None]:
+def _read_together(session: Session, nodes: Sequence[str]) -> list[Entry | None]:
     """The entries of nodes: all are asked for before the first answer is awaited."""
 
     def entry(answer: Any) -> Entry | None:
@@ -255,7 +260,7 @@ def _asked_together(session: Session, nodes: Sequence[str]) -> list[Entry | None
     return [entry(answer) for answer in session.begin(lambda client: [client.get_async(node) for node in nodes])]
 
 
-def _created_together(session: Session, items: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+def _create_together(session: Session, items: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     """Makes nodes, all of which are asked for before the first answer is awaited; those that exist already."""
     answers = session.begin(lambda client: [client.create_async(node, data) for node, data in items])
 

@@ -79,7 +79,8 @@ class ZookeeperLease:
         beat = self._session.seconds / 4
         pause = beat
         while not self._over.wait(pause):
-            asked, pause = boottime(), beat / 4
+            sent_at = boottime()
+            pause = beat / 4
             try:
                 _prove(self._session, self._node, self.holder, timeout=beat)
             except StateUnavailable:
@@ -90,54 +91,60 @@ class ZookeeperLease:
             if self._session.id != self._session_id:
                 self._over.set()
             else:
-                self._alive, pause = asked, beat
+                self._alive = sent_at
+                pause = beat
         self._session.close()
 
 
 class LeaseBeside:
     """A held lease in the session of another, with which it ends."""
 
-    def __init__(self, own: ZookeeperLease, node: str, holder: str, epoch: int) -> None:
-        self.holder, self.epoch = holder, epoch
-        self._own, self._node, self._over = own, node, False
+    def __init__(self, main_lease: ZookeeperLease, node: str, holder: str, epoch: int) -> None:
+        self.holder = holder
+        self.epoch = epoch
+        self._main_lease = main_lease
+        self._node = node
+        self._over = False
 
     def valid(self) -> bool:
-        return not self._over and self._own.valid()
+        return not self._over and self._main_lease.valid()
 
     def release(self) -> None:
         if not self._over:
             self._over = True
-            if not self._own.over:  # also where it is in doubt: its session may come back, with this node
-                self._own.drop(self._node)
+            if not self._main_lease.over:  # also where it is in doubt: its session may come back, with this node
+                self._main_lease.drop(self._node)
 
 
-def take_beside(own: ZookeeperLease, paths: LeasePaths, holder: str, *, wait: float) -> LeaseBeside | None:
+def take_beside(main_lease: ZookeeperLease, paths: LeasePaths, holder: str, *, wait: float) -> LeaseBeside | None:
     """As `take_lock`, in the session of a lease that is held. Where that fails, the session ends: its nodes must not
     outlive what nobody knows of."""
     try:
-        taken = _queued(own.session, paths, holder, wait=wait)
-        if taken is None:
+        node_and_epoch = _queue(main_lease.session, paths, holder, wait=wait)
+        if node_and_epoch is None:
             return None
     except BaseException:
-        own.release()
+        main_lease.release()
         raise
-    return LeaseBeside(own, taken[0], holder, taken[1])
+    node, epoch = node_and_epoch
+    return LeaseBeside(main_lease, node, holder, epoch)
 
 
 def take_lock(session: Session, paths: LeasePaths, holder: str, *, wait: float) -> ZookeeperLease | None:
     """Queues for the lease; None if it does not come within `wait` seconds. The session then is the lease's own."""
-    if (taken := _queued(session, paths, holder, wait=wait)) is None:
+    node_and_epoch = _queue(session, paths, holder, wait=wait)
+    if node_and_epoch is None:
         return None
-    node, epoch = taken
-    asked = boottime()
+    node, epoch = node_and_epoch
+    sent_at = boottime()
     try:
         _prove(session, node, holder)
     except NoNodeError as error:
         raise _lost_in_queue(paths) from error
-    return ZookeeperLease(session, node, holder, epoch, alive=asked)
+    return ZookeeperLease(session, node, holder, epoch, alive=sent_at)
 
 
-def _queued(session: Session, paths: LeasePaths, holder: str, *, wait: float) -> tuple[str, int] | None:
+def _queue(session: Session, paths: LeasePaths, holder: str, *, wait: float) -> tuple[str, int] | None:
     """The lock node that has come to be the first, and the epoch; None if it has not within `wait` seconds."""
     deadline = time.monotonic() + wait
     session.ask(lambda client: client.ensure_path_async(paths.locks))
@@ -180,13 +187,13 @@ def raise_epoch(session: Session, paths: LeasePaths, least: int) -> None:
             return
 
 
-def _raised(session: Session, paths: LeasePaths, epoch: int, lock: str, version: int | None) -> bool:
+def _try_raise_epoch(session: Session, paths: LeasePaths, epoch: int, lock: str, version: int | None) -> bool:
     """Whether the epoch node still had `version`. One write of two steps: it is done while our lock node is there, or
     not at all. Otherwise whoever lost its session in the queue would name itself beside the one who came next, of whom
     nobody could tell then that it holds the lease. Raises StateUnavailable."""
     data = orjson.dumps({"epoch": epoch, "lock": lock})
 
-    def both(client: Any) -> Any:
+    def both_steps(client: Any) -> Any:
         steps = client.transaction()
         steps.check(f"{paths.locks}/{lock}", 0)  # nobody but its holder writes it, once it has the lease
         if version is None:
@@ -195,24 +202,24 @@ def _raised(session: Session, paths: LeasePaths, epoch: int, lock: str, version:
             steps.set_data(paths.epoch, data, version)
         return steps.commit_async()
 
-    found = session.ask(both)
-    if isinstance(found[0], NoNodeError | BadVersionError):
+    answers = session.ask(both_steps)
+    if isinstance(answers[0], NoNodeError | BadVersionError):
         raise _lost_in_queue(paths)
-    if version is None and isinstance(found[1], NoNodeError):  # the first epoch of all
+    if version is None and isinstance(answers[1], NoNodeError):  # the first epoch of all
         session.ask(lambda client: client.ensure_path_async(paths.epoch.rpartition("/")[0]))
         return False
-    for answer in found:
+    for answer in answers:
         if isinstance(answer, NodeExistsError | BadVersionError | NoNodeError):
             return False
         if isinstance(answer, Exception) and not isinstance(answer, RolledBackError | RuntimeInconsistency):
             raise answer
-    return not any(isinstance(answer, Exception) for answer in found)
+    return not any(isinstance(answer, Exception) for answer in answers)
 
 
 def _next_epoch(session: Session, paths: LeasePaths, lock: str) -> int:
     while True:
         epoch, _, version = _read_epoch(session, paths)
-        if _raised(session, paths, epoch + 1, lock, version):
+        if _try_raise_epoch(session, paths, epoch + 1, lock, version):
             return epoch + 1
 
 

@@ -90,15 +90,15 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo tells
         super().__init__()
         self._access = access
 
-    def create_connection(self, **asked: Any) -> socket.socket:
-        if not asked["use_ssl"]:
-            plain: socket.socket = super().create_connection(**asked)
+    def create_connection(self, **options: Any) -> socket.socket:
+        if not options["use_ssl"]:
+            plain: socket.socket = super().create_connection(**options)
             return plain
         context = tls.context(self._access)
-        plain = socket.create_connection(asked["address"], asked["timeout"])
+        plain = socket.create_connection(options["address"], options["timeout"])
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return context.wrap_socket(plain, server_hostname=asked["hostname"])
+            return context.wrap_socket(plain, server_hostname=options["hostname"])
         except BaseException:
             plain.close()
             raise
@@ -132,20 +132,21 @@ class Session:
             raise StateError(f"cannot be used: {error}", where=self._servers, fix="correct [state] url") from error
         self._note_timeout(client)
         self._client = client
-        live, deadline = client.start_async(), time.monotonic() + ANSWER_SECONDS
+        live = client.start_async()
+        deadline = time.monotonic() + ANSWER_SECONDS
         # kazoo itself would wait to the end for a login that is refused: its state says so only for a moment.
         while not self._login_refused.is_set() and time.monotonic() < deadline:
             if live.wait(0.05):
                 break
         if not client.connected:
             self.close()
-            raise self._refused() if self._login_refused.is_set() else self._silent()
+            raise self._login_refusal() if self._login_refused.is_set() else self._silent()
         return self
 
     @property
     def id(self) -> int | None:
         """The server's number for this session: another one means that the first was lost."""
-        identity = self._connected.client_id
+        identity = self._live_client.client_id
         return int(identity[0]) if identity else None
 
     @property
@@ -160,7 +161,7 @@ class Session:
 
     def on_lost(self, call: Callable[[], None]) -> None:
         """Calls when the server has ended the session; a connection that only broke is no such thing."""
-        self._connected.add_listener(lambda state: call() if state == KazooState.LOST else None)
+        self._live_client.add_listener(lambda state: call() if state == KazooState.LOST else None)
 
     def ask(self, request: Request, *, timeout: float = ANSWER_SECONDS) -> Any:
         """The answer. Raises StateUnavailable if it did not come (the command may still have been carried out).
@@ -168,9 +169,9 @@ class Session:
         Answers about nodes (NoNodeError, BadVersionError and such) pass through, for the caller to read.
         """
         try:
-            return request(self._connected).get(timeout=timeout)
+            return request(self._live_client).get(timeout=timeout)
         except AuthFailedError as error:
-            raise self._refused() from error
+            raise self._login_refusal() from error
         except _LOST as error:
             raise StateUnavailable(
                 f"ZooKeeper does not answer ({type(error).__name__})",
@@ -180,7 +181,7 @@ class Session:
 
     def begin(self, requests: Callable[[KazooClient], list[Any]]) -> list[Any]:
         """What `requests` asks for, without waiting: `ask` waits for each answer."""
-        return requests(self._connected)
+        return requests(self._live_client)
 
     def close(self) -> None:
         """Ends the session: its ephemeral nodes go at once, or after its timeout if no server is reached."""
@@ -195,7 +196,7 @@ class Session:
     def _silent(self) -> StateUnavailable:
         return StateUnavailable("no ZooKeeper server answers", where=self._servers, fix=self._access.fix)
 
-    def _refused(self) -> StateUnavailable:
+    def _login_refusal(self) -> StateUnavailable:
         return StateUnavailable(
             f"ZooKeeper refuses the login of {self._access.user}, or went away while it came",
             where=self._servers,
@@ -203,7 +204,7 @@ class Session:
         )
 
     @property
-    def _connected(self) -> KazooClient:
+    def _live_client(self) -> KazooClient:
         assert self._client is not None, "the session was started"
         return self._client
 

@@ -123,8 +123,8 @@ def test_why_a_task_failed_is_among_the_recent_errors_of_its_source(world: World
     decision = in_process.ONLY_TRANSIENT.evaluate(exception=refused.value, try_number=1, max_tries=9, context=None)
     assert decision.action is RetryAction.FAIL
     (error,) = recent_errors.read(world.state)
-    assert (error["part"], error["error"]) == ("dump", "'shop.ordrs' is not a captured table")
-    assert "shop.orders" in error["fix"]
+    assert (error.part, error.error) == ("dump", "'shop.ordrs' is not a captured table")
+    assert "shop.orders" in error.fix
 
 
 def test_a_dump_that_nobody_knows_any_more_is_no_success(world: World) -> None:

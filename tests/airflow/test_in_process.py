@@ -25,6 +25,7 @@ from dblog_core.config.settings import load
 from dblog_core.dumps import control, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state import capture_status, recent_errors
+from dblog_core.state.capture_status import LeaderReport
 from dblog_core.state.leases import CAPTURE
 from tests.airflow.test_factory import write
 from tests.unit.config.test_secrets import FIELDS, SECRETS
@@ -142,9 +143,7 @@ def test_a_capture_that_runs_elsewhere_is_watched(
     with closing(wiring.open_state(load(watch[1]))) as state:
         lease = state.acquire(CAPTURE, "elsewhere:1", ttl=300)
         assert lease is not None
-        capture_status.put_status(
-            state, {"at": int(time.time() * 1e6), "lag_seconds": 2.5, "rows_per_second": 7, "windows": []}
-        )
+        capture_status.put_status(state, LeaderReport(int(time.time() * 1e6), 2.5, 7, (), 1, True))
         ended = watched(watch, tmp_path)
         lease.release()
     assert ended.returncode == 0, ended.stderr
@@ -206,8 +205,8 @@ def test_the_watch_tells_airflows_notifiers_of_dumps_until_they_take_it(
         process.kill()
         process.communicate()
         (error,) = recent_errors.read(state)
-    assert (error["part"], error["times"]) == ("notify people", 1)
-    assert f"note.Note has not taken notice {dump}/requested//0: OSError: no route" in error["error"]
+    assert (error.part, error.times) == ("notify people", 1)
+    assert f"note.Note has not taken notice {dump}/requested//0: OSError: no route" in error.error
 
 
 def wait_until_told(seen: Callable[[], Notes], expected: Notes, process: subprocess.Popen[str]) -> None:

@@ -37,7 +37,7 @@ def test_a_target_that_is_away_is_waited_for(world: World) -> None:
     assert once_each(world.target.lines()) == world.all()
     with world.state() as state:
         (error,) = recent_errors.read(state)
-    assert (error["part"], error["times"]) == ("relay out", 5)
+    assert (error.part, error.times) == ("relay out", 5)
 
 
 @memory

@@ -105,7 +105,7 @@ def test_rows_that_a_new_table_without_a_key_has_had_before_are_told_of(
         database.execute("CREATE TABLE log (v VARCHAR(50))", "ALTER TABLE log REPLICA IDENTITY FULL")
         database.execute("INSERT INTO log VALUES ('unseen')", added)
         (told,) = wait_until(lambda: recent_errors.read(state), "somebody is told")
-        assert told["part"] == "capture" and "public.log" in told["error"] and "[source.keys]" in told["fix"]
+        assert told.part == "capture" and "public.log" in told.error and "[source.keys]" in told.fix
 
         def heard() -> bool:
             database.execute("INSERT INTO log VALUES ('live')")

@@ -61,5 +61,5 @@ def test_the_capture_outlives_the_process_of_its_dumps_and_the_dump_does_too(
             stop.set()
         capture.result(timeout=PATIENCE_SECONDS)
         assert dump_store.read_dump(state, dump_id).rows == 60
-        assert any("was killed by signal 9" in error["error"] for error in recent_errors.read(state))
+        assert any("was killed by signal 9" in error.error for error in recent_errors.read(state))
     wait_until(lambda: not processes(), "the end of the other process, with its capture")

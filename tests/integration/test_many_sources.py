@@ -24,6 +24,7 @@ from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.monitoring.metrics import Sources
 from dblog_core.staging.reader import lines
 from dblog_core.state import capture_status
+from dblog_core.state.capture_status import LeaderReport
 from dblog_core.state.leases import CAPTURE
 from tests.fix_servers import Database, drop, new
 from tests.nemesis.processes import Dblog, kill
@@ -98,14 +99,12 @@ def test_leases_nodes_requests_ids_and_slots_of_fifty_sources_are_each_ones_own(
             assert (
                 lease is not None and lease.epoch == 1 and leader is not None and leader.holder == f"holder of {name}"
             )
-            capture_status.put_status(
-                state, {"at": 1, "lag_seconds": float(name[1:]), "rows_per_second": 0, "windows": []}
-            )
+            capture_status.put_status(state, LeaderReport(1, float(name[1:]), 0, (), 1, True))
         dumps = {s.name: filing.submit(s.config, DumpRequest((f"{s.database.schema}.{s.name}",))) for s in fifty[:3]}
         for name, state in states.items():
             assert state.children("dumps") == ([dumps[name]] if name in dumps else [])
             told = capture_status.read_status(state)
-            assert told is not None and told["lag_seconds"] == float(name[1:])
+            assert told is not None and told.lag_seconds == float(name[1:])
         first, second = fifty[0].name, fifty[1].name
         states[first].raise_epoch(CAPTURE, 41)
         control.cancel(states[second], dumps[second])

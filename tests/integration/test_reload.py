@@ -78,8 +78,8 @@ class Watched:
 
     def in_force(self, *names: str) -> bool:
         with contextlib.closing(wiring.open_state(self.base)) as state:
-            found = settings_in_force.in_force(state)
-        return found is not None and found["tables"] == [f"{self.database.schema}.{name}" for name in names]
+            found = settings_in_force.read_in_force(state)
+        return found is not None and found.tables == [f"{self.database.schema}.{name}" for name in names]
 
     def dumped(self, count: int) -> bool:
         with contextlib.closing(wiring.open_state(self.base)) as state:

@@ -219,12 +219,12 @@ class World:
 
     def held(self) -> list[str]:
         """Leases that are held now."""
-        return sorted(self.state._nodes.held)
+        return sorted(self.state._nodes.leases)
 
     def expire(self, *names: str) -> None:
         """Leases end by themselves, as those of a dead process do."""
         for name in names or self.held():
-            self.state._nodes.held[name].expire()
+            self.state._nodes.leases[name].expire()
 
 
 @pytest.fixture

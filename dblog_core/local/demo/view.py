@@ -65,15 +65,15 @@ class View:
         """Raises LocalError if the workload has ended by itself."""
         self._workload.check()
         leader = self._state.leader("capture")
-        status = capture_status.read_status(self._state) or {}
-        lag = status.get("lag_seconds")
+        report = capture_status.read_status(self._state)
+        lag = None if report is None else report.lag_seconds
         if leader is not None and lag is not None:
             self._lags.append(lag)
         return Sight(
             leader=f"{leader.holder}, epoch {leader.epoch}" if leader else "nobody leads",
             offset=self.offset(),
             lag_seconds=lag,
-            rows_per_second=status.get("rows_per_second") or 0.0,
+            rows_per_second=0.0 if report is None else report.rows_per_second,
             dumps=tuple(dump_store.list_dumps(self._state)),
             merged=self.lake_offset(),
             rate=self.rate(),

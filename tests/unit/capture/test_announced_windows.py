@@ -21,6 +21,7 @@ from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.rows.column_rules import Rules
 from dblog_core.state import capture_status, leases
+from dblog_core.state.capture_status import LeaderReport
 from dblog_core.state.memory import MemoryState
 from tests.fake_source import FakeDatabase, FakeSource
 from tests.unit.staged import manifest
@@ -144,17 +145,17 @@ def test_a_worker_beside_a_capture_that_looks_for_no_announcement_is_told_so(ter
     wanted = lambda: next(asked, False)  # noqa: E731
     old = term.state.acquire(leases.CAPTURE, "before", ttl=60)
     assert old is not None
-    capture_status.put_status(term.state, {"epoch": old.epoch, "answers": False})
+    capture_status.put_status(term.state, LeaderReport.from_json({"epoch": old.epoch, "answers": False}))
     old.release()
     lease = term.state.acquire(leases.CAPTURE, "host-1", ttl=60)
     assert lease is not None
     with pytest.raises(NotOpened):
         announce()  # who leads now has not told yet
-    capture_status.put_status(term.state, {"epoch": lease.epoch, "answers": False})
+    capture_status.put_status(term.state, LeaderReport.from_json({"epoch": lease.epoch, "answers": False}))
     with pytest.raises(ServerNotSafe, match="capture host-1: this worker has read_only = true"):
         announce()
     asked = iter([True] * 3)
-    capture_status.put_status(term.state, {"epoch": lease.epoch, "answers": True})
+    capture_status.put_status(term.state, LeaderReport.from_json({"epoch": lease.epoch, "answers": True}))
     with pytest.raises(NotOpened):
         announce()
 

@@ -179,7 +179,8 @@ def test_a_table_comes_goes_and_comes_back_while_the_capture_runs(world: World) 
             world.put(B, number % 30, v=f"b{number}")
 
     def in_force(*tables: str) -> bool:
-        return (settings_in_force.in_force(world.state) or {}).get("tables") == list(tables)
+        now = settings_in_force.read_in_force(world.state)
+        return now is not None and now.tables == list(tables)
 
     world.capture()
     writer = threading.Thread(target=write)
@@ -240,7 +241,7 @@ def test_a_change_between_two_captures_is_seen_by_the_next(world: World) -> None
 def test_a_first_capture_dumps_nothing(world: World) -> None:
     world.put(A, 1)
     world.capture()
-    assert world.dumps() == [] and settings_in_force.in_force(world.state) == settings_in_force.live(
+    assert world.dumps() == [] and settings_in_force.read_in_force(world.state) == settings_in_force.LiveSettings.of(
         world.config.source
     )
 
@@ -355,7 +356,7 @@ def test_a_standby_takes_the_change_over(world: World) -> None:
         wait_until(lambda: len(told) > seen + 2, "the file is looked at again")
         lease.release()
         wait_until(
-            lambda: (settings_in_force.in_force(world.state) or {}).get("tables") == ["shop.?"],
+            lambda: (now := settings_in_force.read_in_force(world.state)) is not None and now.tables == ["shop.?"],
             "the corrected file is used",
         )
 
@@ -395,7 +396,7 @@ def test_another_capture_that_writes_the_tables_takes_the_lead(world: World, mon
     def meanwhile(*_: Any) -> None:
         entry = world.state.get("tables")
         assert entry is not None
-        real(world.state, {**settings_in_force.live(world.config.source), "tables": ["shop.c"]})
+        real(world.state, replace(settings_in_force.LiveSettings.of(world.config.source), tables=["shop.c"]))
         world.state.update("tables", b"{}", entry.version)
 
     real = settings_in_force.put_in_force

@@ -23,6 +23,7 @@ from dblog_core.model import position_spec
 from dblog_core.model.events import Created, Rewritten, SchemaSeen, Truncated, Unreadable
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.staging.manifest import LogMark
+from dblog_core.state.owed_dumps import OwedDump
 from tests.fake_source import ORDERS
 from tests.unit.airflow.test_in_process import World
 from tests.unit.airflow.test_probes import Log
@@ -209,7 +210,8 @@ def test_a_table_that_only_lacks_a_dump_waits_for_nothing_that_the_merge_has_ask
 def test_an_incomplete_table_says_why_and_what_mends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path, monkeypatch)
     world.put(1)
-    lacking, owed = replace(INCOMPLETE, lacks=0), {NAME: {"dump": "d1", "why": "NaN in n", "times": 1, "asked": None}}
+    lacking = replace(INCOMPLETE, lacks=0)
+    owed = {NAME: OwedDump("d1", "NaN in n", 1)}
 
     def told(table: TableStatus, **owed: Any) -> str:
         return ": ".join(map(str, table_health.of_table(NAME, table, dump_store.list_dumps(world.state), owed)))

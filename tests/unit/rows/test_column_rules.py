@@ -178,7 +178,7 @@ def test_a_table_whose_ruled_column_is_renamed_stops_alone_until_a_rule_fits_aga
         capture.put(B, 1)
         wait_until(lambda: any(line["op"] == "c" for line in capture.lines(B)), "the other table goes on")
         entry = wait_until(lambda: stopped_tables.read(capture.state).get("shop.a"), "the table is stopped")
-        assert "shop.a has no column v" in entry["why"] and "its columns are id, w" in entry["fix"]
+        assert "shop.a has no column v" in entry.why and "its columns are id, w" in entry.fix
         with pytest.raises(RequestError, match="has no column v"):
             filing.submit(capture.config, DumpRequest(("shop.a",)))
         assert SECRET.encode() not in written(capture)
@@ -260,7 +260,8 @@ def test_a_chunk_of_a_worker_with_older_rules_is_refused_and_read_again_under_th
 def test_a_worker_reads_nothing_while_the_capture_goes_by_other_rules(world: World) -> None:
     world.fill(1)
     world.request({})
-    settings_in_force.put_in_force(world.state, settings_in_force.live(ruled(world.config, mask=["name"]).source))
+    masked = settings_in_force.LiveSettings.of(ruled(world.config, mask=["name"]).source)
+    settings_in_force.put_in_force(world.state, masked)
     with pytest.raises(ConfigError, match="different rules for the columns"):
         world.work()
     assert world.source.reads == [] and world.highs() == []
@@ -316,10 +317,10 @@ def test_another_key_has_tables_with_hashes_dumped_and_the_others_not(capture: C
     capture.write("shop.?", more=more.format(KEY[::-1]))
     capture.capture()
     assert [tables for _, tables in capture.dumps()] == [("shop.a",)]
-    assert KEY not in str(settings_in_force.in_force(capture.state)) and KEY[::-1] not in str(
-        settings_in_force.in_force(capture.state)
+    assert KEY not in str(settings_in_force.read_in_force(capture.state)) and KEY[::-1] not in str(
+        settings_in_force.read_in_force(capture.state)
     )
-    assert not settings_in_force.same_rules(
+    assert not settings_in_force.has_same_rules(
         capture.state, capture.config.source.model_copy(update={"hash_key": SecretStr("")}), "shop.a"
     )
 

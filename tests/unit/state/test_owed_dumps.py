@@ -17,6 +17,7 @@ from dblog_core.model.task_id import TaskId
 from dblog_core.staging.manifest import LogMark
 from dblog_core.state import owed_dumps
 from dblog_core.state.memory import MemoryState
+from dblog_core.state.owed_dumps import OwedDump
 from tests.fake_source import ORDERS
 from tests.unit.airflow.test_in_process import World
 
@@ -61,7 +62,7 @@ def test_a_whole_dump_that_the_system_has_asked_for_is_owed_once_it_has_failed(
     dump = requested(world, request_, by)
     assert owed_dumps.read(world.state) == {}
     fails(world, dump)
-    entry = {"dump": dump, "why": "n holds NaN", "times": 1, "asked": None}
+    entry = OwedDump(dump, "n holds NaN", 1)
     assert owed_dumps.read(world.state) == ({NAME: entry} if is_owed else {})
 
 
@@ -72,7 +73,7 @@ def test_one_that_somebody_cancels_is_not(world: World) -> None:
 
 
 def entries(times: int) -> owed_dumps.Entries:
-    return {NAME: {"dump": "d", "why": "", "times": times, "asked": None}}
+    return {NAME: OwedDump("d", "", times)}
 
 
 @pytest.mark.parametrize(("times", "soon", "later"), [(1, 1, 3600), (3, 4, 4 * 3600), (40, 600, 86_400)])
@@ -92,7 +93,7 @@ def test_it_is_requested_again_soon_where_something_has_changed_and_otherwise_la
     assert waits.due(entries(times)) == []
     assert after(soon)
     clock.now = 100.0
-    waits.done([NAME])
+    waits.restart([NAME])
     assert after(later)
     clock.now = 100.0
     waits.nudge([NAME])
@@ -106,7 +107,7 @@ def test_each_failure_makes_the_next_one_wait_again() -> None:
     assert waits.due(entries(1)) == []
     clock.now += 2
     assert waits.due(entries(1)) == [NAME]
-    waits.done([NAME])
+    waits.restart([NAME])
     assert waits.due(entries(2)) == []
     clock.now += 7199
     assert waits.due(entries(2)) == []
@@ -122,22 +123,22 @@ def test_the_dump_is_requested_again_once_and_forgotten_when_it_is_over(world: W
     debts.look(lambda table: False, offset=0)
     clock.now += 1
     debts.look(lambda table: True, offset=0)  # the table is stopped: it is dumped when it is mended
-    assert owed_dumps.read(world.state)[NAME]["asked"] is None
+    assert owed_dumps.read(world.state)[NAME].asked is None
     for _ in range(3):
         debts.look(lambda table: False, offset=0)
         clock.now += 86_400
     (second,) = owed_dump_requests.whole_tables(world.state) and [
         d for d in dump_store.list_dumps(world.state) if d.id != first
     ]
-    assert owed_dumps.read(world.state)[NAME]["asked"] == second.id
+    assert owed_dumps.read(world.state)[NAME].asked == second.id
     fails(world, second.id, "n holds infinity")
     told = owed_dumps.read(world.state)[NAME]
-    assert (told["times"], told["asked"], told["why"]) == (2, None, "n holds infinity")
+    assert (told.times, told.asked, told.why) == (2, None, "n holds infinity")
     debts.altered([NAME])
     debts.look(lambda table: False, offset=0)
     clock.now += 2
     debts.look(lambda table: False, offset=0)
-    third = owed_dumps.read(world.state)[NAME]["asked"]
+    third = owed_dumps.read(world.state)[NAME].asked
     assert third is not None
     control.cancel(world.state, third)
     debts.look(lambda table: False, offset=0)
@@ -152,12 +153,12 @@ def test_a_table_that_is_being_dumped_anyway_is_not_dumped_twice(world: World) -
     for _ in range(2):
         debts.look(lambda table: False, offset=0)
         clock.now += 10
-    assert len(dump_store.list_dumps(world.state)) == 2 and owed_dumps.read(world.state)[NAME]["asked"] is None
+    assert len(dump_store.list_dumps(world.state)) == 2 and owed_dumps.read(world.state)[NAME].asked is None
 
 
 def test_a_capture_that_starts_again_brings_what_failed_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault is gone by then; a dump that is merged is owed no more."""
-    monkeypatch.setattr(owed_dumps, "SOON", 0.0)
+    monkeypatch.setattr(owed_dumps, "_SOON_SECONDS", 0.0)
     world.capture()
     world.put(1, 2)
     fails(world, requested(world))
@@ -172,19 +173,19 @@ def test_a_table_that_is_refused_at_its_request_is_owed(world: World, monkeypatc
 
     monkeypatch.setattr(world.source, "open_reader", refuses)
     clock = Moments()
-    owed_dumps.failed(world.state, "", {NAME: "id holds NaN"})
+    owed_dumps.record_failures(world.state, "", {NAME: "id holds NaN"})
     debts = Again(world.config, world.state, clock)
     debts.look(lambda table: False, offset=0)
     clock.now += 1
     debts.look(lambda table: False, offset=0)
-    assert owed_dumps.read(world.state)[NAME]["times"] == 2
+    assert owed_dumps.read(world.state)[NAME].times == 2
 
 
 def test_another_processs_word_does_not_count_twice() -> None:
     state = MemoryState()
     for _ in range(2):
-        owed_dumps.failed(state, "d1", {NAME: "why"})
-    assert owed_dumps.read(state)[NAME]["times"] == 1
+        owed_dumps.record_failures(state, "d1", {NAME: "why"})
+    assert owed_dumps.read(state)[NAME].times == 1
     owed_dumps.forget(state, [NAME])
     assert owed_dumps.read(state) == {}
 
@@ -194,15 +195,15 @@ def test_a_full_dump_that_began_later_pays_whoever_asked_for_it(
     world: World, since: int, dump: str, paid: bool
 ) -> None:
     """One that began before may have ended without what the table lacks since."""
-    owed_dumps.failed(world.state, "d1", {NAME: "why"})
-    owed_dumps.asked(world.state, {NAME: "asked"})
+    owed_dumps.record_failures(world.state, "d1", {NAME: "why"})
+    owed_dumps.record_requests(world.state, {NAME: "asked"})
     debts = Again(world.config, world.state, Moments())
     ends = [LogMark(20, "f", NAME, "", 0, dump=dump, since=since)]
     debts.finished(ends)
     if dump == "asked":
         assert owed_dumps.read(world.state) == {}
         return
-    owed_dumps.asked(world.state, {NAME: None})
+    owed_dumps.record_requests(world.state, {NAME: None})
     debts.look(lambda table: True, offset=10)
     debts.finished([LogMark(20, "f", NAME, "", 0, dump=dump, since=since, key_from=1)])
     assert NAME in owed_dumps.read(world.state)
@@ -214,7 +215,7 @@ def test_a_source_that_is_away_keeps_no_log_waiting(world: World, monkeypatch: p
     def away(*_: object, **__: object) -> None:
         raise SourceUnavailable("the server is away")
 
-    owed_dumps.failed(world.state, "d1", {NAME: "why"})
+    owed_dumps.record_failures(world.state, "d1", {NAME: "why"})
     clock = Moments()
     debts = Again(world.config, world.state, clock)
     debts.look(lambda table: False, offset=0)
@@ -222,7 +223,7 @@ def test_a_source_that_is_away_keeps_no_log_waiting(world: World, monkeypatch: p
     monkeypatch.setattr(world.source, "tables", away)
     debts.look(lambda table: False, offset=0)
     entry = owed_dumps.read(world.state)[NAME]
-    assert (entry["times"], entry["why"]) == (2, "the server is away")
+    assert (entry.times, entry.why) == (2, "the server is away")
 
 
 def test_what_fails_within_a_term_is_not_tried_again_at_once(world: World) -> None:

@@ -16,7 +16,7 @@ def test_the_newest_comes_first_and_one_that_comes_again_is_counted() -> None:
     recent_errors.record(state, "merge", DblogError("no room"), 101.0)
     recent_errors.record(state, "capture", gone, 102.5)
     first, second = recent_errors.read(state)
-    assert first == {
+    assert first.to_json() == {
         "at": 102_500_000,
         "first": 100_000_000,
         "times": 2,
@@ -24,7 +24,7 @@ def test_the_newest_comes_first_and_one_that_comes_again_is_counted() -> None:
         "error": "db:3306: no route",
         "fix": "start it",
     }
-    assert (second["part"], second["error"], second["times"]) == ("merge", "no room", 1)
+    assert (second.part, second.error, second.times) == ("merge", "no room", 1)
 
 
 def test_it_does_not_grow() -> None:
@@ -32,8 +32,8 @@ def test_it_does_not_grow() -> None:
     for number in range(3 * recent_errors.KEPT):
         recent_errors.record(state, "capture", DblogError(f"{number} " + "x" * 10_000), float(number))
     kept = recent_errors.read(state)
-    assert len(kept) == recent_errors.KEPT and kept[0]["error"].startswith(f"{3 * recent_errors.KEPT - 1} ")
-    assert all(len(entry["error"]) < 3000 for entry in kept)
+    assert len(kept) == recent_errors.KEPT and kept[0].error.startswith(f"{3 * recent_errors.KEPT - 1} ")
+    assert all(len(entry.error) < 3000 for entry in kept)
 
 
 def test_a_state_store_that_does_not_answer_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
