@@ -17,6 +17,7 @@ from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables.column_types import OFFSET
 from spark_jobs.events import fold_on_driver, plan
+from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
 from tests.spark.segments import SegmentBuilder
@@ -32,7 +33,7 @@ class Lake:
 
     def __init__(self, path: Path, dice: random.Random) -> None:
         self.staging = Staging(str(path / "staging"), source="shop")
-        self.source = Source(SegmentBuilder(self.staging), dice, 40)
+        self.source = Source(SegmentBuilder(self.staging), dice, 120)
         self.table = Table.made(path / "lake", fields=dict(FIELDS), keys=SHAPE.key)
         self.tables = OpenTables(path / "index")
         self.withheld: set[Key] = set()
@@ -185,3 +186,73 @@ def test_indexes_beyond_the_memory_are_closed_and_made_anew(tmp_path: Path) -> N
         assert lake.open() is not first
         oracle.read(lake.source.lines, lake.offset)
         assert lake.rows() == oracle.rows
+
+
+def folded_row(k: str, a: int, *, op: str = PUT, offset: int = 1, origin: str = "log", born: bool = False) -> Any:
+    row = {"world": 1, "k": k, "a": a, "f": None, "big": "b"} if op == PUT else None
+    key = {"world": 1, "k": k}
+    told = {"op": op, "offset": offset, "position": f"p{offset}", "commit_time": None, "origin": origin}
+    return {"key": key, **told, "inserted": born, "missing": None, "row": row}
+
+
+def write(lake: Lake, *rows: Any, merged: int = 0) -> Any:
+    """As the next merge."""
+    lake.number += 1
+    kinds = {"key": pa.struct([(c.name, c.type) for c in SHAPE.key_columns]), "op": pa.string(), "offset": pa.int64()}
+    kinds |= {"position": pa.string(), "commit_time": pa.timestamp("us", tz="UTC"), "origin": pa.string()}
+    kinds |= {"inserted": pa.bool_(), "missing": pa.list_(pa.string())}
+    kinds |= {"row": pa.struct([(c.name, c.type) for c in SHAPE.columns])}
+    folded = pa.Table.from_pylist(list(rows), schema=pa.schema(list(kinds.items())))
+    return mark_and_append.write(
+        lake.open(), folded, SHAPE, APP, lake.number, merged=merged, withhold=lake.withheld.update
+    )
+
+
+def held(lake: Lake) -> dict[str, tuple[int, int]]:
+    return {row["k"]: (row["a"], row[OFFSET]) for row in lake.table.read()}
+
+
+def test_a_dumped_row_wins_over_older_ones_alone_and_says_nothing_twice(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, random.Random("dumped"))
+    write(lake, *(folded_row(k, 1, offset=50) for k in "abcde"))
+    done = write(
+        lake,
+        folded_row("a", 2, offset=40, origin="dump"),  # from before the row
+        folded_row("b", 1, offset=60, origin="dump"),  # as it is
+        folded_row("c", 2, offset=61, origin="dump"),
+        folded_row("d", 1, offset=62, origin="dump", born=True),  # deleted and born again before the dump came by
+        folded_row("e", 1, offset=63),  # what the log tells is written
+        merged=50,
+    )
+    assert held(lake) == {"a": (1, 50), "b": (1, 50), "c": (2, 61), "d": (1, 62), "e": (1, 63)}
+    assert (done.older, done.unchanged, done.updated) == (1, 1, 3)
+
+
+def test_what_was_merged_before_a_table_stopped_is_not_merged_again(tmp_path: Path) -> None:
+    """Its commit was made, and the merge failed after it: the next one has the same rows, and later ones."""
+    lake = Lake(tmp_path, random.Random("again"))
+    write(lake, folded_row("a", 2, offset=50), folded_row("b", 2, offset=51))
+    write(lake, folded_row("a", 1, offset=49), folded_row("b", 0, op="d", offset=51), merged=51)
+    assert held(lake) == {"a": (2, 50), "b": (2, 51)}
+
+
+def test_a_row_with_a_value_that_nobody_knows_goes_and_its_key_is_told(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, random.Random("lost"))
+    write(lake, folded_row("a", 1), folded_row("b", 1))
+    write(lake, folded_row("a", 0, op=WITHHOLD, offset=9), folded_row("c", 0, op=WITHHOLD, offset=10))
+    assert held(lake) == {"b": (1, 1)}
+    assert lake.withheld == {(1, "a"), (1, "c")}
+
+
+def test_what_a_deleted_row_had_is_nobodys(tmp_path: Path) -> None:
+    """A line that leaves a column out follows the delete of its key: the lake's row is that of another life."""
+    lake = Lake(tmp_path, random.Random("life"))
+    build = lake.source.build
+    build.create(SHAPE, {"world": 1, "k": "a", "a": 1, "f": None, "big": '"old"'})
+    build.seal()
+    lake.merge()
+    build.delete(SHAPE, {"world": 1, "k": "a"})
+    build.update(SHAPE, {"world": 1, "k": "a", "a": 2, "f": None, "big": None}, unchanged=["big"])
+    build.seal()
+    lake.merge()
+    assert lake.rows() == {} and lake.withheld == {(1, "a")}
