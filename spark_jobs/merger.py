@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
+import pyarrow as pa
 from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -409,7 +410,7 @@ class Merger:
             raise
         except DblogError as error:
             return Applied(work.table, work.rows, error=str(error), version=known.version if known else None)
-        except (DeltaError, PySparkException, Py4JJavaError) as error:
+        except (pa.ArrowException, DeltaError, PySparkException, Py4JJavaError) as error:
             return Applied(work.table, work.rows, error=_first_lines(error), version=known.version if known else None)
         except (Py4JNetworkError, Py4JError) as error:
             raise _spark_gone(work.table) from error

@@ -16,9 +16,9 @@ class Changes:
 
     `deleted`: the key goes; of its row only key and order mean something. `guarded`: the change wins only where the
     table's row of the key is older by the order column. `same`: a guarded row that equals the table's in these columns
-    is left as it is, unless it was `born` since; none: it is always written. `kept`: by column the rows that keep the
-    value that the table has in it; the row to take it from is that of the change's own key, or of the key in
-    `origins`: the one before it changed.
+    is left as it is, unless it was `born` since (so is one that keeps values of another key); none: it is always
+    written. `kept`: by column the rows that keep the value that the table has in it; the row to take it from is that of
+    the change's own key, or of the key in `origins`: the one before it changed.
     """
 
     rows: pa.Table

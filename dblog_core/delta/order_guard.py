@@ -5,7 +5,7 @@ What the log tells is always newer than what the table has. A dump's row may be 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,9 +61,17 @@ def overtaken(
 
 
 def unchanged(
-    files: TableFiles, shape: Shape, hits: Sequence[Hits], wanted: Flags, rows: pa.Table, columns: Sequence[str]
+    files: TableFiles,
+    shape: Shape,
+    hits: Sequence[Hits],
+    wanted: Flags,
+    rows: pa.Table,
+    columns: Sequence[str],
+    *,
+    kept: Mapping[str, Flags],
 ) -> Flags:
-    """For each wanted change whether the one live row of its key has the same values in these columns."""
+    """For each wanted change whether the one live row of its key has the same values in these columns. `kept`: by
+    column the changes that keep what that row has."""
     same = np.zeros(len(wanted), np.bool_)
     counts = np.zeros(len(wanted), np.int64)
     for hit in hits:
@@ -73,7 +81,10 @@ def unchanged(
             continue
         stored = rows_at(files, hit.file, shape, columns, hit.rows)
         own = rows.select(list(columns)).take(pa.array(hit.asked))
-        equal = [_equal(own[name].cast(shape[name].type), stored[name]) for name in columns]
+        equal = [
+            _equal(own[name].cast(shape[name].type), stored[name]) | (kept[name][hit.asked] if name in kept else False)
+            for name in columns
+        ]
         same[hit.asked[np.logical_and.reduce(equal)]] = True
     return same
 

@@ -113,7 +113,9 @@ def _planned(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
         if changes.same:
             wanted = guarded & ~older & ~changes.deleted
             wanted = wanted if changes.born is None else wanted & ~changes.born
-            unchanged = order_guard.unchanged(table.files, shape, hits, wanted, changes.rows, changes.same)
+            unchanged = order_guard.unchanged(
+                table.files, shape, hits, wanted, changes.rows, changes.same, kept=changes.kept
+            )
     wins = ~(older | unchanged)
     rows, unknown = _whole(table, changes, hits, wins & ~changes.deleted, shape)
     puts = wins & ~changes.deleted & ~unknown
@@ -121,7 +123,7 @@ def _planned(table: OpenTable, changes: Changes, shape: Shape) -> _Plan:
         version=table.snapshot.version + 1,
         inserted=int((puts & ~there).sum()),
         updated=int((puts & there).sum()),
-        deleted=int((wins & changes.deleted & there).sum()),
+        deleted=int((wins & (changes.deleted | unknown) & there).sum()),
         older=int(older.sum()),
         unchanged=int(unchanged.sum()),
         absent=int((wins & changes.deleted & ~there).sum()),

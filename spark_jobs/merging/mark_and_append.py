@@ -7,7 +7,7 @@ comes of the rows is what a MERGE would make of them (`delta_table`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -162,5 +162,4 @@ def keys_of(rows: pa.Table, schema: TableSchema) -> list[Key]:
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
-    chunks: Iterable[pa.Array] = column.chunks
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(chunks)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])

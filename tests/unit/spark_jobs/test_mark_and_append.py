@@ -256,3 +256,10 @@ def test_what_a_deleted_row_had_is_nobodys(tmp_path: Path) -> None:
     build.seal()
     lake.merge()
     assert lake.rows() == {} and lake.withheld == {(1, "a")}
+
+
+def test_no_rows_have_no_keys(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, random.Random("none"))
+    change(lake)
+    rows, _ = lake.folded()
+    assert mark_and_append.keys_of(rows.filter(pa.array([False] * len(rows))), SHAPE) == []
