@@ -154,16 +154,16 @@ def do_without_pandas() -> None:
 
 
 def _tell(session: Session, error: DblogError) -> None:
-    note(session.redacted(f"dblog: {error}"))
+    note(session.redact(f"dblog: {error}"))
     if session.debug:
-        note(session.redacted("".join(traceback.format_exception(error))))
+        note(session.redact("".join(traceback.format_exception(error))))
 
 
 def _tell_unexpected(session: Session, error: Exception) -> None:
     text = str(error).strip() or "no message"
-    note(session.redacted(f"dblog: an error that it does not know: {type(error).__name__}: {text}"))
+    note(session.redact(f"dblog: an error that it does not know: {type(error).__name__}: {text}"))
     if session.debug:
-        note(session.redacted("".join(traceback.format_exception(error))))
+        note(session.redact("".join(traceback.format_exception(error))))
     else:
         note("  fix: run it again as `dblog --debug …` for the trace, and report it")
 

@@ -114,7 +114,7 @@ def _line(source: str, status: CaptureStatus) -> str:
 
 
 def _result(outcome: str, status: CaptureStatus | None) -> dict[str, object]:
-    known = {"segment": None, "offset": None, "position": None, "epoch": None}
-    if status is not None and not status.error:
-        known = {name: getattr(status, name) for name in known}
-    return {"outcome": outcome, **known}
+    names = ("segment", "offset", "position", "epoch")
+    if status is None or status.error:
+        return {"outcome": outcome, **dict.fromkeys(names)}
+    return {"outcome": outcome, **{name: getattr(status, name) for name in names}}

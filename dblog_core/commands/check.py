@@ -23,31 +23,33 @@ def check(context: typer.Context, json: JsonFlag = False) -> None:
 
     session = session_of(context, json)
     config = session.config()
-    found = findings(config, file=session.file)
-    fatal = [f for f in found if f.problem.fatal]
+    every_finding = findings(config, file=session.file)
+    fatal = [f for f in every_finding if f.problem.fatal]
 
     def show(finding: Finding) -> str:
         grade = "ERROR" if finding.problem.fatal else "warning"
-        fix = session.redacted(finding.problem.fix).replace("\n", "\n       ")
-        return f"{grade}: {finding.area}: {session.redacted(finding.problem.what)}\n  fix: {fix}"
+        fix = session.redact(finding.problem.fix).replace("\n", "\n       ")
+        return f"{grade}: {finding.area}: {session.redact(finding.problem.what)}\n  fix: {fix}"
 
     def as_json(finding: Finding) -> dict[str, Any]:
         problem = finding.problem
-        what, fix = session.redacted(problem.what), session.redacted(problem.fix)
+        what = session.redact(problem.what)
+        fix = session.redact(problem.fix)
         return {"area": finding.area, "what": what, "fix": fix, "fatal": problem.fatal}
 
-    count = f"{len(fatal)} error(s), {len(found) - len(fatal)} warning(s)"
-    verdict = f"{config.source.name}: {count}" if found else f"{config.source.name}: all is well"
+    count = f"{len(fatal)} error(s), {len(every_finding) - len(fatal)} warning(s)"
+    verdict = f"{config.source.name}: {count}" if every_finding else f"{config.source.name}: all is well"
     captures = capture_runs(config)
-    session.result(
-        {
-            "source": config.source.name,
-            "ok": not fatal,
-            "capture_runs": captures,
-            "problems": [as_json(f) for f in found],
-        },
-        "\n".join([*map(show, found), verdict, *([no_capture(config.source.name)] if captures is False else [])]),
-    )
+    lines = [*map(show, every_finding), verdict]
+    if captures is False:
+        lines.append(no_capture(config.source.name))
+    result = {
+        "source": config.source.name,
+        "ok": not fatal,
+        "capture_runs": captures,
+        "problems": [as_json(finding) for finding in every_finding],
+    }
+    session.result(result, "\n".join(lines))
     if fatal:
         raise typer.Exit(FAILED)
 

@@ -6,18 +6,20 @@ import json as json_text
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
 
-from dblog_core.commands.options import OnOff, Size, on_off, size
+from dblog_core.commands.options import AllTablesOption, OnOff, Size, TablesOption, on_off, size
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stderr, stopping
 from dblog_core.commands.spark_workers import SparkFlag
 from dblog_core.commands.terminal.progress import progress
-from dblog_core.commands.terminal.text_tables import aligned
+from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secrets import LAKE, SOURCE
 from dblog_core.config.settings import DumpConfig
+from dblog_core.dumps.dump_records import DumpState
 from dblog_core.dumps.status import line
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.model import sizes
@@ -29,11 +31,13 @@ if TYPE_CHECKING:
     from dblog_core.dumps.status import DumpStatus
 
 
+@dataclass(frozen=True, slots=True)
 class Condition:
-    """One --filter as typed: a column, an operator and a value."""
+    """One --filter as typed."""
 
-    def __init__(self, column: str, operator: str, value: str) -> None:
-        self.column, self.operator, self.value = column, operator, value
+    column: str
+    operator: str
+    value: str
 
 
 def _condition(words: Any) -> Condition:
@@ -48,10 +52,10 @@ def _condition(words: Any) -> Condition:
 def _default(option: str) -> str:
     """What an option is unless it is given, here or in the file."""
     value = DumpConfig.model_fields[option].default
-    told = ("off", "on")[value] if isinstance(value, bool) else f"{value:g}"
+    text = ("off", "on")[value] if isinstance(value, bool) else f"{value:g}"
     if option == "chunk_bytes":
-        told = sizes.text(value)
-    return f"[default: [dump] {option}, or {told}]"
+        text = sizes.text(value)
+    return f"[default: [dump] {option}, or {text}]"
 
 
 class DumpCommand(typer.core.TyperCommand):
@@ -66,11 +70,8 @@ class DumpCommand(typer.core.TyperCommand):
 
 def dump(
     context: typer.Context,
-    table: Annotated[
-        list[str] | None,
-        typer.Option("--table", metavar="T", help="SCHEMA.TABLE, or a pattern with * and ?; repeatable."),
-    ] = None,
-    all_tables: Annotated[bool, typer.Option("--all", help="Every captured table that has a key.")] = False,
+    table: TablesOption = None,
+    all_tables: AllTablesOption = False,
     pk: Annotated[
         list[str] | None, typer.Option("--pk", metavar="JSON", help="A key to dump; may be repeated. One table only.")
     ] = None,
@@ -154,7 +155,7 @@ def dump(
 
     session = session_of(context, json)
     request = DumpRequest(
-        tables=_chosen(table, all_tables, one=bool(pk or key_from is not None or key_to is not None)),
+        tables=_choose_tables(table, all_tables, needs_one=bool(pk or key_from is not None or key_to is not None)),
         keys=tuple(_key(text, "--pk") for text in pk or ()),
         key_from=None if key_from is None else _key(key_from, "--key-from"),
         key_to=None if key_to is None else _key(key_to, "--key-to"),
@@ -174,11 +175,11 @@ def dump(
         _carry_out(session, request, wait=wait, spark=spark)
 
 
-def _chosen(tables: list[str] | None, all_tables: bool, *, one: bool) -> tuple[str, ...] | None:
+def _choose_tables(tables: list[str] | None, all_tables: bool, *, needs_one: bool) -> tuple[str, ...] | None:
     """The tables that are asked for; None for all. Raises BadParameter."""
     if bool(tables) == all_tables:
         raise typer.BadParameter("give either --table (it may be repeated) or --all")
-    if one and (all_tables or len(set(tables or ())) != 1):
+    if needs_one and (all_tables or len(set(tables or ())) != 1):
         raise typer.BadParameter("--pk, --key-from and --key-to need exactly one --table")
     return None if all_tables else tuple(tables or ())
 
@@ -197,15 +198,15 @@ def _key(text: str, option: str) -> Any:
 def _show_plan(session: Session, request: DumpRequest) -> None:
     from dblog_core.dumps.dry_run import plan
 
-    found = plan(session.config(SOURCE), request)
-    session.result(found.to_json(), plan_text(found))
+    dump_plan = plan(session.config(SOURCE), request)
+    session.result(dump_plan.to_json(), plan_text(dump_plan))
 
 
 def plan_text(plan: Plan) -> str:
     """The plan for people: a table, what would be left out, what to think of, and where the times come from."""
     header = ("TABLE", "INDEX", "ROWS", "RANGES", "CHUNKS", "TIME")
     total = ("in all", "", *_counts(plan.tables), in_words(plan.seconds))
-    lines = [aligned(header, [*map(_row, plan.tables), total])]
+    lines = [align(header, [*map(_row, plan.tables), total])]
     lines += [f"refused: {r.reason}\n  fix: {r.fix}" for r in plan.refused]
     lines += [f"warning: {t.table}: {warning}" for t in plan.tables for warning in t.warnings]
     origins: dict[str, list[str]] = {}
@@ -240,7 +241,7 @@ def _carry_out(session: Session, request: DumpRequest, *, wait: bool, spark: boo
     status = _work(session, dump_id, wait=wait, spark=spark)
     if session.json:
         session.result(status.to_json(), "")
-    if status.state != "done":
+    if status.state != DumpState.DONE:
         raise typer.Exit(FAILED)
 
 

@@ -13,7 +13,7 @@ from dblog_core.commands.options import on_off, size
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.spark_workers import SparkFlag
 from dblog_core.commands.terminal.progress import progress
-from dblog_core.commands.terminal.text_tables import aligned
+from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secrets import LAKE, SOURCE, STATE
 from dblog_core.dumps.status import line
 from dblog_core.errors import DblogError, RequestError
@@ -102,15 +102,15 @@ def dumps(context: typer.Context, json: JsonFlag = False) -> None:
 
     session = session_of(context, json)
     with closing(_state(session)) as state:
-        found = dump_store.list_dumps(state)
-    session.result([d.to_json() for d in found], _listed(found) if found else "no dump was requested yet")
+        statuses = dump_store.list_dumps(state)
+    session.result([d.to_json() for d in statuses], _list_text(statuses) if statuses else "no dump was requested yet")
 
 
-def _listed(found: Sequence[DumpStatus]) -> str:
+def _list_text(statuses: Sequence[DumpStatus]) -> str:
     """A line for each that fits a terminal of 80 columns, and below it what may be longer."""
-    header, *rows = aligned(_HEADER, [*map(_row, found)]).splitlines()
+    header, *rows = align(_HEADER, [*map(_row, statuses)]).splitlines()
     lines = [header]
-    for row, status in zip(rows, found, strict=True):
+    for row, status in zip(rows, statuses, strict=True):
         lines += [row, f"  {_details(status)}"]
         lines += [f"  {word}: {text}" for word, text in (("held", status.held), ("error", status.error)) if text]
     return "\n".join(lines)
@@ -118,22 +118,24 @@ def _listed(found: Sequence[DumpStatus]) -> str:
 
 def _details(status: DumpStatus) -> str:
     """Which tables, and what else is known of it."""
-    speed, gone = status.rows_per_second, status.tables_gone
+    speed = status.rows_per_second
+    dropped = status.tables_gone
     parts = [f"{status.evicted:,} evicted"] if status.evicted else []
     parts += [f"{speed:,.0f} rows/s"] if speed is not None else []
-    parts += [f"{len(gone):,} table(s) dropped meanwhile"] if gone else []
+    parts += [f"{len(dropped):,} table(s) dropped meanwhile"] if dropped else []
     return "; ".join([table_names.some(status.tables, _TABLES), *parts])
 
 
 def _row(status: DumpStatus) -> tuple[str, ...]:
-    left, rows = status.seconds_left, status.estimated_rows
+    seconds_left = status.seconds_left
+    rows = status.estimated_rows
     return (
         status.id,
         status.state,
         f"{status.rows:,}",
         "?" if rows is None else f"{rows:,}",
         f"{status.chunks:,}",
-        "?" if left is None and status.state == "running" else "" if not left else in_words(left),
+        "?" if seconds_left is None and status.state == "running" else in_words(seconds_left) if seconds_left else "",
         f"{status.tasks_done}/{len(status.tasks)}",
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
-from dblog_core.commands.terminal.text_tables import aligned
+from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secrets import LAKE
 from dblog_core.errors import RequestError
 from dblog_core.model import table_names
@@ -57,13 +57,13 @@ def replay(
     session = session_of(context, json)
     low, high = interval(start, end, dt.datetime.now(dt.UTC))
     config = session.config(LAKE)
-    tables = [_known(config, name) for name in table or ()]
+    tables = [_find_table(config, name) for name in table or ()]
     result = _carry_out(session, config, "replay", {"from": end_json(low), "to": end_json(high), "tables": tables})
     failed = [t for t in result["tables"] if t["error"] is not None]
     rows = [[t["table"], *(str(t[name]) for name in _COUNTS)] for t in result["tables"] if t["error"] is None]
-    session.result(result, aligned(["TABLE", *(name.upper() for name in _COUNTS)], rows) if rows else "")
-    for one in failed:
-        note(f"{one['table']}: {one['error']}")
+    session.result(result, align(["TABLE", *(name.upper() for name in _COUNTS)], rows) if rows else "")
+    for table_result in failed:
+        note(f"{table_result['table']}: {table_result['error']}")
     if failed:
         raise typer.Exit(FAILED)
 
@@ -79,7 +79,7 @@ def rebuild(context: typer.Context, table: _Table, json: JsonFlag = False) -> No
     """
     session = session_of(context, json)
     config = session.config(LAKE)
-    result = _carry_out(session, config, "rebuild", {"table": _known(config, table)})
+    result = _carry_out(session, config, "rebuild", {"table": _find_table(config, table)})
     withheld = f"; {result['withheld']} rows wait for a dump" if result["withheld"] else ""
     session.result(result, f"{table}: {result['rows']} rows, made anew from {result['from']}{withheld}")
 
@@ -94,20 +94,21 @@ def reset(context: typer.Context, table: _Table, json: JsonFlag = False) -> None
     """
     session = session_of(context, json)
     config = session.config(LAKE)
-    result = _carry_out(session, config, "reset", {"table": _known(config, table)})
+    result = _carry_out(session, config, "reset", {"table": _find_table(config, table)})
     session.result(result, f"{table}: emptied; dump {result['dump']} brings its rows")
 
 
-def _known(config: Config, name: str) -> str:
+def _find_table(config: Config, name: str) -> str:
     """The table's name, if the lake has merged it. Raises RequestError."""
     from dblog_core.lake.lake_status import read_status
     from dblog_core.wiring import open_lake
 
     status = read_status(open_lake(config))
-    tables, name = status.tables if status else {}, table_names.canonical(name)
+    tables = status.tables if status else {}
+    name = table_names.canonical(name)
     if name not in tables:
-        known = f"it has {', '.join(sorted(tables))}" if tables else "it has none yet: run `dblog merge`"
-        raise RequestError(f"the lake has no table {name}", fix=known)
+        what_it_has = f"it has {', '.join(sorted(tables))}" if tables else "it has none yet: run `dblog merge`"
+        raise RequestError(f"the lake has no table {name}", fix=what_it_has)
     return name
 
 
@@ -115,6 +116,4 @@ def _carry_out(session: Session, config: Config, kind: str, arguments: dict[str,
     from dblog_core.lake import lake_tasks
 
     with stopping() as stop:
-        return lake_tasks.carry_out(
-            config, kind, arguments, stop=stop, on_line=lambda line: note(session.redacted(line))
-        )
+        return lake_tasks.carry_out(config, kind, arguments, stop=stop, on_line=lambda line: note(session.redact(line)))

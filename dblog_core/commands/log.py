@@ -61,9 +61,9 @@ def _check_start(staging: Staging, start: int) -> None:
     head = staging.head()
     last = head.last_offset if head is not None else 0
     if start > last + 1:
-        told = f"the newest offset is {last}" if last else "the super-changelog has no line yet"
+        where_it_ends = f"the newest offset is {last}" if last else "the super-changelog has no line yet"
         raise StagingError(
-            f"offset {start} is beyond the end: {told}",
+            f"offset {start} is beyond the end: {where_it_ends}",
             where=staging.storage.url(""),
             fix=f"begin with at most --from {last + 1}, which prints what comes next",
         )
@@ -75,7 +75,8 @@ def _lines(
     """All lines from `start` on; with `stop`, also those that come until it is set."""
     from dblog_core.staging.reader import Follower
 
-    follower, (soonest, latest) = Follower(staging, from_offset=start, tables=tables), LOOKS
+    follower = Follower(staging, from_offset=start, tables=tables)
+    soonest, latest = LOOKS
     while True:
         yield from follower.lines()
         if stop is None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dblog_core.commands.session import JsonFlag, note, session_of, stopping
-from dblog_core.commands.terminal.text_tables import aligned
+from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secrets import LAKE
 from dblog_core.model.sizes import text
 
@@ -44,19 +44,20 @@ def maintain(
             schedule.KIND,
             {"tables": list(dict.fromkeys(table or ()))},
             stop=stop,
-            on_line=lambda line: note(session.redacted(line)),
+            on_line=lambda line: note(session.redact(line)),
         )
-    session.result(result, shown(result))
+    session.result(result, as_text(result))
 
 
-def shown(result: dict[str, Any]) -> str:
+def as_text(result: dict[str, Any]) -> str:
     """The result for people."""
     rows = [
         [t["table"], f"{t['rows']:,}", f"{t['files']:,}", text(t["bytes"]), text(t["disk_bytes"]), ", ".join(t["done"])]
         for t in result["tables"]
     ]
-    staging, cut = result["staging"], result["cuts"]
-    lines = [aligned(["TABLE", "ROWS", "FILES", "SIZE", "ON DISK", "DONE"], rows)] if rows else []
+    staging = result["staging"]
+    cut = result["cuts"]
+    lines = [align(["TABLE", "ROWS", "FILES", "SIZE", "ON DISK", "DONE"], rows)] if rows else []
     lines.append(f"cuts: {cut['removed']:,} removed, the oldest is {cut['oldest'] or 'none yet'}")
     lines.append(f"staging: {staging['removed_files']:,} files removed, it begins at segment {staging['segment']:,}")
     lines += [f"  held back from segment {need['segment']:,} on: {need['why']}" for need in staging["held"]]

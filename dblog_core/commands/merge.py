@@ -10,7 +10,7 @@ import orjson
 import typer
 
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
-from dblog_core.commands.terminal.text_tables import aligned
+from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secrets import LAKE, READER
 from dblog_core.model import sizes
 
@@ -47,8 +47,8 @@ def merge(
 def _show_plan(session: Session) -> None:
     from dblog_core.lake.merge_dry_run import merge_plan
 
-    found = merge_plan(session.config(READER))
-    session.result(found, text(found))
+    plan = merge_plan(session.config(READER))
+    session.result(plan, text(plan))
 
 
 def _run(session: Session, *, continuous: bool) -> None:
@@ -82,23 +82,24 @@ def _run(session: Session, *, continuous: bool) -> None:
     note(f"{config.source.name}: " + ("the merge has ended" if continuous else "the lake holds all that was sealed"))
 
 
-def text(found: dict[str, Any]) -> str:
+def text(plan: dict[str, Any]) -> str:
     """A plan for people."""
-    span, offset = found["segments"], found["offset"]
+    span = plan["segments"]
+    offset = plan["offset"]
     parts = [
         f"segments {span['first']} to {span['last']}, offset {offset['from']:,} to {offset['to']:,}, "
-        f"merges: {found['merges']}"
+        f"merges: {plan['merges']}"
         if span
         else "nothing whole is sealed that the lake does not have"
     ]
-    if found["unfinished"] is not None:
-        parts.append(f"merge {found['unfinished']} was begun and not ended: it is finished first")
-    if found["open_segments"]:
-        parts.append(f"segments left for later, since their transaction goes on: {found['open_segments']}")
-    parts += [f"stopped   {t['table']}, at offset {t['offset']:,}: {t['error']}" for t in found["stopped"]]
-    if found["tables"]:
+    if plan["unfinished"] is not None:
+        parts.append(f"merge {plan['unfinished']} was begun and not ended: it is finished first")
+    if plan["open_segments"]:
+        parts.append(f"segments left for later, since their transaction goes on: {plan['open_segments']}")
+    parts += [f"stopped   {t['table']}, at offset {t['offset']:,}: {t['error']}" for t in plan["stopped"]]
+    if plan["tables"]:
         header = ("TABLE", "DOES", "ROWS", "FILES", "CHUNKS", "BYTES", "BESIDE")
-        parts.append(aligned(header, [_line(table) for table in found["tables"]]))
+        parts.append(align(header, [_line(table) for table in plan["tables"]]))
     return "\n".join(parts)
 
 

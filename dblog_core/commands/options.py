@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from dblog_core.errors import ConfigError
 from dblog_core.model import sizes
+
+TablesOption = Annotated[
+    list[str] | None,
+    typer.Option("--table", metavar="T", help="SCHEMA.TABLE, or a pattern with * and ?; repeatable."),
+]
+AllTablesOption = Annotated[bool, typer.Option("--all", help="Every captured table that has a key.")]
 
 
 class OnOff(Enum):
@@ -41,7 +47,7 @@ def size(text: Any) -> Size:
 
 def address(listen: str) -> tuple[str, int]:
     """Host and port of HOST:PORT. Raises ConfigError."""
-    found = re.fullmatch(r"\[?(?P<host>[^\[\]]+?)\]?:(?P<port>\d{1,5})", listen)
-    if found is None or int(found["port"]) > 65_535:
+    match = re.fullmatch(r"\[?(?P<host>[^\[\]]+?)\]?:(?P<port>\d{1,5})", listen)
+    if match is None or int(match["port"]) > 65_535:
         raise ConfigError(f"{listen!r} is no HOST:PORT", where="--listen", fix="such as 127.0.0.1:9178")
-    return found["host"], int(found["port"])
+    return match["host"], int(match["port"])

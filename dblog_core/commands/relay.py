@@ -40,12 +40,12 @@ def relay(
     config = session.config(READER | {f"output.{name}"})
 
     def tell(status: RelayStatus) -> None:
-        said = _said(status)
-        if [said] != told:
-            note(f"{config.source.name}, output {name}: {session.redacted(said)}")
-            told[:] = [said]
+        line = _status_line(status)
+        if [line] != last_line:
+            note(f"{config.source.name}, output {name}: {session.redact(line)}")
+            last_line[:] = [line]
 
-    told: list[str] = []
+    last_line: list[str] = []
     with stopping() as stop:
         done = run_relay(config, name, stop=stop, once=once, restart=restart, on_status=tell)
     if session.json:
@@ -55,7 +55,7 @@ def relay(
         raise typer.Exit(FAILED)
 
 
-def _said(status: RelayStatus) -> str:
+def _status_line(status: RelayStatus) -> str:
     if status.error:
         return f"waiting for the next attempt: {status.error}"
     return f"standing by; {status.holder} passes lines on" if status.holder else "passing lines on"

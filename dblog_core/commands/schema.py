@@ -120,7 +120,7 @@ def _accept(session: Session, name: str, *, yes: bool) -> None:
         raise RequestError("nothing was done", where=name, fix="answer y, or give --yes")
     with stopping() as stop:
         done = lake_tasks.carry_out(
-            config, _ACCEPT, {"table": name}, stop=stop, on_line=lambda line: note(session.redacted(line))
+            config, _ACCEPT, {"table": name}, stop=stop, on_line=lambda line: note(session.redact(line))
         )
     session.result(done, _done(plan, done))
 

@@ -21,7 +21,8 @@ from dblog_core.config.settings import Config, load
 from dblog_core.errors import ConfigError
 from dblog_core.model.install_hints import with_extra
 
-FAILED, WRONG_USE = 1, 2
+FAILED = 1
+WRONG_USE = 2
 """Exit codes: what was asked for did not come about; it could not even be asked for like that."""
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -54,7 +55,7 @@ class Session:
         sys.stdout.write(orjson.dumps(data).decode() + "\n" if self.json else text + "\n" if text else "")
         sys.stdout.flush()
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """The text without the configuration's secrets, whatever a driver may have put into it."""
         for secret in sorted(self.secrets, key=len, reverse=True):  # one may begin with another
             text = text.replace(secret, "*****") if len(secret) > 3 else text
@@ -113,7 +114,7 @@ class _ToConsole(logging.Handler):
         self._session = session
 
     def emit(self, record: logging.LogRecord) -> None:
-        note(self._session.redacted(self.format(record)))
+        note(self._session.redact(self.format(record)))
 
 
 def _with_airflow(config: Config) -> Config:

@@ -10,7 +10,7 @@ import typer
 
 from dblog_core.commands.options import address
 from dblog_core.commands.session import JsonFlag, note, session_of, stopping
-from dblog_core.commands.terminal.text_tables import aligned
+from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secrets import STATE
 from dblog_core.errors import ConfigError
 from dblog_core.model.hosts import LOOPBACK
@@ -48,14 +48,14 @@ def serve(
         what = f"{host} is reached over the network, where the token would go in clear text"
         raise ConfigError(what, where="--listen", fix="give tls_cert and tls_key in [signals.http]")
     with closing(open_state(config)) as state:
-        endpoint = _opened(Signals(config, state, SystemClock()), host, port, http)
+        endpoint = _open_endpoint(Signals(config, state, SystemClock()), host, port, http)
         with closing(endpoint), stopping() as stop:
-            shown = f"[{host}]" if ":" in host else host
-            note(f"signals at http{'s' if http.tls_cert else ''}://{shown}:{endpoint.port}/signals")
+            url_host = f"[{host}]" if ":" in host else host
+            note(f"signals at http{'s' if http.tls_cert else ''}://{url_host}:{endpoint.port}/signals")
             stop.wait()
 
 
-def _opened(signals: Signals, host: str, port: int, http: HttpConfig) -> Endpoint:
+def _open_endpoint(signals: Signals, host: str, port: int, http: HttpConfig) -> Endpoint:
     from dblog_core.signals.http import Endpoint
 
     certificate, key, clients = (str(path or "") for path in (http.tls_cert, http.tls_key, http.tls_client_ca))
@@ -79,11 +79,11 @@ def signals(context: typer.Context, json: JsonFlag = False) -> None:
 
     session = session_of(context, json)
     with closing(open_state(session.config(STATE))) as state:
-        found = inbox.list_signals(state)
+        records = inbox.list_signals(state)
     header = ("AT", "ID", "TYPE", "CHANNEL", "STATE", "WHAT")
-    lines = [aligned(header, [*map(_row, found)]) if found else "no signal has come yet"]
-    lines += [f"{one['id']}: {one['error']}\n  fix: {one['fix']}" for one in found if one["error"]]
-    session.result([{name: one[name] for name in _KEPT} for one in found], "\n".join(lines))
+    lines = [align(header, [*map(_row, records)]) if records else "no signal has come yet"]
+    lines += [f"{record['id']}: {record['error']}\n  fix: {record['fix']}" for record in records if record["error"]]
+    session.result([{name: record[name] for name in _KEPT} for record in records], "\n".join(lines))
 
 
 def _row(record: dict[str, Any]) -> tuple[str, ...]:

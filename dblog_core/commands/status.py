@@ -38,43 +38,52 @@ def status(
     config = session.config(READER)
     meter = Meter(config)
     if not watch:
-        found = read(config, meter)
-        session.result(found, text(found))
+        current = read(config, meter)
+        session.result(current, text(current))
         return
     with stopping() as stop, progress() as display:
         while not stop.is_set():
-            found = read(config, meter)
+            current = read(config, meter)
             if stderr.is_terminal and not session.json:
-                display.show(text(found))
+                display.show(text(current))
             else:
-                session.result(found, text(found))
+                session.result(current, text(current))
             stop.wait(EVERY)
 
 
-def text(found: dict[str, Any]) -> str:
+def text(status_json: dict[str, Any]) -> str:
     """The status for people."""
-    leader, merge = found["leader"], found["merge"]
+    leader = status_json["leader"]
+    merge = status_json["merge"]
     lines = [
-        f"source    {found['source']}",
+        f"source    {status_json['source']}",
         f"leader    {leader['id']}, epoch {leader['epoch']}" if leader else "leader    none: no capture is running",
-        f"offset    {_known(found['offset'])}",
-        f"position  {_known(found['position'])}",
-        f"lag       {_seconds(found['lag_seconds'])}",
+        f"offset    {_text_or_unknown(status_json['offset'])}",
+        f"position  {_text_or_unknown(status_json['position'])}",
+        f"lag       {_seconds(status_json['lag_seconds'])}",
         f"lake      {_lake(merge)}",
     ]
-    lines += [f"table     {t['table']}: {t['state']}{_uncaptured(t)}{_because(t) or _why(t)}" for t in found["tables"]]
-    lines += [f"window    {w['table']}, dump {w['dump']}, open for {w['age_seconds']:.1f} s" for w in found["windows"]]
-    lines += _dumps(found["dumps"])
-    lines += [_output(o) for o in found["outputs"]]
-    lines += _storage(found["storage"])
-    lines += [_error(e) for e in found["errors"] if _ago(e) < ERRORS]
+    lines += [_table(table) for table in status_json["tables"]]
+    lines += [_window(window) for window in status_json["windows"]]
+    lines += _dumps(status_json["dumps"])
+    lines += [_output(o) for o in status_json["outputs"]]
+    lines += _storage(status_json["storage"])
+    lines += [_error(e) for e in status_json["errors"] if _ago(e) < ERRORS]
     return "\n".join(lines)
+
+
+def _table(table: dict[str, Any]) -> str:
+    return f"table     {table['table']}: {table['state']}{_capture_text(table)}{_because(table) or _why(table)}"
+
+
+def _window(window: dict[str, Any]) -> str:
+    return f"window    {window['table']}, dump {window['dump']}, open for {window['age_seconds']:.1f} s"
 
 
 def _lake(merge: dict[str, Any]) -> str:
     if merge["offset"] is None:
         return "nothing is merged yet"
-    return f"offset {_known(merge['offset'])}, {_seconds(merge['lag_seconds'])} behind"
+    return f"offset {_text_or_unknown(merge['offset'])}, {_seconds(merge['lag_seconds'])} behind"
 
 
 def _dumps(dumps: list[dict[str, Any]]) -> list[str]:
@@ -109,14 +118,14 @@ def _begins(retention: dict[str, Any]) -> str:
 def _dump(dump: dict[str, Any]) -> str:
     counts = f"{dump['rows']:,} rows, {dump['chunks']:,} chunks, {dump['evicted']:,} evicted"
     left = f", {in_words(dump['seconds_left'])} left" if dump["seconds_left"] else ""
-    held = f"; held: {dump['held']}" if dump["held"] else ""
-    return f"dump      {dump['id']}: {dump['state']}, {counts}{left}{held}{_because(dump)}"
+    slowdown = f"; held: {dump['held']}" if dump["held"] else ""
+    return f"dump      {dump['id']}: {dump['state']}, {counts}{left}{slowdown}{_because(dump)}"
 
 
 def _output(output: dict[str, Any]) -> str:
     by = f"passed on by {output['holder']}" if output["holder"] else "no relay is running"
     dead = f", {output['dead_letters']:,} dead letters" if output["dead_letters"] else ""
-    where = f"offset {_known(output['offset'])}, {_seconds(output['lag_seconds'])} behind"
+    where = f"offset {_text_or_unknown(output['offset'])}, {_seconds(output['lag_seconds'])} behind"
     return f"output    {output['output']} ({output['kind']}): {where}{dead}; {by}"
 
 
@@ -138,11 +147,11 @@ def _why(table: dict[str, Any]) -> str:
     return f": {table['cause']}\n  fix: {table['fix']}" if table["cause"] else ""
 
 
-def _uncaptured(table: dict[str, Any]) -> str:
+def _capture_text(table: dict[str, Any]) -> str:
     return "" if table["captured"] else ", no longer captured"
 
 
-def _known(value: object) -> str:
+def _text_or_unknown(value: object) -> str:
     return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 

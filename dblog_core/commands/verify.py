@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dblog_core.commands.options import AllTablesOption, TablesOption
 from dblog_core.commands.session import FAILED, JsonFlag, Session, note, session_of, stopping
 from dblog_core.commands.terminal.progress import progress
-from dblog_core.commands.terminal.text_tables import aligned
+from dblog_core.commands.terminal.text_tables import align
 from dblog_core.config.secrets import LAKE, SOURCE
 from dblog_core.model.durations import in_words
 
@@ -23,11 +24,8 @@ _SHOWN = 20  # keys of a table that people are shown; --json has all
 
 def verify(
     context: typer.Context,
-    table: Annotated[
-        list[str] | None,
-        typer.Option("--table", metavar="T", help="SCHEMA.TABLE, or a pattern with * and ?; repeatable."),
-    ] = None,
-    all_tables: Annotated[bool, typer.Option("--all", help="Every captured table that has a key.")] = False,
+    table: TablesOption = None,
+    all_tables: AllTablesOption = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="Dump the keys that differ, merge them, compare them again.")
     ] = False,
@@ -135,27 +133,28 @@ def _check(session: Session, file: Path) -> None:
     config = session.config(LAKE)
     try:
         with stopping() as stop:
-            found = check_certificate(config, file, stop=stop)
+            checks = check_certificate(config, file, stop=stop)
     except Interrupted:
         note("interrupted: nothing is known")
         raise typer.Exit(FAILED) from None
-    equal = all(one.equal for one in found)
-    lines = [_checked(one) for one in found] or ["the certificate names no lake table"]
-    session.result({"equal": equal, "tables": [one.to_json() for one in found]}, "\n".join(lines))
+    equal = all(each.equal for each in checks)
+    lines = [_check_text(each) for each in checks] or ["the certificate names no lake table"]
+    session.result({"equal": equal, "tables": [each.to_json() for each in checks]}, "\n".join(lines))
     if not equal:
         raise typer.Exit(FAILED)
 
 
-def _checked(one: ClaimCheck) -> str:
-    if one.error is not None:
-        return f"{one.table}: version {one.version} cannot be read: {one.error}"
-    return f"{one.table}: version {one.version} " + ("gives the same hashes" if one.equal else "gives OTHER hashes")
+def _check_text(check: ClaimCheck) -> str:
+    if check.error is not None:
+        return f"{check.table}: version {check.version} cannot be read: {check.error}"
+    hashes = "the same hashes" if check.equal else "OTHER hashes"
+    return f"{check.table}: version {check.version} gives {hashes}"
 
 
 def text(report: Report) -> str:
     """The report for people."""
     header = ("TABLE", "ROWS", "MISSING", "EXTRA", "DIFFERENT", "UNDECIDED", "TIME", "")
-    lines = [aligned(header, [*map(_row, report.tables)])]
+    lines = [align(header, [*map(_row, report.tables)])]
     for table in report.tables:
         lines += [f"{table.table}: {line}" for line in _details(table)]
     lines += [f"NOT COMPARED {left.reason}\n  fix: {left.fix}" for left in report.left_out]
@@ -172,19 +171,19 @@ def _row(table: TableReport) -> tuple[str, ...]:
 
 
 def _details(table: TableReport) -> list[str]:
-    found = [f"missing {key}" for key in table.missing[:_SHOWN]]
-    found += [f"extra {key}{' (several rows)' if key in table.twice else ''}" for key in table.extra[:_SHOWN]]
-    found += [
+    lines = [f"missing {key}" for key in table.missing[:_SHOWN]]
+    lines += [f"extra {key}{' (several rows)' if key in table.twice else ''}" for key in table.extra[:_SHOWN]]
+    lines += [
         f"different {key}: {', '.join(columns) or 'columns unknown'}" for key, columns in table.different[:_SHOWN]
     ]
-    found += [f"could not be decided {key}: it changed all the time" for key in table.undecided[:_SHOWN]]
-    found += [line for line in (table.note, table.error) if line]
+    lines += [f"could not be decided {key}: it changed all the time" for key in table.undecided[:_SHOWN]]
+    lines += [line for line in (table.note, table.error) if line]
     if table.repaired is not None:
-        found.append(f"mended by dump {table.repaired['dump']}")
+        lines.append(f"mended by dump {table.repaired['dump']}")
     if (drawn := table.sample) is not None:
-        found.append(
+        lines.append(
             f"of {drawn.source_rows:,} rows of the source and {drawn.lake_rows:,} of the lake: with confidence "
             f"{drawn.confidence:g} at most {drawn.source_at_most:.4%} of the source's rows and "
             f"{drawn.lake_at_most:.4%} of the lake's differ"
         )
-    return found
+    return lines

@@ -56,7 +56,7 @@ LIMITS: dict[str, Counts] = {
     "dblog_core": Counts(2, 11, 4),
     "dblog_core/airflow": Counts(17, 65, 32),
     "dblog_core/capture": Counts(23, 69, 76),
-    "dblog_core/commands": Counts(16, 51, 14),
+    "dblog_core/commands": Counts(5, 15, 3),
     "dblog_core/config": Counts(7, 43, 11),
     "dblog_core/delta": Counts(31, 89, 39),
     "dblog_core/interfaces": Counts(4, 0, 0),

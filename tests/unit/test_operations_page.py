@@ -22,7 +22,7 @@ from dblog_core.monitoring.status import status
 from dblog_core.state.memory import MemoryState
 
 DOCS = Path(__file__).parents[2] / "docs"
-_TASK = TaskStatus(0, TaskRecord("shop.a", attempt=1), TaskProgress("shop.a"))
+_TASK = TaskStatus(0, TaskRecord("shop.a"), TaskProgress("shop.a"))
 
 
 @pytest.fixture(scope="module")

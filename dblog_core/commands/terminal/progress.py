@@ -31,7 +31,9 @@ class Progress:
         now = time.monotonic()
         if line != self._last and (kind != self._kind or now - self._said_at >= EVERY):
             note(line)
-            self._said_at, self._kind, self._last = now, kind, line
+            self._said_at = now
+            self._kind = kind
+            self._last = line
 
 
 @contextmanager

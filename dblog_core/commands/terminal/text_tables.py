@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def align(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Rows under a header, columns as wide as their widest cell."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
 
