@@ -44,6 +44,8 @@ class _Commands(typer.core.TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
+            # Here, so that a pipe whose reader has gone fails inside this `try` and not in the interpreter's last
+            # flush.
             sys.stdout.flush()
             return result
         except BrokenPipeError:
@@ -51,10 +53,12 @@ class _Commands(typer.core.TyperGroup):
             raise typer.Exit(0) from None
         except DblogError as error:
             _tell(ctx.obj, error)
+            # The contract's exit codes: 1 failed, 2 wrong use.
             raise typer.Exit(WRONG_USE if isinstance(error, ConfigError | RequestError) else FAILED) from error
         except KeyboardInterrupt:
             raise typer.Exit(FAILED) from None
         except Exception as error:
+            # Typer ends a command by exceptions of its own.
             if _is_usage(error):
                 raise
             _tell_unexpected(ctx.obj, error)
@@ -71,8 +75,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_asked_for: bool) -> None:
+    if is_asked_for:
         typer.echo(f"dblog {__version__}")
         raise typer.Exit
 
@@ -133,6 +137,7 @@ app.add_typer(config.app, name="config")
 
 def main() -> None:
     """The entry point. What we write has rows, keys or secrets: nobody else may read it."""
+    # Before anything else: files that a library makes count too.
     os.umask(0o077)
     do_without_pandas()
     app(prog_name="dblog")
@@ -150,6 +155,7 @@ class _WithoutPandas:
 
 def do_without_pandas() -> None:
     """For processes that are ours alone."""
+    # First, so that it is asked before the finders that would find pandas.
     sys.meta_path.insert(0, _WithoutPandas)
 
 

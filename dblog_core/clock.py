@@ -25,6 +25,7 @@ class SystemClock:
 
 def spawn_thread(name: str, function: Callable[[], None]) -> threading.Thread:
     """A daemon thread: it must not keep its process alive."""
+    # What such a thread does is durable before it tells anybody, so it may end at any point.
     thread = threading.Thread(target=function, name=name, daemon=True)
     thread.start()
     return thread

@@ -6,6 +6,7 @@
     │   └── TableGone                its table is not in the source, or not any more
     ├── SourceError                  the source database
     │   ├── SourceUnavailable        transient: it cannot be reached, or went away
+    │   │   └── NoWatermarkTable     no capture has made the watermark table yet
     │   ├── SourceRefused            wrong password, missing grant, wrong server setting
     │   │   ├── SourceReadOnly       it takes no writes: for good, or while its primary is switched over
     │   │   ├── SourceForbids        a right on one table is missing
@@ -25,11 +26,13 @@
     ├── LakeError                    the merge and the lake
     │   └── LakeBusy                 another merge holds the lake
     ├── NotToldYet                   transient: a receiver of notices does not take one
-    └── OutputError                  a target of the super-changelog
-        ├── OutputUnavailable        transient: it cannot be reached, or is busy
-        ├── OutputRefused            it does not let us, or cannot be used as configured
-        ├── OutputTaken              another relay has gone on with it: we are fenced
-        └── PoisonLine               it will never take a line, or one of those that it was given
+    ├── SignalsUnavailable           transient: a channel of signals cannot be read
+    ├── OutputError                  a target of the super-changelog
+    │   ├── OutputUnavailable        transient: it cannot be reached, or is busy
+    │   ├── OutputRefused            it does not let us, or cannot be used as configured
+    │   ├── OutputTaken              another relay has gone on with it: we are fenced
+    │   └── PoisonLine               it will never take a line, or one of those that it was given
+    └── LocalError                   the local servers and what they are fetched from
 
 Drivers' errors are translated at the edge with the cause chained; no message ever holds a password.
 """

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError
 from pydantic import SecretStr
 
-from dblog_core.tls import Asked
+from dblog_core.tls import TlsSettings
 
 
-class Brokers(Asked, Protocol):
+class Brokers(TlsSettings, Protocol):
     """How brokers are reached, and as whom: part of a configuration."""
 
     @property
@@ -49,11 +49,13 @@ def librdkafka_settings(brokers: Brokers, client_id: str, ear: ConnectionErrors)
         "bootstrap.servers": brokers.servers,
         "security.protocol": ("sasl_" if sasl else "") + ("ssl" if tls else "plaintext"),
         "client.id": client_id,
+        # librdkafka would write to stderr by itself.
         "log_level": 0,
         "error_cb": ear,
     }
     options |= {f"ssl.{name}.location": str(path) for name, path in files.items() if path is not None}
     if tls:
+        # librdkafka's default checks the host name always.
         options["ssl.endpoint.identification.algorithm"] = "https" if brokers.tls == "verify-full" else "none"
         options["enable.ssl.certificate.verification"] = brokers.tls != "require"
     if sasl:

@@ -33,10 +33,11 @@ def retrying(
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_transient),
         wait=tenacity.wait_exponential(multiplier=first_wait, max=longest_wait),
-        stop=limit.reached,
+        stop=limit.is_reached,
         before=limit.begin,
-        before_sleep=None if on_retry is None else _announce(on_retry),
+        before_sleep=None if on_retry is None else _report_retry(on_retry),
         sleep=lambda seconds: _sleep(clock, seconds, stop),
+        # The error itself and not tenacity's `RetryError`: callers know it by its class.
         reraise=True,
     )
 
@@ -56,18 +57,20 @@ class _Limit:
         self._began = 0.0
 
     def begin(self, state: tenacity.RetryCallState) -> None:
+        # A policy may be called again: each call has its own time.
         if state.attempt_number == 1:
             self._began = self._clock.monotonic()
 
-    def reached(self, state: tenacity.RetryCallState) -> bool:
+    def is_reached(self, state: tenacity.RetryCallState) -> bool:
         if self._stop is not None and self._stop.is_set():
             return True
         return self._give_up_after is not None and self._clock.monotonic() - self._began >= self._give_up_after
 
 
-def _announce(on_retry: Callable[[DblogError, float], None]) -> Callable[[tenacity.RetryCallState], None]:
+def _report_retry(on_retry: Callable[[DblogError, float], None]) -> Callable[[tenacity.RetryCallState], None]:
     def hear(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
+        # Others are not tried again, so there is no wait to tell of.
         if isinstance(error, DblogError):
             on_retry(error, state.upcoming_sleep)
 

@@ -12,7 +12,8 @@ import hmac
 from typing import Any
 
 HEADER = "Dblog-Signature"
-BATCH, NOTICE = "Idempotency-Key", "X-Dblog-Id"
+BATCH = "Idempotency-Key"
+NOTICE = "X-Dblog-Id"
 """Headers of keys."""
 
 
@@ -30,7 +31,9 @@ def signature(secret: str, seconds: str, key: str, body: bytes) -> str:
 def verified(secret: str, headers: Any, body: bytes, *, now: float, tolerance: float = 300.0) -> bool:
     """Whether a request is ours and not an old one: for receivers in Python. `headers`: a mapping of them."""
     fields = dict(part.partition("=")[::2] for part in headers.get(HEADER, "").split(","))
-    seconds, key = fields.get("t", ""), headers.get(BATCH) or headers.get(NOTICE) or ""
-    wanted = signature(secret, seconds, key, body)
+    seconds = fields.get("t", "")
+    key = headers.get(BATCH) or headers.get(NOTICE) or ""
+    expected = signature(secret, seconds, key, body)
     fresh = seconds.isdigit() and abs(now - int(seconds)) <= tolerance
-    return fresh and hmac.compare_digest(wanted, fields.get("v1", ""))
+    # In constant time: how long it takes must not tell how much of a forged signature is right.
+    return fresh and hmac.compare_digest(expected, fields.get("v1", ""))

@@ -18,7 +18,7 @@ _LIBPQ_WITH_SYSTEM = 160000  # the first libpq that knows the machine's own auth
 _CLEAR_PASSWORD = ("mysql_clear_password", "dialog")  # plugins that answer a server with the password itself
 
 
-class Asked(Protocol):
+class TlsSettings(Protocol):
     """How a server is reached: part of a configuration. `tls`: verify-full, verify-ca, require, off; files are PEM."""
 
     @property
@@ -31,38 +31,39 @@ class Asked(Protocol):
     def tls_key(self) -> Path | None: ...
 
 
-def context(asked: Asked) -> ssl.SSLContext:
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
     """Of a client. Raises OSError, ssl.SSLError too, where a file is no good."""
-    made = ssl.create_default_context(cafile=str(asked.tls_ca) if asked.tls_ca else None)
-    if asked.tls_cert:
-        made.load_cert_chain(str(asked.tls_cert), str(asked.tls_key) if asked.tls_key else None)
-    made.check_hostname = asked.tls == "verify-full"
-    made.verify_mode = ssl.CERT_NONE if asked.tls == "require" else ssl.CERT_REQUIRED
-    return made
+    context = ssl.create_default_context(cafile=str(settings.tls_ca) if settings.tls_ca else None)
+    if settings.tls_cert:
+        context.load_cert_chain(str(settings.tls_cert), str(settings.tls_key) if settings.tls_key else None)
+    # Before the mode: Python refuses CERT_NONE while the host name is to be checked.
+    context.check_hostname = settings.tls == "verify-full"
+    context.verify_mode = ssl.CERT_NONE if settings.tls == "require" else ssl.CERT_REQUIRED
+    return context
 
 
-def of_libpq(asked: Asked) -> dict[str, Any]:
+def libpq_options(settings: TlsSettings) -> dict[str, Any]:
     """The same as psycopg2 is told it."""
     import psycopg2.extensions
 
-    mode = asked.tls or "verify-full"
-    files = {"sslrootcert": asked.tls_ca, "sslcert": asked.tls_cert, "sslkey": asked.tls_key}
-    found: dict[str, Any] = {name: str(path) for name, path in files.items() if path is not None}
-    if mode == "verify-full" and not asked.tls_ca and psycopg2.extensions.libpq_version() >= _LIBPQ_WITH_SYSTEM:
-        found["sslrootcert"] = "system"  # older ones look in ~/.postgresql, and so do all for verify-ca
-    return {**found, "sslmode": "disable" if mode == "off" else mode}
+    mode = settings.tls or "verify-full"
+    files = {"sslrootcert": settings.tls_ca, "sslcert": settings.tls_cert, "sslkey": settings.tls_key}
+    options: dict[str, Any] = {name: str(path) for name, path in files.items() if path is not None}
+    if mode == "verify-full" and not settings.tls_ca and psycopg2.extensions.libpq_version() >= _LIBPQ_WITH_SYSTEM:
+        options["sslrootcert"] = "system"  # older ones look in ~/.postgresql, and so do all for verify-ca
+    return {**options, "sslmode": "disable" if mode == "off" else mode}
 
 
-def of_pymysql(asked: Asked) -> dict[str, Any]:
+def pymysql_options(settings: TlsSettings) -> dict[str, Any]:
     """The same as PyMySQL is told it. To a server that has not proven who it is, no password goes as it is, whatever
     plugin it asks for. Raises OSError, ssl.SSLError too, where a file is no good."""
-    found: dict[str, Any] = {"ssl_disabled": True} if asked.tls == "off" else {"ssl": context(asked)}
-    if asked.tls not in ("verify-full", "verify-ca"):
-        found["auth_plugin_map"] = dict.fromkeys(_CLEAR_PASSWORD, _refusing())
-    return found
+    options: dict[str, Any] = {"ssl_disabled": True} if settings.tls == "off" else {"ssl": client_context(settings)}
+    if settings.tls not in ("verify-full", "verify-ca"):
+        options["auth_plugin_map"] = dict.fromkeys(_CLEAR_PASSWORD, _refusing_plugin())
+    return options
 
 
-def _refusing() -> type:
+def _refusing_plugin() -> type:
     import pymysql
     from pymysql.constants import CR
 
@@ -79,13 +80,13 @@ def _refusing() -> type:
     return Refusing
 
 
-def lasting(error: object) -> bool:
+def is_lasting(error: object) -> bool:
     """Whether it is an error of Python's `ssl` that lasts until somebody changes something (certificates, versions),
     and not a connection that broke while it was made."""
     return isinstance(error, ssl.SSLError) and not isinstance(error, _BROKEN)
 
 
-def lasting_in_libpq(message: str) -> bool:
+def is_lasting_in_libpq(message: str) -> bool:
     """The same by libpq's message, which is all that it tells."""
     return any(word in message for word in _LIBPQ) and not any(words in message for words in _LIBPQ_BROKEN)
 
@@ -100,19 +101,20 @@ def trust_by_default(authority: Path) -> None:
     if os.environ.get(_AUTHORITIES):
         return
     usual = Path(ssl.get_default_verify_paths().openssl_cafile)
-    os.environ[_AUTHORITIES] = str(_joined(usual, authority) if usual.is_file() else authority)
+    os.environ[_AUTHORITIES] = str(_join_authorities(usual, authority) if usual.is_file() else authority)
 
 
-def _joined(usual: Path, authority: Path) -> Path:
+def _join_authorities(usual: Path, authority: Path) -> Path:
     number, name = tempfile.mkstemp(prefix="dblog-authorities-", suffix=".pem")
-    made, process = Path(name), os.getpid()
+    bundle = Path(name)
+    process = os.getpid()
     with os.fdopen(number, "wb") as out:
         out.write(usual.read_bytes() + b"\n" + authority.read_bytes())
 
     def remove() -> None:
         if os.getpid() == process:  # a fork of it goes on to need the file no longer than its parent
             with suppress(OSError):
-                made.unlink()
+                bundle.unlink()
 
     atexit.register(remove)
-    return made
+    return bundle

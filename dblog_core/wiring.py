@@ -25,21 +25,22 @@ def open_source(config: SourceConfig) -> Source:
 
 def open_state(config: Config) -> StateStore:
     """The state store, connected, with all paths below the source's name. Raises StateUnavailable."""
-    given = config.state
-    scheme, _, rest = given.url.partition("://")
+    settings = config.state
+    scheme, _, rest = settings.url.partition("://")
     if scheme == "zookeeper":
         from dblog_core.state.zookeeper import ZookeeperState
         from dblog_core.state.zookeeper_session import Access
 
         access = Access(
-            user=given.user,
-            password=given.password.get_secret_value(),
-            login=given.login,
-            tls=given.tls or "verify-full",
-            tls_ca=given.tls_ca,
-            tls_cert=given.tls_cert,
-            tls_key=given.tls_key,
+            user=settings.user,
+            password=settings.password.get_secret_value(),
+            login=settings.login,
+            tls=settings.tls or "verify-full",
+            tls_ca=settings.tls_ca,
+            tls_cert=settings.tls_cert,
+            tls_key=settings.tls_key,
         )
+        # The prefix keeps sources apart that share an ensemble.
         return ZookeeperState(rest, prefix=config.source.name, access=access)
     from dblog_core.state.sqlite import SqliteState
 
@@ -57,6 +58,7 @@ def open_staging(config: Config) -> Staging:
 
 def open_lake(config: Config) -> Location:
     """Where the source's Delta tables lie."""
+    # Imported here: `lake` imports this module.
     from dblog_core.lake.lake_status import lake_at
 
     return lake_at(config.lake.path, s3=config.s3)
@@ -64,31 +66,35 @@ def open_lake(config: Config) -> Location:
 
 def open_output(config: Config, name: str) -> Output:
     """The output of `[output.NAME]`; no connection is made yet. Raises OutputRefused for a class that is not there."""
-    given, full_name = config.output[name], f"{config.source.name}.{name}"
-    if given.kind == "postgres":
+    settings = config.output[name]
+    full_name = f"{config.source.name}.{name}"
+    if settings.kind == "postgres":
         from dblog_core.outputs.postgres import PostgresDialect
         from dblog_core.outputs.sql_table import TableOutput
 
-        return TableOutput(PostgresDialect(given), full_name)
-    if given.kind == "mysql":
+        return TableOutput(PostgresDialect(settings), full_name)
+    if settings.kind == "mysql":
         from dblog_core.outputs.mysql import MysqlDialect
         from dblog_core.outputs.sql_table import TableOutput
 
-        return TableOutput(MysqlDialect(given), full_name)
-    if given.kind == "kafka":
+        return TableOutput(MysqlDialect(settings), full_name)
+    if settings.kind == "kafka":
         from dblog_core.outputs.kafka import KafkaOutput
 
-        return KafkaOutput(given, config.source.name, name)
-    if given.kind == "http":
+        return KafkaOutput(settings, config.source.name, name)
+    if settings.kind == "http":
         from dblog_core.outputs.http import HttpOutput
 
-        return HttpOutput(given, full_name.replace(".", "/"))
-    if given.kind == "python":
+        # It becomes the idempotency key SOURCE/OUTPUT/FIRST-LAST.
+        return HttpOutput(settings, full_name.replace(".", "/"))
+    if settings.kind == "python":
         from dblog_core.outputs import custom
 
-        return custom.load_output(given.implementation, source=config.source.name, output=name, options=given.options)
+        return custom.load_output(
+            settings.implementation, source=config.source.name, output=name, options=settings.options
+        )
     from dblog_core.outputs.files import FilesOutput
     from dblog_core.storage.factory import open_storage
 
-    storage = open_storage(given.path, f"{config.source.name}/{name}", temporary="_tmp", s3=config.s3)
-    return FilesOutput(storage, form=given.form or "jsonl")
+    storage = open_storage(settings.path, f"{config.source.name}/{name}", temporary="_tmp", s3=config.s3)
+    return FilesOutput(storage, form=settings.form or "jsonl")

@@ -28,7 +28,7 @@ from dblog_core.dumps.status import DumpStatus, line
 from dblog_core.dumps.task_queue import TaskQueue
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import StateStore
-from dblog_core.lake.spark_submit import CONFIG_VARIABLE, whole
+from dblog_core.lake.spark_submit import CONFIG_VARIABLE, config_json
 from dblog_core.wiring import open_state
 from spark_jobs import entry_point
 
@@ -50,7 +50,7 @@ def _run(given: argparse.Namespace) -> int:
     config, stop = entry_point.configured(given, SOURCE), entry_point.stopping()
     with closing(open_state(config)) as state, entry_point.session(f"dblog dump {config.source.name}", stop) as spark:
         crew = SparkCrew(spark, state, given.dump, stop)
-        told = crew.run(whole(given_to(config, SOURCE)))
+        told = crew.run(config_json(given_to(config, SOURCE)))
         ended = crew.ended()
     for text in told:
         entry_point.say(f"dump: {text}")

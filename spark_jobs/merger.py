@@ -249,7 +249,7 @@ class Merger:
         """The lake task that has waited longest, or what was not finished; None if nothing is to do."""
         if (begun := self._begun()) is not None:
             return self._finish(begun)
-        for task in lake_tasks.waiting(self._lake.location):
+        for task in lake_tasks.waiting_tasks(self._lake.location):
             self._check()
             if (planned := self._planned(task)) is not None:
                 recorded = {"id": task.id, "kind": task.kind, "arguments": planned}
@@ -319,7 +319,7 @@ class Merger:
         except LeaseLost:
             raise
         except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
-            lake_tasks.finish(self._lake.location, task.id, _failed(0, error))
+            lake_tasks.record_outcome(self._lake.location, task.id, _failed(0, error))
             return None
         except (Py4JNetworkError, Py4JError) as error:
             raise _spark_gone(task.kind) from error
@@ -339,7 +339,7 @@ class Merger:
         except (Py4JNetworkError, Py4JError) as error:
             raise _spark_gone(task["kind"]) from error
         self._step("done")
-        finish = partial(lake_tasks.finish, self._lake.location, task["id"], came)
+        finish = partial(lake_tasks.record_outcome, self._lake.location, task["id"], came)
         self._close(intent, {**self.status.tables, **done.tables}, first=finish)
         return self._merged(intent, began, [])
 
@@ -395,7 +395,7 @@ class Merger:
             known = self.status.tables.get(table)
             return intent.span.last if known and known.state is State.STOPPED else intent.span.first - 1
 
-        return plan.works(self._staging.manifests(after=first, upto=intent.span.last), after)
+        return plan.plan_works(self._staging.manifests(after=first, upto=intent.span.last), after)
 
     def _table(self, work: Work, intent: Intent, again: bool) -> Applied | None:
         """One table's outcome; a fault of its own stops it alone."""
@@ -436,7 +436,7 @@ class Merger:
         A crash has it requested twice, which harms nobody.
         """
         if self._lacks_before(work, known, ignored) is None:
-            mark = plan.rewritten(work)
+            mark = plan.last_unlogged_rewrite(work)
             return None if mark is None else mark.dump
         assert self._dumps is not None
         try:
@@ -517,7 +517,7 @@ class Merger:
                 known = replace(known, awaits=None)
             if applied.awaits is not None:
                 added = self._lacks_before(works[name], self.status.tables.get(name), applied.ignored)
-                if (mark := plan.rewritten(works[name])) is not None:
+                if (mark := plan.last_unlogged_rewrite(works[name])) is not None:
                     added = max(mark.offset, added or 0)
                 known = replace(known, awaits=applied.awaits, added_at=added)
             merged = {"merge": intent.number, **applied.counts()}
@@ -550,7 +550,7 @@ class Merger:
             segment=max(known.segment, intent.span.last) if known.awaits is not None else intent.span.last,
             offset=max(known.offset, intent.span.offset) if known.awaits is not None else intent.span.offset,
         )
-        return now.settled(self._withheld.count(name))
+        return now.with_applied_rows(self._withheld.count(name))
 
 
 def _brings(mark: LogMark, table: TableStatus) -> bool:

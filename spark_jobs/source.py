@@ -37,7 +37,7 @@ from dblog_core.config import settings as configuration
 from dblog_core.config.secrets import STORAGE, given_to
 from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError
-from dblog_core.lake.spark_submit import whole
+from dblog_core.lake.spark_submit import config_json
 from dblog_core.model import table_names
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
@@ -126,7 +126,7 @@ class _Asked:
         loaded = configuration.load(Path(options["config"]), needs=STORAGE)
         tables = frozenset(map(table_names.canonical, _names(options.get("tables", ""))))
         return cls(
-            whole(given_to(loaded, STORAGE)),
+            config_json(given_to(loaded, STORAGE)),
             tuple(schema.names),
             tables or None,
             _number(options, "from", 0),

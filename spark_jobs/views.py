@@ -65,8 +65,8 @@ def at_cut(
     if cut is not None:
         found = cuts.cut_of(place, cut)
     else:
-        found = cuts.find(place, cuts.parse_at(at) if isinstance(at, str) else at).cut
-    time_travel.check(place, found)
+        found = cuts.find_cut(place, cuts.parse_at(at) if isinstance(at, str) else at).cut
+    time_travel.check_readable(place, found)
     return LakeAtCut(spark, place, found)
 
 

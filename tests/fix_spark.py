@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import own_directory
-from dblog_core.lake.spark_jars import jars, s3_jars
+from dblog_core.lake.spark_jars import fetch_delta_jars, fetch_s3_jars
 from dblog_core.lake.spark_submit import spark_conf
 from dblog_core.wiring import open_staging, open_state
 from spark_jobs.delta_tables.session import open_session
@@ -61,11 +61,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
         **_SMALL_TABLES,
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
-        "spark.jars": ",".join(str(jar) for jar in jars()),
+        "spark.jars": ",".join(str(jar) for jar in fetch_delta_jars()),
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     if any("bucket" in getattr(item, "fixturenames", ()) for item in request.session.items):  # 659 MB, where asked for
-        conf["spark.driver.extraClassPath"] = ":".join(str(jar) for jar in s3_jars())
+        conf["spark.driver.extraClassPath"] = ":".join(str(jar) for jar in fetch_s3_jars())
     session = open_session(conf, name="dblog tests")
     yield session
     session.stop()

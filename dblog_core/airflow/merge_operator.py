@@ -109,9 +109,9 @@ class MergeOperator(SparkSubmitOperator):
 
 
 def _status(config: Config) -> LakeStatus:
-    from dblog_core.lake.lake_status import progress
+    from dblog_core.lake.lake_status import read_progress
 
-    return progress(config).status
+    return read_progress(config).status
 
 
 def _tasks(config: Config) -> str:
@@ -119,7 +119,7 @@ def _tasks(config: Config) -> str:
     from dblog_core.lake import lake_tasks
     from dblog_core.wiring import open_lake
 
-    kinds = dict.fromkeys(task.kind for task in lake_tasks.waiting(open_lake(config)))
+    kinds = dict.fromkeys(task.kind for task in lake_tasks.waiting_tasks(open_lake(config)))
     return f" ({', '.join(kinds)})" if kinds else ""
 
 

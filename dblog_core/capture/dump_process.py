@@ -32,7 +32,7 @@ from dblog_core.dumps import dump_records, work_loop
 from dblog_core.dumps.task_queue import TaskQueue
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Clock, StateStore
-from dblog_core.lake.spark_submit import whole
+from dblog_core.lake.spark_submit import config_json
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _started(config: Config) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-P", "-m", __name__]
     process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
-    given = {"config": whole(config), "level": logging.getLogger("dblog_core").getEffectiveLevel()}
+    given = {"config": config_json(config), "level": logging.getLogger("dblog_core").getEffectiveLevel()}
     with contextlib.suppress(BrokenPipeError):  # it has died: its exit code tells
         process.stdin.write(orjson.dumps(given) + b"\n")
         process.stdin.flush()

@@ -11,7 +11,7 @@ from dblog_core.commands.terminal.text_tables import moment
 from dblog_core.config.secrets import READER
 
 if TYPE_CHECKING:
-    from dblog_core.lake.cuts import At, Found
+    from dblog_core.lake.cuts import At, CutAndNext
 
 
 def cut(
@@ -40,14 +40,14 @@ def cut(
     session = session_of(context, json)
     wanted = None if at is None else cuts.parse_at(at)
     lake = open_lake(session.config(READER))
-    found = cuts.find(lake, wanted)
-    time_travel.check(lake, found.cut)
+    found = cuts.find_cut(lake, wanted)
+    time_travel.check_readable(lake, found.cut)
     session.result(as_json(found), text(found, wanted))
 
 
-def as_json(found: Found) -> dict[str, Any]:
+def as_json(found: CutAndNext) -> dict[str, Any]:
     """The object of `cut --json`."""
-    one, after = found.cut, found.following
+    one, after = found.cut, found.next_cut
     return {
         "cut": one.number,
         "offset": one.offset,
@@ -62,9 +62,9 @@ def as_json(found: Found) -> dict[str, Any]:
     }
 
 
-def text(found: Found, at: At | None) -> str:
+def text(found: CutAndNext, at: At | None) -> str:
     """The cut for people."""
-    one, after = found.cut, found.following
+    one, after = found.cut, found.next_cut
     lines = [
         f"cut       {one.number}, merged at {moment(one.merged_at)}",
         f"offset    {one.offset:,}: every change up to it is in, none after it",
@@ -81,6 +81,6 @@ def text(found: Found, at: At | None) -> str:
     return "\n".join(lines)
 
 
-def _behind(found: Found, name: str) -> str:
+def _behind(found: CutAndNext, name: str) -> str:
     offset = found.cut.behind.get(name)
     return "" if offset is None else f"; it had stopped, and holds changes up to offset {offset:,} only"

@@ -13,7 +13,7 @@ from dblog_core.commands.session import JsonFlag, Session, note, session_of, sto
 from dblog_core.commands.terminal.text_tables import moment
 from dblog_core.config.secrets import LAKE, READER
 from dblog_core.errors import RequestError
-from dblog_core.lake.json_variants import json_columns, name_of
+from dblog_core.lake.json_variants import json_columns, variant_name
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import typed
 
@@ -114,7 +114,7 @@ def _accept(session: Session, name: str, *, yes: bool) -> None:
     status = read_status(open_lake(config))
     known = None if status is None else status.tables.get(name)
     policy = config.lake.schema_changes_of(TableName.parse(name))
-    plan = accept_schema.plan(open_staging(config), name, known, policy)
+    plan = accept_schema.plan_acceptance(open_staging(config), name, known, policy)
     note("\n".join([f"{name}:", *(f"  {change}" for change in plan.changes), f"  accepted: {plan.does}"]))
     if not yes and not _agreed():
         raise RequestError("nothing was done", where=name, fix="answer y, or give --yes")
@@ -196,7 +196,7 @@ def text(
     if policy != "evolve":
         lines.append(f'schema_changes = "{policy}"')
     if json_as == "variant" and (columns := json_columns(found[-1].schema)) and found[-1].schema.key:
-        lines.append(f'json_as = "variant": {", ".join(f"{name_of(c)} beside {c}" for c in columns)}')
+        lines.append(f'json_as = "variant": {", ".join(f"{variant_name(c)} beside {c}" for c in columns)}')
     return "\n".join([*lines, f"lake: {_lake(found, lake)}"])
 
 

@@ -66,19 +66,19 @@ class Plan:
         return {"table": self.table, "way": self.way.value, "does": self.does, "changes": changes}
 
 
-def plan(staging: Staging, table: str, known: TableStatus | None, policy: SchemaChanges) -> Plan:
+def plan_acceptance(staging: Staging, table: str, status: TableStatus | None, policy: SchemaChanges) -> Plan:
     """What an acceptance would do now. Raises LakeError where there is nothing to accept, or it would not help."""
     head = staging.head()
     fingerprint = head.schemas.get(table) if head is not None else None
-    if known is None or known.schema is None or known.version is None or head is None or fingerprint is None:
+    if status is None or status.schema is None or status.version is None or head is None or fingerprint is None:
         raise LakeError(
             "the lake has no such table, or staging does not know its shape",
             where=table,
             fix="`dblog status` names the tables; a new one takes its first shape with its first merge",
         )
-    marks = _since(staging, table, known, head)
-    shapes = [staging.schema(known.schema), *(staging.schema(f) for _, f in marks), staging.schema(fingerprint)]
-    changes = tuple(word for before, after in pairwise(shapes) for word in words(before, after))
+    marks = _shapes_since(staging, table, status, head)
+    shapes = [staging.schema(status.schema), *(staging.schema(f) for _, f in marks), staging.schema(fingerprint)]
+    changes = tuple(word for before, after in pairwise(shapes) for word in describe_change(before, after))
     # By the names that columns have by now, where that is proven; a lake that keeps its own names does not ask.
     renames = Renames.of([] if policy == "ignore" else [mark for mark, _ in marks])
     changes = (*(f"column {old} is now {new}" for m, _ in marks for new, old in (m.renamed or {}).items()), *changes)
@@ -87,66 +87,69 @@ def plan(staging: Staging, table: str, known: TableStatus | None, policy: Schema
         *(renames.after(m.offset).rename_columns(staging.schema(f)) for m, f in marks),
         shapes[-1],
     ]
-    way = _way(led, known, policy, changed=bool(changes))
+    way = _choose_way(led, status, policy, changed=bool(changes))
     if way is None:
-        raise _nothing(table, known, changed=bool(changes))
-    return Plan(table, way, fingerprint, head.last_offset, changes or tuple(_left_out(known)))
+        raise _nothing_to_accept(table, status, changed=bool(changes))
+    return Plan(table, way, fingerprint, head.last_offset, changes or tuple(_left_out(status)))
 
 
-def _since(staging: Staging, table: str, known: TableStatus, head: Manifest) -> list[tuple[LogMark, str]]:
+def _shapes_since(staging: Staging, table: str, status: TableStatus, head: Manifest) -> list[tuple[LogMark, str]]:
     """The shapes that the table has taken since what the lake has of it: marks with their fingerprints."""
-    first = max(known.segment, staging.first_number() - 1)
+    # Retention may have removed the segments behind the table's own.
+    first = max(status.segment, staging.first_number() - 1)
     manifests = () if first >= head.segment else staging.manifests(after=first, upto=head.segment)
     marks = (mark for manifest in manifests for mark in manifest.marks if mark.table == table and mark.op == SCHEMA)
     return [(mark, mark.schema) for mark in marks if mark.schema is not None]
 
 
-def _way(shapes: list[TableSchema], known: TableStatus, policy: SchemaChanges, *, changed: bool) -> Way | None:
+def _choose_way(shapes: list[TableSchema], status: TableStatus, policy: SchemaChanges, *, changed: bool) -> Way | None:
     newest = shapes[-1]
-    if any(_another_key(older, newest) for older in shapes):
+    # The gravest change decides for the whole way.
+    if any(_has_another_key(older, newest) for older in shapes):
         return Way.RELOAD
     if any(compatibility.compare_schemas(older, newest).faults for older in shapes):
         return Way.REPLACE
     if policy == "ignore":
-        return Way.TAKE if changed or known.ignored is not None else None
+        return Way.TAKE if changed or status.ignored is not None else None
     if policy == "fail":
         return Way.FOLLOW if changed else None
     # A merge follows such shapes by itself, but where the lake keeps a dropped column that came back as another.
     added = any(compatibility.compare_schemas(older, newest).added for older in shapes)
-    return Way.REPLACE if known.state is State.STOPPED and added else None
+    return Way.REPLACE if status.state is State.STOPPED and added else None
 
 
-def _another_key(older: TableSchema, newest: TableSchema) -> bool:
+def _has_another_key(older: TableSchema, newest: TableSchema) -> bool:
     if older.key != newest.key:
         return True
+    # A widened key column keeps its values, so rows are still found by it.
     pairs = zip(older.key_columns, newest.key_columns, strict=True)
     return any(a.type != b.type and not compatibility.is_widening(a.type, b.type) for a, b in pairs)
 
 
-def _nothing(table: str, known: TableStatus, *, changed: bool) -> LakeError:
-    if known.state is State.STOPPED:
-        what = f"the table has not stopped because of its shape: {known.error}"
+def _nothing_to_accept(table: str, status: TableStatus, *, changed: bool) -> LakeError:
+    if status.state is State.STOPPED:
+        what = f"the table has not stopped because of its shape: {status.error}"
         return LakeError(what, where=table, fix=f"mend that, or run `dblog reset {typed(table)}`")
     if changed:
         return LakeError("nothing stands in its way", where=table, fix="run `dblog merge`: it follows the change")
     return LakeError("the lake has its newest shape", where=table, fix="nothing is to do")
 
 
-def _left_out(known: TableStatus) -> list[str]:
-    return [f"column {name} is not left out any more" for name in known.ignored or ()]
+def _left_out(status: TableStatus) -> list[str]:
+    return [f"column {name} is not left out any more" for name in status.ignored or ()]
 
 
-def words(before: TableSchema, after: TableSchema) -> list[str]:
+def describe_change(before: TableSchema, after: TableSchema) -> list[str]:
     """How the shape changes, for people."""
-    found = compatibility.compare_schemas(before, after)
+    difference = compatibility.compare_schemas(before, after)
     old, new = ({c.name: c for c in schema.columns} for schema in (before, after))
-    told = [f"column {name} was added ({compatibility.describe_type(new[name])})" for name in found.added]
-    told += [f"column {name} was dropped" for name in found.dropped]
-    told += [
+    changes = [f"column {name} was added ({compatibility.describe_type(new[name])})" for name in difference.added]
+    changes += [f"column {name} was dropped" for name in difference.dropped]
+    changes += [
         f"column {n} was {compatibility.describe_type(old[n])} and is {compatibility.describe_type(new[n])}"
-        for n in found.widened
+        for n in difference.widened
     ]
-    told += found.faults
-    if not told and before.fingerprint != after.fingerprint:
+    changes += difference.faults
+    if not changes and before.fingerprint != after.fingerprint:
         return ["its columns stand in another order"]
-    return told
+    return changes

@@ -44,11 +44,11 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CutAndNext:
     """The cut that a question means, and the one that follows it; None if it is the newest."""
 
     cut: Cut
-    following: Cut | None
+    next_cut: Cut | None
 
 
 def parse_at(text: str) -> At:
@@ -70,30 +70,31 @@ def cuts_location(lake: Location) -> Location:
     return own_directory(lake) / "cuts"
 
 
-def find(lake: Location, at: At | None = None) -> Found:
+def find_cut(lake: Location, at: At | None = None) -> CutAndNext:
     """The newest cut that ends at or before `at`; None: the newest of all.
 
     Raises LakeError where there is none.
     """
-    with _told(cuts_location(lake)):
+    with _translate_errors(cuts_location(lake)):
         table = open_table(cuts_location(lake))
         files = [] if table is None else _files(table)
+        # An empty table is one whose first merge has not ended.
         if table is None or not files:
             raise LakeError("nothing is merged yet", where=str(lake), fix="run `dblog merge`")
         cut = _newest(table, files, at)
         if cut is None:
             raise _too_early(lake, at, _first(table, files))
-        return Found(cut, _after(table, files, cut.number))
+        return CutAndNext(cut, _after(table, files, cut.number))
 
 
 def cut_of(lake: Location, number: int) -> Cut:
     """The cut of merge `number`. Raises LakeError."""
-    with _told(cuts_location(lake)):
+    with _translate_errors(cuts_location(lake)):
         table = open_table(cuts_location(lake))
-        found = [] if table is None else _read(table, number, number)
-    if not found:
+        cuts = [] if table is None else _read(table, number, number)
+    if not cuts:
         raise LakeError(f"there is no cut {number}", where=str(lake), fix="`dblog cut` shows the newest")
-    return found[0]
+    return cuts[0]
 
 
 def open_table(path: Location, version: int | None = None) -> DeltaTable | None:
@@ -101,7 +102,8 @@ def open_table(path: Location, version: int | None = None) -> DeltaTable | None:
     from deltalake import DeltaTable
     from deltalake.exceptions import TableNotFoundError
 
-    if not findable(path):
+    # Asking delta-rs would read another table, under the decoded name.
+    if not is_findable(path):
         return None
     try:
         return DeltaTable(table_uri(path), version=version, storage_options=storage_options(path))
@@ -109,7 +111,7 @@ def open_table(path: Location, version: int | None = None) -> DeltaTable | None:
         return None
 
 
-def findable(path: Location) -> bool:
+def is_findable(path: Location) -> bool:
     """Whether delta-rs finds the table: on an object store it decodes a name twice, so that one with a % is another."""
     return path.local is not None or "%" not in str(path)
 
@@ -133,7 +135,9 @@ def _newest(table: DeltaTable, files: list[dict[str, Any]], at: At | None) -> Cu
         last = max(file["max.cut"] for file in files)
         return _read(table, last, last)[0]
     name = "offset" if isinstance(at, int) else "commit_time"
-    certain, possible = [], []
+    # Files that surely hold an earlier cut, and files that may: times are cut off in the statistics.
+    certain = []
+    possible = []
     for file in files:
         least = file.get(f"min.{name}")
         if least is not None and least <= at:
@@ -183,9 +187,9 @@ def _cut(row: Mapping[str, Any]) -> Cut:
 
 
 def _too_early(lake: Location, at: At | None, first: Cut) -> LakeError:
-    asked = f"offset {at}" if isinstance(at, int) else f"{at:%Y-%m-%dT%H:%M:%S.%fZ}" if at else "the beginning"
+    moment = f"offset {at}" if isinstance(at, int) else f"{at:%Y-%m-%dT%H:%M:%S.%fZ}" if at else "the beginning"
     return LakeError(
-        f"no cut ends at or before {asked}: the first, {first.number}, ends at offset {first.offset}"
+        f"no cut ends at or before {moment}: the first, {first.number}, ends at offset {first.offset}"
         + (f", {first.commit_time:%Y-%m-%dT%H:%M:%S.%fZ}" if first.commit_time else ""),
         where=str(lake),
         fix="ask for a later one",
@@ -193,7 +197,7 @@ def _too_early(lake: Location, at: At | None, first: Cut) -> LakeError:
 
 
 @contextmanager
-def _told(path: Location) -> Iterator[None]:
+def _translate_errors(path: Location) -> Iterator[None]:
     """The library's errors as ours."""
     from deltalake.exceptions import DeltaError
 

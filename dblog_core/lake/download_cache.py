@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def directory() -> Path:
+def cache_directory() -> Path:
     """`$DBLOG_CACHE_DIR`; else a system-wide place for root, whose servers run as another user; else the user's own."""
     if chosen := os.environ.get("DBLOG_CACHE_DIR"):
         return Path(chosen).absolute()
@@ -21,21 +21,22 @@ def directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dblog"
 
 
-def entry(name: str, fill: Callable[[Path], None]) -> Path:
+def cache_entry(name: str, fill: Callable[[Path], None]) -> Path:
     """The directory `name` of the cache; where missing, made by `fill` in a temporary place and renamed when whole.
 
     One process fills, the others wait for it; what a killed one left half-done is never seen under the name.
     """
-    final = directory() / name
+    final = cache_directory() / name
     if final.exists():
         return final
-    directory().mkdir(parents=True, exist_ok=True)
-    with _locked(directory() / f".{name}.lock"):
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    with _lock_file(cache_directory() / f".{name}.lock"):
         if final.exists():
             return final
-        for leftover in directory().glob(f".{name}.part-*"):
+        # Under the lock, so none of them belongs to a process that is still filling.
+        for leftover in cache_directory().glob(f".{name}.part-*"):
             shutil.rmtree(leftover)
-        part = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=directory()))
+        part = Path(tempfile.mkdtemp(prefix=f".{name}.part-", dir=cache_directory()))
         try:
             fill(part)
             part.chmod(0o755)  # mkdtemp makes it private; a server may run as another user
@@ -45,13 +46,14 @@ def entry(name: str, fill: Callable[[Path], None]) -> Path:
     return final
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """A progress line."""
     print(f"dblog: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _lock_file(path: Path) -> Iterator[None]:
     with path.open("w") as file:
+        # The kernel releases it when the process dies, so a killed one blocks nobody.
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -17,7 +17,7 @@ SUFFIX = "_variant"
 _JSON = ("json", "jsonb")
 
 
-def name_of(column: str) -> str:
+def variant_name(column: str) -> str:
     """The VARIANT's column in the lake, beside the text's."""
     return column + SUFFIX
 
@@ -29,16 +29,17 @@ def json_columns(schema: TableSchema) -> tuple[str, ...]:
 
 def check_variants(schema: TableSchema) -> None:
     """Raises LakeError where a column of the source has the name of a VARIANT."""
+    # Spark tells names apart without regard to case.
     names = {c.name.lower(): c.name for c in schema.columns}
     for column in json_columns(schema):
-        if (other := names.get(name_of(column).lower())) is not None:
+        if (other := names.get(variant_name(column).lower())) is not None:
             raise name_taken(schema, column, f"the source has a column {other}")
 
 
 def name_taken(schema: TableSchema, column: str, by: str) -> LakeError:
     """The error of a table in which another column has the name of the VARIANT of `column`."""
     return LakeError(
-        f"{by}: the VARIANT of {column} cannot be named {name_of(column)}",
+        f"{by}: the VARIANT of {column} cannot be named {variant_name(column)}",
         where=str(schema.table),
         fix=f'set json_as = "text" under [lake.tables."{schema.table}"], or exclude one of the two columns in '
         "[source.columns], or rename it in the source",

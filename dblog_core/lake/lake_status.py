@@ -82,7 +82,7 @@ class TableStatus:
         """
         return self.state is State.INCOMPLETE and (self.awaits is not None or self.withheld > 0 or self.lacks is None)
 
-    def settled(self, withheld: int) -> TableStatus:
+    def with_applied_rows(self, withheld: int) -> TableStatus:
         """The status of a table whose rows could be applied; `withheld`: how many of them wait for a dump."""
         incomplete = self.awaits is not None or self.lacks is not None or withheld > 0
         state = State.INCOMPLETE if incomplete else State.OK
@@ -157,30 +157,33 @@ def _file_name(name: str) -> str:
     what looks percent-encoded in a path, however it is given."""
     if name in (".", ".."):
         return name.replace(".", "~2E")
-    return _SPECIAL.sub(lambda found: f"~{ord(found[0]):02X}", name)
+    return _SPECIAL.sub(lambda special: f"~{ord(special[0]):02X}", name)
 
 
-def settle(lake: Location, table: TableName) -> None:
+def link_encoded_name(lake: Location, table: TableName) -> None:
     """On a file system, where the table's directory is not called as it is percent-encoded: lets that name lead there
     too. What an earlier version has put under it moves; an object store has no links, and there it is found missing."""
     if (root := lake.local) is not None:
-        _link(root, table.schema)
-        _link(root / _file_name(table.schema), table.name)
+        _make_link(root, table.schema)
+        _make_link(root / _file_name(table.schema), table.name)
 
 
-def _link(directory: Path, name: str) -> None:
+def _make_link(directory: Path, name: str) -> None:
     encoded = name.replace(".", "%2E") if name in (".", "..") else re.sub("[/%]", lambda c: quote(c[0], safe=""), name)
-    place, link = directory / _file_name(name), directory / encoded
+    place = directory / _file_name(name)
+    link = directory / encoded
     if link == place or link.is_symlink() or not _NO_DIRECTORY.search(encoded):
         return  # such as the table "~2F", whose name is that of the directory of "/"
     if link.is_dir() and not place.exists():
+        # What delta-rs wrote under the encoded name, before there were links.
         link.rename(place)
     directory.mkdir(parents=True, exist_ok=True)
+    # Another merger made it at the same time.
     with contextlib.suppress(FileExistsError):
         link.symlink_to(place.name)
 
 
-def outcome_of(directory: Location, merge: int) -> Location:
+def outcome_path(directory: Location, merge: int) -> Location:
     """Where the outcome of a merge lies. `directory`: the lake's own one."""
     return directory / "merges" / f"{merge:012d}.done.json"
 
@@ -191,10 +194,11 @@ def read_status(lake: Location) -> LakeStatus | None:
     status.json may be an outcome or two old: a merger died before it wrote it, or an older one woke up and did.
     """
     directory = own_directory(lake)
-    found = _read_outcome(directory / "status.json")
-    while (newer := _read_outcome(outcome_of(directory, found.merge + 1 if found else 1))) is not None:
-        found = newer
-    return found
+    newest = _read_outcome(directory / "status.json")
+    # Outcomes are created once and in order, so the first gap is the end.
+    while (newer := _read_outcome(outcome_path(directory, newest.merge + 1 if newest else 1))) is not None:
+        newest = newer
+    return newest
 
 
 def _read_outcome(path: Location) -> LakeStatus | None:
@@ -216,7 +220,7 @@ def _read_outcome(path: Location) -> LakeStatus | None:
         ) from error
 
 
-def progress(config: Config) -> Progress:
+def read_progress(config: Config) -> Progress:
     """What `status` tells of the merge and its tables. Raises LakeError."""
     return Progress(read_status(open_lake(config)) or LakeStatus())
 

@@ -31,8 +31,8 @@ from dblog_core.wiring import open_lake, open_state
 KEEP = 200
 """Tasks with an outcome that stay, to look into."""
 
-_EVERY = 0.3  # seconds between two looks for an outcome
-_TRIES = 2  # merges of our own that may end without it: a lock that another took first costs one
+_LOOK_SECONDS = 0.3  # between two looks for an outcome
+_MERGE_ATTEMPTS = 2  # merges of our own that may end without it: a lock that another took first costs one
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Outcome:
     fix: str = ""
 
 
-def file(
+def file_task(
     lake: Location,
     kind: str,
     arguments: Json,
@@ -66,37 +66,39 @@ def file(
 ) -> LakeTask:
     """Asks for a task; durable when it returns."""
     now = dt.datetime.fromtimestamp((clock or SystemClock()).time(), dt.UTC)
+    # Names sort by time, so the oldest task is carried out first.
     task = LakeTask(f"{now:%Y%m%dT%H%M%S%f}-{new_id()}", kind, arguments)
-    if not _file(lake, task.id).create(orjson.dumps({"kind": kind, "arguments": arguments})):
+    if not _task_path(lake, task.id).create(orjson.dumps({"kind": kind, "arguments": arguments})):
         raise LakeError("a task of this name is there already", where=task.id, fix="ask again")
     return task
 
 
-def waiting(lake: Location) -> list[LakeTask]:
+def waiting_tasks(lake: Location) -> list[LakeTask]:
     """Tasks without an outcome, the oldest first. Raises LakeError for one whose file is damaged."""
     names = set(_directory(lake).names())
+    # One listing for both kinds of file, so that a task is not taken for one without an outcome.
     ids = sorted(name.removesuffix(".json") for name in names if name.endswith(".json") and "." not in name[:-5])
-    return [task for i in ids if f"{i}.done.json" not in names and (task := _read(lake, i)) is not None]
+    return [task for i in ids if f"{i}.done.json" not in names and (task := _read_task(lake, i)) is not None]
 
 
-def outcome(lake: Location, task: str) -> Outcome | None:
+def read_outcome(lake: Location, task: str) -> Outcome | None:
     """What came of a task; None while nothing has."""
-    path = _done(lake, task)
+    path = _outcome_path(lake, task)
     if (data := path.read()) is None:
         return None
     try:
         return Outcome(**orjson.loads(data))
     except (ValueError, TypeError) as error:
-        raise _damaged(path, error) from error
+        raise _damaged_error(path, error) from error
 
 
-def finish(lake: Location, task: str, came: Outcome) -> None:
+def record_outcome(lake: Location, task: str, outcome: Outcome) -> None:
     """Records what came of a task, once: a task that is done again after a crash keeps its first outcome."""
-    _done(lake, task).create(orjson.dumps(asdict(came)))
+    _outcome_path(lake, task).create(orjson.dumps(asdict(outcome)))
     done = sorted(name.removesuffix(".done.json") for name in _directory(lake).names() if name.endswith(".done.json"))
     for old in done[:-KEEP]:
-        _file(lake, old).remove()  # first: an outcome without its task is nobody's
-        _done(lake, old).remove()
+        _task_path(lake, old).remove()  # first: an outcome without its task is nobody's
+        _outcome_path(lake, old).remove()
 
 
 def carry_out(
@@ -107,27 +109,29 @@ def carry_out(
     Raises LakeError where the task failed, or where `stop` was set first: then it stays filed.
     """
     lake = open_lake(config)
-    task = file(lake, kind, arguments)
-    return _result(_seen_through(config, lake, task, stop=stop, on_line=on_line))
+    task = file_task(lake, kind, arguments)
+    return _result_of(_see_through(config, lake, task, stop=stop, on_line=on_line))
 
 
-def _seen_through(
+def _see_through(
     config: Config, lake: Location, task: LakeTask, *, stop: threading.Event, on_line: Callable[[str], None]
 ) -> Outcome:
     tries = 0
-    while (came := _settled(lake, task)) is None:
+    while (outcome := _visible_outcome(lake, task)) is None:
         if stop.is_set():
             raise LakeError(
                 f"interrupted; the task stays filed as {task.id}",
                 where=f"{task.kind} of the lake {lake}",
                 fix="nothing: the next merge of this lake carries it out",
             )
+        # It holds the lake's lock, and looks for tasks between two merges.
         if (holder := _merging(config)) is not None:
             on_line(f"{task.kind}: waits for the merge of {holder} to carry it out")
             _wait(config, lake, task, stop)
-        elif tries < _TRIES:
+        elif tries < _MERGE_ATTEMPTS:
             tries += 1
             on_line(f"{task.kind}: starting Spark")
+            # `--tasks`: nothing but waiting tasks, no new segments.
             spark_submit.run_job("merge", config, arguments=["--tasks"], stop=stop, on_line=on_line)
         else:
             raise LakeError(
@@ -135,48 +139,52 @@ def _seen_through(
                 where=f"{task.kind} of the lake {lake}",
                 fix="see what it said; the task stays filed, and the next merge carries it out",
             )
-    return came
+    return outcome
 
 
-def _settled(lake: Location, task: LakeTask) -> Outcome | None:
+def _visible_outcome(lake: Location, task: LakeTask) -> Outcome | None:
     """The outcome, once the merge that it was has ended, so that whoever reads the status next sees it."""
-    came = outcome(lake, task.id)
-    status = read_status(lake) if came is not None and came.merge else None
-    return came if came is not None and (not came.merge or (status and status.merge >= came.merge)) else None
+    outcome = read_outcome(lake, task.id)
+    if outcome is None or not outcome.merge:
+        return outcome
+    status = read_status(lake)
+    return outcome if status is not None and status.merge >= outcome.merge else None
 
 
 def _merging(config: Config) -> str | None:
     """Who merges into the lake now."""
     with closing(open_state(config)) as state:
-        held = state.leader("merge")
-        return held.holder if held else None
+        merger = state.leader("merge")
+        return merger.holder if merger else None
 
 
 def _wait(config: Config, lake: Location, task: LakeTask, stop: threading.Event) -> None:
     """Until the task is settled, nobody merges any more, or `stop` is set."""
     with closing(open_state(config)) as state:
-        while _settled(lake, task) is None and state.leader("merge") is not None and not stop.wait(_EVERY):
+        while (
+            _visible_outcome(lake, task) is None and state.leader("merge") is not None and not stop.wait(_LOOK_SECONDS)
+        ):
             pass
 
 
-def _result(came: Outcome) -> Json:
-    if came.error is not None or came.result is None:
-        raise LakeError(came.error or "no result", where=came.where, fix=came.fix)
-    return came.result
+def _result_of(outcome: Outcome) -> Json:
+    if outcome.error is not None or outcome.result is None:
+        raise LakeError(outcome.error or "no result", where=outcome.where, fix=outcome.fix)
+    return outcome.result
 
 
-def _read(lake: Location, task: str) -> LakeTask | None:
-    path = _file(lake, task)
+def _read_task(lake: Location, task: str) -> LakeTask | None:
+    path = _task_path(lake, task)
     if (data := path.read()) is None:
         return None
     try:
-        found: dict[str, Any] = orjson.loads(data)
-        return LakeTask(task, found["kind"], found["arguments"])
+        record: dict[str, Any] = orjson.loads(data)
+        return LakeTask(task, record["kind"], record["arguments"])
     except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(path, error) from error
+        raise _damaged_error(path, error) from error
 
 
-def _damaged(path: Location, error: Exception) -> LakeError:
+def _damaged_error(path: Location, error: Exception) -> LakeError:
     return LakeError(f"a lake task cannot be read: {error}", where=str(path), fix="remove the file, and ask again")
 
 
@@ -184,9 +192,9 @@ def _directory(lake: Location) -> Location:
     return own_directory(lake) / "tasks"
 
 
-def _file(lake: Location, task: str) -> Location:
+def _task_path(lake: Location, task: str) -> Location:
     return _directory(lake) / f"{task}.json"
 
 
-def _done(lake: Location, task: str) -> Location:
+def _outcome_path(lake: Location, task: str) -> Location:
     return _directory(lake) / f"{task}.done.json"

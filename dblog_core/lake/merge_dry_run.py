@@ -8,7 +8,7 @@ from dblog_core import wiring
 from dblog_core.config.settings import Config, LakeConfig, SchemaChanges
 from dblog_core.interfaces import Json
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory, read_status
-from dblog_core.lake.merge_plan import Span, Work, next_span, works
+from dblog_core.lake.merge_plan import Span, Work, next_span, plan_works
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.staging import Staging
@@ -18,7 +18,8 @@ from dblog_core.storage.location import Location
 
 def merge_plan(config: Config) -> Json:
     """The merges that wait, as `merge --dry-run --json` prints them. Raises StagingError and LakeError."""
-    staging, lake = wiring.open_staging(config), wiring.open_lake(config)
+    staging = wiring.open_staging(config)
+    lake = wiring.open_lake(config)
     status = read_status(lake) or LakeStatus()
     spans = list(_spans(staging, status.segment))
     last = spans[-1].last if spans else status.segment
@@ -54,30 +55,35 @@ def _works(staging: Staging, status: LakeStatus, last: int) -> dict[str, Work]:
     """Each table's share of all that is sealed; a table that has stopped or was reset begins at its own place."""
 
     def after(table: str) -> int:
-        known = status.tables.get(table)
-        return status.segment if known is None else known.segment
+        lake_table = status.tables.get(table)
+        return status.segment if lake_table is None else lake_table.segment
 
+    # A stopped table is behind the others, and its segments are read again for it alone.
     first = min([status.segment, *(t.segment for t in status.tables.values())])
-    found: Sequence[Manifest] = [] if first >= last else list(staging.manifests(after=first, upto=last))
-    return works(found, after)
+    manifests: Sequence[Manifest] = [] if first >= last else list(staging.manifests(after=first, upto=last))
+    return plan_works(manifests, after)
 
 
 def _unfinished(lake: Location, status: LakeStatus) -> int | None:
     """The merge that was begun and not ended: it is finished first, to the offset that it recorded."""
     names = (name.removesuffix(".json") for name in (own_directory(lake) / "merges").names())
     newest = max((int(name) for name in names if name.isdigit()), default=0)
+    # The record of a merge is written before it applies anything, its outcome after.
     return newest if newest > status.merge else None
 
 
-def _table(staging: Staging, work: Work, known: TableStatus | None, lake: LakeConfig) -> Json:
-    schema, history = staging.schema(work.schema), lake.history
-    before = known.schema if known is not None and known.version is not None else None
+def _table(staging: Staging, work: Work, status: TableStatus | None, lake: LakeConfig) -> Json:
+    schema = staging.schema(work.schema)
+    history = lake.history
+    before = status.schema if status is not None and status.version is not None else None
     change = _change(work.renames.rename_columns(staging.schema(before)), schema) if before is not None else {}
-    if renamed := {old: now for old, now in _renamed(work, staging, before).items() if now in schema.arrow.names}:
+    if renamed := {
+        old: now for old, now in _renamed_columns(work, staging, before).items() if now in schema.arrow.names
+    }:
         change = {"renamed": renamed, **change}
     return {
         "table": work.table,
-        "does": _does(schema, change, known, lake),
+        "does": _does(schema, change, status, lake),
         "rows": work.rows,
         "files": len(work.files),
         "chunks": len(work.chunks),
@@ -90,38 +96,38 @@ def _table(staging: Staging, work: Work, known: TableStatus | None, lake: LakeCo
     }
 
 
-def _renamed(work: Work, staging: Staging, before: str | None) -> dict[str, str]:
+def _renamed_columns(work: Work, staging: Staging, before: str | None) -> dict[str, str]:
     """The columns of the shape before that have another name by now."""
     names = [] if before is None else [c.name for c in staging.schema(before).columns]
     return {name: now for name in names if (now := work.renames.current_name(name)) != name}
 
 
-def _does(schema: TableSchema, change: Json, known: TableStatus | None, lake: LakeConfig) -> str:
+def _does(schema: TableSchema, change: Json, status: TableStatus | None, lake: LakeConfig) -> str:
     """`append` to a table that the lake has not yet, `merge` (appended too, where all keys lie above the table's),
     `history` for a table without a key, or `nothing` where none is kept; `stop` for a shape that the lake does not
     take."""
     if not schema.key:
         return "history" if lake.history else "nothing"
-    if _stops(change, known, lake.schema_changes_of(schema.table)):
+    if _stops(change, status, lake.schema_changes_of(schema.table)):
         return "stop"
-    return "append" if known is None or known.version is None else "merge"
+    return "append" if status is None or status.version is None else "merge"
 
 
-def _stops(change: Json, known: TableStatus | None, policy: SchemaChanges) -> bool:
+def _stops(change: Json, status: TableStatus | None, policy: SchemaChanges) -> bool:
     """Under `ignore` values may stop it too: that shows when they are read."""
-    if policy == "fail" and known is not None and known.accepted is None:
+    if policy == "fail" and status is not None and status.accepted is None:
         return bool(change)
     return bool(change.get("rekeyed") or (policy != "ignore" and change.get("retyped")))
 
 
 def _change(before: TableSchema, after: TableSchema) -> Json:
     """How the shape changes: column names, and whether the key is another one; empty where nothing changes."""
-    found = compatibility.compare_schemas(before, after)
-    told: Json = {
-        "added": list(found.added),
-        "gone": list(found.dropped),
-        "widened": list(found.widened),
-        "retyped": [old.name for old, _ in found.retyped],
-        "rekeyed": found.rekeyed,
+    difference = compatibility.compare_schemas(before, after)
+    changes: Json = {
+        "added": list(difference.added),
+        "gone": list(difference.dropped),
+        "widened": list(difference.widened),
+        "retyped": [old.name for old, _ in difference.retyped],
+        "rekeyed": difference.rekeyed,
     }
-    return {name: what for name, what in told.items() if what}
+    return {name: what for name, what in changes.items() if what}

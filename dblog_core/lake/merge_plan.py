@@ -53,6 +53,7 @@ class Work:
     def schemas(self) -> list[str]:
         """Fingerprints of all the versions that its rows were written with, newest last."""
         seen = dict.fromkeys([f.schema for f in self.files] + [c.schema for c in self.chunks])
+        # The newest one goes last, wherever it was met.
         seen.pop(self.schema, None)
         return [*seen, self.schema]
 
@@ -66,36 +67,36 @@ class Work:
         marks = (replace(m, filled={n: None for n, v in (m.filled or {}).items() if v is None}) for m in self.reshaped)
         return replace(self, reshaped=tuple(marks))
 
-    def plain(self) -> Work:
+    def without_proofs(self) -> Work:
         """The work without what is proven of its shapes: for a lake that does not follow them."""
         return replace(self, reshaped=tuple(replace(m, renamed=None, filled=None) for m in self.reshaped))
 
     def shapes(self, schema: Callable[[str], TableSchema]) -> list[TableSchema]:
         """The shapes of all its rows, with the column names that they have by its end. `schema`: of a fingerprint."""
         renames = self.renames
-        found = [(f.schema, part.first_offset) for f in self.files for part in stretches(f, renames)]
-        found += [(c.schema, c.first_offset) for c in self.chunks]
-        shapes = [renames.after(offset).rename_columns(schema(fingerprint)) for fingerprint, offset in found]
+        written = [(f.schema, part.first_offset) for f in self.files for part in split_at_renames(f, renames)]
+        written += [(c.schema, c.first_offset) for c in self.chunks]
+        shapes = [renames.after(offset).rename_columns(schema(fingerprint)) for fingerprint, offset in written]
         return list({shape.fingerprint: shape for shape in shapes}.values())
 
     @property
-    def last(self) -> int:
+    def last_offset(self) -> int:
         """The last offset of its rows and marks."""
         rows = [f.last_offset for f in self.files] + [c.first_offset + c.rows - 1 for c in self.chunks]
         return max([0, *rows, *(m.offset for m in (*self.truncates, *self.finished, *self.reshaped))])
 
     @property
-    def truncated(self) -> int | None:
+    def last_truncate(self) -> int | None:
         """The offset of the last TRUNCATE."""
         return max((m.offset for m in self.truncates), default=None)
 
     @property
-    def lower(self) -> int:
+    def removed_upto(self) -> int:
         """Rows up to this offset vanish."""
-        return max(self.truncated or 0, self.floor or 0)
+        return max(self.last_truncate or 0, self.floor or 0)
 
 
-def stretches(file: DataFile, renames: Renames) -> list[DataFile]:
+def split_at_renames(file: DataFile, renames: Renames) -> list[DataFile]:
     """The parts of a file between the renames, so that all rows of each take part in the same ones."""
     ends = [s.offset for s in renames.steps if file.first_offset <= s.offset < file.last_offset]
     starts = [file.first_offset, *(end + 1 for end in ends)]
@@ -111,8 +112,10 @@ def next_span(manifests: Iterable[Manifest], *, max_rows: int = MAX_ROWS, max_by
         first = first or manifest
         rows += sum(f.rows for f in manifest.files) + sum(c.rows for c in manifest.chunks)
         size += sum(f.bytes for f in manifest.files) + sum(c.bytes for c in manifest.chunks)
+        # The limits never cut a transaction: the first whole one is taken whatever its size.
         if best is not None and (rows > max_rows or size > max_bytes):
             break
+        # Its last transaction ends in it, so a merge may stop here.
         if manifest.partial == 0:
             best = Span(
                 first.first,
@@ -132,28 +135,30 @@ class _Share:
     marks: list[LogMark] = field(default_factory=list)
     schema: str = ""
 
-    def take(self, table: str, manifest: Manifest) -> None:
+    def add_manifest(self, table: str, manifest: Manifest) -> None:
         files = [f for f in manifest.files if f.table == table]
         chunks = [c for c in manifest.chunks if c.table == table]
         marks = [m for m in manifest.marks if m.table == table]
         self.files += files
         self.chunks += chunks
         self.marks += marks
+        # The manifest's own schemas are those at its end; a cut piece of one may have marks or rows alone.
         marked = [m.schema for m in marks if m.schema]
         seen = [x.schema for part in (files, chunks) for x in part]
         newest = [manifest.schemas.get(table), *marked[-1:], self.schema, *seen]
         self.schema = next((schema for schema in newest if schema), "")
 
 
-def works(manifests: Iterable[Manifest], after: Callable[[str], int]) -> dict[str, Work]:
+def plan_works(manifests: Iterable[Manifest], after: Callable[[str], int]) -> dict[str, Work]:
     """Each table's share. `after(table)`: the segment up to which the table is merged already."""
     shares: dict[str, _Share] = {}
     for manifest in manifests:
         for table in _tables(manifest):
+            # A compacted segment may begin before the table's place: only its rest counts.
             if manifest.segment > (start := after(table)) and table in _tables(rest := manifest.cut(after=start)):
-                shares.setdefault(table, _Share()).take(table, rest)
+                shares.setdefault(table, _Share()).add_manifest(table, rest)
     # Of a table without a shape no row was ever staged: it was emptied, or dropped, before it had any.
-    return {table: _work(table, found) for table, found in shares.items() if found.schema}
+    return {table: _make_work(table, share) for table, share in shares.items() if share.schema}
 
 
 def _tables(manifest: Manifest) -> dict[str, None]:
@@ -161,7 +166,7 @@ def _tables(manifest: Manifest) -> dict[str, None]:
     return dict.fromkeys(x.table for part in (manifest.files, manifest.chunks, manifest.marks) for x in part)
 
 
-def _work(table: str, share: _Share) -> Work:
+def _make_work(table: str, share: _Share) -> Work:
     return Work(
         table=table,
         schema=share.schema,
@@ -173,35 +178,36 @@ def _work(table: str, share: _Share) -> Work:
     )
 
 
-def lacks_before(work: Work, known: str | None, columns: Callable[[str], Collection[str]]) -> int | None:
+def lacks_before(work: Work, lake_schema: str | None, columns: Callable[[str], Collection[str]]) -> int | None:
     """The offset before which rows lack values of columns that were added; None: of none that nobody brings.
 
     `known`: the fingerprint of what the lake had; `columns`: the names that a fingerprint stands for. What an added
     column holds in rows that are there, the log says only where it is proven. A full dump that began later brings it.
     """
-    shapes = [(0, known)] if known is not None else []
+    shapes = [(0, lake_schema)] if lake_schema is not None else []
     shapes += [(f.first_offset, f.schema) for f in work.files] + [(c.first_offset, c.schema) for c in work.chunks]
     shapes += [(m.offset, m.schema) for m in work.reshaped if m.schema is not None]
-    newest, added = set(columns(work.schema)), None
+    newest = set(columns(work.schema))
+    added = None
     renames = work.renames
 
-    def whole(offset: int, shape: str) -> bool:
+    def has_all_columns(offset: int, shape: str) -> bool:
         later = renames.after(offset)
         return newest.issubset({*map(later.current_name, columns(shape)), *later.columns_with_known_value})
 
     for offset, shape in sorted(shapes):
-        if not whole(offset, shape):
+        if not has_all_columns(offset, shape):
             added = None
         elif added is None:
             added = offset
-    if all(whole(offset, shape) for offset, shape in shapes):
+    if all(has_all_columns(offset, shape) for offset, shape in shapes):
         return None
-    added = work.last if added is None else added
+    added = work.last_offset if added is None else added
     full = [m for m in work.finished if m.key_from is None and m.key_to is None]
     return None if any(m.since is not None and m.since >= added for m in full) else added
 
 
-def rewritten(work: Work) -> LogMark | None:
+def last_unlogged_rewrite(work: Work) -> LogMark | None:
     """The last place where rows came or went without row events (an s mark that names the dump which brings the table
     as it is since), if that dump, or one that began later, has not ended within the work."""
     marks = [mark for mark in work.reshaped if mark.dump is not None]
@@ -218,9 +224,11 @@ def lacks_since(work: Work, before: int | None) -> int | None:
     known where the table had no row at some place in the work, or where a full dump has ended in it.
     """
     lacks = before
+    # In the log's order: each mark may make up for what one before it said.
     for mark in sorted((*work.truncates, *work.finished, *work.reshaped), key=lambda m: m.offset):
         if mark.op == SCHEMA and mark.whole is not None:
             lacks = None if mark.whole else mark.offset
+        # An emptied table lacks nothing, whatever it lacked before.
         elif mark.op == TRUNCATE or (lacks is not None and is_full(mark) and (mark.since or 0) >= lacks):
             lacks = None
     return lacks

@@ -23,6 +23,7 @@ def interval(start: str | None, end: str | None, now: dt.datetime) -> tuple[At, 
         low = high - _HOUR
     else:
         raise RequestError("an interval that ends at an offset needs its begin", fix="give its begin as well")
+    # An offset and a time cannot be compared here: only the log knows the offset's time.
     offsets = isinstance(low, int) and isinstance(high, int) and low > high
     times = isinstance(low, dt.datetime) and isinstance(high, dt.datetime) and low > high
     if offsets or times:

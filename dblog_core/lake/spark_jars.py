@@ -56,50 +56,51 @@ S3 = (
 )
 
 
-def jars() -> list[Path]:
+def fetch_delta_jars() -> list[Path]:
     """Delta's jars; fetched first where the cache lacks them. Raises LocalError."""
-    return fetched(DELTA, "Delta Lake")
+    return fetch_jars(DELTA, "Delta Lake")
 
 
-def s3_jars() -> list[Path]:
+def fetch_s3_jars() -> list[Path]:
     """The jars with which Spark reads and writes s3:// paths; fetched like the others. Raises LocalError."""
-    return fetched(S3, "Hadoop for S3 (659 MB)")
+    return fetch_jars(S3, "Hadoop for S3 (659 MB)")
 
 
-def fetched(wanted: Sequence[Jar], what: str) -> list[Path]:
+def fetch_jars(jars: Sequence[Jar], what: str) -> list[Path]:
     """Those jars; fetched first where the cache lacks them. Raises LocalError."""
-    digest = hashlib.sha256("".join(jar.sha256 for jar in wanted).encode()).hexdigest()[:12]
-    directory = download_cache.entry(f"jars-{digest}", lambda part: _fill(part, wanted, what))
-    return [directory / jar.file for jar in wanted]
+    digest = hashlib.sha256("".join(jar.sha256 for jar in jars).encode()).hexdigest()[:12]
+    directory = download_cache.cache_entry(f"jars-{digest}", lambda part: _fill(part, jars, what))
+    return [directory / jar.file for jar in jars]
 
 
-def _fill(directory: Path, wanted: Sequence[Jar], what: str) -> None:
+def _fill(directory: Path, jars: Sequence[Jar], what: str) -> None:
     fetch = _by_maven if shutil.which("mvn") else _by_spark
-    download_cache.say(f"fetching {len(wanted)} jars of {what}")
+    download_cache.print_progress(f"fetching {len(jars)} jars of {what}")
+    # Inside the part directory: what is left of it goes with it.
     work = directory / "work"
     work.mkdir()
-    fetch(directory, work, wanted)
+    fetch(directory, work, jars)
     shutil.rmtree(work)
-    for jar in wanted:
+    for jar in jars:
         _check(directory / jar.file, jar)
 
 
 def _check(path: Path, jar: Jar) -> None:
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != jar.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != jar.sha256:
         raise LocalError(
-            f"{jar.coordinates} has the digest {found} in place of {jar.sha256}",
+            f"{jar.coordinates} has the digest {digest} in place of {jar.sha256}",
             fix="the repository that this machine uses serves another file under that name: do not use it",
         )
 
 
-def _by_maven(directory: Path, work: Path, wanted: Sequence[Jar]) -> None:
+def _by_maven(directory: Path, work: Path, jars: Sequence[Jar]) -> None:
     """One start of Maven, through a project that depends on just these."""
     items = "".join(
         f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.name}</artifactId><version>{jar.version}</version>"
         "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
-        for jar in wanted
+        for jar in jars
     )
     (work / "pom.xml").write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>dblog</groupId><artifactId>jars</artifactId>"
@@ -109,30 +110,31 @@ def _by_maven(directory: Path, work: Path, wanted: Sequence[Jar]) -> None:
     _run(["mvn", "-B", "-q", "dependency:copy-dependencies", *what], cwd=work, env={})
 
 
-def _by_spark(directory: Path, work: Path, wanted: Sequence[Jar]) -> None:
+def _by_spark(directory: Path, work: Path, jars: Sequence[Jar]) -> None:
     """Spark's own resolver, through an empty job. In a home of its own: a half-filled repository makes it fail."""
     job = work / "empty.py"
     job.touch()
-    packages = ",".join(jar.coordinates for jar in wanted)
+    packages = ",".join(jar.coordinates for jar in jars)
     options = ["--master", "local[1]", "--conf", f"spark.jars.ivy={work / 'ivy'}", "--packages", packages]
     submit = [str(Path(sys.executable).with_name("spark-submit")), *options]
-    env = {"JAVA_HOME": str(Path(java()).resolve().parent.parent), "PYSPARK_PYTHON": sys.executable}
+    env = {"JAVA_HOME": str(Path(find_java()).resolve().parent.parent), "PYSPARK_PYTHON": sys.executable}
     _run([*submit, "--driver-java-options", f"-Duser.home={work}", str(job)], cwd=work, env=env)
-    for jar in wanted:
+    for jar in jars:
         shutil.copyfile(work / "ivy" / "jars" / f"{jar.group}_{jar.file}", directory / jar.file)
 
 
 def _run(command: list[str], *, cwd: Path, env: Mapping[str, str]) -> None:
     done = subprocess.run(command, check=False, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True)
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise LocalError(f"`{command[0]}` could not fetch the jars:\n{said}", fix="is a Maven repository in reach?")
+        output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+        raise LocalError(f"`{command[0]}` could not fetch the jars:\n{output}", fix="is a Maven repository in reach?")
 
 
-def java() -> str:
+def find_java() -> str:
     """The Java program. Raises LocalError."""
+    # As Spark's own scripts look for it.
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not found or not Path(found).exists():
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not program or not Path(program).exists():
         raise LocalError("there is no Java", fix="sudo apt-get install openjdk-17-jre-headless")
-    return found
+    return program

@@ -59,7 +59,7 @@ NEEDS = {"dump": SOURCE}
 
 _PART = 8  # characters of a variable from which on it counts as part of a secret
 _PROPERTIES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", **{char: f"\\{char}" for char in " \t\f=:#!"}}
-_GRACE = 600.0  # seconds for what a job does when it is told to stop
+_GRACE_SECONDS = 600.0  # for what a job does when it is told to stop
 _LOGGING = Path(__file__).parent / "spark_conf"
 
 
@@ -87,10 +87,10 @@ def spark_conf(config: Config | None = None) -> dict[str, str]:
     )
     # What a user sets for the executors would be the driver's Python too.
     driver = {"spark.pyspark.driver.python": sys.executable} if "spark.pyspark.python" in extra else {}
-    return {**SETTINGS, **local, **driver, **(_on_s3(config) if config else {}), **extra}
+    return {**SETTINGS, **local, **driver, **(_s3_class_path(config) if config else {}), **extra}
 
 
-def _on_s3(config: Config) -> dict[str, str]:
+def _s3_class_path(config: Config) -> dict[str, str]:
     """A single process takes the large jars from where they lie: --jars would copy them at every start."""
     if uses_s3(config) and config.spark.master.startswith("local"):
         return {"spark.driver.extraClassPath": ":".join(str(jar) for jar in s3_jars(config))}
@@ -100,31 +100,31 @@ def _on_s3(config: Config) -> dict[str, str]:
 def delta_jars(config: Config) -> list[Path]:
     """The jars of Delta: from the configuration's directory, or fetched. Raises LakeError where they are missing."""
     if not config.spark.jars:
-        from dblog_core.lake.spark_jars import jars
+        from dblog_core.lake.spark_jars import fetch_delta_jars
 
-        return jars()
-    return _given(config, "delta-spark", "delta-storage")
+        return fetch_delta_jars()
+    return _jars_in_directory(config, "delta-spark", "delta-storage")
 
 
 def s3_jars(config: Config) -> list[Path]:
     """The jars for s3:// paths: from the configuration's directory, or fetched. Raises LakeError where they are
     missing."""
     if not config.spark.jars:
-        from dblog_core.lake.spark_jars import s3_jars
+        from dblog_core.lake.spark_jars import fetch_s3_jars
 
-        return s3_jars()
-    return _given(config, "hadoop-aws", "analyticsaccelerator-s3", "bundle")
+        return fetch_s3_jars()
+    return _jars_in_directory(config, "hadoop-aws", "analyticsaccelerator-s3", "bundle")
 
 
-def _given(config: Config, *names: str) -> list[Path]:
-    found = [jar for name in names for jar in sorted(Path(config.spark.jars).glob(f"{name}[-_]*.jar"))]
-    if len(found) < len(names):
+def _jars_in_directory(config: Config, *names: str) -> list[Path]:
+    jars = [jar for name in names for jar in sorted(Path(config.spark.jars).glob(f"{name}[-_]*.jar"))]
+    if len(jars) < len(names):
         raise LakeError(
             f"the jars {' and '.join(names)} are not there",
             where=config.spark.jars,
             fix="put them there; without [spark] jars they are fetched",
         )
-    return found
+    return jars
 
 
 def job_command(
@@ -137,10 +137,12 @@ def job_command(
 ) -> SparkCommand:
     """The spark-submit of spark_jobs/JOB.py. Without `config_path` the caller puts the configuration into
     CONFIG_VARIABLE. `secrets`: the file of `secret_settings`."""
-    given = ["--config", str(Path(config_path).absolute())] if config_path is not None else []
-    arguments = [*given, *arguments]
+    config_option = ["--config", str(Path(config_path).absolute())] if config_path is not None else []
+    arguments = [*config_option, *arguments]
+    # Secrets go through `secret_settings`: everybody on the machine can read arguments.
     conf = {name: value for name, value in spark_conf(config).items() if not SECRET_NAME.search(name)}
-    jars, application = tuple(str(j) for j in _shipped(config)), _application(job)
+    jars = tuple(str(j) for j in _jars_to_ship(config))
+    application = _application(job)
     argv = [_spark_submit(), "--master", config.spark.master, "--driver-memory", config.spark.driver_memory]
     argv += ["--name", f"dblog {job} {config.source.name}", "--jars", ",".join(jars)]
     argv += ["--properties-file", str(secrets)] if secrets else []
@@ -162,25 +164,26 @@ def job_command(
 def secret_settings(config: Config) -> Iterator[Path | None]:
     """A file of the settings of `[spark] conf` that are secrets by their names, for as long as the block lasts:
     everybody on the machine can read arguments. None where there are none."""
-    found = {name: value for name, value in config.spark.conf.items() if SECRET_NAME.search(name)}
-    if not found:
+    secret_conf = {name: value for name, value in config.spark.conf.items() if SECRET_NAME.search(name)}
+    if not secret_conf:
         yield None
         return
     with tempfile.NamedTemporaryFile("w", prefix="dblog-spark-", suffix=".conf", encoding="utf-8") as file:
-        file.writelines(f"{_escaped(name)} {_escaped(value)}\n" for name, value in found.items())
+        file.writelines(f"{_escape_property(name)} {_escape_property(value)}\n" for name, value in secret_conf.items())
+        # Spark opens it by its name while ours is still open.
         file.flush()
         yield Path(file.name)
 
 
-def _escaped(text: str) -> str:
+def _escape_property(text: str) -> str:
     """For a file of Java's properties."""
     return "".join(_PROPERTIES.get(char, char) for char in text)
 
 
-def _shipped(config: Config) -> list[Path]:
+def _jars_to_ship(config: Config) -> list[Path]:
     """What goes to the executors too."""
-    here = config.spark.master.startswith("local")
-    return [*delta_jars(config), *(s3_jars(config) if uses_s3(config) and not here else [])]
+    is_local = config.spark.master.startswith("local")
+    return [*delta_jars(config), *(s3_jars(config) if uses_s3(config) and not is_local else [])]
 
 
 def _application(job: str) -> str:
@@ -193,10 +196,10 @@ def _application(job: str) -> str:
 def _spark_submit() -> str:
     """The one beside our Python belongs to the pyspark that a job imports."""
     beside = Path(sys.executable).with_name("spark-submit")
-    found = str(beside) if beside.exists() else shutil.which("spark-submit")
-    if found is None:
+    program = str(beside) if beside.exists() else shutil.which("spark-submit")
+    if program is None:
         raise LakeError("spark-submit is not installed", fix=with_extra("spark"))
-    return found
+    return program
 
 
 def _environment(master: str) -> dict[str, str]:
@@ -232,9 +235,9 @@ def _run(
     on_line: Callable[[str], None],
     on_result: Callable[[str], None] | None,
 ) -> int:
-    given = given_to(config, NEEDS.get(job, READER))
-    own = {CONFIG_VARIABLE: whole(given), PARENT_VARIABLE: str(os.getpid())}
-    env = {**_without(secrets_of(config), secrets_of(given)), **command.env, **own}
+    job_config = given_to(config, NEEDS.get(job, READER))
+    job_variables = {CONFIG_VARIABLE: config_json(job_config), PARENT_VARIABLE: str(os.getpid())}
+    env = {**_without(secrets_of(config), secrets_of(job_config)), **command.env, **job_variables}
     # The JVM would end at once on a signal; it must outlive the round, so it ignores them and the Python job does not.
     argv = ["/bin/sh", "-c", 'trap "" INT TERM; exec "$@"', "sh", *command.argv]
     process = subprocess.Popen(
@@ -244,6 +247,7 @@ def _run(
         stdout=subprocess.PIPE,
         text=True,
         errors="replace",
+        # A group of its own: the JVM and its Python workers get our signals together, and none of a terminal's.
         start_new_session=True,
     )
     assert process.stdout is not None  # a pipe, as asked for
@@ -253,29 +257,33 @@ def _run(
         return _wait(process, stop)
     finally:
         if process.poll() is None:
+            # Only after an error of ours, or after the grace: nobody would wait for it any more.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        # A worker that outlives the job may hold the pipe open.
         reader.join(timeout=5)
 
 
-def _without(secrets: Collection[str], given: Collection[str]) -> dict[str, str]:
+def _without(secrets: Collection[str], given_secrets: Collection[str]) -> dict[str, str]:
     """Our environment without the variables that secrets which are not given came from."""
-    kept = set(secrets) - set(given)
+    # By value: a variable may have any name, and may hold a secret as a part of a URL.
+    withheld = set(secrets) - set(given_secrets)
 
     def is_of_one(value: str) -> bool:
-        return value in kept or (len(value) >= _PART and any(value in secret for secret in kept))
+        return value in withheld or (len(value) >= _PART and any(value in secret for secret in withheld))
 
     return {name: value for name, value in os.environ.items() if not is_of_one(value)}
 
 
-def whole(config: Config) -> str:
+def config_json(config: Config) -> str:
     """The configuration as JSON with its secrets, for CONFIG_VARIABLE: its connection is resolved, for a job has no
     Airflow to ask."""
     data = config.model_dump()
-    return orjson.dumps({**data, "source": {**data["source"], "airflow_connection": None}}, default=_open).decode()
+    source = {**data["source"], "airflow_connection": None}
+    return orjson.dumps({**data, "source": source}, default=_reveal_secret).decode()
 
 
-def _open(value: object) -> str:
+def _reveal_secret(value: object) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
@@ -285,10 +293,10 @@ def _wait(process: subprocess.Popen[str], stop: threading.Event) -> int:
         if stop.wait(0.1):
             os.killpg(process.pid, signal.SIGTERM)
             try:
-                return process.wait(_GRACE)
+                return process.wait(_GRACE_SECONDS)
             except subprocess.TimeoutExpired as error:
                 raise LakeError(
-                    f"the job did not end within {_GRACE:.0f} s of being told to",
+                    f"the job did not end within {_GRACE_SECONDS:.0f} s of being told to",
                     fix="run it again: the next one finishes its work",
                 ) from error
     return process.returncode
@@ -314,7 +322,7 @@ def check(config: Config) -> Iterator[Problem]:
             yield Problem(f"the Python package {module} is missing", with_extra("spark"))
             return
     try:
-        _shipped(config)
+        _jars_to_ship(config)
         spark_conf(config)
     except DblogError as error:
         yield Problem(error.message, error.fix)

@@ -27,18 +27,19 @@ def of_table(
         return of_stopped(table.error)
     if table.state is State.OK:
         return None, None
-    known = {dump.id: dump for dump in dumps}
+    dumps_by_id = {dump.id: dump for dump in dumps}
     entry = owed.get(name)
     if entry is not None and entry.asked is None and (table.awaits or table.lacks is not None):
         return (
             f"its dump {entry.dump} has failed: {entry.why}" if entry.dump else entry.why,
             f"mend that, and start the capture again: it is dumped again then; or run `{_command(name)}`",
         )
-    running = [d.id for d in known.values() if d.state not in OVER and _brings(d, name)]
+    # Not only the awaited one: any full dump of the table brings its rows.
+    running = [d.id for d in dumps_by_id.values() if d.state not in OVER and _dumps_whole_table(d, name)]
     if running and (table.awaits or table.lacks is not None):
         return f"dump {running[-1]} is not merged yet", _BY_ITSELF
     if table.awaits is not None:
-        return _awaiting(name, table.awaits, known.get(table.awaits))
+        return _explain_awaited_dump(name, table.awaits, dumps_by_id.get(table.awaits))
     if table.lacks is not None:
         return (
             "rows of before its first change here may be missing: no full dump of it is merged",
@@ -48,11 +49,11 @@ def of_table(
     return f"{rows} for a dump of their keys, which is requested by itself", _BY_ITSELF
 
 
-def _brings(dump: DumpStatus, name: str) -> bool:
+def _dumps_whole_table(dump: DumpStatus, name: str) -> bool:
     return any(task.table == name and task.is_whole for task in dump.tasks)
 
 
-def _awaiting(name: str, awaited: str, dump: DumpStatus | None) -> tuple[str, str]:
+def _explain_awaited_dump(name: str, awaited: str, dump: DumpStatus | None) -> tuple[str, str]:
     if dump is not None and dump.state == "done":
         return f"dump {awaited} is not merged yet", "`dblog merge`"
     ended = "is not known any more" if dump is None else f"was {dump.state}" if dump.state == "cancelled" else "failed"

@@ -16,8 +16,8 @@ from dblog_core.rows import jit
 
 def main() -> int:
     try:
-        spark_jars.jars()
-        spark_jars.fetched(kafka_jars.JARS, "Kafka")
+        spark_jars.fetch_delta_jars()
+        spark_jars.fetch_jars(kafka_jars.JARS, "Kafka")
         for package in trees.ALL:
             trees.tree(package)
         s3.prepare()

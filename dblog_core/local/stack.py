@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dblog_core.errors import LocalError
 from dblog_core.lake import spark_jars
-from dblog_core.lake.download_cache import say
+from dblog_core.lake.download_cache import print_progress
 from dblog_core.local.demo import shop
 from dblog_core.local.servers import airflow_settings, data_root
 from dblog_core.local.servers.airflow import AirflowServer
@@ -61,7 +61,7 @@ class Stack:
 
     def up(self) -> None:
         """Starts what does not run, all at the same time."""
-        spark_jars.jars()  # what the merge needs is not to be fetched inside a task
+        spark_jars.fetch_delta_jars()  # what the merge needs is not to be fetched inside a task
         self.configs.mkdir(mode=0o700, exist_ok=True)
         steps = [*(partial(self._start_shop, d) for d in self.databases), partial(self._start, self.zookeeper)]
         steps.append(partial(self._start, self.airflow))
@@ -80,7 +80,7 @@ class Stack:
         self._configure(database)
 
     def _start(self, server: Server) -> None:
-        say(f"starting {server.name}")
+        print_progress(f"starting {server.name}")
         server.start()
 
     def _configure(self, database: DatabaseServer) -> None:
@@ -88,7 +88,7 @@ class Stack:
         file = self.configs / f"shop_{database.kind}.toml"
         if file.exists():
             return
-        say(f"filling the shop in {database.name}")
+        print_progress(f"filling the shop in {database.name}")
         database.drop_database(shop.DATABASE)  # what an interrupted run left
         database.drop_user("dblog")
         database.create_database(shop.DATABASE)
@@ -137,12 +137,12 @@ def main(arguments: Sequence[str]) -> int:
             _show(stack)
         else:
             stack.down()
-            say(f"stopped; the data stays in {data_root.data_root('stack')}")
+            print_progress(f"stopped; the data stays in {data_root.data_root('stack')}")
     except LocalError as error:
         print(f"dblog: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        say("interrupted; `make down` stops what has been started")
+        print_progress("interrupted; `make down` stops what has been started")
         return 128 + signal.SIGINT
     return 0
 

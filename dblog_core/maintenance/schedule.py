@@ -100,7 +100,7 @@ def ask_when_due(timetable: Timetable, lake: Location, *, clock: Clock | None = 
     """Files the lake task when it is time, and returns it."""
     if not timetable.is_due((clock or SystemClock()).time()):
         return None
-    return lake_tasks.file(lake, KIND, {"tables": []}, clock=clock)
+    return lake_tasks.file_task(lake, KIND, {"tables": []}, clock=clock)
 
 
 def _path(lake: Location) -> Location:

@@ -33,7 +33,7 @@ def status(config: Config, meter: Meter | None = None) -> Json:
     meter = meter or Meter(config)
     head = staging.head()
     lag = partial(meter.lag, staging, head)
-    merged = lake_status.progress(config)
+    merged = lake_status.read_progress(config)
     with closing(wiring.open_state(config)) as state:
         leader = state.leader(CAPTURE)
         report = _recent_report(state) if leader is not None else None

@@ -109,7 +109,7 @@ class HttpOutput:
     def _unreachable_error(self, error: urllib3.exceptions.HTTPError) -> OutputError:
         reason = " ".join(str(error).split())
         cause = error.args[0] if isinstance(error, urllib3.exceptions.SSLError) else None
-        if isinstance(error, urllib3.exceptions.LocationValueError) or tls.lasting(cause):
+        if isinstance(error, urllib3.exceptions.LocationValueError) or tls.is_lasting(cause):
             return OutputRefused(reason, where=self._where, fix="tls_ca must have signed a certificate of the host")
         return OutputUnavailable(reason, where=self._where, fix="check that the receiver can be reached from here")
 

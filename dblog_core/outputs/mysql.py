@@ -114,7 +114,7 @@ class MysqlDialect:
 
     def _tls(self) -> dict[str, Any]:
         try:
-            return tls.of_pymysql(self._settings)
+            return tls.pymysql_options(self._settings)
         except OSError as error:
             raise OutputRefused(
                 f"the TLS files cannot be used: {error}", where=self.where, fix="correct tls_ca, tls_cert, tls_key"
@@ -129,7 +129,7 @@ class MysqlDialect:
         reason = f"{server_messages.by_mysql(code, text)} ({code})"
         if code == _NO_TLS:
             return self._no_tls_error()
-        if tls.lasting(getattr(error, "original_exception", None)):
+        if tls.is_lasting(getattr(error, "original_exception", None)):
             return OutputRefused(
                 reason, where=self.where, fix="the certificate must be signed by tls_ca, and name the host"
             )

@@ -53,7 +53,7 @@ class PostgresDialect:
         }
         with self.translate_errors():
             connection: psycopg2.extensions.connection = psycopg2.connect(
-                **tls.of_libpq(settings),
+                **tls.libpq_options(settings),
                 host=settings.host,
                 port=settings.port,
                 user=settings.user,
@@ -111,7 +111,7 @@ class PostgresDialect:
             return OutputRefused(reason, where=self.where, fix=fix)
         # Errors of connecting have no SQLSTATE in libpq, only a text.
         refused = any(word in reason for word in ("authentication", "no pg_hba", "does not exist"))
-        if refused or tls.lasting_in_libpq(reason):
+        if refused or tls.is_lasting_in_libpq(reason):
             return OutputRefused(reason, where=self.where, fix="correct user, password, database and TLS")
         return OutputUnavailable(
             reason, where=self.where, fix="check that the server runs and can be reached from here"

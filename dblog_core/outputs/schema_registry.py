@@ -75,7 +75,7 @@ class Registry:
             )
         except urllib3.exceptions.HTTPError as error:
             reason = " ".join(str(error).split())
-            if isinstance(error, urllib3.exceptions.SSLError) and tls.lasting(error.args[0]):
+            if isinstance(error, urllib3.exceptions.SSLError) and tls.is_lasting(error.args[0]):
                 fix = "registry_ca must have signed a certificate of the host"
                 raise OutputRefused(reason, where=self._where, fix=fix) from error
             fix = "check that the registry runs and can be reached from here"

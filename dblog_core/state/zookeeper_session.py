@@ -94,7 +94,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo tells
         if not options["use_ssl"]:
             plain: socket.socket = super().create_connection(**options)
             return plain
-        context = tls.context(self._access)
+        context = tls.client_context(self._access)
         plain = socket.create_connection(options["address"], options["timeout"])
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import types as t
 
-from dblog_core.lake.json_variants import name_of
+from dblog_core.lake.json_variants import variant_name
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Rename, name_until
@@ -101,7 +101,7 @@ def set_apart(table: str, have: t.StructType, properties: Mapping[str, str], ste
 def bring_together(table: str, have: t.StructType, step: Rename) -> Iterator[str]:
     """The second half of a rename."""
     for within, names in _levels(have):
-        for name in (n for _, new in step.pairs for n in (new, name_of(new))):
+        for name in (n for _, new in step.pairs for n in (new, variant_name(new))):
             if _between(step, name) in names:
                 yield _renaming(table, within + quoted(_between(step, name)), name)
 

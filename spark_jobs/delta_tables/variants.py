@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from dblog_core.lake.json_variants import SUFFIX, json_columns, name_of, name_taken
+from dblog_core.lake.json_variants import SUFFIX, json_columns, name_taken, variant_name
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Rename
 from spark_jobs.delta_tables.column_types import quoted
@@ -51,7 +51,7 @@ def is_own(field: t.StructField) -> bool:
 
 def beside(fields: t.StructType, columns: Collection[str]) -> t.StructType:
     """The shape with the VARIANTs of these columns, each after its text."""
-    added = {n: t.StructField(name_of(n), t.VariantType(), metadata=dict(METADATA)) for n in columns}
+    added = {n: t.StructField(variant_name(n), t.VariantType(), metadata=dict(METADATA)) for n in columns}
     return t.StructType([f for field in fields for f in (field, added.get(field.name)) if f is not None])
 
 
@@ -107,7 +107,7 @@ def plan(have: t.StructType, schema: TableSchema, *, wanted: bool, going: Sequen
     stay = {n for n in own if wanted and n in lives and (n in json or n not in source)}
     others = {n.lower(): n for n in lives if n not in own.values()}
     for name in json:
-        if name not in stay and (other := others.get(name_of(name).lower())) is not None:
+        if name not in stay and (other := others.get(variant_name(name).lower())) is not None:
             raise name_taken(schema, name, f"the lake has a column {other} still")
     add = tuple(n for n in json if n not in stay)
     unfilled = tuple(n for n in json if n in stay and not is_filled(have[own[n]]))
@@ -118,18 +118,18 @@ def statements(table: str, wants: Plan, *, fresh: Collection[str]) -> Iterator[s
     """Those that add and fill VARIANTs, in their order. `fresh`: columns without a value in any row."""
     for name in wants.add:
         filled = f" COMMENT '{COMMENT}'" if name in fresh else ""
-        yield f"ALTER TABLE {table} ADD COLUMNS ({quoted(name_of(name))} VARIANT{filled} AFTER {quoted(name)})"
+        yield f"ALTER TABLE {table} ADD COLUMNS ({quoted(variant_name(name))} VARIANT{filled} AFTER {quoted(name)})"
     fill = [name for name in wants.fill if name not in fresh]
     if fill:
-        values = {quoted(name_of(n)): f"try_parse_json({quoted(n)})" for n in fill}
+        values = {quoted(variant_name(n)): f"try_parse_json({quoted(n)})" for n in fill}
         lacks = " OR ".join(f"({v} IS NULL AND {value} IS NOT NULL)" for v, value in values.items())
         yield f"UPDATE {table} SET {', '.join(f'{v} = {value}' for v, value in values.items())} WHERE {lacks}"
     for name in fill:
-        yield f"ALTER TABLE {table} ALTER COLUMN {quoted(name_of(name))} COMMENT '{COMMENT}'"
+        yield f"ALTER TABLE {table} ALTER COLUMN {quoted(variant_name(name))} COMMENT '{COMMENT}'"
 
 
 def followed(step: Rename, have: t.StructType) -> dict[tuple[str, str], tuple[str, str]]:
     """The pairs of a rename, and those of the VARIANTs that follow their texts; of each, the pair of the text."""
     own, names = of(have), {f.name.lower() for f in have if not is_own(f)}
-    more = {(own[old], name_of(new)): (old, new) for old, new in step.pairs if old in own}
+    more = {(own[old], variant_name(new)): (old, new) for old, new in step.pairs if old in own}
     return {**{pair: pair for pair in step.pairs}, **{p: text for p, text in more.items() if p[1].lower() not in names}}

@@ -24,7 +24,7 @@ from dblog_core.staging.manifest import ChunkRef
 from spark_jobs.delta_tables.column_types import key_shape, row_shape
 from spark_jobs.events import fold_left_out
 from spark_jobs.events.fold import PUT, WITHHOLD
-from spark_jobs.events.plan import Work, stretches
+from spark_jobs.events.plan import Work, split_at_renames
 
 MAX_ROWS = 200_000
 MAX_BYTES = 16 << 20
@@ -90,15 +90,15 @@ def folded(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None
     if not parts:
         return pa.table({"offset": pa.nulls(0, pa.int64())})
     events = pa.concat_tables(parts)
-    if work.lower:
-        events = events.filter(pc.greater(events["offset"], work.lower))
+    if work.removed_upto:
+        events = events.filter(pc.greater(events["offset"], work.removed_upto))
     events = events.combine_chunks()
     return _with_left_out(events, schema) if has_left_out(work) else _last_rows(events, schema)
 
 
 def _parts(staging: Staging, work: Work, schema: TableSchema) -> Iterator[pa.Table]:
     renames, left_out = work.renames, has_left_out(work)
-    for file in (part for whole in work.files for part in stretches(whole, renames)):
+    for file in (part for whole in work.files for part in split_at_renames(whole, renames)):
         own, later = staging.schema(file.schema), renames.after(file.first_offset)
         for lines in staging.log_batches(file):
             yield _log_events(pa.Table.from_batches([lines]), own, schema, later, left_out=left_out)

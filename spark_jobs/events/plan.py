@@ -9,10 +9,10 @@ from dblog_core.lake.merge_plan import (
     ghost_chunks,
     lacks_before,
     lacks_since,
+    last_unlogged_rewrite,
     next_span,
-    rewritten,
-    stretches,
-    works,
+    plan_works,
+    split_at_renames,
 )
 
 __all__ = [
@@ -24,8 +24,8 @@ __all__ = [
     "ghost_chunks",
     "lacks_before",
     "lacks_since",
+    "last_unlogged_rewrite",
     "next_span",
-    "rewritten",
-    "stretches",
-    "works",
+    "plan_works",
+    "split_at_renames",
 ]

@@ -123,7 +123,7 @@ def check_accepted(
 
 def _not_accepted(before: TableSchema, after: TableSchema, offset: int) -> LakeError:
     return LakeError(
-        f"the table's shape changed at offset {offset}: {'; '.join(accept_schema.words(before, after))}",
+        f"the table's shape changed at offset {offset}: {'; '.join(accept_schema.describe_change(before, after))}",
         where=str(after.table),
         fix='`[lake] schema_changes` is "fail" for it: run '
         f"`dblog schema accept {typed(after.table)}` and merge again, or `dblog reset {typed(after.table)}`, "

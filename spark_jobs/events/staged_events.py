@@ -28,7 +28,7 @@ from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, DataFile
 from spark_jobs.delta_tables.column_types import key_shape, log_shape, quoted, row_shape, spark_type
 from spark_jobs.events import schema_policy
-from spark_jobs.events.plan import Work, stretches
+from spark_jobs.events.plan import Work, split_at_renames
 
 _REF = t.StructType(
     [
@@ -99,11 +99,11 @@ def _sums_apart(
 def events(spark: SparkSession, staging: Staging, work: Work, schema: TableSchema) -> DataFrame:
     """All events of the work, in the shape `schema`; not yet one per key."""
     renames = work.renames
-    files = [part for file in staging.spilled(work.files) for part in stretches(file, renames)]
+    files = [part for file in staging.spilled(work.files) for part in split_at_renames(file, renames)]
     frames = [_log_events(spark, staging, alike, schema, later) for alike, later in _alike(files, renames)]
     frames += [_chunk_events(spark, staging, alike, schema, later) for alike, later in _alike(work.chunks, renames)]
     found = reduce(DataFrame.unionByName, frames)
-    return found.where(F.col("offset") > work.lower) if work.lower else found
+    return found.where(F.col("offset") > work.removed_upto) if work.removed_upto else found
 
 
 def _alike(files: Iterable[_File], renames: Renames) -> list[tuple[list[_File], Renames]]:

@@ -24,7 +24,7 @@ from spark_jobs.merging.delta_table import LakeTable
 def plan(tools: Tools, arguments: Json) -> Json:
     """The way, fixed before anything is changed. Raises LakeError where none helps."""
     name = arguments["table"]
-    found = accept_schema.plan(
+    found = accept_schema.plan_acceptance(
         tools.staging, name, tools.status.tables.get(name), tools.lake.changes(TableName.parse(name))
     )
     schema = tools.staging.schema(found.schema)

@@ -25,7 +25,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.interfaces import Json
-from dblog_core.lake.cuts import cuts_location, findable
+from dblog_core.lake.cuts import cuts_location, is_findable
 from dblog_core.lake.lake_status import OWN, TableStatus, history_location, own_directory, table_location
 from dblog_core.maintenance import disk_usage, retention_needs, schedule
 from dblog_core.maintenance.disk_usage import Patience
@@ -182,7 +182,7 @@ def _size(spark: SparkSession, place: Place) -> TableSize:
     """Delta counts rows by its log alone. Where delta-rs cannot find the table, nobody counts those that are marked."""
     with _named(place):
         frame = spark.read.format("delta").load(str(place.path))
-        if findable(place.path):
+        if is_findable(place.path):
             size = disk_usage.of_table(place.path, place.name, Patience(None), rows=frame.count())
             if size is None:
                 raise LakeError("the table's Delta log is gone", where=place.name, fix="restore it from a backup")

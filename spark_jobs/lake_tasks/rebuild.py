@@ -90,7 +90,7 @@ def carry_out(tools: Tools, planned: Json) -> Done:
             tools.check()
             lake.replace(whole, tools.number)
     tools.step(f"rebuilt {name}")
-    now = replace(known, version=lake.version()).settled(tools.withheld.count(name))
+    now = replace(known, version=lake.version()).with_applied_rows(tools.withheld.count(name))
     result = {
         "table": name,
         "from": planned["from"],

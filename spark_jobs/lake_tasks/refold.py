@@ -114,14 +114,14 @@ def table_of(tools: Tools, table: str) -> TableStatus:
 def work_of(staging: Staging, table: str, known: TableStatus, *, after: int) -> Work | None:
     """All that segments from `after` on have of the table, up to what the lake has of it, in the lake's shape."""
     manifests = staging.manifests(after=after, upto=known.segment)
-    found = plan.works(manifests, lambda name: after if name == table else known.segment).get(table)
+    found = plan.plan_works(manifests, lambda name: after if name == table else known.segment).get(table)
     return found and replace(found, schema=known.schema or found.schema)
 
 
 def lower_of(work: Work, known: TableStatus) -> int:
     """The last offset that ends rows, whichever way; 0: none does."""
     full = [m.since for m in work.finished if m.since is not None and m.key_from is None and m.key_to is None]
-    return max([work.truncated or 0, known.reset_at or 0, *full])
+    return max([work.last_truncate or 0, known.reset_at or 0, *full])
 
 
 def _followable(tools: Tools, work: Work, schema: TableSchema, lower: int) -> Work:

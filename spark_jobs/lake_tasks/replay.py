@@ -98,7 +98,7 @@ def _holds(planned: Json, mark: LogMark) -> bool:
 
 
 def _status(tools: Tools, name: str, known: TableStatus, lake: LakeTable) -> TableStatus:
-    return replace(known, version=lake.version()).settled(tools.withheld.count(name))
+    return replace(known, version=lake.version()).with_applied_rows(tools.withheld.count(name))
 
 
 def _rows(told: Told, planned: Json, lake: LakeTable) -> DataFrame:

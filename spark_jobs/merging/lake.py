@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from dblog_core.config.settings import JsonAs, SchemaChanges
 from dblog_core.lake.json_variants import check_variants
-from dblog_core.lake.lake_status import history_location, history_name, settle, table_location
+from dblog_core.lake.lake_status import history_location, history_name, link_encoded_name, table_location
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
@@ -54,7 +54,7 @@ class Lake:
     ) -> LakeTable:
         """`gone`: what is known of columns that the source has no more; `renames`: those that led to the shape."""
         location = table_location(self.location, schema.table)
-        settle(self.location, schema.table)
+        link_encoded_name(self.location, schema.table)
         app = f"{self.app}:{schema.table}"
         gone = gone or Gone(drop=self.drop_columns)
         return LakeTable(
@@ -88,7 +88,7 @@ class Lake:
     def taken(self, work: Work, schema: TableSchema) -> Work:
         """The work with what is proven of its shapes, if the lake goes by it."""
         if self.keeps(schema):
-            return work.plain()
+            return work.without_proofs()
         return work.with_nulls_alone() if self.history else work
 
     def check_follows(self, older: TableSchema, newest: TableSchema) -> None:
@@ -121,7 +121,7 @@ class Lake:
     def told_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
         """The history of a table, whether or not it is to go on."""
         location = history_location(self.location, schema.table)
-        settle(self.location, history_name(schema.table))
+        link_encoded_name(self.location, history_name(schema.table))
         app = f"{self.app}:{schema.table}:history"
         return History(spark, location, schema, app=app, check=self.check, renames=renames)
 

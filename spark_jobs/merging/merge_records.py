@@ -11,7 +11,7 @@ import orjson
 
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.lake.lake_status import LakeStatus, outcome_of
+from dblog_core.lake.lake_status import LakeStatus, outcome_path
 from dblog_core.storage.location import Location
 from spark_jobs.events.plan import Span
 
@@ -71,12 +71,12 @@ class Records:
 
         An outcome is created once. status.json repeats the newest one (`read_status`).
         """
-        outcome = outcome_of(self.directory, status.merge)
+        outcome = outcome_path(self.directory, status.merge)
         if not outcome.create(orjson.dumps(status.to_json())):
             status = LakeStatus.from_json(self.read(f"merges/{outcome.path.rsplit('/', 1)[-1]}"))
         self.write("status.json", status.to_json())
         for number in sorted(self._numbers())[:-KEEP]:
-            outcome_of(self.directory, number).remove()
+            outcome_path(self.directory, number).remove()
             self._merge(number).remove()
         return status
 
@@ -85,7 +85,7 @@ class Records:
         for old in sorted(self._numbers())[:-1]:
             if old < number:
                 self._merge(old).remove()
-                outcome_of(self.directory, old).remove()
+                outcome_path(self.directory, old).remove()
 
     def read(self, name: str) -> Any:
         """A JSON file; None if it is missing."""

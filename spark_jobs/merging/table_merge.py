@@ -167,7 +167,7 @@ class TableMerge:
         """Brings the work into history and table, in this order; how many rows are withheld."""
         withheld = 0
         work, rows = self._read(staged, schema, lake)
-        if lake.exists() or rows is None or len(rows) or work.truncated is not None or work.finished:
+        if lake.exists() or rows is None or len(rows) or work.last_truncate is not None or work.finished:
             as_known = known is not None and (known.ignored is None or self._lake.keeps(schema))
             self._prepare(work, lake, known.schema if known is not None and as_known else None)
         try:
@@ -177,8 +177,8 @@ class TableMerge:
                 self._tell(history, staged, schema, before, span, whole=work)
                 if work.floor is not None and _reaches_below(staged, work.floor):
                     deleted_rows.tell_before(self._spark, self._staging, history, schema, work, last=span.last)
-            if work.truncated is not None:
-                lake.remove_older(work.truncated)
+            if work.last_truncate is not None:
+                lake.remove_older(work.last_truncate)
                 self._withheld.forget(work.table, self._withheld.keys(work.table, schema))
                 self._step(f"truncated {work.table}")
             if work.files or work.chunks:

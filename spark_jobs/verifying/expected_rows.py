@@ -103,7 +103,7 @@ def staged(
     manifests = _manifests(staging, after, upto)
     name = str(schema.table)
     first = manifests[0].first if manifests else 1
-    work = plan.works(manifests, lambda _: first - 1).get(name, Work(name, schema.fingerprint))
+    work = plan.plan_works(manifests, lambda _: first - 1).get(name, Work(name, schema.fingerprint))
     marks = [m for found in manifests for m in found.marks if m.table == name and after < m.offset <= upto]
     truncates = tuple(m.offset for m in marks if m.op == TRUNCATE)
     files = tuple(f.cut(after + 1, upto) for f in work.files if f.last_offset > after and f.first_offset <= upto)

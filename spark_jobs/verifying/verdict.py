@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from dblog_core.lake.json_variants import name_of
+from dblog_core.lake.json_variants import variant_name
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json, key_to_json
 from dblog_core.rows.row_hashes import HASH
@@ -206,7 +206,7 @@ def _differs(name: str) -> Column:
     """The column's name if its values differ; that of its VARIANT where only this one does."""
     source, lake = F.col(f"s.row.{quoted(name)}"), F.col(f"l.row.{quoted(name)}")
     text = F.concat(F.coalesce(source.cast("string"), F.lit("")), F.lit(variants.OTHER))
-    told = F.when(lake.cast("string") == text, F.lit(name_of(name))).otherwise(F.lit(name))
+    told = F.when(lake.cast("string") == text, F.lit(variant_name(name))).otherwise(F.lit(name))
     return F.when(~source.eqNullSafe(lake), told)
 
 

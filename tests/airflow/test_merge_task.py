@@ -29,7 +29,7 @@ State = dict[str, bool]
 @pytest.fixture
 def lease(tmp_path: Path) -> Iterator[Lease]:
     """The lake's, held by a replay that runs."""
-    lake_tasks.file(lake_at(config(tmp_path).lake.path), "replay", {})
+    lake_tasks.file_task(lake_at(config(tmp_path).lake.path), "replay", {})
     with closing(wiring.open_state(config(tmp_path))) as state:
         held = state.acquire("merge", "elsewhere:7", ttl=300)
         assert held is not None

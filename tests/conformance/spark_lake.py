@@ -43,9 +43,9 @@ class SparkLake:
         return {name: str(t.error) for name, t in self._tables().items() if t.state is State.STOPPED}
 
     def accept(self, table: str) -> None:
-        task = lake_tasks.file(open_lake(self._world.config), "accept", {"table": table}).id
+        task = lake_tasks.file_task(open_lake(self._world.config), "accept", {"table": table}).id
         self.merge()
-        came = lake_tasks.outcome(open_lake(self._world.config), task)
+        came = lake_tasks.read_outcome(open_lake(self._world.config), task)
         assert came is not None and came.error is None, f"dblog schema accept {table}: {came}"
 
     def _tables(self) -> dict[str, TableStatus]:

@@ -93,7 +93,7 @@ def test_lake_tasks_are_carried_out_by_the_merge_that_runs_or_by_one_of_their_ow
     alone = dblog("replay", "--from", "1")
     assert alone.returncode == 0 and "starting Spark" in alone.stderr
     assert rows() == [*right, (5, "wide"), (9, "later")]
-    assert lake_tasks.waiting(lake_at(str(tmp_path / "lake"))) == []
+    assert lake_tasks.waiting_tasks(lake_at(str(tmp_path / "lake"))) == []
 
 
 def _accepts(dblog: Commands, build: SegmentBuilder) -> None:

@@ -16,7 +16,7 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import control, dump_records, dump_store, filing
 from dblog_core.dumps.requests import WHOLE
 from dblog_core.dumps.worker import FAULTY_ATTEMPTS
-from dblog_core.lake.merge_plan import lacks_since, works
+from dblog_core.lake.merge_plan import lacks_since, plan_works
 from dblog_core.model.task_id import TaskId
 from dblog_core.staging.reader import lines
 from dblog_core.state import capture_status, owed_dumps
@@ -77,7 +77,7 @@ ODD = {"mysql": "0000-00-00", "mariadb": "0000-00-00", "postgres": "infinity"}
 
 def lacks(config: Config, table: str) -> int | None:
     """What the lake would say of a table, once all that is staged is merged."""
-    found = works(wiring.open_staging(config).manifests(), lambda _: 0)
+    found = plan_works(wiring.open_staging(config).manifests(), lambda _: 0)
     return lacks_since(found[table], 0)
 
 

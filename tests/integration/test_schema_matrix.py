@@ -97,7 +97,7 @@ class PlainLake:
 
     def lacking(self) -> list[str]:
         """Tables that a merge of all the rest requests a dump of."""
-        works = merge_plan.works(self.staging.manifests(after=self.segment), lambda _: self.segment)
+        works = merge_plan.plan_works(self.staging.manifests(after=self.segment), lambda _: self.segment)
         return [name for name, work in works.items() if self._lacks(name, work)]
 
     def _lacks(self, name: str, work: merge_plan.Work) -> bool:

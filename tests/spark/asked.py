@@ -15,9 +15,9 @@ from tests.spark.lakes import Dumps as Dumps
 
 def ask(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps | None = None) -> Outcome:
     """Has the task done, and returns what came of it."""
-    task = lake_tasks.file(lake.location, kind, arguments).id
+    task = lake_tasks.file_task(lake.location, kind, arguments).id
     lake.merger(dumps=dumps).task()
-    came = lake_tasks.outcome(lake.location, task)
+    came = lake_tasks.read_outcome(lake.location, task)
     assert came is not None
     return came
 
@@ -31,7 +31,7 @@ def done(lake: TestLake, kind: str, arguments: dict[str, Any], *, dumps: Dumps |
 
 def dies(lake: TestLake, kind: str, arguments: dict[str, Any], step: str, *, dumps: Dumps | None = None) -> str:
     """The task dies right after the step; returns its id."""
-    task = lake_tasks.file(lake.location, kind, arguments).id
+    task = lake_tasks.file_task(lake.location, kind, arguments).id
 
     def die(name: str) -> None:
         if name == step:

@@ -95,7 +95,7 @@ def test_executors_compare_the_files_of_large_works(
     for first in (1, 11, 21):
         lake.build.chunk(DOCUMENTS, [{"id": n, "data": b"x"} for n in range(first, first + 10)])
     lake.build.seal()
-    work = plan.works(lake.staging.manifests(), lambda table: 0)["shop.documents"]
+    work = plan.plan_works(lake.staging.manifests(), lambda table: 0)["shop.documents"]
     staged_events.check_files(spark, lake.staging, work)
     assert staged_events.events(spark, lake.staging, work, DOCUMENTS).count() == 30
     path = lake.staging.storage.path(work.chunks[1].path)

@@ -96,8 +96,8 @@ def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
     for _ in range(20):
         build.update(NEWER, {**_odd_rows(dice, "aäAßz"), "v": dice.choice((None, "new"))})
     build.seal()
-    work = plan.works(lake.staging.manifests(), lambda table: 0)[str(ODD.table)]
-    assert work.truncated and fold_on_driver.fits(work, NEWER)
+    work = plan.plan_works(lake.staging.manifests(), lambda table: 0)[str(ODD.table)]
+    assert work.last_truncate and fold_on_driver.fits(work, NEWER)
     here = fold_on_driver.folded(lake.staging, work, NEWER)
     assert here is not None
     there = fold.last_rows(staged_events.events(lake.spark, lake.staging, work, NEWER)).toArrow()

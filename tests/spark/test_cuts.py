@@ -121,7 +121,7 @@ def test_the_sum_is_the_same_at_any_moment(
                 assert time.monotonic() < deadline
                 merge_here(config)
     chance = random.Random(SEED)
-    newest, first = cuts.find(lake).cut, cuts.cut_of(lake, 2)  # with the first accounts in it
+    newest, first = cuts.find_cut(lake).cut, cuts.cut_of(lake, 2)  # with the first accounts in it
     totals: dict[int, int] = {}
     for _ in range(MOMENTS):
         moment = chance.randrange(first.offset, newest.offset + 100)

@@ -32,7 +32,7 @@ def test_a_merge_within_joined_segments_takes_the_rest_of_them(
         for _ in Compactor(lake.staging.handle(), SystemClock(), grace=grace).steps():
             pass
     assert not (lake.staging.storage.root / "manifests" / f"{STOOD + 1:020d}.json").exists()
-    work = plan.works(lake.staging.manifests(after=STOOD), lambda table: STOOD)[str(T.table)]
+    work = plan.plan_works(lake.staging.manifests(after=STOOD), lambda table: STOOD)[str(T.table)]
     read = [row.offset for row in staged_events.events(lake.spark, lake.staging, work, T).select("offset").collect()]
     lake.staging.remove_spilled(work.files)
     assert sorted(read) == list(range(2 * STOOD + 1, 37))

@@ -46,9 +46,9 @@ class Days:
         return self.lake.merge_well(**self.options())[-1].number
 
     def maintain(self) -> Json:
-        task = lake_tasks.file(self.lake.location, schedule.KIND, {"tables": []})
+        task = lake_tasks.file_task(self.lake.location, schedule.KIND, {"tables": []})
         self.lake.merger(**self.options()).task()
-        came = lake_tasks.outcome(self.lake.location, task.id)
+        came = lake_tasks.read_outcome(self.lake.location, task.id)
         assert came is not None and came.error is None, came
         assert came.result is not None
         return came.result
@@ -107,7 +107,7 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
     with pytest.raises(LakeError, match="no cut 1"):
         cuts.cut_of(days.lake.location, made[0])
     with pytest.raises(LakeError):
-        cuts.find(days.lake.location, 40)
+        cuts.find_cut(days.lake.location, 40)
     assert status.tables["shop.one"].version == log.version(path) and status.offset == build.offset
     # Staging has what the lake has merged removed, but for the newest segment.
     assert result["staging"]["segment"] == 3 and result["staging"]["held"] == []
@@ -167,7 +167,7 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None
         days.lake.build.create(ONE, {"id": n, "v": "first"})
     days.merge()
     rows = days.lake.rows(ONE, provenance=True)
-    task = lake_tasks.file(days.lake.location, schedule.KIND, {"tables": []})
+    task = lake_tasks.file_task(days.lake.location, schedule.KIND, {"tables": []})
 
     def die(name: str) -> None:
         if name == "maintained shop.one":
@@ -176,7 +176,7 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None
     with pytest.raises(Crash):
         days.lake.merger(**days.options(step=die)).task()
     days.lake.merge_well(**days.options())
-    came = lake_tasks.outcome(days.lake.location, task.id)
+    came = lake_tasks.read_outcome(days.lake.location, task.id)
     assert came is not None and came.error is None
     assert days.lake.rows(ONE, provenance=True) == rows and len(days.lake.cuts()) == 2
 

@@ -94,7 +94,7 @@ def test_a_rebuild_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_
     lake.build.seal()
     lake.merge_well()
     assert lake.rows(T) == right and lake.rows(U)[0]["v"] == "on"
-    came = lake_tasks.outcome(lake.location, task)
+    came = lake_tasks.read_outcome(lake.location, task)
     assert came is not None and came.error is None
     assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3, 4]
 

@@ -129,10 +129,10 @@ def test_a_replay_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_s
         damage(lake, schema).update("id = 1", {"v": F.lit("harmed")})
     arguments = {"from": {"offset": half - 1}, "to": {"offset": lake.build.offset}, "tables": []}
     task = dies(lake, "replay", arguments, step)
-    assert lake_tasks.outcome(lake.location, task) is None
+    assert lake_tasks.read_outcome(lake.location, task) is None
     lake.merge_well()
     assert lake.rows(T) == RIGHT and lake.rows(U) == [{"id": 1, "v": "u"}]
-    came = lake_tasks.outcome(lake.location, task)
+    came = lake_tasks.read_outcome(lake.location, task)
     assert came is not None and came.error is None
     assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3, 4]
     # Two commits were made by the damage and its mending, whatever died.

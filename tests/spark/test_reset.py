@@ -132,7 +132,7 @@ def test_a_reset_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_se
     lake.build.seal()
     lake.merge_well(dumps=dumps)
     assert lake.rows(T) == [{"id": 7, "v": "live"}]
-    came = lake_tasks.outcome(lake.location, task)
+    came = lake_tasks.read_outcome(lake.location, task)
     assert came is not None and came.error is None and came.result is not None
     assert _status(lake).awaits == f"dump{len(dumps.asked)}" and _status(lake).reset_at == since
     assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3]

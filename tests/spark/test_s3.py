@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from dblog_core.config.settings import Config
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import read_status, table_location
-from dblog_core.lake.spark_submit import job_command, whole
+from dblog_core.lake.spark_submit import config_json, job_command
 from dblog_core.maintenance import schedule
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake
@@ -90,9 +90,9 @@ def test_rows_reach_a_lake_on_an_object_store(
     assert len(offsets) > 500 and offsets == sorted(set(offsets))
 
     lake = open_lake(config)
-    tended = lake_tasks.file(lake, schedule.KIND, {"tables": []}).id
+    tended = lake_tasks.file_task(lake, schedule.KIND, {"tables": []}).id
     assert dblog("merge", "--once").returncode == 0, "by spark-submit, with what waits for a merge"
-    status, tending = read_status(lake), lake_tasks.outcome(lake, tended)
+    status, tending = read_status(lake), lake_tasks.read_outcome(lake, tended)
     assert status is not None and status.offset == offsets[-1]
     assert tending is not None and tending.error is None and schedule.read_maintained(lake)
     reach_s3(spark, config.s3)
@@ -122,4 +122,4 @@ def test_a_job_gets_jars_and_settings_and_no_secret_in_an_argument(config: Confi
     assert len(there.jars) == 5 and "spark.driver.extraClassPath" not in there.conf
     secret = config.s3.secret_key.get_secret_value()
     assert not [part for command in (here, there) for part in (*command.argv, *command.env.values()) if secret in part]
-    assert Config.model_validate_json(whole(config)) == config
+    assert Config.model_validate_json(config_json(config)) == config

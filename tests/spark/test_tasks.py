@@ -63,11 +63,11 @@ def merged(lake: TestLake) -> TestLake:
 
 
 def _file(lake: TestLake, name: str = "shop.one") -> str:
-    return lake_tasks.file(lake.location, "mark", {"table": name}).id
+    return lake_tasks.file_task(lake.location, "mark", {"table": name}).id
 
 
 def _outcome(lake: TestLake, task: str) -> lake_tasks.Outcome:
-    came = lake_tasks.outcome(lake.location, task)
+    came = lake_tasks.read_outcome(lake.location, task)
     assert came is not None
     return came
 
@@ -94,7 +94,7 @@ def test_a_task_is_a_merge_of_its_own(merged: TestLake, marks: Marks) -> None:
 def test_a_task_that_died_is_done_to_its_end_by_the_next_merge(merged: TestLake, marks: Marks, step: str) -> None:
     task = _file(merged)
     merged.die_at(step)
-    assert (lake_tasks.outcome(merged.location, task) is not None) == (step == "finished")
+    assert (lake_tasks.read_outcome(merged.location, task) is not None) == (step == "finished")
     merged.merge_well()
     assert merged.merger().task() is None
     assert _outcome(merged, task) == lake_tasks.Outcome(2, {"planned": 2})
@@ -119,7 +119,7 @@ def test_a_task_that_fails_says_so_and_the_merge_goes_on(merged: TestLake, marks
 
 
 def test_a_task_of_another_version_of_dblog_is_refused_by_name(merged: TestLake, marks: Marks) -> None:
-    task = lake_tasks.file(merged.location, "unheard", {}).id
+    task = lake_tasks.file_task(merged.location, "unheard", {}).id
     assert merged.merger().task() is None
     assert "knows no lake task unheard" in (_outcome(merged, task).error or "")
 
@@ -128,7 +128,7 @@ def test_a_lost_lease_leaves_the_task_for_another(merged: TestLake, marks: Marks
     task, marks.error = _file(merged), LeaseLost("gone")
     with pytest.raises(LeaseLost):
         merged.merger().task()
-    assert lake_tasks.outcome(merged.location, task) is None
+    assert lake_tasks.read_outcome(merged.location, task) is None
     marks.error = None
     merged.merge_well()
     assert _outcome(merged, task).merge == 2

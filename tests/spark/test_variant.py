@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.config.settings import Config
 from dblog_core.lake import lake_tasks, time_travel
-from dblog_core.lake.cuts import find
+from dblog_core.lake.cuts import find_cut
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.maintenance import disk_usage, schedule
 from dblog_core.maintenance.disk_usage import Patience
@@ -301,19 +301,19 @@ def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     lake.merge_well()
     right = [FILLED[0], both(2, "[0]", "[0]"), FILLED[2]]
     right += [both(4, "[4]", "[4]"), both(5, "[0]", "[0]"), both(6, "[6]", "[6]")]
-    newest = find(lake.location, None).cut
-    time_travel.check(lake.location, newest)
+    newest = find_cut(lake.location, None).cut
+    time_travel.check_readable(lake.location, newest)
     size = disk_usage.of_table(lake.table(DOC), "shop.t", Patience(None), rows=6)
     assert size is not None and size.deleted
     monkeypatch.setattr(clustering, "FILES", 0)  # all files count as mixed
-    task = lake_tasks.file(lake.location, schedule.KIND, {"tables": []})
+    task = lake_tasks.file_task(lake.location, schedule.KIND, {"tables": []})
     lake.merger(config=_config(tmp_path)).task()
-    came = lake_tasks.outcome(lake.location, task.id)
+    came = lake_tasks.read_outcome(lake.location, task.id)
     assert came is not None and came.error is None and came.result is not None, came
     (found,) = came.result["tables"]
     assert {"joined", "clustered"} & {*found["done"]} and (found["rows"], found["deleted"]) == (6, 0)
     assert shown(lake) == right
-    time_travel.check(lake.location, newest)
+    time_travel.check_readable(lake.location, newest)
     then = views.at_cut(lake.spark, lake.location, cut=newest.number).table("shop.t")
     assert then.where("variant_get(j_variant, '$[0]', 'int') = 0").count() == 2
     first = views.at_cut(lake.spark, lake.location, cut=before["cut"]).table("shop.t")

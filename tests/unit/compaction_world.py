@@ -220,7 +220,7 @@ class World:
     def _works(self, staging: Staging, found: list[Manifest], wanted: list[Manifest]) -> None:
         """The same with tables that are merged up to different places."""
         behind = {str(schema.table): self.dice.randint(self.lowest(), self.number) for schema in TABLES}
-        ours, theirs = plan.works(found, behind.__getitem__), plan.works(wanted, behind.__getitem__)
+        ours, theirs = plan.plan_works(found, behind.__getitem__), plan.plan_works(wanted, behind.__getitem__)
         assert theirs.keys() <= ours.keys()
         for name, work in ours.items():
             rows = self._rows_of(staging, work)

@@ -127,4 +127,4 @@ def test_no_password_goes_as_it_is_to_a_server_that_has_not_proven_who_it_is(
 @pytest.mark.parametrize(("mode", "refusing"), [("off", True), ("require", True), ("verify-ca", False)])
 def test_a_server_that_has_proven_who_it_is_may_ask_for_the_password(mode: str, refusing: bool) -> None:
     asked = OutputConfig.model_validate({"kind": "mysql", "database": "d", "tls": mode})
-    assert ("auth_plugin_map" in tls.of_pymysql(asked)) == refusing
+    assert ("auth_plugin_map" in tls.pymysql_options(asked)) == refusing

@@ -89,7 +89,7 @@ ALL = (MYSQL, MARIADB, POSTGRES, CHROMIUM)
 
 def tree(package: Package) -> Path:
     """The unpacked server; fetched first where the cache lacks it. Raises LocalError."""
-    return download_cache.entry(package.directory, lambda part: _fill(package, part))
+    return download_cache.cache_entry(package.directory, lambda part: _fill(package, part))
 
 
 def program(package: Package, name: str) -> Path:
@@ -101,12 +101,12 @@ def _fill(package: Package, tree: Path) -> None:
     work = tree / "apt"
     work.mkdir()
     apt = PrivateApt(work, suite=package.suite)
-    download_cache.say(f"{package.name}: reading the package lists of {package.suite or 'this release'}")
+    download_cache.print_progress(f"{package.name}: reading the package lists of {package.suite or 'this release'}")
     apt.prepare()
     chosen = {n: v for n, v in apt.closure(package.roots).items() if _wanted(package, n)}
-    download_cache.say(f"{package.name}: fetching {len(chosen)} packages")
+    download_cache.print_progress(f"{package.name}: fetching {len(chosen)} packages")
     debs = apt.download(chosen)
-    download_cache.say(f"{package.name}: unpacking {sum(d.stat().st_size for d in debs) >> 20} MB")
+    download_cache.print_progress(f"{package.name}: unpacking {sum(d.stat().st_size for d in debs) >> 20} MB")
     for deb in debs:
         unpack(deb, tree)
     shutil.rmtree(work)

@@ -199,7 +199,7 @@ class AirflowServer:
 
 def new_database() -> Path:
     """An empty one in SQLite, made once for this version of Airflow: each new home would take 4 s for it."""
-    return download_cache.entry(f"airflow-database-{version('apache-airflow')}", _fill) / _DATABASE
+    return download_cache.cache_entry(f"airflow-database-{version('apache-airflow')}", _fill) / _DATABASE
 
 
 def _fill(directory: Path) -> None:

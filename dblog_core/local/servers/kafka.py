@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dblog_core.lake import spark_jars
-from dblog_core.lake.spark_jars import java
+from dblog_core.lake.spark_jars import find_java
 from dblog_core.local.packages.kafka_jars import JARS
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon, run_to_end
@@ -127,4 +127,4 @@ class KafkaServer:
 
 def _java() -> list[str]:
     small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    return [java(), *small, "-cp", ":".join(str(jar) for jar in spark_jars.fetched(JARS, "Kafka"))]
+    return [find_java(), *small, "-cp", ":".join(str(jar) for jar in spark_jars.fetch_jars(JARS, "Kafka"))]

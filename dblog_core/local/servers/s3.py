@@ -127,14 +127,14 @@ def prepare() -> None:
 
 def program() -> Path:
     """versitygw; built first where the cache lacks it. Raises LocalError."""
-    return download_cache.entry(f"versitygw-{VERSION}", _build) / "versitygw"
+    return download_cache.cache_entry(f"versitygw-{VERSION}", _build) / "versitygw"
 
 
 def _build(directory: Path) -> None:
     go = _go()
     if go is None:
         raise LocalError("there is no Go to build versitygw with", where="s3", fix="install Go, or use moto's server")
-    download_cache.say(f"building versitygw {VERSION}, an S3 server (about three minutes, once)")
+    download_cache.print_progress(f"building versitygw {VERSION}, an S3 server (about three minutes, once)")
     work = directory / "work"
     work.mkdir()
     own = {"GOBIN": str(directory), "GOPATH": str(work), "GOFLAGS": "-modcacherw"}  # a cache that can be removed again

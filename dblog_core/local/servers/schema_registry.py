@@ -12,7 +12,7 @@ import orjson
 
 from dblog_core.errors import LocalError
 from dblog_core.lake import download_cache
-from dblog_core.lake.spark_jars import java
+from dblog_core.lake.spark_jars import find_java
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon, run_to_end
 
@@ -38,7 +38,7 @@ class RegistryServer:
         self._dir.mkdir(parents=True, exist_ok=True)
         small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         http = [f"-Dquarkus.http.host={ports.HOST}", f"-Dquarkus.http.port={self.port}"]
-        command = [java(), *small, *http, "-jar", str(program())]
+        command = [find_java(), *small, *http, "-jar", str(program())]
         self._daemon.start(command, ready=self.ready, timeout=180)
         self._ask("PUT", "/config", {"compatibility": "BACKWARD"})  # as Confluent's own begins
 
@@ -69,13 +69,13 @@ class RegistryServer:
 
 def program() -> Path:
     """Its runnable jar, with the libraries beside it; fetched first where the cache lacks it. Raises LocalError."""
-    return download_cache.entry(f"apicurio-{VERSION}", _fill) / f"apicurio-registry-app-{VERSION}-runner.jar"
+    return download_cache.cache_entry(f"apicurio-{VERSION}", _fill) / f"apicurio-registry-app-{VERSION}-runner.jar"
 
 
 def _fill(directory: Path) -> None:
     if (maven := shutil.which("mvn")) is None:
         raise LocalError("there is no Maven to fetch the schema registry with", where="registry", fix="install Maven")
-    download_cache.say(f"fetching Apicurio {VERSION}, a schema registry (142 MB, once)")
+    download_cache.print_progress(f"fetching Apicurio {VERSION}, a schema registry (142 MB, once)")
     goal = ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={directory}"]
     run_to_end([maven, "-B", "-q", *goal], where="registry", cwd=directory)
     packed = directory / f"apicurio-registry-app-{VERSION}-all.tar.gz"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dblog_core.errors import LocalError
-from dblog_core.lake.spark_jars import java
+from dblog_core.lake.spark_jars import find_java
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon
 
@@ -128,6 +128,6 @@ def _env(directory: Path) -> dict[str, str]:
         "appender.stderr.type = Console\nappender.stderr.name = stderr\nappender.stderr.target = SYSTEM_ERR\n"
         "appender.stderr.layout.type = PatternLayout\nappender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex\n"
     )
-    home = str(Path(java()).resolve().parent.parent)
+    home = str(Path(find_java()).resolve().parent.parent)
     found = {"JAVA_HOME": os.environ.get("JAVA_HOME", home), "PYSPARK_PYTHON": sys.executable}
     return {**SETTINGS, "SPARK_LOCAL_IP": ports.HOST, **found, "SPARK_CONF_DIR": str(logging)}

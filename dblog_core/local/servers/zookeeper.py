@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dblog_core.errors import LocalError
-from dblog_core.lake.spark_jars import java
+from dblog_core.lake.spark_jars import find_java
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon
 
@@ -114,7 +114,14 @@ class ZookeeperServer:
         kind = "quorum.QuorumPeerMain" if self._peers else "ZooKeeperServerMain"
         small = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         small += [f"-D{name}={value}" for name, value in self._properties.items()]
-        return [java(), *small, "-cp", _classpath(), f"org.apache.zookeeper.server.{kind}", str(self._dir / "zoo.cfg")]
+        return [
+            find_java(),
+            *small,
+            "-cp",
+            _classpath(),
+            f"org.apache.zookeeper.server.{kind}",
+            str(self._dir / "zoo.cfg"),
+        ]
 
 
 class Ensemble:

@@ -203,8 +203,10 @@ def test_a_table_that_only_lacks_a_dump_waits_for_nothing_that_the_merge_has_ask
     lacking = replace(INCOMPLETE, lacks=0)
     assert not lacking.waits
     assert replace(lacking, awaits="d1").waits and replace(lacking, withheld=2).waits
-    assert lacking.settled(0) == lacking and replace(lacking, lacks=None).settled(0).state is State.OK
-    assert replace(lacking, lacks=None).settled(2).state is State.INCOMPLETE
+    assert (
+        lacking.with_applied_rows(0) == lacking and replace(lacking, lacks=None).with_applied_rows(0).state is State.OK
+    )
+    assert replace(lacking, lacks=None).with_applied_rows(2).state is State.INCOMPLETE
 
 
 def test_an_incomplete_table_says_why_and_what_mends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

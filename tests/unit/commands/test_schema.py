@@ -159,7 +159,7 @@ def test_a_shape_is_accepted_in_the_way_that_ends_with_what_the_source_has(
         **{"state": State.STOPPED, "error": "a damaged file", **status}, segment=5, offset=55, version=1
     )
     try:
-        found: str = accept_schema.plan(shop.staging, "shop.orders", known, policy).way.value
+        found: str = accept_schema.plan_acceptance(shop.staging, "shop.orders", known, policy).way.value
     except LakeError as error:
         found = str(error)
     assert found == way or (" " in way and way in found)

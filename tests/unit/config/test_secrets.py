@@ -24,7 +24,7 @@ from dblog_core.config.secrets import (
 )
 from dblog_core.config.settings import Config, load
 from dblog_core.errors import ConfigError
-from dblog_core.lake.spark_submit import _escaped, run_job, whole
+from dblog_core.lake.spark_submit import _escape_property, config_json, run_job
 from dblog_core.monitoring.preflight import readable_secret
 from tests import marked
 
@@ -123,7 +123,7 @@ def test_no_log_line_of_any_level_shows_a_secret(file: Path, monkeypatch: pytest
 
 
 def test_who_reads_staging_alone_gets_the_secrets_of_storage_alone(file: Path) -> None:
-    shipped = whole(given_to(Session(file=file).config(), STORAGE))
+    shipped = config_json(given_to(Session(file=file).config(), STORAGE))
     assert [secret for secret in SECRETS if secret in shipped] == [SECRETS[3]]
     assert Config.model_validate_json(shipped).staging.path == "s3://bucket/staging"
 
@@ -180,7 +180,7 @@ def test_a_process_needs_and_gives_the_secrets_of_its_sections_alone(
         monkeypatch.setenv(names[number], SECRETS[number])
     for name, secret in zip(names, SECRETS, strict=True):
         monkeypatch.setenv(name, secret)
-    given = whole(given_to(load(file), needs))
+    given = config_json(given_to(load(file), needs))
     assert [number for number, secret in enumerate(SECRETS) if secret in given] == needed
 
 
@@ -244,7 +244,7 @@ def test_a_job_gets_the_secrets_that_it_needs_and_none_as_an_argument(
 
 
 def test_java_reads_settings_as_they_are() -> None:
-    assert _escaped("a=b: c\\d\n#!ü") == "a\\=b\\:\\ c\\\\d\\n\\#\\!ü"
+    assert _escape_property("a=b: c\\d\n#!ü") == "a\\=b\\:\\ c\\\\d\\n\\#\\!ü"
 
 
 def test_every_secret_of_the_model_can_be_planted_and_is_known_as_one(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_every_secret_of_the_model_can_be_planted_and_is_known_as_one(tmp_path: 
     assert set(made.secrets.values()) <= set(secrets_of(config))
     assert marked.MARK not in repr(config)
     for needs in (STORAGE, READER, LAKE, SOURCE, CAPTURE):
-        sections = {place[0] for place in made.shown_in(whole(given_to(config, needs)))}
+        sections = {place[0] for place in made.shown_in(config_json(given_to(config, needs)))}
         assert sections <= {need.partition(".")[0] for need in needs}
     for place in made.secrets:
         if place[0] != "airflow":

@@ -51,8 +51,8 @@ def time(micros: int) -> dt.datetime:
 
 def test_a_cut_comes_back_as_it_was_written(lake: Lake) -> None:
     lake.cut(1, 10, 1_700_000_000_123_456, **{"shop.two": 4})
-    found = cuts.find(lake.location)
-    assert found.following is None
+    found = cuts.find_cut(lake.location)
+    assert found.next_cut is None
     assert found.cut == Cut(
         number=1,
         offset=10,
@@ -106,7 +106,7 @@ def test_cuts_of_before_keep_their_table(lake: Lake) -> None:
     mine = CommitProperties(app_transactions=[Transaction(APP, 1)])
     write_deltalake(lake.path, written.pa.Table.from_pylist([row], shape), mode="append", commit_properties=mine)
     lake.cut(2, 20, 2)
-    assert cuts.cut_of(lake.location, 1).behind == {} and cuts.find(lake.location).cut.number == 2
+    assert cuts.cut_of(lake.location, 1).behind == {} and cuts.find_cut(lake.location).cut.number == 2
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -133,16 +133,16 @@ def test_the_newest_cut_at_or_before_a_moment_is_found(lake: Lake, seed: int) ->
     for at in moments:
         if (number := expected(at)) is None:
             with pytest.raises(LakeError, match="no cut ends at or before"):
-                cuts.find(lake.location, at)
+                cuts.find_cut(lake.location, at)
             continue
-        found = cuts.find(lake.location, at)
+        found = cuts.find_cut(lake.location, at)
         assert (at, found.cut.number) == (at, number)
-        assert (found.following.number if found.following else None) == (number + 1 if number < 24 else None)
+        assert (found.next_cut.number if found.next_cut else None) == (number + 1 if number < 24 else None)
 
 
 def test_a_lake_without_a_merge_has_no_cut(lake: Lake) -> None:
     with pytest.raises(LakeError, match="nothing is merged yet"):
-        cuts.find(lake.location)
+        cuts.find_cut(lake.location)
     lake.cut(1, 10, 1)
     with pytest.raises(LakeError, match="no cut 7"):
         cuts.cut_of(lake.location, 7)

@@ -54,8 +54,8 @@ class Merges:
 
 
 def _do_all(lake: Location, came: Outcome = DONE) -> None:
-    for task in lake_tasks.waiting(lake):
-        lake_tasks.finish(lake, task.id, came)
+    for task in lake_tasks.waiting_tasks(lake):
+        lake_tasks.record_outcome(lake, task.id, came)
 
 
 def _carry_out(config: Config, stop: threading.Event | None = None, lines: list[str] | None = None) -> Any:
@@ -64,37 +64,37 @@ def _carry_out(config: Config, stop: threading.Event | None = None, lines: list[
 
 
 def test_tasks_wait_in_the_order_they_were_filed_until_they_have_an_outcome(lake: Location) -> None:
-    first, second = lake_tasks.file(lake, "replay", {"a": 1}), lake_tasks.file(lake, "reset", {})
-    assert lake_tasks.waiting(lake) == [first, second]
-    assert lake_tasks.outcome(lake, first.id) is None
-    lake_tasks.finish(lake, first.id, DONE)
-    assert lake_tasks.waiting(lake) == [second]
-    assert lake_tasks.outcome(lake, first.id) == DONE
+    first, second = lake_tasks.file_task(lake, "replay", {"a": 1}), lake_tasks.file_task(lake, "reset", {})
+    assert lake_tasks.waiting_tasks(lake) == [first, second]
+    assert lake_tasks.read_outcome(lake, first.id) is None
+    lake_tasks.record_outcome(lake, first.id, DONE)
+    assert lake_tasks.waiting_tasks(lake) == [second]
+    assert lake_tasks.read_outcome(lake, first.id) == DONE
 
 
 def test_the_first_outcome_of_a_task_stays(lake: Location) -> None:
-    task = lake_tasks.file(lake, "replay", {})
-    lake_tasks.finish(lake, task.id, DONE)
-    lake_tasks.finish(lake, task.id, Outcome(9, None, "again"))
-    assert lake_tasks.outcome(lake, task.id) == DONE
+    task = lake_tasks.file_task(lake, "replay", {})
+    lake_tasks.record_outcome(lake, task.id, DONE)
+    lake_tasks.record_outcome(lake, task.id, Outcome(9, None, "again"))
+    assert lake_tasks.read_outcome(lake, task.id) == DONE
 
 
 def test_old_outcomes_go_and_waiting_tasks_stay(lake: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lake_tasks, "KEEP", 2)
-    unread = lake_tasks.file(lake, "replay", {})
-    tasks = [lake_tasks.file(lake, "replay", {}).id for _ in range(6)]
+    unread = lake_tasks.file_task(lake, "replay", {})
+    tasks = [lake_tasks.file_task(lake, "replay", {}).id for _ in range(6)]
     for task in tasks:
-        lake_tasks.finish(lake, task, DONE)
+        lake_tasks.record_outcome(lake, task, DONE)
     names = list((own_directory(lake) / "tasks").names())
     assert sorted(n for n in names if n.endswith(".done.json")) == [f"{task}.done.json" for task in tasks[-2:]]
-    assert lake_tasks.waiting(lake) == [unread] and len(names) == 5
+    assert lake_tasks.waiting_tasks(lake) == [unread] and len(names) == 5
 
 
 def test_a_damaged_task_is_named(lake: Location) -> None:
-    task = lake_tasks.file(lake, "replay", {})
+    task = lake_tasks.file_task(lake, "replay", {})
     (own_directory(lake) / "tasks" / f"{task.id}.json").replace(b"{")
     with pytest.raises(LakeError, match=task.id):
-        lake_tasks.waiting(lake)
+        lake_tasks.waiting_tasks(lake)
 
 
 def test_a_lake_that_nobody_merges_gets_a_merge_of_its_own(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_merge_that_does_nothing_is_not_started_for_ever(config: Config, monke
     merges = Merges(monkeypatch)
     with pytest.raises(LakeError, match="without carrying out the task"):
         _carry_out(config)
-    assert len(merges.started) == 2 and len(lake_tasks.waiting(open_lake(config))) == 1
+    assert len(merges.started) == 2 and len(lake_tasks.waiting_tasks(open_lake(config))) == 1
 
 
 def test_an_interrupted_command_says_that_its_task_stays(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,4 +164,4 @@ def test_an_interrupted_command_says_that_its_task_stays(config: Config, monkeyp
     stop.set()
     with pytest.raises(LakeError, match="stays filed"):
         _carry_out(config, stop)
-    assert len(lake_tasks.waiting(open_lake(config))) == 1
+    assert len(lake_tasks.waiting_tasks(open_lake(config))) == 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from dblog_core.lake.merge_plan import Work, lacks_before, rewritten, works
+from dblog_core.lake.merge_plan import Work, lacks_before, last_unlogged_rewrite, plan_works
 from dblog_core.staging.manifest import DataFile, LogMark
 from tests.unit.staged import manifest
 
@@ -55,7 +55,7 @@ def test_rows_from_before_a_column_was_added_lack_it_until_a_dump_that_began_lat
 def test_a_table_that_is_emptied_before_anything_of_it_is_staged_has_no_share() -> None:
     """DROP TABLE IF EXISTS of a name that was never in use: nobody knows a shape of it."""
     mark = LogMark(3, "t", "shop.orders", "", 0)
-    assert works([manifest(1, 1, 5, marks=(mark,))], lambda name: 0) == {}
+    assert plan_works([manifest(1, 1, 5, marks=(mark,))], lambda name: 0) == {}
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ def test_a_table_whose_rows_went_without_events_waits_for_the_dump_that_tells_wh
 ) -> None:
     marks = [LogMark(2, "s", "shop.t", "", 0, schema="a"), LogMark(5, "s", "shop.t", "", 0, schema="a", dump="healing")]
     ends = [LogMark(99, "f", "shop.t", "", 0, dump=dump, since=since, key_from=key) for dump, since, key in ended]
-    found = rewritten(Work("shop.t", "a", finished=tuple(ends), reshaped=tuple(marks)))
+    found = last_unlogged_rewrite(Work("shop.t", "a", finished=tuple(ends), reshaped=tuple(marks)))
     assert (found and found.offset) == lacks

@@ -118,7 +118,7 @@ def test_it_is_asked_for_as_a_lake_task_once(tmp_path: Path) -> None:
     assert ask_when_due(timetable, lake, clock=clock) is None
     clock.now += 60
     task = ask_when_due(timetable, lake, clock=clock)
-    assert lake_tasks.waiting(lake) == [task] and task is not None and task.kind == "maintain"
+    assert lake_tasks.waiting_tasks(lake) == [task] and task is not None and task.kind == "maintain"
     assert ask_when_due(timetable, lake, clock=clock) is None
 
 

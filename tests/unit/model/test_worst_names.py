@@ -22,7 +22,7 @@ from dblog_core.dumps import requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError
 from dblog_core.lake.cuts import open_table
-from dblog_core.lake.lake_status import history_location, lake_at, settle, table_location
+from dblog_core.lake.lake_status import history_location, lake_at, link_encoded_name, table_location
 from dblog_core.model import table_names, table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.monitoring import metrics
@@ -133,7 +133,7 @@ def test_delta_rs_reads_the_directory_of_each_by_either_name(tmp_path: Path) -> 
     write_deltalake(made, pa.table({"x": [1, 2]}))
     for table in [TableName(schema, "t") for schema in EVERY] + [TableName("shop", name) for name in EVERY]:
         place = table_location(lake, table)
-        settle(lake, table)
+        link_encoded_name(lake, table)
         assert place.local is not None
         shutil.copytree(made, place.local)
         encoded = [re.sub("[/%]", lambda c: quote(c[0], safe=""), name) for name in (table.schema, table.name)]
@@ -151,7 +151,7 @@ def test_what_an_earlier_version_has_put_under_a_percent_encoded_name_moves(tmp_
     before.mkdir(parents=True)
     (before / "file").write_text("rows")
     for _ in range(2):
-        settle(lake, table)
+        link_encoded_name(lake, table)
         place = table_location(lake, table).local
         assert place is not None and not place.is_symlink() and (place / "file").read_text() == "rows"
         assert (before / "file").read_text() == "rows" and place.parent.name == "a~2Fb"
@@ -163,7 +163,7 @@ def test_no_link_stands_in_the_place_of_another_table(tmp_path: Path) -> None:
     for number, order in enumerate((names, names[::-1])):
         lake = lake_at(str(tmp_path / str(number)))
         for name in order * 2:
-            settle(lake, table := TableName("shop", name))
+            link_encoded_name(lake, table := TableName("shop", name))
             place = table_location(lake, table).local
             assert place is not None and not place.is_symlink()
             place.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from dblog_core.lake.merge_plan import lacks_before, stretches, works
+from dblog_core.lake.merge_plan import lacks_before, plan_works, split_at_renames
 from dblog_core.schema_evolution.renames import Rename
 from dblog_core.staging.manifest import DataFile, LogMark
 from spark_jobs.delta_tables import alter_table
@@ -112,15 +112,15 @@ def test_a_history_loses_nothing_to_a_name_that_is_taken() -> None:
 def test_a_file_is_cut_at_the_renames_that_its_rows_lie_around() -> None:
     marks = tuple(LogMark(o, "s", "shop.orders", "p", 0, schema="f", renamed={"y": "x"}) for o in (3, 6, 20))
     file = DataFile("shop.orders", "f", "path", 10, 1, "", 1, 10, has_unchanged=False, has_moves=False)
-    work = works([manifest(1, 1, 10, files=(file,), marks=marks)], lambda name: 0)["shop.orders"]
-    parts = stretches(work.files[0], work.renames)
+    work = plan_works([manifest(1, 1, 10, files=(file,), marks=marks)], lambda name: 0)["shop.orders"]
+    parts = split_at_renames(work.files[0], work.renames)
     assert [(p.first_offset, p.last_offset, p.part) for p in parts] == [(1, 3, True), (4, 6, True), (7, 10, True)]
-    assert not work.plain().renames
+    assert not work.without_proofs().renames
 
 
 def test_no_dump_is_due_for_what_is_proven() -> None:
     shapes = {"one": ["id", "x"], "two": ["id", "y", "n"]}
     mark = LogMark(5, "s", "shop.orders", "p", 0, schema="two", renamed={"y": "x"}, filled={"n": None})
-    work = works([manifest(1, 1, 10, marks=(mark,))], lambda name: 0)["shop.orders"]
+    work = plan_works([manifest(1, 1, 10, marks=(mark,))], lambda name: 0)["shop.orders"]
     assert lacks_before(work, "one", shapes.__getitem__) is None
-    assert lacks_before(work.plain(), "one", shapes.__getitem__) == 5
+    assert lacks_before(work.without_proofs(), "one", shapes.__getitem__) == 5

@@ -136,7 +136,7 @@ def test_a_state_store_that_is_away_is_told_without_a_word_about_it(
     def away(*_: Any, **__: Any) -> Any:
         raise StateUnavailable("zk1 is away", where="zookeeper://inside")
 
-    monkeypatch.setattr(inbox, "put", away)
+    monkeypatch.setattr(inbox, "put_signal", away)
     status, told = ask("POST", "/signals", {"id": "one", "type": "pause-snapshot"})
     assert status == 503 and "inside" not in str(told)
 

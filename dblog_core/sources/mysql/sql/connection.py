@@ -77,7 +77,7 @@ def _socket(connection: Any) -> Any:
 
 def _tls(config: SourceConfig) -> dict[str, Any]:
     try:
-        return tls.of_pymysql(config)
+        return tls.pymysql_options(config)
     except OSError as error:
         raise SourceRefused(
             f"the TLS files cannot be used: {error}", where=where(config), fix="correct tls_ca, tls_cert and tls_key"
@@ -119,7 +119,7 @@ def translate(error: pymysql.err.MySQLError, config: SourceConfig, doing: str) -
     message, place = f"{doing}: {server_messages.by_mysql(code, text)} ({code})", where(config)
     if code == _NO_TLS:
         return _without_tls(config)
-    if tls.lasting(getattr(error, "original_exception", None)):
+    if tls.is_lasting(getattr(error, "original_exception", None)):
         return SourceRefused(
             message,
             where=place,

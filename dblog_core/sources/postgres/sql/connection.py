@@ -93,7 +93,7 @@ def execute(connection: Connection, statement: Any, parameters: Any = None) -> N
 
 def _arguments(config: SourceConfig, name: str) -> dict[str, Any]:
     return {
-        **tls.of_libpq(config),
+        **tls.libpq_options(config),
         "host": config.host,
         "port": config.port,
         "user": config.user,
@@ -111,7 +111,7 @@ def _arguments(config: SourceConfig, name: str) -> dict[str, Any]:
 
 def _connect_error(error: psycopg2.Error, config: SourceConfig, where: str) -> SourceError:
     message = server_messages.by_postgres(error)
-    if tls.lasting_in_libpq(message):
+    if tls.is_lasting_in_libpq(message):
         return SourceRefused(
             message, where=where, fix="set tls, tls_ca, tls_cert and tls_key in [source] to what the server offers"
         )

@@ -51,10 +51,10 @@ def test_merges_and_lookups_go_on_afterwards(lake: Location) -> None:
     expired_cuts.drop(cuts_location(lake), before=1250.0)
     span = Span(6, 6, 60, 69, "p6", 6_000_000)
     cuts.append(cuts_location(lake), Intent(6, span, {}), {"shop.a": 6}, behind={}, app="dblog", now=1500.0)
-    assert lookup.find(lake).cut.number == 6
-    assert lookup.find(lake, 55).cut.number == 4 and lookup.cut_of(lake, 3).tables == {"shop.a": 3}
+    assert lookup.find_cut(lake).cut.number == 6
+    assert lookup.find_cut(lake, 55).cut.number == 4 and lookup.cut_of(lake, 3).tables == {"shop.a": 3}
     with pytest.raises(LakeError, match="39"):
-        lookup.find(lake, 30)
+        lookup.find_cut(lake, 30)
     with pytest.raises(LakeError, match="no cut 2"):
         lookup.cut_of(lake, 2)
 
