@@ -65,6 +65,7 @@ class Stack:
         self.configs.mkdir(mode=0o700, exist_ok=True)
         steps = [*(partial(self._start_shop, d) for d in self.databases), partial(self._start, self.zookeeper)]
         steps.append(partial(self._start, self.airflow))
+        # At the same time: most of the wait is Airflow's.
         with ThreadPoolExecutor(len(steps)) as pool:
             for running in [pool.submit(step) for step in steps]:
                 running.result()

@@ -42,12 +42,14 @@ def _float(form: str) -> Make:
 
 def _numeric(r: random.Random) -> str:
     digits = str(r.getrandbits(r.choice((1, 8, 64, 400))))
-    sign, zeros = r.choice(("", "-")), "0" * r.choice((0, 0, 1, 4, 30))
+    sign = r.choice(("", "-"))
+    zeros = "0" * r.choice((0, 0, 1, 4, 30))
     return f"'{sign}{digits}{r.choice(('', '.' + zeros + digits, f'e{r.randint(-300, 300)}', '.' + zeros))}'"
 
 
 def _interval(r: random.Random) -> str:
-    months, day = r.randint(-(10**6), 10**6) * r.choice((0, 1)), r.randint(-(10**5), 10**5) * r.choice((0, 1))
+    months = r.randint(-(10**6), 10**6) * r.choice((0, 1))
+    day = r.randint(-(10**5), 10**5) * r.choice((0, 1))
     return f"'{months} mons {day} days {r.randint(-(10**12), 10**12) * r.choice((0, 1))} microseconds'"
 
 

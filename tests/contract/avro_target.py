@@ -74,7 +74,9 @@ class AvroOne(KafkaOne):
         return [self._line(message, value) for message, value in self.values()]
 
     def _line(self, message: Any, value: Json) -> Json:
-        source, before, after = value["source"], value["before"], value["after"]
+        source = value["source"]
+        before = value["before"]
+        after = value["after"]
         key = self.decoded(message.key()) if message.key() else None
         if before is not None and value["key_only"]:
             before = {name: before[name] for name in key or ()}

@@ -13,7 +13,8 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from tests.unit.staged import MICROSECONDS, chunk, log_rows, manifest, publish, table
 
-ORDERS, OTHER = table(), table("shop.other")
+ORDERS = table()
+OTHER = table("shop.other")
 
 
 def stage(directory: Path) -> Staging:

@@ -15,7 +15,8 @@ def store(url: str, prefix: str) -> StateStore:
 
 
 def main() -> None:
-    url, ttl = sys.argv[1], float(sys.argv[2])
+    url = sys.argv[1]
+    ttl = float(sys.argv[2])
     lease = store(url, "shop").acquire("capture", "child", ttl=ttl, wait=10)
     assert lease is not None
     print(lease.epoch, flush=True)

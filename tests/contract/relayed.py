@@ -36,7 +36,8 @@ class World:
     """A staged super-changelog, a state store, and relays that send to a target."""
 
     def __init__(self, directory: Path, target: Target) -> None:
-        self.directory, self.target = directory, target
+        self.directory = directory
+        self.target = target
         self.staging = changelog.stage(directory / "staging")
         self.letters = directory / "dead" / "letters.jsonl"
 
@@ -84,7 +85,9 @@ class Faulty:
     """An output that meets a fault at one of its calls, right before it or right after it."""
 
     def __init__(self, output: Output, fault: Callable[[str, int, bool], None]) -> None:
-        self._output, self._fault, self._calls = output, fault, itertools.count()
+        self._output = output
+        self._fault = fault
+        self._calls = itertools.count()
         self.exactly_once = output.exactly_once
 
     def open(self, epoch: int) -> int | None:

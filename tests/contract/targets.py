@@ -76,7 +76,8 @@ class MemoryOne:
 
 class FilesOne:
     def __init__(self, directory: Path, form: str) -> None:
-        self.directory, self._form = directory, form
+        self.directory = directory
+        self._form = form
         self.settings = {"kind": "files", "path": str(directory), "form": form, "every": 0.0}
 
     def open(self) -> Output:

@@ -20,7 +20,8 @@ class Shared:
     """A table in a bucket; `Table` makes its rows."""
 
     def __init__(self, bucket: Bucket, table: Table) -> None:
-        self.bucket, self.made = bucket, table
+        self.bucket = bucket
+        self.made = table
         head = [protocol(), metadata(schema_string(FIELDS))]
         import orjson
 
@@ -60,7 +61,8 @@ def test_changes_on_s3_are_read_back(shared: Shared) -> None:
 def test_two_writers_at_once_lose_nothing(shared: Shared) -> None:
     """Each changes keys of its own, and one that both have; with one driver's look and put, commits would vanish."""
     upsert(shared.writer(), shared.made.changes([row(i, offset=1) for i in range(20)]), "shop", 1)
-    rounds, faults = 8, list[BaseException]()
+    rounds = 8
+    faults = list[BaseException]()
 
     def work(who: int) -> None:
         writer = shared.writer()

@@ -60,7 +60,9 @@ def test_log_chunk_and_server_agree_on_every_value(database: Database, source: S
     position = start(database, source)
     every_type.fill(database)
     schema = reader.schema(TableName(database.schema, "a"))
-    chunk, told, shown = read(reader, schema), logged(source, position), printed(database, schema)
+    chunk = read(reader, schema)
+    told = logged(source, position)
+    shown = printed(database, schema)
     assert len(chunk) >= 4 and chunk.keys() == told.keys() == shown.keys()
     for key, row in chunk.items():
         for name, value in row.items():

@@ -67,7 +67,8 @@ def test_log_chunk_and_hash_agree_on_values_of_any_seed_in_every_form(
     usual = {row["id"]: row for row in reader.read(shape(database, reader), **WHOLE).rows.to_pylist()}
     for form in FORMS.keys() - {"bigint"}:
         columns = wanted(shape(database, reader), form)
-        rules, ruled = Rules(columns), open_source(source_config.source.model_copy(update={"columns": columns}))
+        rules = Rules(columns)
+        ruled = open_source(source_config.source.model_copy(update={"columns": columns}))
         with closing(ruled.open_reader()) as its_reader:
             schema = shape(database, its_reader)
             read = its_reader.read(schema, **WHOLE)
@@ -137,7 +138,8 @@ def test_check_refuses_a_form_that_does_not_fit_a_column(
     schema = shape(database, reader)
     given = {"id": "double", "v": "double", "n": "bigint", "i": "text", "gone": "hex"}
     rules = ColumnRules(staged_as=given)  # type: ignore[arg-type]
-    table, names = str(schema.table), [c.name for c in schema.columns]
+    table = str(schema.table)
+    names = [c.name for c in schema.columns]
     unfit = column_rule_faults.of_table(table, names, schema.key, {table: rules})
     problems = {p.what.partition("staged_as: ")[2]: p.fix for p in [*form_problems(schema, rules), *unfit]}
     told = " | ".join(f"{what}; {fix}" for what, fix in problems.items())
@@ -187,7 +189,8 @@ def test_dates_that_have_no_other_form_are_staged_as_the_servers_text_or_null(
     mode = "SET TimeZone = 'UTC'" if on_postgres else "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES'"
     run(database, mode, f"INSERT INTO a VALUES {values}", "INSERT INTO a (id) VALUES (99)")
     columns = {f"{database.schema}.a": ColumnRules.model_validate({"staged_as": dict.fromkeys(names, form)})}
-    rules, ruled = Rules(columns), open_source(source_config.source.model_copy(update={"columns": columns}))
+    rules = Rules(columns)
+    ruled = open_source(source_config.source.model_copy(update={"columns": columns}))
     with closing(ruled.open_reader()) as reader:
         schema = shape(database, reader)
         read = reader.read(schema, **WHOLE)
@@ -222,7 +225,8 @@ def test_no_number_in_a_decimal_has_its_form_as_a_double_and_as_text(
     position = create(database, source, "a", "id int PRIMARY KEY, n numeric(10,2), m numeric(10,2)")
     run(database, "INSERT INTO a VALUES (1, 'NaN', 'NaN'), (2, 1.5, -0.5)")
     columns = {"public.a": ColumnRules.model_validate({"staged_as": {"n": "double", "m": "text"}})}
-    rules, ruled = Rules(columns), open_source(source_config.source.model_copy(update={"columns": columns}))
+    rules = Rules(columns)
+    ruled = open_source(source_config.source.model_copy(update={"columns": columns}))
     with closing(ruled.open_reader()) as reader:
         schema = shape(database, reader)
         read = reader.read(schema, **WHOLE)

@@ -72,7 +72,8 @@ def test_log_chunk_hash_and_server_agree_on_values_of_any_seed(
     assert len(chunk) == ROWS and chunk.keys() == told.keys() == after.keys() == before.keys()
     for key, row in chunk.items():
         for column in schema.columns:
-            value, text = row[column.name], told[key][column.name]
+            value = row[column.name]
+            text = told[key][column.name]
             place = f"{column} of row {key}, seed {soak_seed}"
             same(after[key][column.name], value, f"{place}: inserted")
             same(before[key][column.name], value, f"{place}: deleted")

@@ -60,7 +60,8 @@ def test_a_change_of_any_one_column_changes_the_hash(database: Database, source:
     every_type.make(database)
     schema = shape(database, reader)
     rows = reader.read(schema, **WHOLE).rows.to_pylist()
-    taker, before = rows[0], agree(reader, schema)[0]
+    taker = rows[0]
+    before = agree(reader, schema)[0]
     changed = [c for c in schema.columns if c.name not in (*schema.key, *COMPUTED)]
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         for column in changed:
@@ -91,7 +92,8 @@ def test_keyed_hashes_are_left_out_and_no_server_is_told_the_key(
     database: Database, source_config: Config, source: Source, reader: ChunkReader
 ) -> None:
     every_type.make(database)
-    schema, key = shape(database, reader), "0123456789abcdef of hashes"
+    schema = shape(database, reader)
+    key = "0123456789abcdef of hashes"
     names = tuple(c.name for c in schema.columns if c.name not in schema.key)[:5]
     rules = {str(schema.table): ColumnRules(hash=names)}
     update = {"columns": rules, "hash_key": SecretStr(key)}
@@ -114,7 +116,8 @@ def ranges_cover(reader: ChunkReader, schema: TableSchema) -> None:
     """Ranges of seven rows, each from the last key of the one before it: as the chunks of the same places."""
     last = reader.last_key(schema)
     found = reader.range_hash(schema, after=None, upto=last, limit=7)
-    sums, place = [found.hash], None
+    sums = [found.hash]
+    place = None
     while found.rows == 7:
         assert numbers(found) == numbers(total(defined(reader, schema, after=place, limit=7)))
         place = found.last
@@ -226,7 +229,8 @@ def test_hashes_tell_the_snapshot_that_they_were_read_in(
 def test_text_is_hashed_as_utf8_whatever_the_databases_encoding(
     database: Database, source_config: Config, encoding: str
 ) -> None:
-    name, admin = f"{database.name}_other", database.server.admin
+    name = f"{database.name}_other"
+    admin = database.server.admin
     database.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
     try:
         with closing(database.server.connect(name)) as connection, connection.cursor() as cursor:

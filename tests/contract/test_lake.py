@@ -49,7 +49,9 @@ def _ghosts(build: SegmentBuilder) -> None:
     for schema, ends in ((WHOLE, {}), (RANGE, {"key_from": 3, "key_to": 6})):
         for row in rows(*range(1, 9), v=1):
             build.create(schema, row)
-        since, segment, dump = build.offset, build.segment + 1, f"dump-{schema.table.name}"
+        since = build.offset
+        segment = build.segment + 1
+        dump = f"dump-{schema.table.name}"
         build.update(schema, {"id": 5, "v": 2})  # not visible to the SELECT: its row of the chunk is evicted
         build.chunk(schema, rows(3, 5, v=1), evicted=[1], dump=dump)
         build.create(schema, {"id": 4, "v": 3})  # logged after the SELECT, and so no ghost

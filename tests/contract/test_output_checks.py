@@ -66,7 +66,8 @@ def test_a_relay_at_work_is_not_disturbed(world: World) -> None:
 @pytest.mark.parametrize("kind", SQL)
 def test_a_right_that_is_missing_is_told(world: World, target: TableOne) -> None:
     database = target.database
-    user, grant = f"u_{secrets.token_hex(4)}", f"{database.name}.*"
+    user = f"u_{secrets.token_hex(4)}"
+    grant = f"{database.name}.*"
     if database.kind == "postgres":
         database.execute(f"CREATE ROLE {user} LOGIN PASSWORD '{SECRET}'", "REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     else:
@@ -108,7 +109,7 @@ def _forget(database: Database, user: str) -> None:
     ],
 )
 def test_a_target_that_is_away_is_told(world: World, away: dict[str, Any]) -> None:
-    port = ports.free()
+    port = ports.find_free_port()
     given = {k: v.replace(":0", f":{port}") if isinstance(v, str) else v for k, v in away.items()}
     (problem,) = problems(world, **{**given, **({"port": port} if "port" in away else {})})
     assert str(port) in problem.what
@@ -124,7 +125,7 @@ def test_a_registry_that_does_not_answer_is_told(tmp_path: Path, kafka: KafkaSer
     target = AvroOne(kafka, registry)
     world = World(tmp_path, target)
     assert problems(world) == []
-    (problem,) = problems(world, registry=f"http://127.0.0.1:{ports.free()}")
+    (problem,) = problems(world, registry=f"http://127.0.0.1:{ports.find_free_port()}")
     assert "schema registry http://127.0.0.1" in problem.what
 
 

@@ -91,7 +91,9 @@ def test_a_death_after_a_dead_letter_neither_notes_nor_sends_it_again(world: Wor
 
 @every
 def test_a_second_relay_stands_by_and_goes_on(world: World) -> None:
-    first_stop, second_stop, told = threading.Event(), threading.Event(), list[RelayStatus]()
+    first_stop = threading.Event()
+    second_stop = threading.Event()
+    told = list[RelayStatus]()
 
     def follow(stop: threading.Event, on_status: Callable[[RelayStatus], None] | None = None) -> None:
         run_relay(world.config(every=0.0), "out", stop=stop, output=world.target.open(), on_status=on_status)

@@ -61,8 +61,10 @@ def test_a_death_at_any_call_loses_nothing_and_tears_no_transaction(world: World
 
 @exact
 def test_a_relay_that_was_replaced_writes_nothing_more(world: World) -> None:
-    sleeper, successor = world.target.open(), world.target.open()
-    first, rest = world.all()[:3], world.all()[3:]
+    sleeper = world.target.open()
+    successor = world.target.open()
+    first = world.all()[:3]
+    rest = world.all()[3:]
     assert sleeper.open(1) is None
     locks = ("postgres", "mysql", "python")  # the other would wait for them
     sleeper_writes = world.target.settings["kind"] not in locks

@@ -227,7 +227,8 @@ def test_an_address_that_is_no_registrys_ends_the_relay(
 def test_a_registry_is_asked_over_tls_by_one_whom_it_knows(
     world: World, target: AvroOne, registry: RegistryServer, tmp_path: Path
 ) -> None:
-    ours, others = authority(tmp_path / "ca", "ours"), authority(tmp_path / "other", "others")
+    ours = authority(tmp_path / "ca", "ours")
+    others = authority(tmp_path / "other", "others")
     front = Front(registry, certificate=ours.sign("registry", "127.0.0.1"))
     try:
         front.users = {f"dblog:{SECRET}"}

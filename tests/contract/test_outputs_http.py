@@ -51,7 +51,8 @@ def test_a_receiver_that_does_not_know_us_ends_the_relay(world: World, target: H
 
 @http
 def test_a_request_that_was_altered_or_is_old_is_not_ours(target: HttpOne) -> None:
-    key, body = "shop/out/1-2", b"{}\n"
+    key = "shop/out/1-2"
+    body = b"{}\n"
     headers = {"Idempotency-Key": key, "Dblog-Signature": f"t=1000,v1={signature('s', '1000', key, body)}"}
     assert verified("s", headers, body, now=1200)
     assert not verified("s", headers, body, now=1400)

@@ -42,7 +42,8 @@ def touched(database: Database, source: Source, read: Callable[[ChunkReader], An
         schema = shape(database, reader)
         if database.kind != "postgres":
             reader.last_key(schema)  # it has looked for the key's index then
-            before, again = _session_visits(reader), _session_visits(reader)
+            before = _session_visits(reader)
+            again = _session_visits(reader)
             read(reader)
             return _session_visits(reader) - again - (again - before)  # looking counts as well
         before = _postgres_visits(database)
@@ -97,11 +98,13 @@ def test_a_chunk_visits_its_rows_and_no_others(
         schema = shape(database, reader)
         numbers, keys = walk(reader, schema, limit=300)
         passing = filters.parse([("v", "=", 3)], schema)
-        plan, filtered = reader.explain(schema), reader.explain(schema, filters=passing)
+        plan = reader.explain(schema)
+        filtered = reader.explain(schema, filters=passing)
         assert plan.index == filtered.index == _key_index(database)
         assert 1500 < plan.rows < 2500 and 150 < filtered.rows < 450
     assert numbers == order_of(database, schema)
-    middle, end = keys[1000], keys[1500]
+    middle = keys[1000]
+    end = keys[1500]
 
     def visits(read: Callable[[ChunkReader], Any]) -> int:
         return touched(database, source, read)

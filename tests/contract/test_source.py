@@ -138,7 +138,8 @@ def test_shape_is_told_before_the_first_row(database: Database, source: Source, 
 
 def test_watermarks_are_signals_and_never_rows(database: Database, source: Source) -> None:
     start = create(database, source, "a", "id int PRIMARY KEY")
-    writer, other = source.open_watermarks("w1"), source.open_watermarks("w2")
+    writer = source.open_watermarks("w1")
+    other = source.open_watermarks("w2")
     for payload in ("one", "zweï"):
         writer.write(payload)
         other.write(payload + "'")
@@ -271,7 +272,8 @@ def test_each_chunk_is_a_new_read(database: Database, source: Source, reader: Ch
 
 def test_names_are_quoted(database: Database, source: Source, reader: ChunkReader) -> None:
     quote = '"' if database.kind == "postgres" else "`"
-    table, column = f"{quote}or'der %s; --{quote}", f"{quote}se lect%{quote}"
+    table = f"{quote}or'der %s; --{quote}"
+    column = f"{quote}se lect%{quote}"
     start = create(database, source, table, f"{column} int PRIMARY KEY")
     run(database, f"INSERT INTO {table} VALUES (1)")
     schema = reader.schema(TableName(database.schema, "or'der %s; --"))

@@ -67,6 +67,7 @@ def test_an_index_that_does_not_vouch_for_whole_columns_makes_no_key(
     run(database, "CREATE TABLE a (n int NOT NULL, t varchar(50) NOT NULL)", index)
     if database.kind == "postgres":
         run(database, "ALTER TABLE a REPLICA IDENTITY FULL")
-    table, column = f"{database.schema}.a", "t" if index == PREFIX else "n"
+    table = f"{database.schema}.a"
+    column = "t" if index == PREFIX else "n"
     keyed = open_source(source_config.source.model_copy(update={"keys": {table: [column]}}))
     assert [p for p in keyed.check() if p.fatal and table in p.what and "unique" in p.what]

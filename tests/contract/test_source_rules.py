@@ -50,7 +50,8 @@ class Server:
     """A real one."""
 
     def __init__(self, database: Database, source: Source) -> None:
-        self.source, self._database = source, database
+        self.source = source
+        self._database = database
         self.table = TableName(database.schema, "a")
         database.execute("CREATE TABLE a (id int PRIMARY KEY, v int, big varchar(50))")
         if database.kind == "postgres":
@@ -93,7 +94,8 @@ class Simulated:
     """The simulation's, with nothing that fails; each call is a process of its own."""
 
     def __init__(self, kind: str) -> None:
-        text, number = pa.string(), pa.int64()
+        text = pa.string()
+        number = pa.int64()
         columns = (Column("id", "bigint", number), Column("v", "bigint", number), Column("big", "text", text))
         self._schema = TableSchema(TableName("shop", "a"), columns, ("id",))
         self._simulation = Simulation(1)
@@ -179,7 +181,8 @@ def _of(batch: LogBatch) -> Iterator[tuple[int, tuple[str, Any, Any]]]:
             yield signal.sequence, ("t", None, None)
     for table in batch.changes:
         for change in table.batch.to_pylist():
-            before, after = change["before"], change["after"]
+            before = change["before"]
+            after = change["after"]
             gone = before["id"] if before and (after is None or after["id"] != before["id"]) else None
             yield change["sequence"], (change["op"], gone, after and {n: after[n] for n in ("id", "v", "big")})
 

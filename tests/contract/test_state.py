@@ -137,8 +137,10 @@ def test_children_are_sorted_names_right_below(open_store: Open) -> None:
 def test_sources_do_not_see_each_other(open_store: Open) -> None:
     open_store("shop").create("a", b"")
     assert open_store("shop2").get("a") is None
-    first, second = open_store("shop"), open_store("shop2")
-    one, two = first.acquire("capture", "x", ttl=TTL), second.acquire("capture", "y", ttl=TTL)
+    first = open_store("shop")
+    second = open_store("shop2")
+    one = first.acquire("capture", "x", ttl=TTL)
+    two = second.acquire("capture", "y", ttl=TTL)
     assert one is not None and two is not None
     one.release()
     two.release()
@@ -180,7 +182,8 @@ def test_concurrent_updates_lose_nothing(open_store: Open) -> None:
 
 @every
 def test_a_lease_is_one_holders_and_epochs_grow(open_store: Open) -> None:
-    first, second = open_store(), open_store()
+    first = open_store()
+    second = open_store()
     assert second.leader("capture") is None
     lease = first.acquire("capture", "one", ttl=TTL)
     assert lease is not None and lease.valid()
@@ -199,7 +202,8 @@ def test_a_lease_is_one_holders_and_epochs_grow(open_store: Open) -> None:
 
 @every
 def test_a_lease_beside_another_is_one_holders_and_ends_with_its_release(open_store: Open) -> None:
-    first, second = open_store(), open_store()
+    first = open_store()
+    second = open_store()
     own = first.acquire("permit", "one", ttl=LONG)
     assert own is not None
     for epoch in (1, 2):
@@ -264,7 +268,8 @@ def test_raised_epochs_are_passed(open_store: Open) -> None:
 
 @every
 def test_a_waiting_standby_gets_the_lease_when_it_is_released(open_store: Open) -> None:
-    first, second = open_store(), open_store()
+    first = open_store()
+    second = open_store()
     lease = first.acquire("capture", "one", ttl=LONG)
     assert lease is not None
     threading.Timer(0.3, lease.release).start()
@@ -277,7 +282,8 @@ def test_a_waiting_standby_gets_the_lease_when_it_is_released(open_store: Open) 
 
 @every
 def test_a_lease_keeps_itself_alive(open_store: Open) -> None:
-    first, second = open_store(), open_store()
+    first = open_store()
+    second = open_store()
     lease = first.acquire("capture", "one", ttl=TTL)
     assert lease is not None
     assert second.acquire("capture", "two", ttl=TTL, wait=1.5 * TTL) is None
@@ -287,7 +293,9 @@ def test_a_lease_keeps_itself_alive(open_store: Open) -> None:
 
 @every
 def test_many_contenders_hold_it_one_at_a_time(open_store: Open) -> None:
-    inside, epochs, clashes = threading.Lock(), [], []
+    inside = threading.Lock()
+    epochs = []
+    clashes = []
 
     def contend(state: StateStore, number: int) -> None:
         for _ in range(3):

@@ -112,7 +112,7 @@ def test_what_is_wrong_with_the_settings_is_told_with_its_fix(bucket: Bucket) ->
 
 
 def test_a_server_that_is_away_is_a_fault_that_may_pass(bucket: Bucket) -> None:
-    nobody = settings(bucket, endpoint=f"http://127.0.0.1:{ports.free()}")
+    nobody = settings(bucket, endpoint=f"http://127.0.0.1:{ports.find_free_port()}")
     with pytest.raises(StagingUnavailable, match="does not answer"):
         S3Storage(bucket.name, "p", settings=nobody).exists("x")
 

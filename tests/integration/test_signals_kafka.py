@@ -148,7 +148,7 @@ def test_a_topic_or_a_broker_that_is_away_is_told_and_tried_again(topic: KafkaCo
     with pytest.raises(SignalsUnavailable, match="cannot be read") as told:
         look(nothing, MemoryState(), 1)
     assert "nothing-here" in told.value.where and "exists" in told.value.fix
-    away = topic.model_copy(update={"servers": f"127.0.0.1:{ports.free()}", "timeout": 1.0})
+    away = topic.model_copy(update={"servers": f"127.0.0.1:{ports.find_free_port()}", "timeout": 1.0})
     with pytest.raises(SignalsUnavailable, match="cannot be read"):
         look(away, MemoryState(), 1)
 
@@ -166,7 +166,7 @@ def test_a_notice_is_a_message_with_its_id(topic: KafkaConfig) -> None:
 
 
 def test_a_notice_that_no_broker_takes_is_told_later(topic: KafkaConfig) -> None:
-    away = topic.model_copy(update={"servers": f"127.0.0.1:{ports.free()}", "timeout": 1.0})
+    away = topic.model_copy(update={"servers": f"127.0.0.1:{ports.find_free_port()}", "timeout": 1.0})
     channel = open_channel(ChannelConfig(name="bus", to="kafka", kafka=away))
     with pytest.raises(NotToldYet, match="does not answer"):
         channel.tell("d1/completed//0", {"dump": "d1"})

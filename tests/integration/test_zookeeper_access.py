@@ -161,7 +161,7 @@ def secure(tmp_path: Path) -> Iterator[Secure]:
     certificate, key = ca.sign("server", "127.0.0.1")
     store = tmp_path / "ca" / "keystore.pem"
     store.write_text(Path(key).read_text() + Path(certificate).read_text())
-    port = ports.remembered(tmp_path / "secure-port")
+    port = ports.remember_port(tmp_path / "secure-port")
     server = ZookeeperServer(
         tmp_path / "zookeeper",
         settings={

@@ -59,7 +59,6 @@ LIMITS: dict[str, Counts] = {
     "dblog_core/commands": Counts(5, 15, 3),
     "dblog_core/config": Counts(7, 43, 11),
     "dblog_core/delta": Counts(31, 89, 39),
-    "dblog_core/local": Counts(13, 30, 26),
     "dblog_core/model": Counts(14, 27, 4),
     "dblog_core/rows": Counts(8, 14, 13),
     "dblog_core/sources": Counts(155, 269, 315),
@@ -72,7 +71,7 @@ LIMITS: dict[str, Counts] = {
     "spark_jobs/lake_tasks": Counts(10, 43, 14),
     "spark_jobs/merging": Counts(16, 42, 15),
     "spark_jobs/verifying": Counts(7, 32, 8),
-    "tests": Counts(410, 1414, 705),
+    "tests": Counts(410, 1414, 632),
 }
 """The counts of packages that are still above the goal. They only fall: lower them with every commit that renames."""
 SLACK = 5

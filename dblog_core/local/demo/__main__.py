@@ -33,10 +33,12 @@ def main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
+    # As a Ctrl-C: `finally` then stops every server.
     signal.signal(signal.SIGTERM, _interrupt)
     root = data_root.data_root(f"demo-{kind}")
     with (root.parent / f"demo-{kind}.lock").open("w") as lock:
         try:
+            # Two demos of one kind would share their data directory and their ports.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             print(f"dblog: another demo of {kind} runs in this checkout", file=sys.stderr)
@@ -48,7 +50,8 @@ def main(arguments: list[str]) -> int:
 
 def _play(kind: str, root: Path, edition: Edition) -> int:
     _empty(root)
-    parts, board = Parts(kind, root, edition), Board()
+    parts = Parts(kind, root, edition)
+    board = Board()
     try:
         with board:
             story = Story(parts, board)
@@ -69,7 +72,8 @@ def _play(kind: str, root: Path, edition: Edition) -> int:
 
 
 def _look(kind: str, root: Path) -> int:
-    parts, board = Parts(kind, root), Board()
+    parts = Parts(kind, root)
+    board = Board()
     if not parts.config_file.exists():
         board.plain(f"dblog: there was no demo of {kind} yet: DEMO_SOURCE={kind} make demo")
         return 1

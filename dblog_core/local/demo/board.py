@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-EVERY = 10.0  # seconds between two lines where there is no terminal
-_TICK = 0.5
+LINE_SECONDS = 10.0  # between two lines where there is no terminal
+_TICK_SECONDS = 0.5
 
 
 class Board:
@@ -25,7 +25,7 @@ class Board:
         self._console = console or Console(highlight=False)
         self._clock = clock
         self._began = clock()
-        self._due = self._began + EVERY
+        self._due = self._began + LINE_SECONDS
         self._stage = ""
         self._brief = ""
         self._facts: Mapping[str, str] = {}
@@ -35,6 +35,7 @@ class Board:
 
     def __enter__(self) -> Board:
         if self._console.is_terminal:
+            # Our own ticker draws: the same clock with and without a terminal.
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         self._ticker.start()
@@ -48,13 +49,14 @@ class Board:
             self._live = None
 
     @property
-    def elapsed(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Seconds since the beginning."""
         return self._clock() - self._began
 
     def stage(self, text: str) -> None:
         """The next step of the story."""
-        self._stage, self._brief = text, ""
+        self._stage = text
+        self._brief = ""
         self.say(text)
 
     def say(self, text: str) -> None:
@@ -63,14 +65,15 @@ class Board:
 
     def show(self, facts: Mapping[str, str], brief: str) -> None:
         """What the parts do now, by part; and in one line."""
-        self._facts, self._brief = facts, brief
+        self._facts = facts
+        self._brief = brief
 
     def tick(self) -> None:
         """Draws anew; where there is no terminal, says a line if one is due."""
         if self._live is not None:
-            self._live.update(self._drawn(), refresh=True)
+            self._live.update(self._render(), refresh=True)
         elif self._clock() >= self._due:
-            self._due = self._clock() + EVERY
+            self._due = self._clock() + LINE_SECONDS
             self.say(f"  {self._brief or self._stage} …")
 
     def table(self, title: str, rows: Mapping[str, str]) -> None:
@@ -85,14 +88,14 @@ class Board:
         self._console.print(text, markup=False, soft_wrap=True)
 
     def _tick_on(self) -> None:
-        while not self._ended.wait(_TICK):
+        while not self._ended.wait(_TICK_SECONDS):
             self.tick()
 
     def _time(self) -> str:
-        seconds = int(self.elapsed)
+        seconds = int(self.elapsed_seconds)
         return f"{seconds // 60}:{seconds % 60:02}"
 
-    def _drawn(self) -> Group:
+    def _render(self) -> Group:
         table = Table.grid(padding=(0, 2))
         for name, text in self._facts.items():
             table.add_row(Text(f"  {name}", style="bold"), Text(text))

@@ -89,7 +89,9 @@ class Parts:
     """Everything below `root`; nothing is started by the constructor."""
 
     def __init__(self, kind: str, root: Path, edition: Edition = WHOLE) -> None:
-        self.kind, self.root, self.edition = kind, root, edition
+        self.kind = kind
+        self.root = root
+        self.edition = edition
         self.database = KINDS[kind](root / kind)
         self.zookeeper = ZookeeperServer(root / "zookeeper")
         self.airflow = AirflowServer(root / "airflow", dags=data_root.CHECKOUT / "dags", configs=root / "config")
@@ -177,6 +179,7 @@ class Workload:
         command += ["--host", database.host, "--port", str(database.port), "--user", database.admin.user]
         self._process = subprocess.Popen(
             [*command, "--size", size, "--rate", str(rate)],
+            # Not as an argument: everybody on the machine can read those.
             env={**os.environ, workload.PASSWORD_FROM: database.admin.password},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -191,8 +194,8 @@ class Workload:
         """Raises LocalError if it has ended by itself."""
         if self._process.poll() is not None and not self._is_stopped:
             assert self._process.stderr is not None
-            said = self._process.stderr.read().strip()[-1500:]
-            raise LocalError(f"the workload has ended by itself:\n{said}", where="demo")
+            output = self._process.stderr.read().strip()[-1500:]
+            raise LocalError(f"the workload has ended by itself:\n{output}", where="demo")
 
     def stop(self) -> None:
         """Lets it finish its transactions."""
@@ -221,6 +224,7 @@ def run_together(*steps: Callable[[], Any]) -> list[Any]:
     threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(steps)]
     for thread in threads:
         thread.start()
+    # Short waits, so that a Ctrl-C reaches the main thread.
     while not faults and any(thread.is_alive() for thread in threads):
         for thread in threads:
             thread.join(0.1)

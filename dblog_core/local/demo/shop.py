@@ -134,47 +134,48 @@ _COLUMNS = {
 }
 
 
-def _values(own: Dialect, customers: int) -> Mapping[str, str]:
+def _values(server: Dialect, customers: int) -> Mapping[str, str]:
     """The columns of row number `n`, as SQL that all servers understand."""
 
     def digest(what: str) -> str:
-        return own.digest(f"concat('{what}', n)")
+        return server.digest(f"concat('{what}', n)")
 
     customer = f"concat('C', lpad(concat(n % {customers} + 1), 6, '0'))"
     gift = "CASE n % 2 WHEN 0 THEN 'true' ELSE 'false' END"
-    details = own.json(f"""concat('{{"gift": ', {gift}, ', "points": ', n % 97, '}}')""")
-    tier = own.json(f"""concat('{{"tier": ', n % 5, ', "tags": ["a", "', {digest("tag")}, '"]}}')""")
-    tags = own.json("""concat('[', n % 11, ', "x"]')""")
-    cookie = own.unhex(f"concat('00ff', {digest('cookie')}, '00')")
+    details = server.json(f"""concat('{{"gift": ', {gift}, ', "points": ', n % 97, '}}')""")
+    tier = server.json(f"""concat('{{"tier": ', n % 5, ', "tags": ["a", "', {digest("tag")}, '"]}}')""")
+    tags = server.json("""concat('[', n % 11, ', "x"]')""")
+    cookie = server.unhex(f"concat('00ff', {digest('cookie')}, '00')")
     body = f"repeat({digest('body')}, CASE WHEN n % 8 = 0 THEN 200 ELSE 8 END)"
-    scan = own.unhex(f"repeat({digest('scan')}, CASE WHEN n % 8 = 0 THEN 250 ELSE 4 END)")
+    scan = server.unhex(f"repeat({digest('scan')}, CASE WHEN n % 8 = 0 THEN 250 ELSE 4 END)")
     return {
         "orders": (
             f"n, {customer}, n * 0.37, CASE n % 3 WHEN 0 THEN 'new' WHEN 1 THEN 'packed' ELSE 'sent' END, "
-            f"CASE n % 3 WHEN 0 THEN NULL WHEN 1 THEN true ELSE false END, {own.moment('n * 61.000123')}, "
-            f"CASE WHEN n % 5 = 0 THEN NULL ELSE {own.day('n % 3650')} END, {details}, "
+            f"CASE n % 3 WHEN 0 THEN NULL WHEN 1 THEN true ELSE false END, {server.moment('n * 61.000123')}, "
+            f"CASE WHEN n % 5 = 0 THEN NULL ELSE {server.day('n % 3650')} END, {details}, "
             f"CASE WHEN n % 4 = 0 THEN NULL ELSE concat('Grüße ✓ ', {digest('order')}) END"
         ),
         "customers": (
             f"concat('C', lpad(concat(n), 6, '0')), concat('Name ', substring({digest('name')}, 1, 12)), "
-            f"CASE WHEN n % 7 = 0 THEN NULL ELSE concat('c', n, '@shop.example') END, {own.day('n % 3650')}, n / 8.0, "
-            f"n * -12345.0123456789, CASE WHEN n % 9 = 0 THEN NULL ELSE {own.moment('n')} END, {tier}"
+            f"CASE WHEN n % 7 = 0 THEN NULL ELSE concat('c', n, '@shop.example') END, "
+            f"{server.day('n % 3650')}, n / 8.0, "
+            f"n * -12345.0123456789, CASE WHEN n % 9 = 0 THEN NULL ELSE {server.moment('n')} END, {tier}"
         ),
         "order_lines": (
-            f"(n + 1) {own.half}, concat('SKU-', lpad(concat(n % 900), 4, '0')), n % 2 + 1, n % 12 + 1, "
+            f"(n + 1) {server.half}, concat('SKU-', lpad(concat(n % 900), 4, '0')), n % 2 + 1, n % 12 + 1, "
             "n % 5000 / 100.0 + 0.0025, CASE WHEN n % 6 = 0 THEN NULL ELSE n / 16.0 END"
         ),
         "sessions": (
-            f"{own.unhex(session_id(own, 'n'))}, {customer}, concat('Agent/', n % 17, '.', n % 5), "
-            f"{own.moment('n * 7.25')}, n % 300, CASE WHEN n % 3 = 0 THEN NULL ELSE {cookie} END"
+            f"{server.unhex(session_id(server, 'n'))}, {customer}, concat('Agent/', n % 17, '.', n % 5), "
+            f"{server.moment('n * 7.25')}, n % 300, CASE WHEN n % 3 = 0 THEN NULL ELSE {cookie} END"
         ),
         "documents": f"n, concat('Document ', n), {body}, {scan}, {tags}, 1",
     }
 
 
-def session_id(own: Dialect, number: str) -> str:
+def session_id(server: Dialect, number: str) -> str:
     """The key of a session in hex, as SQL; some end in zero bytes, which MySQL's log leaves out of BINARY(16)."""
-    digest = own.digest(f"concat('session', {number})")
+    digest = server.digest(f"concat('session', {number})")
     return f"concat(substring({digest}, 1, 28), CASE WHEN {number} % 4 = 0 THEN '0000' ELSE 'ab01' END)"
 
 
@@ -187,19 +188,21 @@ def session_key(kind: str, number: int) -> bytes:
 
 def load(connection: Any, kind: str, rows: Mapping[str, int] = ROWS) -> int:
     """Creates the tables in an empty database (autocommit connection), with so many rows each; returns their sum."""
-    own = dialect(kind)
+    server = dialect(kind)
     with connection.cursor() as cursor:
-        cursor.execute(own.utc)
+        cursor.execute(server.utc)
+        # The server makes the rows from numbers by itself: much faster than sending them.
         cursor.execute("CREATE TABLE numbers (n INTEGER NOT NULL PRIMARY KEY)")
         most = max(rows.values())
+        # In parts, so that no statement grows with the number of rows.
         for first in range(1, most + 1, _BATCH):
             values = ",".join(f"({n})" for n in range(first, min(first + _BATCH, most + 1)))
             cursor.execute(f"INSERT INTO numbers VALUES {values}")
         for table in TABLES:
-            cursor.execute(f"CREATE TABLE {table} ({_COLUMNS[table].format(**own.types)})")
-        for statement in own.extra:
+            cursor.execute(f"CREATE TABLE {table} ({_COLUMNS[table].format(**server.types)})")
+        for statement in server.extra:
             cursor.execute(statement)
-        for table, values in _values(own, rows["customers"]).items():
+        for table, values in _values(server, rows["customers"]).items():
             cursor.execute(f"INSERT INTO {table} SELECT {values} FROM numbers WHERE n <= {rows[table]}")
         cursor.execute("DROP TABLE numbers")
     return sum(rows.values())

@@ -47,9 +47,10 @@ def _plain(value: Any, aware: bool) -> Any:
 
 def _batches(connection: Any, kind: str, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
     with closing(connection.cursor()) as setting:
+        # Without it the driver would give instants in the session's own zone.
         setting.execute(shop.dialect(kind).utc)
     with closing(_cursor(connection, kind)) as cursor:
-        columns = ", ".join(_selected(kind, column.name, column.source_type) for column in schema.columns)
+        columns = ", ".join(_select_expression(kind, column.name, column.source_type) for column in schema.columns)
         cursor.execute(f"SELECT {columns} FROM {schema.table}")
         while rows := cursor.fetchmany(_BATCH):
             yield list(rows)
@@ -58,6 +59,7 @@ def _batches(connection: Any, kind: str, schema: TableSchema) -> Iterator[list[t
 def _cursor(connection: Any, kind: str) -> Any:
     """One that leaves the result with the server, but for a batch."""
     if kind == "postgres":
+        # A named cursor of PostgreSQL lives in a transaction.
         connection.autocommit = False
         return connection.cursor("rows")
     from pymysql.cursors import SSCursor
@@ -65,6 +67,6 @@ def _cursor(connection: Any, kind: str) -> Any:
     return connection.cursor(SSCursor)
 
 
-def _selected(kind: str, name: str, source_type: str) -> str:
+def _select_expression(kind: str, name: str, source_type: str) -> str:
     """JSON as the server's own text."""
     return f"{name}::text" if kind == "postgres" and source_type.startswith("json") else name

@@ -23,7 +23,7 @@ from dblog_core.local.demo.verdict import Verdict, compare
 from dblog_core.local.demo.view import View
 from dblog_core.local.servers.daemon import wait_until
 
-_LOOK = 0.5  # seconds
+_LOOK_SECONDS = 0.5
 _KEYS = [[1, "SKU-0001", 2], [2, "SKU-0003", 2], [2, "SKU-0004", 1], [1, "none", 9]]
 _MERGE = f"dblog_{NAME}_merge"
 
@@ -34,7 +34,8 @@ class Story:
     """Plays once, and leaves the database and ZooKeeper running; `tell` says how it ended."""
 
     def __init__(self, parts: Parts, board: Board) -> None:
-        self._parts, self._board = parts, board
+        self._parts = parts
+        self._board = board
         self._summary: dict[str, str] = {}
         self._seconds: dict[str, float] = {}
 
@@ -49,7 +50,7 @@ class Story:
         """The summary, and where to look."""
         self._summary["seconds"] = ", ".join(f"{name} {seconds:.0f}" for name, seconds in self._seconds.items())
         self._board.table(
-            f"dblog: {self._parts.kind}, {self._board.elapsed:.0f} s", {**self._summary, **verdict.summary()}
+            f"dblog: {self._parts.kind}, {self._board.elapsed_seconds:.0f} s", {**self._summary, **verdict.summary()}
         )
         look = f"DEMO_SOURCE={self._parts.kind} .venv/bin/python -m dblog_core.local.demo --look"
         root = self._parts.root
@@ -64,7 +65,8 @@ class Story:
     # The chapters
 
     def _start(self) -> None:
-        parts, board = self._parts, self._board
+        parts = self._parts
+        board = self._board
         board.stage(f"starting {parts.kind}, ZooKeeper and Airflow; filling five tables")
         parts.configure()
         self._config = parts.config()
@@ -83,7 +85,8 @@ class Story:
     def _play_live(self, state: StateStore) -> None:
         """All that happens while the servers run and the writers write."""
         assert self._parts.workload is not None
-        self._state, self._view = state, View(self._config, state, self._parts.workload)
+        self._state = state
+        self._view = View(self._config, state, self._parts.workload)
         self._chapter("capture", self._capture)
         self._chapter("dump", self._dump_all)
         if self._parts.edition.whole:
@@ -91,17 +94,17 @@ class Story:
             self._chapter("dump of keys", self._dump_keys)
             self._chapter("first merge", self._first_merge)
             self._chapter("verify", self._verify)
-        self._chapter("last merge", self._settle)
+        self._chapter("last merge", self._merge_to_the_end)
 
     def _capture(self) -> None:
         self._board.stage("the capture, as a DAG that runs for ever")
         captures = [f"dblog_{NAME}_capture", *([f"dblog_{NAME}_capture_standby"] if self._parts.edition.whole else [])]
         expected = {*captures, f"dblog_{NAME}_dump", _MERGE}
-        self._until(lambda: expected <= set(self._client.dags()), 120, "Airflow to parse the DAGs")
+        self._wait_until(lambda: expected <= set(self._client.dags()), 120, "Airflow to parse the DAGs")
         self._client.pause(_MERGE)  # each run is a cold Spark: one for all of the dump, and not one beside each chapter
         for dag in captures:
             self._client.pause(dag, False)
-        self._until(lambda: self._view.offset() > 0, 90, "the first segment")
+        self._wait_until(lambda: self._view.offset() > 0, 90, "the first segment")
         self._board.say("the super-changelog has begun")
 
     def _dump_all(self) -> None:
@@ -112,14 +115,15 @@ class Story:
         began = time.monotonic()
         dump = self._trigger({"tables": self._parts.tables, "chunk_size": edition.chunk_size, "workers": 2})
         if edition.whole:
-            self._until(
+            self._wait_until(
                 lambda: self._view.rows_dumped() >= edition.takeover_after or self._is_over(dump),
                 300,
                 "a part of the dump",
             )
             self._take_over()
-        self._finish(dump)
-        seconds, status = time.monotonic() - began, self._view.newest_dump()
+        self._wait_for_run(dump)
+        seconds = time.monotonic() - began
+        status = self._view.newest_dump()
         self._summary["dump of all tables"] = (
             f"{status.rows:,} rows in {status.chunks} chunks, {status.evicted:,} evicted; "
             f"{seconds:.0f} s from the trigger to the end of its run{', a takeover in it' if edition.whole else ''}"
@@ -131,10 +135,12 @@ class Story:
         if leader is None:
             raise LocalError("no capture leads", where="demo")
         began = time.monotonic()
+        # The holder's name ends with its process id.
         os.kill(int(leader.holder.rpartition(":")[2]), signal.SIGKILL)
         self._board.say(f"kill -9 of the leading capture, {leader.holder}, epoch {leader.epoch}")
-        self._until(lambda: self._view.epoch() > leader.epoch, 90, "the standby to take over")
-        seconds, now = time.monotonic() - began, self._state.leader("capture")
+        self._wait_until(lambda: self._view.epoch() > leader.epoch, 90, "the standby to take over")
+        seconds = time.monotonic() - began
+        now = self._state.leader("capture")
         who = f"{now.holder}, epoch {now.epoch}" if now else "nobody"
         self._board.say(f"the standby has taken over after {seconds:.1f} s: {who}")
         self._summary["takeover of the lease"] = (
@@ -144,19 +150,20 @@ class Story:
     def _dump_keys(self) -> None:
         table = f"{shop.dialect(self._parts.kind).schema}.order_lines"
         self._board.stage(f"a dump of {len(_KEYS)} keys of {table}, one of which does not exist")
-        self._finish(self._trigger({"tables": [table], "pks": _KEYS}))
+        self._wait_for_run(self._trigger({"tables": [table], "pks": _KEYS}))
         status = self._view.newest_dump()
         self._summary["dump of a few keys"] = f"{status.rows} keys in {status.chunks} chunk, {status.evicted} evicted"
 
     def _first_merge(self) -> None:
         self._board.stage("the first merge into Delta, rung for by sealed segments")
-        self._until(lambda: self._view.lake_offset() > 0, 900, "the first merge")
+        self._wait_until(lambda: self._view.lake_offset() > 0, 900, "the first merge")
         self._client.pause(_MERGE)  # the verification has no need of it, and two Sparks take twice as long
 
     def _verify(self) -> None:
         """`dblog verify`, as a user runs it, while the writers go on."""
         self._board.stage("dblog verify: source and lake compared by hashes, while the writers go on")
-        began, messages = time.monotonic(), self._parts.root / "verify.log"
+        began = time.monotonic()
+        messages = self._parts.root / "verify.log"
         command = [str(Path(sys.executable).with_name("dblog")), "--config", str(self._parts.config_file)]
         with (
             messages.open("w") as log,
@@ -164,18 +171,19 @@ class Story:
                 [*command, "verify", "--all", "--json"], stdout=subprocess.PIPE, stderr=log, text=True
             ) as process,
         ):
-            self._until(lambda: process.poll() is not None, 600, "the verification", messages=messages)
+            self._wait_until(lambda: process.poll() is not None, 600, "the verification", messages=messages)
             result = process.stdout.read() if process.stdout else ""
         if process.returncode:
             raise LocalError(f"the verification found a difference, or failed: {result[-2000:]}", where=str(messages))
         tables = json.loads(result)["tables"]
-        rows, transactions = sum(table["rows"] for table in tables), self._view.rate()
+        rows = sum(table["rows"] for table in tables)
+        transactions = self._view.rate()
         self._summary["dblog verify"] = (
             f"{rows:,} rows of {len(tables)} tables equal, at {transactions:.0f} transactions a second; "
             f"{time.monotonic() - began:.0f} s"
         )
 
-    def _settle(self) -> None:
+    def _merge_to_the_end(self) -> None:
         assert self._parts.workload is not None
         self._board.stage("the writers stop; capture and lake catch up")
         self._parts.workload.stop()
@@ -184,10 +192,10 @@ class Story:
         mean = report["transactions"] / max(report["seconds"], 1)
         self._summary["workload"] = f"{report['transactions']:,} transactions, {mean:.0f} a second: {kinds}"
         end = self._view.position()
-        self._until(lambda: self._view.has_captured(end), 300, "the capture to catch up")
+        self._wait_until(lambda: self._view.has_captured(end), 300, "the capture to catch up")
         self._client.pause(_MERGE, False)
         self._client.trigger(_MERGE)  # nothing is sealed any more that would ring for it
-        self._until(lambda: self._view.lake_offset() >= self._view.offset(), 900, "the last merge")
+        self._wait_until(lambda: self._view.lake_offset() >= self._view.offset(), 900, "the last merge")
         self._summary |= self._view.totals()
 
     def _compare(self) -> Verdict:
@@ -211,27 +219,32 @@ class Story:
     # How it goes on
 
     def _chapter(self, name: str, chapter: Callable[[], Result]) -> Result:
-        began = self._board.elapsed
+        began = self._board.elapsed_seconds
         result = chapter()
-        self._seconds[name] = self._board.elapsed - began
+        self._seconds[name] = self._board.elapsed_seconds - began
         return result
 
-    def _until(self, condition: Callable[[], bool], timeout: float, what: str, *, messages: Path | None = None) -> None:
+    def _wait_until(
+        self, condition: Callable[[], bool], timeout: float, what: str, *, messages: Path | None = None
+    ) -> None:
         """Shows what happens until the condition holds; `messages`: a file whose newest line belongs to it, and gives
         it more time when there is a new one. Raises LocalError at the deadline."""
-        deadline, news = time.monotonic() + timeout, ""
+        deadline = time.monotonic() + timeout
+        news = ""
         while True:
             line = _newest_line(messages) if messages is not None else ""
             self._show(what, line)
             if condition():
                 return
+            # A command that still says something is at work: its time begins anew.
             if line != news:
-                deadline, news = time.monotonic() + timeout, line
+                deadline = time.monotonic() + timeout
+                news = line
             if time.monotonic() > deadline:
                 raise LocalError(
                     f"waited {timeout:.0f} s in vain for {what}", where="demo", fix=f"see {self._parts.root}"
                 )
-            time.sleep(_LOOK)
+            time.sleep(_LOOK_SECONDS)
 
     def _show(self, what: str, line: str) -> None:
         sight = self._view.look()
@@ -251,8 +264,8 @@ class Story:
             )
         return bool(state == "success")
 
-    def _finish(self, run: str) -> None:
-        self._until(lambda: self._is_over(run), 600, "the dump's run to end")
+    def _wait_for_run(self, run: str) -> None:
+        self._wait_until(lambda: self._is_over(run), 600, "the dump's run to end")
 
 
 def _newest_line(file: Path) -> str:

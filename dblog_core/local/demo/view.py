@@ -55,7 +55,8 @@ class View:
     """Looks at state store, staging and lake, and remembers the lags that it has seen."""
 
     def __init__(self, config: Config, state: StateStore, workload: Workload) -> None:
-        self._state, self._workload = state, workload
+        self._state = state
+        self._workload = workload
         self._staging = wiring.open_staging(config)
         self._source = wiring.open_source(config.source)
         self._lake = wiring.open_lake(config)

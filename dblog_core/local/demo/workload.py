@@ -38,7 +38,11 @@ class Client:
     def __init__(
         self, connect: Callable[[], Any], kind: str, *, rows: Mapping[str, int], seed: int, number: int
     ) -> None:
-        self._connect, self._kind, self._rows, self._number = connect, kind, rows, number
+        self._connect = connect
+        self._kind = kind
+        self._rows = rows
+        self._number = number
+        # Each client has a sequence of its own, so that a seed gives the same transactions however threads run.
         self._random = random.Random(f"{seed}/{number}")
         self._new = 0
         self._orders: list[int] = []
@@ -96,6 +100,7 @@ class Client:
 
     def _order(self) -> str:
         self._new += 1
+        # Interleaved by connection, so that two clients never make the same id.
         order = _FIRST_NEW + self._new * _CONNECTIONS + self._number
         lines = self._random.randint(1, 3)
         total = decimal.Decimal(self._random.randrange(10**7)) / 100
@@ -161,7 +166,8 @@ class Client:
         return "update"
 
     def _new_key(self) -> str:
-        number, which = self._random.randint(1, self._rows["documents"]), self._random.randrange(4)
+        number = self._random.randint(1, self._rows["documents"])
+        which = self._random.randrange(4)
         if which == 0:
             other = number + self._rows["documents"] * self._random.randint(1, 3)
             self._do("UPDATE documents SET id = %s WHERE id = %s", other, number)
@@ -221,33 +227,38 @@ class Workload:
 
     def run(self, stop: threading.Event, *, rate: float, tell: Callable[[dict[str, Any]], None]) -> None:
         """Until `stop`; tells once a second. Raises what ended a client."""
-        threads = [threading.Thread(target=self._guarded, args=(c, stop, rate / _CONNECTIONS)) for c in self._clients]
+        threads = [
+            threading.Thread(target=self._run_client, args=(c, stop, rate / _CONNECTIONS)) for c in self._clients
+        ]
         began = before = time.monotonic()
         count = 0
         for thread in threads:
             thread.start()
         while not stop.wait(1):
-            now, total = time.monotonic(), sum(self._done().values())
+            now = time.monotonic()
+            total = sum(self._count_by_kind().values())
             tell(self._report(began, (total - count) / (now - before)))
-            before, count = now, total
+            before = now
+            count = total
         for thread in threads:
             thread.join()
         tell(self._report(began, 0.0))
         if self._failure:
             raise self._failure[0]
 
-    def _guarded(self, client: Client, stop: threading.Event, rate: float) -> None:
+    def _run_client(self, client: Client, stop: threading.Event, rate: float) -> None:
         try:
             client.run(stop, rate=rate)
         except Exception as error:  # noqa: BLE001 - handed to `run`, which raises it
             self._failure.append(error)
             stop.set()
 
-    def _done(self) -> Counter[str]:
+    def _count_by_kind(self) -> Counter[str]:
         return sum((client.done for client in self._clients), Counter())
 
     def _report(self, began: float, rate: float) -> dict[str, Any]:
-        done, seconds = self._done(), time.monotonic() - began
+        done = self._count_by_kind()
+        seconds = time.monotonic() - began
         total = sum(done.values())
         return {"transactions": total, "seconds": round(seconds, 1), "rate": round(rate, 1), "kinds": dict(done)}
 
@@ -282,20 +293,20 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=250.0, help="transactions a second, of all connections together")
     parser.add_argument("--size", choices=list(shop.SIZES), default="usual", help="of the tables when they were filled")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    options = parser.parse_args()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started us, and tells us by SIGTERM
     connect = connector(
-        given.kind, host=given.host, port=given.port, user=given.user, password=os.environ[PASSWORD_FROM]
+        options.kind, host=options.host, port=options.port, user=options.user, password=os.environ[PASSWORD_FROM]
     )
 
     def tell(report: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(report) + "\n")
         sys.stdout.flush()
 
-    rows = shop.SIZES[given.size]
-    Workload(connect, given.kind, rows=rows, seed=given.seed).run(stop, rate=given.rate, tell=tell)
+    rows = shop.SIZES[options.size]
+    Workload(connect, options.kind, rows=rows, seed=options.seed).run(stop, rate=options.rate, tell=tell)
 
 
 if __name__ == "__main__":

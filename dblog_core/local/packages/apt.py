@@ -39,13 +39,14 @@ class Repository:
 def repositories(etc: Path = _ETC, codename: str | None = None) -> list[Repository]:
     """The machine's entries for its own distribution, third parties' left out; the plain archive comes first."""
     release = codename or platform.freedesktop_os_release().get("VERSION_CODENAME", "")
-    found: list[Repository] = []
+    entries: list[Repository] = []
     for file in sorted([etc / "sources.list", *(etc / "sources.list.d").glob("*")]):
         if file.suffix == ".sources":
-            found += [r for stanza in re.split(r"\n\s*\n", file.read_text()) for r in _from_stanza(stanza, release)]
+            entries += [r for stanza in re.split(r"\n\s*\n", file.read_text()) for r in _from_stanza(stanza, release)]
         elif file.suffix == ".list" and file.exists():
-            found += [r for line in file.read_text().splitlines() for r in _from_line(line, release)]
-    return sorted(found, key=lambda r: (release not in r.suites, not r.uri.rstrip("/").endswith("/debian")))
+            entries += [r for line in file.read_text().splitlines() for r in _from_line(line, release)]
+    # The security archive has only some of the packages: it must not come first.
+    return sorted(entries, key=lambda r: (release not in r.suites, not r.uri.rstrip("/").endswith("/debian")))
 
 
 def _from_stanza(text: str, release: str) -> Iterable[Repository]:
@@ -55,6 +56,7 @@ def _from_stanza(text: str, release: str) -> Iterable[Repository]:
         if line.startswith("#"):
             continue
         if line[:1].isspace() and name:
+            # A line that begins with a space goes on with the field before: keys are given so.
             fields[name] += "\n" + line
         elif ":" in line:
             name, _, value = line.partition(":")
@@ -96,6 +98,7 @@ class PrivateApt:
         """Writes the private configuration and fetches the package lists."""
         for part in ("state/lists/partial", "cache/archives/partial", "sources", "debs"):
             (self._dir / part).mkdir(parents=True)
+        # Nothing counts as installed, so that all dependencies are fetched.
         (self._dir / "status").touch()
         (self._dir / "sources" / "distribution.sources").write_text(self._sources())
         (self._dir / "apt.conf").write_text(self._configuration())
@@ -107,6 +110,7 @@ class PrivateApt:
 
     def download(self, packages: Mapping[str, str]) -> list[Path]:
         """Fetches the packages, their digests checked by apt."""
+        # `download` resolves nothing: names and versions are those of the simulated installation.
         self._run("download", "-qq", *(f"{name}={version}" for name, version in packages.items()))
         return sorted((self._dir / "debs").glob("*.deb"))
 
@@ -122,11 +126,12 @@ class PrivateApt:
 
     def _configuration(self) -> str:
         """The machine's own ways to reach its mirror, and nothing else of it: no hooks, no extra indexes."""
-        dump = _output(["apt-config", "dump"], env=dict(os.environ))
-        kept = [s for s in dump.splitlines() if s.startswith("Acquire::") and "::IndexTargets" not in s]
-        kept = [s for s in kept if not s.startswith("Acquire::Languages")]
-        architecture = _output(["dpkg", "--print-architecture"], env=dict(os.environ)).strip()
-        own = {
+        dump = _run_command(["apt-config", "dump"], env=dict(os.environ))
+        machine_settings = [s for s in dump.splitlines() if s.startswith("Acquire::") and "::IndexTargets" not in s]
+        # Translations are many files and of no use here.
+        machine_settings = [s for s in machine_settings if not s.startswith("Acquire::Languages")]
+        architecture = _run_command(["dpkg", "--print-architecture"], env=dict(os.environ)).strip()
+        private_settings = {
             "Dir::State": self._dir / "state",
             "Dir::State::status": self._dir / "status",
             "Dir::Cache": self._dir / "cache",
@@ -143,18 +148,20 @@ class PrivateApt:
             "Acquire::Languages": "none",
             "Acquire::Retries": "3",
         }
-        return "\n".join([*kept, *(f'{name} "{value}";' for name, value in own.items())]) + "\n"
+        return (
+            "\n".join([*machine_settings, *(f'{name} "{value}";' for name, value in private_settings.items())]) + "\n"
+        )
 
     def _run(self, *arguments: str) -> str:
-        return _output(["apt-get", "-y", *arguments], env=self._env, cwd=self._dir / "debs")
+        return _run_command(["apt-get", "-y", *arguments], env=self._env, cwd=self._dir / "debs")
 
 
 def unpack(package: Path, tree: Path) -> None:
     """Extracts a package's files; none of its scripts is run."""
-    _output(["dpkg-deb", "-x", str(package), str(tree)], env=dict(os.environ))
+    _run_command(["dpkg-deb", "-x", str(package), str(tree)], env=dict(os.environ))
 
 
-def _output(command: list[str], *, env: dict[str, str], cwd: Path | None = None) -> str:
+def _run_command(command: list[str], *, env: dict[str, str], cwd: Path | None = None) -> str:
     try:
         done = subprocess.run(command, check=False, env=env, cwd=cwd, capture_output=True, text=True)
     except FileNotFoundError as error:
@@ -163,9 +170,9 @@ def _output(command: list[str], *, env: dict[str, str], cwd: Path | None = None)
             fix="the local stack needs Debian 12 or a relative of it (apt, dpkg)",
         ) from error
     if done.returncode:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
+        output = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise LocalError(
-            f"`{' '.join(command[:3])}` failed:\n{said}",
+            f"`{' '.join(command[:3])}` failed:\n{output}",
             fix="is the apt mirror of this machine in reach? `apt-get update` tells",
         )
     return done.stdout

@@ -85,6 +85,7 @@ org.yaml:snakeyaml:2.4
 
 
 def _jars() -> Iterator[Jar]:
+    # Coordinates and digests in turn.
     words = _PINNED.split()
     for coordinates, digest in zip(words[::2], words[1::2], strict=True):
         group, name, version = coordinates.split(":")

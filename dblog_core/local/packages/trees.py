@@ -103,19 +103,21 @@ def _fill(package: Package, tree: Path) -> None:
     apt = PrivateApt(work, suite=package.suite)
     download_cache.print_progress(f"{package.name}: reading the package lists of {package.suite or 'this release'}")
     apt.prepare()
-    chosen = {n: v for n, v in apt.closure(package.roots).items() if _wanted(package, n)}
+    chosen = {n: v for n, v in apt.closure(package.roots).items() if _is_wanted(package, n)}
     download_cache.print_progress(f"{package.name}: fetching {len(chosen)} packages")
     debs = apt.download(chosen)
     download_cache.print_progress(f"{package.name}: unpacking {sum(d.stat().st_size for d in debs) >> 20} MB")
     for deb in debs:
         unpack(deb, tree)
+    # Lists and archives, which nobody needs any more.
     shutil.rmtree(work)
     _write_scripts(package, tree)
 
 
-def _wanted(package: Package, name: str) -> bool:
+def _is_wanted(package: Package, name: str) -> bool:
     if re.match(package.keep, name):
         return True
+    # A newer suite's programs need its own C library; the machine's own suite must not have a second one.
     if _C_LIBRARY.match(name):
         return package.suite is not None
     return (name.startswith("lib") and not name.startswith(_UNUSED)) or name == "zlib1g"
@@ -129,16 +131,17 @@ def _write_scripts(package: Package, tree: Path) -> None:
     path = ":".join(f"$tree/{d}" for d in libraries if (tree / d).is_dir())
     start = " ".join([*package.environment, f'LD_LIBRARY_PATH="{path}" exec'])
     if package.suite is not None:
+        # Started by its own loader, which finds the C library that belongs to it.
         start = f'exec "$tree/{_loader(tree)}" --library-path "{path}"'
     for pattern in package.programs:
-        found = list(tree.glob(pattern))
-        if not found:
+        binaries = list(tree.glob(pattern))
+        if not binaries:
             raise LocalError(
                 f"its packages hold no {pattern}",
                 where=package.name,
                 fix="report it: the distribution has moved the file",
             )
-        for binary in found:
+        for binary in binaries:
             script = run / binary.name
             script.write_text(f'#!/bin/sh\ntree="${{0%/*}}/.."\n{start} "$tree/{binary.relative_to(tree)}" "$@"\n')
             script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
@@ -152,6 +155,6 @@ def _loader(tree: Path) -> Path:
         "usr/lib/ld-linux*",
         "usr/lib/*/ld-linux*",
     ):
-        for found in sorted(tree.glob(pattern)):
-            return found.relative_to(tree)
+        for loader in sorted(tree.glob(pattern)):
+            return loader.relative_to(tree)
     raise LocalError("the C library's package holds no loader", where=str(tree), fix="report it")

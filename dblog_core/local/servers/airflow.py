@@ -30,9 +30,9 @@ _COMPONENTS = {
 }
 _SCHEDULER = ("scheduler", "--skip-serve-logs")
 _DATABASE = "airflow.db"
-_START = 120.0  # seconds: 8 to 14 on two idle cores
-_TASKS_END = 40.0  # seconds for running tasks to see their stop flag, or for Spark to be killed
-_PAUSE = 0.2
+_START_SECONDS = 120.0  # seconds: 8 to 14 on two idle cores
+_TASKS_END_SECONDS = 40.0  # seconds for running tasks to see their stop flag, or for Spark to be killed
+_PAUSE_SECONDS = 0.2
 
 
 class AirflowServer:
@@ -58,7 +58,8 @@ class AirflowServer:
         self.schedulers = ["scheduler", *(f"scheduler-{number}" for number in range(2, schedulers + 1))]
         self._components = {**_COMPONENTS, **dict.fromkeys(self.schedulers, _SCHEDULER)}
         self._home = directory.absolute()
-        self._dags, self._configs = dags.absolute(), configs.absolute()
+        self._dags = dags.absolute()
+        self._configs = configs.absolute()
         self._database = database or f"sqlite:///{self._home / _DATABASE}"
         self._environment = dict(environment or {})
         self._sessions: dict[str, int] = {}  # of what this object has started
@@ -68,7 +69,7 @@ class AirflowServer:
 
     @property
     def port(self) -> int:
-        return ports.remembered(self._home / "port")
+        return ports.remember_port(self._home / "port")
 
     @property
     def url(self) -> str:
@@ -85,13 +86,14 @@ class AirflowServer:
         self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in self._components:
             (self._home / name).mkdir(exist_ok=True)
+        # At each start: an upgrade may bring other settings; the secrets stay.
         airflow_settings.write(self._home, port=self.port, dags=self._dags, database=self._database)
         self._migrate()
         for name in self._components:
             if name == "scheduler":  # last, since a task that finds no API server fails at once
-                self._daemons["api-server"].wait(self.client().answers, _START)
+                self._daemons["api-server"].wait(self.client().answers, _START_SECONDS)
             self.start_component(name)
-        self._daemons["scheduler"].wait(self.ready, _START)
+        self._daemons["scheduler"].wait(self.ready, _START_SECONDS)
 
     def ready(self) -> bool:
         return bool(self._daemons["api-server"].pid) and self.client().healthy()
@@ -128,7 +130,7 @@ class AirflowServer:
     def stop_component(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         pid = self._daemons[name].pid
         try:
-            self._daemons[name].stop(how, timeout=_TASKS_END)
+            self._daemons[name].stop(how, timeout=_TASKS_END_SECONDS)
         finally:
             _kill_session(pid)
 
@@ -187,14 +189,14 @@ class AirflowServer:
 
     def _end_tasks(self) -> None:
         """SIGTERM to every task's supervisor, which hands it on without a time limit, until none is left."""
-        deadline = time.monotonic() + _TASKS_END
-        told: set[int] = set()
+        deadline = time.monotonic() + _TASKS_END_SECONDS
+        told_pids: set[int] = set()
         while (running := self.task_processes()) and time.monotonic() < deadline:
             for process in running:
-                if process.pid not in told:
-                    told.add(process.pid)
+                if process.pid not in told_pids:
+                    told_pids.add(process.pid)
                     _signal(process, signal.SIGTERM)
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_SECONDS)
 
 
 def new_database() -> Path:

@@ -22,7 +22,9 @@ class AirflowClient:
     """Signs in with a password on first use; every call is one request."""
 
     def __init__(self, base_url: str, *, user: str, password: str) -> None:
-        self._base, self._user, self._password = base_url, user, password
+        self._base = base_url
+        self._user = user
+        self._password = password
         self._token: str | None = None
 
     def answers(self) -> bool:
@@ -52,15 +54,15 @@ class AirflowClient:
 
     def trigger(self, dag: str, conf: dict[str, Any] | None = None, *, run: str | None = None) -> str:
         """Starts a run and returns its id. Raises LocalError where `conf` breaks the form's schema, and says how."""
-        own = run or f"manual__{uuid.uuid4().hex}"  # so that asking again after a fault starts no second run
+        run_id = run or f"manual__{uuid.uuid4().hex}"  # so that asking again after a fault starts no second run
         try:
             self.call(
-                "POST", f"/dags/{_quote(dag)}/dagRuns", {"logical_date": None, "conf": conf or {}, "dag_run_id": own}
+                "POST", f"/dags/{_quote(dag)}/dagRuns", {"logical_date": None, "conf": conf or {}, "dag_run_id": run_id}
             )
         except LocalError as error:
             if run is not None or not error.message.startswith("409 "):
                 raise
-        return own
+        return run_id
 
     def run(self, dag: str, run: str) -> dict[str, Any]:
         return dict(self.get(f"/dags/{_quote(dag)}/dagRuns/{_quote(run)}"))
@@ -116,6 +118,7 @@ class AirflowClient:
         if self._token is None:
             credentials = {"username": self._user, "password": self._password}
             self._token = str(self._send("POST", "/auth/token", credentials, {})["access_token"])
+        # SQLite lets one write at a time, so that a busy Airflow refuses now and then.
         for attempt in range(1, _ATTEMPTS):
             try:
                 return self._send(method, f"/api/v2{path}", body, {"Authorization": f"Bearer {self._token}"})
@@ -132,10 +135,11 @@ class AirflowClient:
             return {}
 
     def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
-        where, known = f"Airflow {method} {path}", {"Content-Type": "application/json", **headers}
+        where = f"Airflow {method} {path}"
+        all_headers = {"Content-Type": "application/json", **headers}
         connection = http.client.HTTPConnection(urllib.parse.urlsplit(self._base).netloc, timeout=_TIMEOUT)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), known)
+            connection.request(method, path, None if body is None else json.dumps(body), all_headers)
             answer = connection.getresponse()
             text = answer.read()
         except (OSError, http.client.HTTPException) as error:

@@ -96,5 +96,6 @@ def _once(file: Path, values: dict[str, str]) -> None:
 
 def _private(file: Path, how: int) -> int:
     descriptor = os.open(file, os.O_CREAT | os.O_WRONLY | how, 0o600)
+    # The mode of `open` counts for new files only, and the umask takes from it.
     os.fchmod(descriptor, 0o600)
     return descriptor

@@ -16,7 +16,7 @@ import psutil
 from dblog_core.errors import LocalError
 from dblog_core.local.servers import guard
 
-_PAUSE = 0.05
+_PAUSE_SECONDS = 0.05
 
 
 class Daemon:
@@ -78,7 +78,7 @@ class Daemon:
                     where=self._name,
                     fix=f"see {self._dir / 'log'}",
                 )
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_SECONDS)
 
     def stop(self, how: signal.Signals = signal.SIGTERM, *, timeout: float = 60) -> None:
         """Asks it to end and waits until it has. Raises LocalError when it had to be killed."""
@@ -91,7 +91,7 @@ class Daemon:
             if time.monotonic() > deadline:
                 self.kill()
                 raise LocalError(f"did not stop within {timeout:.0f} s, and was killed", where=self._name)
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_SECONDS)
         if self._child:
             self._child.wait()  # it may have ended after it was asked, and before it was looked for
 
@@ -110,6 +110,7 @@ class Daemon:
     def _record(self, pid: int) -> None:
         created = psutil.Process(pid).create_time()
         (self._dir / "pid").write_text(f"{pid} {created}\n")
+        # A detached server outlives the command that starts it: `make up`.
         if not self._detached:
             guard.watch(pid, created)
 
@@ -129,15 +130,15 @@ def wait_until(condition: Callable[[], bool], *, timeout: float, what: str) -> N
     while not condition():
         if time.monotonic() > deadline:
             raise LocalError(f"waited {timeout:.0f} s in vain for {what}")
-        time.sleep(_PAUSE)
+        time.sleep(_PAUSE_SECONDS)
 
 
 def run_to_end(command: Sequence[str], *, where: str, cwd: Path, **options: Any) -> str:
     """Runs a set-up program and returns its output. Raises LocalError with what it said."""
     done = subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, **options)
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise LocalError(f"{Path(command[0]).name} failed with exit code {done.returncode}:\n{said}", where=where)
+        output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+        raise LocalError(f"{Path(command[0]).name} failed with exit code {done.returncode}:\n{output}", where=where)
     return str(done.stdout)
 
 

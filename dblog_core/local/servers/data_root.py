@@ -20,6 +20,7 @@ def data_root(purpose: str) -> Path:
         parent = Path("/var/tmp/dblog")
     else:
         parent = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dblog"
+    # Two checkouts on one machine must not share servers.
     checkout = hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:10]
     root = parent / checkout / purpose
     root.mkdir(parents=True, exist_ok=True)

@@ -41,6 +41,7 @@ def _end(guard: subprocess.Popen[str]) -> None:
 def kill_tree(process: psutil.Process) -> None:
     """SIGKILL for a process and all below it, at once; returns when they are gone."""
     try:
+        # Before the kill: afterwards children have another parent.
         family = [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
@@ -49,6 +50,7 @@ def kill_tree(process: psutil.Process) -> None:
             member.kill()
         except psutil.NoSuchProcess:
             continue  # it ended by itself in between
+    # Whoever starts the server anew must find its port and its files free.
     while any(runs(member) for member in family):
         time.sleep(0.01)
 
@@ -65,6 +67,7 @@ def find(pid: int, created: float) -> psutil.Process | None:
     """The process, unless it has ended (its number may belong to another by now)."""
     try:
         process = psutil.Process(pid)
+        # psutil computes the time from the boot time, which a clock that is set moves a little.
         same = abs(process.create_time() - created) < 1
     except psutil.NoSuchProcess:
         return None
@@ -72,6 +75,7 @@ def find(pid: int, created: float) -> psutil.Process | None:
 
 
 def _main(lines: Iterable[str]) -> None:
+    # It ends when the pipe does: when the starter has died.
     watched = [line.split() for line in lines]
     for pid, created in watched:
         if process := find(int(pid), float(created)):

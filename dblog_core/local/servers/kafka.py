@@ -43,13 +43,14 @@ class KafkaServer:
     kind = "kafka"
 
     def __init__(self, directory: Path, *, detached: bool = False, door: Door | None = None) -> None:
-        self.name, self.door = "kafka", door
+        self.name = "kafka"
+        self.door = door
         self._dir = directory.absolute()
         self._daemon = Daemon(self.name, self._dir, detached=detached)
 
     @property
     def port(self) -> int:
-        return ports.remembered(self._dir / "port")
+        return ports.remember_port(self._dir / "port")
 
     @property
     def pid(self) -> int | None:
@@ -58,8 +59,10 @@ class KafkaServer:
     def start(self) -> None:
         self._dir.mkdir(parents=True, exist_ok=True)
         settings = self._dir / "server.properties"
+        # Before the content: it holds the password of the user.
         settings.touch(mode=0o600)
         settings.write_text(self._settings())
+        # A broker without a cluster's id in its directory refuses to start.
         if not (self._dir / "data" / "meta.properties").exists():
             tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c", str(settings)]
             run_to_end([*_java(), *tool, *self._users()], where=self.name, cwd=self._dir)
@@ -83,7 +86,7 @@ class KafkaServer:
 
     def secure_address(self) -> str:
         """Of the listener behind the door."""
-        return f"{ports.HOST}:{ports.remembered(self._dir / 'secure-port')}"
+        return f"{ports.HOST}:{ports.remember_port(self._dir / 'secure-port')}"
 
     def _users(self) -> list[str]:
         if self.door is None:
@@ -91,12 +94,14 @@ class KafkaServer:
         account = self.door.account
         return ["--add-scram", f"SCRAM-SHA-512=[name={account.user},password={account.password}]"]
 
-    def _secured(self) -> list[str]:
+    def _secure_listener_settings(self) -> list[str]:
         if self.door is None:
             return []
-        account, login = self.door.account, "org.apache.kafka.common.security"
+        account = self.door.account
+        login = "org.apache.kafka.common.security"
         chain = self._dir / "broker.pem"
         chain.touch(mode=0o600)
+        # Kafka wants key and certificate in one PEM file.
         chain.write_bytes(self.door.key.read_bytes() + self.door.certificate.read_bytes())
         plain = f'{login}.plain.PlainLoginModule required user_{account.user}="{account.password}";'
         protocols = ("CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", "SASL_SSL:SASL_SSL")
@@ -110,7 +115,7 @@ class KafkaServer:
         ]
 
     def _settings(self) -> str:
-        controller = f"{ports.HOST}:{ports.remembered(self._dir / 'controller-port')}"
+        controller = f"{ports.HOST}:{ports.remember_port(self._dir / 'controller-port')}"
         listeners = f"PLAINTEXT://{self.address()},CONTROLLER://{controller}"
         if self.door is not None:
             listeners += f",SASL_SSL://{self.secure_address()}"
@@ -120,11 +125,12 @@ class KafkaServer:
             f"listeners={listeners}",
             f"advertised.listeners={listeners}",
             f"log.dirs={self._dir / 'data'}",
-            *self._secured(),
+            *self._secure_listener_settings(),
         ]
         return "\n".join(lines) + "\n"
 
 
 def _java() -> list[str]:
+    # The tests run several Java programs beside each other on a small machine.
     small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     return [find_java(), *small, "-cp", ":".join(str(jar) for jar in spark_jars.fetch_jars(JARS, "Kafka"))]

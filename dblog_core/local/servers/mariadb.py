@@ -51,6 +51,7 @@ class MariadbServer(MysqlServer):
         environment = {**os.environ, "TMPDIR": str(self._temporary)}
         command = [*install, f"--datadir={self._dir / 'data'}", *options]
         run_to_end(command, where=self.name, cwd=self._dir, env=environment)
+        # `--bootstrap` skips the grant tables until they are flushed, and GRANT needs them.
         bootstrap = "USE mysql;\nFLUSH PRIVILEGES;\n" + self._admin_sql()
         run_to_end([*self._program(), "--bootstrap"], where=self.name, cwd=self._dir, input=bootstrap)
 

@@ -13,7 +13,7 @@ import pymysql
 from dblog_core.local.packages import trees
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon, run_to_end
-from dblog_core.local.servers.server import Account, remembered_password, settled
+from dblog_core.local.servers.server import Account, merge_options, remembered_password
 
 SMALL: dict[str, str | None] = {
     "innodb_buffer_pool_size": "96M",
@@ -77,7 +77,7 @@ class MysqlServer:
 
     @property
     def port(self) -> int:
-        return ports.remembered(self._dir / "port")
+        return ports.remember_port(self._dir / "port")
 
     @property
     def admin(self) -> Account:
@@ -89,9 +89,10 @@ class MysqlServer:
 
     def start(self) -> None:
         self._temporary.mkdir(parents=True, exist_ok=True)
-        if not self._initialised.exists():
+        # The mark comes last, so an interrupted set-up is begun anew.
+        if not self._initialised_mark.exists():
             self._initialise()
-            self._initialised.touch()
+            self._initialised_mark.touch()
         self._daemon.start(self._command(), ready=self.ready)
 
     def ready(self) -> bool:
@@ -161,7 +162,7 @@ class MysqlServer:
         self.execute(f"DROP USER IF EXISTS '{user}'@'{self.host}'")
 
     @property
-    def _initialised(self) -> Path:
+    def _initialised_mark(self) -> Path:
         return self._dir / "initialised"
 
     @property
@@ -177,16 +178,16 @@ class MysqlServer:
     def _initialise(self) -> None:
         script = self._dir / "admin.sql"
         script.write_text(self._admin_sql())
-        kept = [f"--{name}={self.options[name]}" for name in _OF_THE_DIRECTORY if name in self.options]
-        run_to_end(
-            [*self._program(), *kept, "--initialize-insecure", f"--init-file={script}"], where=self.name, cwd=self._dir
-        )
+        directory_options = [f"--{name}={self.options[name]}" for name in _OF_THE_DIRECTORY if name in self.options]
+        initialise = ["--initialize-insecure", f"--init-file={script}"]
+        run_to_end([*self._program(), *directory_options, *initialise], where=self.name, cwd=self._dir)
+        # It holds the administrator's password.
         script.unlink()
 
     def _command(self) -> list[str]:
         network = [f"--bind-address={self.host}", f"--port={self.port}", "--skip-name-resolve"]
-        own = settled(self.settings, self.options)
-        return [*self._program(), *network, *(f"--{name}={value}" for name, value in own.items())]
+        settings = merge_options(self.settings, self.options)
+        return [*self._program(), *network, *(f"--{name}={value}" for name, value in settings.items())]
 
     def _program(self) -> list[str]:
         """The server with the paths of its tree: the packages' own paths are not there."""

@@ -17,7 +17,7 @@ from dblog_core.errors import LocalError
 from dblog_core.local.packages import trees
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon, as_user, run_to_end, wait_until
-from dblog_core.local.servers.server import Account, remembered_password, settled
+from dblog_core.local.servers.server import Account, merge_options, remembered_password
 
 
 class PostgresServer:
@@ -77,7 +77,7 @@ class PostgresServer:
 
     @property
     def port(self) -> int:
-        return ports.remembered(self._dir / "port")
+        return ports.remember_port(self._dir / "port")
 
     @property
     def admin(self) -> Account:
@@ -95,8 +95,8 @@ class PostgresServer:
         if not (self._dir / "initialised").exists():
             self._initialise()
             (self._dir / "initialised").touch()
-        own = {"listen_addresses": self.host, "port": str(self.port), **self._settled()}
-        flags = [part for name, value in own.items() for part in ("-c", f"{name}={value}")]
+        all_settings = {"listen_addresses": self.host, "port": str(self.port), **self._known_settings()}
+        flags = [part for name, value in all_settings.items() for part in ("-c", f"{name}={value}")]
         self._daemon.start([program, "-D", self._data, *flags], ready=self.ready, user=self._user)
 
     def ready(self) -> bool:
@@ -137,6 +137,7 @@ class PostgresServer:
             dbname=database or "postgres",
             connect_timeout=5,
         )
+        # CREATE DATABASE is refused inside a transaction.
         connection.autocommit = True
         return connection
 
@@ -160,6 +161,7 @@ class PostgresServer:
         )
         idle = f"FROM pg_replication_slots WHERE database = '{name}' AND NOT active"
         slots = f"SELECT pg_drop_replication_slot(slot_name) {idle}"
+        # A slot that a reader holds cannot be dropped.
         self.execute(readers)
         wait_until(lambda: not self._active_slots(name), timeout=10, what=f"the replication slots of {name} to be free")
         self.execute(slots, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
@@ -188,17 +190,18 @@ class PostgresServer:
     def _user(self) -> str | None:
         if os.geteuid() != 0:
             return None
-        known = {entry.pw_name for entry in pwd.getpwall()}
-        return "postgres" if "postgres" in known else "nobody"
+        user_names = {entry.pw_name for entry in pwd.getpwall()}
+        return "postgres" if "postgres" in user_names else "nobody"
 
-    def _settled(self) -> dict[str, str]:
+    def _known_settings(self) -> dict[str, str]:
         """The settings without the one of ours that an older minor version does not know, and would not start with."""
-        own = settled(self.settings, self.options)
+        settings = merge_options(self.settings, self.options)
         described = [str(self.tool("postgres")), "--describe-config"]
-        known = run_to_end(described, where=self.name, cwd=self._dir, **as_user(self._user))
-        if "\noutput_plugin_libraries\t" not in known:
-            own.pop("output_plugin_libraries", None)
-        return own
+        described_settings = run_to_end(described, where=self.name, cwd=self._dir, **as_user(self._user))
+        # An older server stops at a setting that it does not know.
+        if "\noutput_plugin_libraries\t" not in described_settings:
+            settings.pop("output_plugin_libraries", None)
+        return settings
 
     def _active_slots(self, database: str) -> int:
         connection = self.connect()
@@ -216,6 +219,7 @@ class PostgresServer:
             self._copy(self._primary)
             return
         secret = self._data.with_name("initdb-password")
+        # initdb takes the password from a file, so that no argument shows it.
         secret.touch(mode=0o600)
         secret.write_text(self.admin.password)
         if self._user:
@@ -223,6 +227,7 @@ class PostgresServer:
             shutil.chown(self._data, self._user)
             shutil.chown(secret, self._user)
         initdb = [str(self.tool("initdb")), "-D", str(self._data), "-U", self.admin.user, f"--pwfile={secret}"]
+        # `C.UTF-8` sorts by code point, on every machine alike.
         options = ["-A", "scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
         run_to_end([*initdb, *options], where=self.name, cwd=self._data, **as_user(self._user))
         secret.unlink()
@@ -233,6 +238,7 @@ class PostgresServer:
             shutil.chown(self._data, self._user)
         place = f"host={primary.host} port={primary.port} user={primary.admin.user} dbname=postgres"  # for slots' sync
         backup = [str(self.tool("pg_basebackup")), "-D", str(self._data), "-d", place, "--no-password"]
+        # `-R` writes the standby's settings, `-C -S` makes the slot that keeps its WAL.
         options = ["-R", "-C", "-S", self.slot, "--checkpoint=fast", "--no-sync"]
         env = {**os.environ, "PGPASSWORD": primary.admin.password}
         run_to_end([*backup, *options], where=self.name, cwd=self._data, env=env, **as_user(self._user))

@@ -47,13 +47,14 @@ class S3Server:
     ) -> None:
         self.host = ports.HOST
         self._dir = directory.absolute()
+        # moto is for machines without Go.
         self._mock = _go() is None if mock is None else mock
         self._certificate = certificate
         self._daemon = Daemon(self.name, self._dir, detached=detached)
 
     @property
     def port(self) -> int:
-        return ports.remembered(self._dir / "port")
+        return ports.remember_port(self._dir / "port")
 
     @property
     def settings(self) -> S3Config:
@@ -109,13 +110,13 @@ class S3Server:
         return remembered_password(self._dir / "secret")
 
     def _command(self) -> list[str | Path]:
-        given = self._certificate
+        certificate = self._certificate
         if self._mock:
             if importlib.util.find_spec("moto") is None:
                 raise LocalError("neither Go nor moto is installed", where=self.name, fix="make setup")
-            tls = ["-c", given.file, "-k", given.key] if given else []
+            tls = ["-c", certificate.file, "-k", certificate.key] if certificate else []
             return [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(self.port), *tls]
-        tls = ["--cert", given.file, "--key", given.key] if given else []
+        tls = ["--cert", certificate.file, "--key", certificate.key] if certificate else []
         return [program(), "--port", self.address(), "--quiet", *tls, "posix", self._dir / "objects"]
 
 
@@ -137,8 +138,13 @@ def _build(directory: Path) -> None:
     download_cache.print_progress(f"building versitygw {VERSION}, an S3 server (about three minutes, once)")
     work = directory / "work"
     work.mkdir()
-    own = {"GOBIN": str(directory), "GOPATH": str(work), "GOFLAGS": "-modcacherw"}  # a cache that can be removed again
-    run_to_end([go, "install", _MODULE], where="s3", cwd=work, env={**os.environ, **own})
+    go_environment = {
+        "GOBIN": str(directory),
+        "GOPATH": str(work),
+        "GOFLAGS": "-modcacherw",
+    }  # a cache that can be removed again
+    run_to_end([go, "install", _MODULE], where="s3", cwd=work, env={**os.environ, **go_environment})
+    # Go's sources and build cache, which nobody needs any more.
     shutil.rmtree(work)
 
 

@@ -32,7 +32,7 @@ class RegistryServer:
 
     @property
     def port(self) -> int:
-        return ports.remembered(self._dir / "port")
+        return ports.remember_port(self._dir / "port")
 
     def start(self) -> None:
         self._dir.mkdir(parents=True, exist_ok=True)
@@ -80,12 +80,13 @@ def _fill(directory: Path) -> None:
     run_to_end([maven, "-B", "-q", *goal], where="registry", cwd=directory)
     packed = directory / f"apicurio-registry-app-{VERSION}-all.tar.gz"
     with packed.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != _SHA256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != _SHA256:
         raise LocalError(
-            f"{_ARTIFACT} has the digest {found} in place of {_SHA256}",
+            f"{_ARTIFACT} has the digest {digest} in place of {_SHA256}",
             fix="the repository that this machine uses serves another file under that name: do not use it",
         )
     with tarfile.open(packed) as tree:
+        # The filter refuses names that lead out of the directory.
         tree.extractall(directory, filter="data")
     packed.unlink()

@@ -79,11 +79,12 @@ def remembered_password(file: Path) -> str:
     """The password in the file; chosen and written where the file is missing."""
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
+        # Before the content, so that nobody else can read it in between.
         file.touch(mode=0o600)
         file.write_text(secrets.token_hex(12))
     return file.read_text()
 
 
-def settled(defaults: Mapping[str, str | None], options: Mapping[str, str | None]) -> dict[str, str]:
+def merge_options(defaults: Mapping[str, str | None], options: Mapping[str, str | None]) -> dict[str, str]:
     """The settings to start with: defaults, overridden or (None) left out by options."""
     return {name: value for name, value in {**defaults, **options}.items() if value is not None}

@@ -38,12 +38,12 @@ class SparkCluster:
 
     @property
     def port(self) -> int:
-        return ports.remembered(self._dir / "port")
+        return ports.remember_port(self._dir / "port")
 
     def start(self) -> None:
         (self._dir / "master").mkdir(parents=True, exist_ok=True)
         options = ["--host", self.host, "--port", str(self.port)]
-        options += ["--webui-port", str(ports.remembered(self._dir / "master" / "ui-port"))]
+        options += ["--webui-port", str(ports.remember_port(self._dir / "master" / "ui-port"))]
         self._master.start(spark_class(MASTER, options), ready=self._listens, timeout=120, env=_env(self._dir))
         for worker in self.workers:
             worker.launch(self.url(), self._memory)
@@ -51,7 +51,7 @@ class SparkCluster:
             worker.wait()
 
     def ready(self) -> bool:
-        return self._listens() and all(worker.registered() for worker in self.workers)
+        return self._listens() and all(worker.is_registered() for worker in self.workers)
 
     def stop(self) -> None:
         for worker in self.workers:
@@ -89,16 +89,16 @@ class SparkWorker:
         """Starts it without waiting."""
         (self._dir / "work").mkdir(parents=True, exist_ok=True)
         (self._dir / "log").write_bytes(b"")  # of an earlier start, which had registered
-        options = ["--host", ports.HOST, "--port", str(ports.remembered(self._dir / "port"))]
-        options += ["--webui-port", str(ports.remembered(self._dir / "ui-port"))]
+        options = ["--host", ports.HOST, "--port", str(ports.remember_port(self._dir / "port"))]
+        options += ["--webui-port", str(ports.remember_port(self._dir / "ui-port"))]
         options += ["--cores", "1", "--memory", memory, "--work-dir", str(self._dir / "work"), master]
         self.daemon.start(spark_class(WORKER, options), ready=lambda: True, env=_env(self._dir))
 
     def wait(self) -> None:
         """Returns once the master knows it."""
-        self.daemon.wait(self.registered, timeout=120)
+        self.daemon.wait(self.is_registered, timeout=120)
 
-    def registered(self) -> bool:
+    def is_registered(self) -> bool:
         return "Successfully registered with master" in (self._dir / "log").read_text(errors="replace")
 
     def executors(self) -> list[Path]:
@@ -113,10 +113,11 @@ class SparkWorker:
 def spark_class(name: str, options: Sequence[str]) -> list[str]:
     """The command that runs a class of Spark. Raises LocalError."""
     beside = Path(sys.executable).with_name("spark-class")
-    found = str(beside) if beside.exists() else shutil.which("spark-class")
-    if found is None:
+    # The one beside our Python belongs to the pyspark that is installed here.
+    script = str(beside) if beside.exists() else shutil.which("spark-class")
+    if script is None:
         raise LocalError("pyspark is not installed", where="spark", fix="make setup")
-    return [found, name, *options]
+    return [script, name, *options]
 
 
 def _env(directory: Path) -> dict[str, str]:
@@ -129,5 +130,5 @@ def _env(directory: Path) -> dict[str, str]:
         "appender.stderr.layout.type = PatternLayout\nappender.stderr.layout.pattern = %d %p %c{1}: %m%n%ex\n"
     )
     home = str(Path(find_java()).resolve().parent.parent)
-    found = {"JAVA_HOME": os.environ.get("JAVA_HOME", home), "PYSPARK_PYTHON": sys.executable}
-    return {**SETTINGS, "SPARK_LOCAL_IP": ports.HOST, **found, "SPARK_CONF_DIR": str(logging)}
+    environment = {"JAVA_HOME": os.environ.get("JAVA_HOME", home), "PYSPARK_PYTHON": sys.executable}
+    return {**SETTINGS, "SPARK_LOCAL_IP": ports.HOST, **environment, "SPARK_CONF_DIR": str(logging)}

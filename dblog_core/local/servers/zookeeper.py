@@ -58,7 +58,7 @@ class ZookeeperServer:
 
     @property
     def port(self) -> int:
-        return ports.remembered(self._dir / "port")
+        return ports.remember_port(self._dir / "port")
 
     @property
     def pid(self) -> int | None:
@@ -71,6 +71,7 @@ class ZookeeperServer:
     def launch(self) -> None:
         """Starts it without waiting: a member of an ensemble answers only when a majority runs."""
         (self._dir / "data").mkdir(parents=True, exist_ok=True)
+        # The number by which the other members know it.
         (self._dir / "data" / "myid").write_text(f"{self._member}\n")
         (self._dir / "zoo.cfg").write_text(self._settings())
         self._daemon.start(self._command(), ready=lambda: True)
@@ -169,12 +170,13 @@ class Ensemble:
         return ",".join(member.address() for member in self.members)
 
     def _port(self, member: int, use: str) -> int:
-        return ports.remembered(self._dir / str(member) / f"{use}-port")
+        return ports.remember_port(self._dir / str(member) / f"{use}-port")
 
 
 def _classpath() -> str:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise LocalError("pyspark is not installed", where="zookeeper", fix="make setup")
+    # Spark brings ZooKeeper's jars for its own standby masters.
     jars = Path(spec.submodule_search_locations[0]) / "jars"
     return ":".join(str(jar) for jar in sorted(jars.glob("*.jar")) if jar.name.startswith(_JARS))

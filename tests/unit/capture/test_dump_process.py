@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Config:
         {
             "source": {
                 "name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"],
-                "host": "127.0.0.1", "port": ports.free(), "user": "dblog", "password": SECRET,
+                "host": "127.0.0.1", "port": ports.find_free_port(), "user": "dblog", "password": SECRET,
             },
             "staging": {"path": str(tmp_path / "staging")},
             "state": {"url": f"sqlite:///{tmp_path}/state.db"},

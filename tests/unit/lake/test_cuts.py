@@ -114,7 +114,8 @@ def test_the_newest_cut_at_or_before_a_moment_is_found(lake: Lake, seed: int) ->
     """Beside a plain search; several cuts a file, clocks that go back, merges that bring no new offset."""
     chance = random.Random(seed)
     plain: list[tuple[int, int, int | None]] = []
-    offset, micros = 10, 1_700_000_000_000_000
+    offset = 10
+    micros = 1_700_000_000_000_000
     for number in range(1, 25):
         plain.append((number, offset, None if number == 1 else micros))
         lake.cut(*plain[-1])

@@ -58,7 +58,9 @@ def test_the_file_systems_of_our_servers_tell_upper_and_lower_case_apart(tmp_pat
 
 
 def test_places_are_the_same_for_a_history_alone(tmp_path: Path) -> None:
-    lake, base, other = lake_at(str(tmp_path)), TableName("shop", "a"), TableName("shop", "a__history")
+    lake = lake_at(str(tmp_path))
+    base = TableName("shop", "a")
+    other = TableName("shop", "a__history")
     assert history_location(lake, base) == table_location(lake, other)
     assert shares_history(other, {"shop.a"}) == "shop.a" and shares_history(base, {"shop.a"}) is None
     with pytest.raises(LakeError, match="no place in the lake"):

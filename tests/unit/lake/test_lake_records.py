@@ -51,7 +51,8 @@ def _withheld(lake: Location, fence: Fence, check: Callable[[], None] | None = N
 
 
 def test_the_newest_claim_shuts_out_all_before_it(lake: Location) -> None:
-    first, second = _claimed(lake), _claimed(lake)
+    first = _claimed(lake)
+    second = _claimed(lake)
     second.check()
     for number in range(40):  # however many came since
         with pytest.raises(LeaseLost, match="has taken the lake over"):
@@ -72,7 +73,8 @@ def test_a_lake_is_one_sources_and_another_one_is_refused_by_name(lake: Location
 
 
 def test_a_merge_has_one_record_and_one_outcome(lake: Location) -> None:
-    ours, theirs = Records(own_directory(lake)), Records(own_directory(lake))
+    ours = Records(own_directory(lake))
+    theirs = Records(own_directory(lake))
     assert ours.begin(Intent(1, SPAN, {}, epoch=1))
     assert not theirs.begin(Intent(1, SPAN, {"s.t": 7}, epoch=2))
     newest = ours.newest()
@@ -153,7 +155,8 @@ def _info(mark: str | None) -> dict[str, Any]:
     return {"commitInfo": {"operation": "WRITE", **({"userMetadata": mark} if mark else {})}}
 
 
-ROWS, KEPT = {"add": {"path": "a", "dataChange": True}}, {"remove": {"path": "a", "dataChange": False}}
+ROWS = {"add": {"path": "a", "dataChange": True}}
+KEPT = {"remove": {"path": "a", "dataChange": False}}
 
 
 @pytest.mark.parametrize(

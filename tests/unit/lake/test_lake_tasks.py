@@ -64,7 +64,8 @@ def _carry_out(config: Config, stop: threading.Event | None = None, lines: list[
 
 
 def test_tasks_wait_in_the_order_they_were_filed_until_they_have_an_outcome(lake: Location) -> None:
-    first, second = lake_tasks.file_task(lake, "replay", {"a": 1}), lake_tasks.file_task(lake, "reset", {})
+    first = lake_tasks.file_task(lake, "replay", {"a": 1})
+    second = lake_tasks.file_task(lake, "reset", {})
     assert lake_tasks.waiting_tasks(lake) == [first, second]
     assert lake_tasks.read_outcome(lake, first.id) is None
     lake_tasks.record_outcome(lake, first.id, DONE)
@@ -104,10 +105,11 @@ def test_a_lake_that_nobody_merges_gets_a_merge_of_its_own(config: Config, monke
 
 
 def test_a_running_merge_is_waited_for(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    merges, lines = Merges(monkeypatch), []
+    merges = Merges(monkeypatch)
+    lines = []
     with closing(open_state(config)) as state:
         assert state.acquire("merge", "host:7", ttl=60) is not None
-        monkeypatch.setattr(lake_tasks, "_EVERY", 0.01)
+        monkeypatch.setattr(lake_tasks, "_LOOK_SECONDS", 0.01)
         real = lake_tasks._wait
 
         def wait(*arguments: Any) -> None:
@@ -132,7 +134,8 @@ def test_a_merge_that_ends_without_doing_it_is_followed_by_one_of_its_own(
 
 
 def test_an_outcome_counts_once_its_merge_has_ended(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake, merged = open_lake(config), iter((4, 5))
+    lake = open_lake(config)
+    merged = iter((4, 5))
 
     def does() -> None:
         _do_all(lake, Outcome(5, {"rows": 1}))

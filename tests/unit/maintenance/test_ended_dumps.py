@@ -32,19 +32,23 @@ class Counted(MemoryState):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trips, self.nodes = 0, 0
+        self.trips = 0
+        self.nodes = 0
 
     def get(self, path: str) -> Entry | None:
-        self.trips, self.nodes = self.trips + 1, self.nodes + 1
+        self.trips = self.trips + 1
+        self.nodes = self.nodes + 1
         return super().get(path)
 
     def get_all(self, paths: Sequence[str]) -> list[Entry | None]:
-        self.trips, self.nodes = self.trips + 1, self.nodes + len(paths)
+        self.trips = self.trips + 1
+        self.nodes = self.nodes + len(paths)
         return super().get_all(paths)
 
     def children(self, path: str) -> list[str]:
         found = super().children(path)
-        self.trips, self.nodes = self.trips + 1, self.nodes + len(found)
+        self.trips = self.trips + 1
+        self.nodes = self.nodes + len(found)
         return found
 
 
@@ -89,7 +93,8 @@ def test_a_look_costs_the_unfinished_dumps_alone() -> None:
 
 
 def test_dumps_of_a_version_without_the_list_are_found_at_once_and_those_that_it_files_later_at_the_next_look() -> None:
-    state, clock = MemoryState(), DrawnClock()
+    state = MemoryState()
+    clock = DrawnClock()
     old = write(state, "old")
     state.create("dumps/old/request", orjson.dumps(old))
     file(state, "new")
@@ -118,7 +123,8 @@ def test_the_end_of_a_dump_is_recorded_though_nobody_works_on_dumps_any_more() -
 def test_a_dump_that_is_being_filed_stays_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its request comes right after: a look in between must not take it out again."""
     state = MemoryState()
-    create, looked = state.create, list[list[str]]()
+    create = state.create
+    looked = list[list[str]]()
 
     def creating(path: str, data: bytes) -> None:
         if path == "dumps/d/request":
@@ -138,7 +144,8 @@ def test_a_cancelled_dump_leaves_the_list_at_the_next_look() -> None:
 
 
 def test_a_dump_goes_when_it_has_been_over_for_long_enough_by_the_leaders_own_clock() -> None:
-    state, clock = MemoryState(), DrawnClock()
+    state = MemoryState()
+    clock = DrawnClock()
     file(state, "done", "running", requested_at="2001-01-01T00:00:00+00:00")
     end(state, "done")
     EndedDumps(state, clock, keep=KEEP).look(threading.Event())
@@ -157,7 +164,8 @@ def test_of_too_many_the_oldest_go_first_but_not_while_somebody_may_wait_for_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ended_dumps, "MOST", 2)
-    state, clock = MemoryState(), DrawnClock()
+    state = MemoryState()
+    clock = DrawnClock()
     looking = EndedDumps(state, clock, keep=KEEP)
     for dump_id in ("d3", "d1", "d2", "d0"):
         file(state, dump_id)
@@ -172,7 +180,8 @@ def test_of_too_many_the_oldest_go_first_but_not_while_somebody_may_wait_for_the
 
 def test_for_ever_is_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ended_dumps, "MOST", 0)
-    state, clock = MemoryState(), DrawnClock()
+    state = MemoryState()
+    clock = DrawnClock()
     file(state, "d")
     end(state, "d")
     looking = EndedDumps(state, clock, keep=float("inf"))
@@ -195,7 +204,9 @@ class Channel:
 def test_a_channel_is_told_of_an_end_before_its_dump_goes_unless_it_listens_to_nothing_for_very_long(
     tmp_path: Path,
 ) -> None:
-    state, clock, channel = MemoryState(), DrawnClock(), Channel()
+    state = MemoryState()
+    clock = DrawnClock()
+    channel = Channel()
     file(state, "before", requested_at="1970-01-01T00:00:00+00:00")
     end(state, "before")
     receiver = Receiver("web", channel)
@@ -223,7 +234,8 @@ def test_a_channel_is_told_of_an_end_before_its_dump_goes_unless_it_listens_to_n
 
 
 def test_what_is_left_of_requests_that_were_never_filed_goes_after_days() -> None:
-    state, clock = MemoryState(), DrawnClock()
+    state = MemoryState()
+    clock = DrawnClock()
     clock.now = 1_800_000_000.0  # 2027-01-15
     write(state, "20270115T070000-aaaaaa")
     write(state, "20270101T070000-bbbbbb")

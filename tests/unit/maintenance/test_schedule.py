@@ -113,7 +113,8 @@ def test_never_is_never_and_leaves_no_record(tmp_path: Path) -> None:
 
 
 def test_it_is_asked_for_as_a_lake_task_once(tmp_path: Path) -> None:
-    lake, timetable = lake_at(str(tmp_path)), _timetable(tmp_path, "1m")
+    lake = lake_at(str(tmp_path))
+    timetable = _timetable(tmp_path, "1m")
     clock: Any = Clock()
     assert ask_when_due(timetable, lake, clock=clock) is None
     clock.now += 60

@@ -9,7 +9,9 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.compatibility import is_widening
 
-DAY, TIME, MOMENT = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
+DAY = pa.date32()
+TIME = pa.timestamp("us")
+MOMENT = pa.timestamp("us", tz="UTC")
 WIDER = [
     (pa.int8(), pa.int16()), (pa.int8(), pa.int64()), (pa.int32(), pa.int64()),
     (pa.int16(), pa.float64()), (pa.int32(), pa.float64()), (pa.float32(), pa.float64()),

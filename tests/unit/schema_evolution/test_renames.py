@@ -23,7 +23,9 @@ class Lake:
     """A Delta table as its statements leave it: each column has an identity."""
 
     def __init__(self, columns: dict[str, int], properties: dict[str, str]) -> None:
-        self.columns, self.properties, self.left = columns, properties, -1
+        self.columns = columns
+        self.properties = properties
+        self.left = -1
 
     @property
     def have(self) -> t.StructType:
@@ -57,7 +59,8 @@ class Lake:
             self.properties |= {name: value.replace("\\'", "'") for name, value in pairs}
 
 
-OLD, NEW = st.sampled_from(["id", "a", "b", "c"]), st.sampled_from(["id", "a", "b", "c", "A", "x", "k"])
+OLD = st.sampled_from(["id", "a", "b", "c"])
+NEW = st.sampled_from(["id", "a", "b", "c", "A", "x", "k"])
 
 
 @settings(deadline=None, max_examples=1000)

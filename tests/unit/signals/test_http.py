@@ -160,7 +160,8 @@ def test_callers_that_drip_bytes_are_cut_off_and_keep_nobody_out(world: World, t
     request = f"POST /signals HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 100000\r\n\r\n".encode()
     begin = b"\x16\x03\x01\x40\x00" if tls else b""  # a handshake of 16 KB that goes on and on
     drippers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(40)]
-    done, cut = threading.Event(), set[int]()
+    done = threading.Event()
+    cut = set[int]()
 
     def drip() -> None:
         for number, one in enumerate(drippers):
@@ -288,7 +289,8 @@ def test_a_new_certificate_is_taken_without_a_restart_and_a_bad_one_is_not(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_limits, "_CERTIFICATE_AGAIN", 0.0)
-    first, second = authority(tmp_path / "first", "first"), authority(tmp_path / "second", "second")
+    first = authority(tmp_path / "first", "first")
+    second = authority(tmp_path / "second", "second")
     certificate, key = first.sign("server", "127.0.0.1")
     signals = Signals(world.config, world.state, SystemClock())
     server = Endpoint(signals, "127.0.0.1", 0, token=TOKEN, certificate=certificate, key=key)

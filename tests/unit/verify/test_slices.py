@@ -30,10 +30,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 def sliced(world: World, schema: TableSchema, number: int, of: int, *, done: bool = True) -> list[Range]:
     """One run of a slice; its ranges."""
-    slices, reader = (
-        Slices(MemoryState(shared=world.state), Slice(number, of), smallest=CHUNK),
-        requests_world.Reader(world),
-    )
+    slices = Slices(MemoryState(shared=world.state), Slice(number, of), smallest=CHUNK)
+    reader = requests_world.Reader(world)
     found = slices.ranges(reader, schema)
     if done:
         slices.record_compared_slice(reader, schema)
@@ -97,7 +95,8 @@ def test_any_n_slices_in_a_row_have_compared_every_key_that_was_there_before(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         world = requests_world.make(Path("unused"), patch)
-        chance, highest = random.Random(seed), rows
+        chance = random.Random(seed)
+        highest = rows
         world.fill(ORDERS, [(n,) for n in range(rows)])
         compared: list[set[Key]] = []
         tables: list[set[Key]] = []

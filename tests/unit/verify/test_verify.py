@@ -187,7 +187,8 @@ def test_columns_that_the_lake_has_not_taken_are_left_out_of_a_comparison(
     tmp_path: Path, ignored: list[str] | None, left: tuple[str, ...]
 ) -> None:
     """By the shape that was merged last: what came since is not in the lake either."""
-    staging, lake = Staging(str(tmp_path / "staging"), source="shop"), lake_at(str(tmp_path / "lake"))
+    staging = Staging(str(tmp_path / "staging"), source="shop")
+    lake = lake_at(str(tmp_path / "lake"))
     merged = table("shop.orders", id=pa.int64(), a=pa.string(), b=pa.string())
     now = table("shop.orders", id=pa.int64(), b=pa.string(), more=pa.string())
     assert columns_left_out(lake, staging, now) == ()

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dblog_core.local.demo import __main__, shop
-from dblog_core.local.demo.board import EVERY, Board
+from dblog_core.local.demo.board import LINE_SECONDS, Board
 from dblog_core.local.demo.story import Story
 from dblog_core.local.demo.verdict import Comparison, Verdict
 from dblog_core.local.demo.view import Sight
@@ -50,14 +50,15 @@ def test_a_short_demo_has_twenty_thousand_rows() -> None:
 
 
 def test_without_a_terminal_it_tells_a_line_every_ten_seconds() -> None:
-    out, now = io.StringIO(), [0.0]
+    out = io.StringIO()
+    now = [0.0]
     board = Board(Console(file=out, width=200), clock=lambda: now[0])
     board.stage("a dump of all tables")
     for second in range(1, 35):
         now[0] = float(second)
         board.show({"capture": "a long line", "lake": "another one"}, f"dump {second * 1000:,} rows")
         board.tick()
-    assert EVERY == 10
+    assert LINE_SECONDS == 10
     assert out.getvalue().splitlines() == [
         "0:00  a dump of all tables",
         "0:10    dump 10,000 rows …",
@@ -67,7 +68,8 @@ def test_without_a_terminal_it_tells_a_line_every_ten_seconds() -> None:
 
 
 def test_while_nothing_is_seen_the_line_is_the_stage() -> None:
-    out, now = io.StringIO(), [0.0]
+    out = io.StringIO()
+    now = [0.0]
     board = Board(Console(file=out, width=200), clock=lambda: now[0])
     board.stage("starting mysql")
     now[0] = 12.0

@@ -19,7 +19,8 @@ def test_one_that_ends_between_two_looks_leaves_no_zombie(tmp_path: Path, monkey
     daemon.start(["sh", "-c", command], ready=lambda: "deaf" in daemon.log_end())
     pid = daemon.pid
     assert pid is not None
-    find, looks = guard.find, list[int]()
+    find = guard.find
+    looks = list[int]()
 
     def ended_since(number: int, created: float) -> psutil.Process | None:
         looks.append(number)
