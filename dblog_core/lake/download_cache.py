@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import sys
@@ -10,6 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from dblog_core.errors import LocalError
 
 
 def cache_directory() -> Path:
@@ -44,6 +47,17 @@ def cache_entry(name: str, fill: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(part, ignore_errors=True)
     return final
+
+
+def check_digest(path: Path, sha256: str, artifact: str) -> None:
+    """Raises LocalError where the file that was fetched as `artifact` has another digest (hex)."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != sha256:
+        raise LocalError(
+            f"{artifact} has the digest {digest} in place of {sha256}",
+            fix="the repository that this machine uses serves another file under that name: do not use it",
+        )
 
 
 def print_progress(text: str) -> None:

@@ -82,17 +82,7 @@ def _fill(directory: Path, jars: Sequence[Jar], what: str) -> None:
     fetch(directory, work, jars)
     shutil.rmtree(work)
     for jar in jars:
-        _check(directory / jar.file, jar)
-
-
-def _check(path: Path, jar: Jar) -> None:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != jar.sha256:
-        raise LocalError(
-            f"{jar.coordinates} has the digest {digest} in place of {jar.sha256}",
-            fix="the repository that this machine uses serves another file under that name: do not use it",
-        )
+        download_cache.check_digest(directory / jar.file, jar.sha256, jar.coordinates)
 
 
 def _by_maven(directory: Path, work: Path, jars: Sequence[Jar]) -> None:

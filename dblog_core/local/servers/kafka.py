@@ -1,4 +1,4 @@
-"""A Kafka broker from Maven's jars: one node that is broker and controller, on loopback alone."""
+"""A Kafka broker from Maven's jars: one node that is broker and controller, on loopback alone. For the tests."""
 
 from __future__ import annotations
 

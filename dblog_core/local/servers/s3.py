@@ -1,4 +1,7 @@
-"""An S3-compatible server: versitygw, built once by Go, whose objects are files; without Go moto's, in memory."""
+"""An S3-compatible server: versitygw, built once by Go, whose objects are files; without Go moto's, in memory.
+
+For the tests.
+"""
 
 from __future__ import annotations
 

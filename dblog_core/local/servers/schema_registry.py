@@ -1,8 +1,10 @@
-"""A schema registry from a Maven repository: Apicurio, which speaks as Confluent does, in memory, on loopback alone."""
+"""A schema registry from a Maven repository: Apicurio, which speaks as Confluent does, in memory, on loopback alone.
+
+For the tests.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tarfile
 import urllib.request
@@ -79,13 +81,7 @@ def _fill(directory: Path) -> None:
     goal = ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={directory}"]
     run_to_end([maven, "-B", "-q", *goal], where="registry", cwd=directory)
     packed = directory / f"apicurio-registry-app-{VERSION}-all.tar.gz"
-    with packed.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != _SHA256:
-        raise LocalError(
-            f"{_ARTIFACT} has the digest {digest} in place of {_SHA256}",
-            fix="the repository that this machine uses serves another file under that name: do not use it",
-        )
+    download_cache.check_digest(packed, _SHA256, _ARTIFACT)
     with tarfile.open(packed) as tree:
         # The filter refuses names that lead out of the directory.
         tree.extractall(directory, filter="data")

@@ -1,4 +1,4 @@
-"""A Spark standalone cluster on loopback: a master and its workers, each a process of its own."""
+"""A Spark standalone cluster on loopback: a master and its workers, each a process of its own. For the tests."""
 
 from __future__ import annotations
 

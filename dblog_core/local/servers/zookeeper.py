@@ -126,7 +126,7 @@ class ZookeeperServer:
 
 
 class Ensemble:
-    """Three servers, of which two make a majority."""
+    """Three servers, of which two make a majority; for the tests."""
 
     name = "zookeeper"
 
