@@ -394,10 +394,10 @@ class Leader:
         between has them read again, and their ids are known then."""
         for seen in self._sequencer.take_signals():
             self._signal_at = max(self._signal_at + 1, self._now())
-            put_row(self._state, seen, at=self._signal_at)
+            put_row(self._state, seen, at_us=self._signal_at)
         for transaction in self._sequencer.take_overfull():
             self._signal_at = max(self._signal_at + 1, self._now())
-            put_refusal_of_rest(self._state, transaction, SIGNALS, at=self._signal_at)
+            put_refusal_of_rest(self._state, transaction, SIGNALS, at_us=self._signal_at)
 
     def _forget_stopped(self) -> None:
         """After the manifest with their dumps: a crash in between has them dumped again."""

@@ -57,7 +57,7 @@ PARENT_VARIABLE = "DBLOG_JOB_PARENT"
 NEEDS = {"dump": SOURCE}
 """Of which sections a job needs the secrets; of those of staging, lake and state alone where nothing is said."""
 
-_PART = 8  # characters of a variable from which on it counts as part of a secret
+_MIN_SECRET_PART_CHARS = 8  # characters of a variable from which on it counts as part of a secret
 _PROPERTIES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", **{char: f"\\{char}" for char in " \t\f=:#!"}}
 _GRACE_SECONDS = 600.0  # for what a job does when it is told to stop
 _LOGGING = Path(__file__).parent / "spark_conf"
@@ -270,7 +270,9 @@ def _without(secrets: Collection[str], given_secrets: Collection[str]) -> dict[s
     withheld = set(secrets) - set(given_secrets)
 
     def is_of_one(value: str) -> bool:
-        return value in withheld or (len(value) >= _PART and any(value in secret for secret in withheld))
+        return value in withheld or (
+            len(value) >= _MIN_SECRET_PART_CHARS and any(value in secret for secret in withheld)
+        )
 
     return {name: value for name, value in os.environ.items() if not is_of_one(value)}
 

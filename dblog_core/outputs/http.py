@@ -26,7 +26,7 @@ from dblog_core.interfaces import Json
 _LATER = {408, 409, 425, 429}
 _POISON = {400, 413, 422}
 _SERVER_ERRORS = 500
-_REASON = 200  # characters of an answer that are told
+_MAX_REASON_CHARS = 200  # characters of an answer that are told
 
 
 class HttpOutput:
@@ -98,7 +98,7 @@ class HttpOutput:
         code = answer.status
         if code // 100 == 2:
             return
-        reason = f"HTTP {code} {answer.data[:_REASON].decode(errors='replace')}".strip()
+        reason = f"HTTP {code} {answer.data[:_MAX_REASON_CHARS].decode(errors='replace')}".strip()
         # The receiver read the batch and does not take its content: it would not take it later either.
         if code in _POISON:
             raise PoisonLine(reason, where=self._where)

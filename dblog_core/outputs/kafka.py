@@ -31,7 +31,7 @@ from dblog_core.outputs.kafka_messages import Form, form_of
 _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MARKS = (SCHEMA, FINISHED, TRUNCATE)
 _TRANSACTION_SECONDS = 600  # of a delivery, at most; brokers allow 900 by default
-_LISTEN = 1.0  # seconds between two looks at what stands in the way
+_LISTEN_SECONDS = 1.0  # seconds between two looks at what stands in the way
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _POISON = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.RECORD_LIST_TOO_LARGE}
 _REFUSED = {
@@ -68,7 +68,7 @@ class KafkaOutput:
             self._form = form_of(self._settings, self._source)
             self._producer = self._make_producer()
             self._make_topic(self._place_topic, partitions=1, settings={"cleanup.policy": "compact"})
-            return kafka_position.read(self._client(), self._place_topic, timeout=self._timeout)
+            return kafka_position.read_newest(self._client(), self._place_topic, timeout_seconds=self._timeout)
 
     def probe(self, *, held: bool) -> None:
         """A relay at work shows that its transactions are let in; a look at that would end them."""
@@ -136,7 +136,7 @@ class KafkaOutput:
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                producer.init_transactions(min(_LISTEN, self._timeout))
+                producer.init_transactions(min(_LISTEN_SECONDS, self._timeout))
                 return producer
             except KafkaException as error:
                 producer.poll(0)  # so that it says what is behind it

@@ -21,7 +21,7 @@ _TWICE = 1062
 _NO_TABLE = 1146
 _NO_TLS = 2026  # the driver's own, for a server that does not offer it
 _VALUES = {1048, 1118, 1153, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025}
-_MARGIN = 1 << 16  # bytes of a statement beside one line, twice its length when quoted
+_MARGIN_BYTES = 1 << 16  # bytes of a statement beside one line, twice its length when quoted
 _IDLE_SECONDS = 60
 """A relay that stands still inside a transaction holds its place's lock for so long at most."""
 
@@ -94,7 +94,7 @@ class MysqlDialect:
     def max_line_bytes(self, cursor: Any) -> int | None:
         """A longer statement makes the server end the connection, which looks like a broken one."""
         cursor.execute("SELECT @@max_allowed_packet")
-        return max(0, (int(cursor.fetchone()[0]) - _MARGIN) // 2)
+        return max(0, (int(cursor.fetchone()[0]) - _MARGIN_BYTES) // 2)
 
     def to_driver_time(self, time: dt.datetime) -> dt.datetime:
         return time.astimezone(dt.UTC).replace(tzinfo=None)

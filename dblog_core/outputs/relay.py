@@ -38,7 +38,7 @@ from dblog_core.state.leases import give_back, holder_name
 
 log = logging.getLogger(__name__)
 
-_STANDBY = 1.0  # seconds between two words of a standby
+_STANDBY_SECONDS = 1.0  # seconds between two words of a standby
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Relay:
             except (OutputTaken, LeaseLost, VersionConflict) as error:
                 log.warning("output %s: no longer the one that passes lines on: %s", self._context.name, error)
                 # The other relay has the lease, or the state store is about to say so.
-                self._context.clock.wait(self._context.stop, _STANDBY / 5)
+                self._context.clock.wait(self._context.stop, _STANDBY_SECONDS / 5)
             except DblogError as error:
                 # An error that may pass is none for a relay that is told to end.
                 if not (error.transient and self._context.stop.is_set()):
@@ -125,7 +125,10 @@ class Relay:
         """Terms under one lease. False: it is another's, or there is more to do."""
         context = self._context
         lease = context.state.acquire(
-            positions.lease_name(context.name), holder_name(), ttl=self._ttl, wait=0.0 if self._once else _STANDBY
+            positions.lease_name(context.name),
+            holder_name(),
+            ttl=self._ttl,
+            wait=0.0 if self._once else _STANDBY_SECONDS,
         )
         if lease is None:
             return self._stand_by()

@@ -20,7 +20,7 @@ _INVALID = 422
 _MISSING = 404
 _SERVER_ERRORS = 500
 _NO_SUBJECT = range(40401, 40404)  # of error_code: no such subject, version or schema
-_REASON = 600  # characters of an answer that are told
+_MAX_REASON_CHARS = 600  # characters of an answer that are told
 
 
 class Registry:
@@ -103,7 +103,7 @@ def _message_of(answer: urllib3.BaseHTTPResponse) -> str:
         text = str(orjson.loads(answer.data)["message"])
     except (ValueError, KeyError, TypeError):
         text = answer.data.decode(errors="replace")
-    return " ".join(text.split())[:_REASON]
+    return " ".join(text.split())[:_MAX_REASON_CHARS]
 
 
 def _error_code(answer: urllib3.BaseHTTPResponse) -> int:

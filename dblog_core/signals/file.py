@@ -17,14 +17,14 @@ import orjson
 from dblog_core.errors import ConfigError, RequestError
 from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.signals import inbox
-from dblog_core.signals.message import LARGEST, Message
+from dblog_core.signals.message import MAX_DATA_BYTES, Message
 
 log = logging.getLogger(__name__)
 
 CHANNEL = "file"
-_HEAD = 4096  # bytes by which a file is known again
-_AT_ONCE = 1 << 20
-_LONGEST = 4 * LARGEST  # bytes of a line
+_HEAD_BYTES = 4096  # bytes by which a file is known again
+_BYTES_AT_ONCE = 1 << 20
+_MAX_LINE_BYTES = 4 * MAX_DATA_BYTES  # bytes of a line
 
 
 class SignalFile:
@@ -40,10 +40,10 @@ class SignalFile:
         """Takes in the lines that were appended. Raises ConfigError where the file cannot be read."""
         try:
             with self._path.open("rb") as file:
-                head = file.read(_HEAD)
+                head = file.read(_HEAD_BYTES)
                 place = self._position_in_file(head, file.seek(0, 2))
                 file.seek(place)
-                data = file.read(_AT_ONCE)
+                data = file.read(_BYTES_AT_ONCE)
         except FileNotFoundError:
             return  # nobody has asked for anything yet
         except OSError as error:
@@ -55,7 +55,7 @@ class SignalFile:
     def _take_lines(self, data: bytes, head: bytes, place: int) -> None:
         # What follows the last line end is still being written.
         end = data.rfind(b"\n") + 1
-        if not end and len(data) > _LONGEST:
+        if not end and len(data) > _MAX_LINE_BYTES:
             end = len(data)  # no signal is as long: what this is, is told by its refusal
         if not end:
             return
@@ -65,7 +65,7 @@ class SignalFile:
                 self._put_signal(line, at)
             at += len(line) + 1
         at = min(at, place + end)
-        head_length = min(at, _HEAD)
+        head_length = min(at, _HEAD_BYTES)
         # After the lines are in the inbox: a crash between the two repeats them, and their ids are known.
         inbox.put_position(self._state, CHANNEL, {"at": at, "known": head_length, "head": _digest(head[:head_length])})
 
@@ -75,18 +75,18 @@ class SignalFile:
             return 0
         return int(place["at"])
 
-    def _put_signal(self, line: bytes, at: int) -> None:
+    def _put_signal(self, line: bytes, byte_offset: int) -> None:
         # Growing even where the clock stands still or goes back: it orders the signals.
         self._last_at_us = max(self._last_at_us + 1, int(self._clock.time() * 1e6))
         try:
             message = parse_message(line)
         except RequestError as error:
-            log.warning("%s, byte %d: %s", self._path, at, error)
+            log.warning("%s, byte %d: %s", self._path, byte_offset, error)
             # The name follows from place and content, so a repeated reading refuses it once.
-            name = f"file-{at}-{hashlib.sha256(line).hexdigest()[:12]}"
-            inbox.put_refusal(self._state, name, channel=CHANNEL, at=self._last_at_us, error=error)
+            name = f"file-{byte_offset}-{hashlib.sha256(line).hexdigest()[:12]}"
+            inbox.put_refusal(self._state, name, channel=CHANNEL, at_us=self._last_at_us, error=error)
             return
-        if not inbox.put_signal(self._state, message, channel=CHANNEL, at=self._last_at_us):
+        if not inbox.put_signal(self._state, message, channel=CHANNEL, at_us=self._last_at_us):
             log.info("signal %s was taken in before", message.id)
 
 

@@ -25,13 +25,13 @@ from dblog_core.interfaces import Clock, Json, StateStore
 from dblog_core.signals import inbox, message
 from dblog_core.signals.file import parse_message
 from dblog_core.signals.http_limits import Certificate, Limits, Server
-from dblog_core.signals.message import LARGEST
+from dblog_core.signals.message import MAX_DATA_BYTES
 
 log = logging.getLogger(__name__)
 
 CHANNEL = "http"
-_BODY = 2 * LARGEST  # bytes: data, and its quotes
-_POLL = 0.1  # seconds within which it notices that it is to end
+_MAX_BODY_BYTES = 2 * MAX_DATA_BYTES  # bytes: data, and its quotes
+_POLL_SECONDS = 0.1  # seconds within which it notices that it is to end
 _SHOWN = ("id", "type", "channel", "state", "dump", "what", "error", "fix")
 
 
@@ -62,7 +62,7 @@ class Signals:
             message.translate(signal, kind=self._config.source.kind)
         except RequestError as error:
             raise Answer(HTTPStatus.BAD_REQUEST, error.reason, error.fix) from error
-        new = inbox.put_signal(self._state, signal, channel=CHANNEL, at=self._next_at_us())
+        new = inbox.put_signal(self._state, signal, channel=CHANNEL, at_us=self._next_at_us())
         return HTTPStatus.ACCEPTED if new else HTTPStatus.OK, self._describe(self._find(signal.id))
 
     def get(self, signal_id: str) -> Json:
@@ -147,8 +147,10 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
             raise Answer(HTTPStatus.LENGTH_REQUIRED, "no Content-Length", "send one")
-        if int(length) > _BODY:
-            raise Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {_BODY} bytes", "ask for less at once")
+        if int(length) > _MAX_BODY_BYTES:
+            raise Answer(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {_MAX_BODY_BYTES} bytes", "ask for less at once"
+            )
         if len(body := self.rfile.read(int(length))) < int(length):
             raise Answer(HTTPStatus.BAD_REQUEST, "the body ends before its Content-Length", "send all of it")
         return body
@@ -204,7 +206,7 @@ class Endpoint:
         self._server = _SignalServer((host, port), signals, token, tls, limits or Limits())
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL,), name="signals-http", daemon=True
+            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="signals-http", daemon=True
         )
         self._thread.start()
 

@@ -21,19 +21,19 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 10.0  # seconds for a caller to say what it wants, all of it, and to take the answer
-_CALLERS = 32  # at the same time: as many strangers, and as many who have shown the token
-_OF_ONE = 8  # strangers of one address
-_PENALTY = 1.0  # seconds after which a wrong token is answered
-_CERTIFICATE_AGAIN = 10.0  # seconds between two looks at the files of the certificate
+_PATIENCE_SECONDS = 10.0  # seconds for a caller to say what it wants, all of it, and to take the answer
+_MAX_CALLERS = 32  # at the same time: as many strangers, and as many who have shown the token
+_MAX_STRANGERS_PER_ADDRESS = 8  # strangers of one address
+_PENALTY_SECONDS = 1.0  # seconds after which a wrong token is answered
+_CERTIFICATE_LOOK_SECONDS = 10.0  # seconds between two looks at the files of the certificate
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`patience`: seconds that a caller has for its request; `penalty`: seconds until a wrong token is answered."""
 
-    patience: float = _PATIENCE
-    penalty: float = _PENALTY
+    patience: float = _PATIENCE_SECONDS
+    penalty: float = _PENALTY_SECONDS
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +56,7 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    request_queue_size = 2 * _CALLERS
+    request_queue_size = 2 * _MAX_CALLERS
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Server(ThreadingHTTPServer):
     def admit_caller(self) -> bool:
         """Who calls in this thread has shown the token; False where there is no place for one more."""
         with self._lock:
-            if sum(caller.has_token for caller in self._callers) >= _CALLERS:
+            if sum(caller.has_token for caller in self._callers) >= _MAX_CALLERS:
                 return False
             self._local.caller.has_token = True
             return True
@@ -125,10 +125,13 @@ class Server(ThreadingHTTPServer):
     def _make_room(self, address: str) -> None:
         """For one more stranger, of that address."""
         strangers = [caller for caller in self._callers if not caller.has_token and not caller.cut_off.is_set()]
-        if len(of_address := [caller for caller in strangers if caller.address == address]) >= _OF_ONE:
+        if (
+            len(of_address := [caller for caller in strangers if caller.address == address])
+            >= _MAX_STRANGERS_PER_ADDRESS
+        ):
             # The oldest of this address: it has had its time to show a token.
             _cut_off(of_address[0])
-        elif len(strangers) >= _CALLERS:
+        elif len(strangers) >= _MAX_CALLERS:
             ((most, _),) = Counter(caller.address for caller in strangers).most_common(1)
             _cut_off(next(caller for caller in strangers if caller.address == most))
 
@@ -155,7 +158,7 @@ class Certificate:
 
     def reload_if_changed(self, now: float) -> None:
         """Takes a new certificate for connections from now on; one that is no good, or half written, waits."""
-        if now - self._looked_at_seconds < _CERTIFICATE_AGAIN:
+        if now - self._looked_at_seconds < _CERTIFICATE_LOOK_SECONDS:
             return
         self._looked_at_seconds = now
         try:

@@ -20,7 +20,7 @@ import orjson
 
 from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import Json, StateStore
-from dblog_core.signals.message import IGNORED, LARGEST, LONGEST_ID, Message
+from dblog_core.signals.message import IGNORED, MAX_DATA_BYTES, MAX_ID_CHARS, Message
 from dblog_core.state import compare_and_set
 
 WAITING = "waiting"
@@ -47,11 +47,11 @@ def slug(signal_id: str) -> str:
     return _SAFE.sub("-", signal_id).strip("-")[:40] or "signal"
 
 
-def put_signal(state: StateStore, message: Message, *, channel: str, at: int) -> bool:
+def put_signal(state: StateStore, message: Message, *, channel: str, at_us: int) -> bool:
     """Takes a signal in; whether it is new. `at`: µs UTC, growing within a channel, which orders them."""
     if message.type in IGNORED:
         return False
-    record = _record(message, channel, at)
+    record = _record(message, channel, at_us)
     try:
         state.create(_node(node_name(message.id)), orjson.dumps(record))
     except VersionConflict:
@@ -59,9 +59,9 @@ def put_signal(state: StateStore, message: Message, *, channel: str, at: int) ->
     return True
 
 
-def put_refusal(state: StateStore, signal_id: str, *, channel: str, at: int, error: RequestError) -> None:
+def put_refusal(state: StateStore, signal_id: str, *, channel: str, at_us: int, error: RequestError) -> None:
     """Remembers what came as no signal, under an id that is made for it."""
-    record = _record(Message(signal_id, ""), channel, at)
+    record = _record(Message(signal_id, ""), channel, at_us)
     record |= {"state": REFUSED, "error": error.reason, "fix": error.fix}
     try:
         state.create(_node(node_name(signal_id)), orjson.dumps(record))
@@ -120,20 +120,24 @@ def put_position(state: StateStore, channel: str, value: Json) -> None:
     compare_and_set.change(state, f"{_PLACES}/{channel}", lambda _: value)
 
 
-def _record(message: Message, channel: str, at: int) -> Json:
+def _record(message: Message, channel: str, at_us: int) -> Json:
     """What is far too long for any signal is not kept, and refused by that."""
-    long = len(message.id) > LONGEST_ID or len(message.type) > LONGEST_ID or len(message.data or "") > LARGEST
+    long = (
+        len(message.id) > MAX_ID_CHARS or len(message.type) > MAX_ID_CHARS or len(message.data or "") > MAX_DATA_BYTES
+    )
     return {
         "id": message.id,
-        "type": message.type[:LONGEST_ID],
+        "type": message.type[:MAX_ID_CHARS],
         "data": None if long else message.data,
         "channel": channel,
-        "at": at,
+        "at": at_us,
         "state": REFUSED if long else WAITING,
         "dump": None,
         "what": None,
         "error": _CUT if long else None,
-        "fix": f"give an id of at most {LONGEST_ID} characters, and data of at most {LARGEST}" if long else None,
+        "fix": f"give an id of at most {MAX_ID_CHARS} characters, and data of at most {MAX_DATA_BYTES}"
+        if long
+        else None,
     }
 
 

@@ -25,9 +25,9 @@ from dblog_core.signals.file import parse_message
 log = logging.getLogger(__name__)
 
 CHANNEL = "kafka"
-_AT_ONCE = 500  # messages
-_PATIENCE = 0.2  # seconds that a look waits for the first of them
-_PARTITIONS = 60.0  # seconds between two looks at how many partitions there are
+_MESSAGES_AT_ONCE = 500  # messages
+_POLL_SECONDS = 0.2  # seconds that a look waits for the first of them
+_PARTITION_LOOK_SECONDS = 60.0  # seconds between two looks at how many partitions there are
 
 
 class SignalTopic:
@@ -49,7 +49,7 @@ class SignalTopic:
         """Takes in what has come since. Raises SignalsUnavailable."""
         with self._translate_errors():
             consumer = self._open_consumer()
-            messages = consumer.consume(_AT_ONCE, timeout=_PATIENCE)
+            messages = consumer.consume(_MESSAGES_AT_ONCE, timeout=_POLL_SECONDS)
             before = dict(self._next_offsets)
             for message in messages:
                 if (error := message.error()) is not None:
@@ -79,9 +79,9 @@ class SignalTopic:
         except RequestError as error:
             log.warning("%s, message %s: %s", self._where, place, error)
             name = f"kafka-{place}-{hashlib.sha256(value).hexdigest()[:12]}"
-            inbox.put_refusal(self._state, name, channel=CHANNEL, at=self._last_at_us, error=error)
+            inbox.put_refusal(self._state, name, channel=CHANNEL, at_us=self._last_at_us, error=error)
             return
-        if not inbox.put_signal(self._state, signal, channel=CHANNEL, at=self._last_at_us):
+        if not inbox.put_signal(self._state, signal, channel=CHANNEL, at_us=self._last_at_us):
             log.info("signal %s was taken in before", signal.id)
 
     def _open_consumer(self) -> Consumer:
@@ -101,7 +101,7 @@ class SignalTopic:
             place = inbox.read_position(self._state, CHANNEL)
             self._next_offsets = dict(place["next"]) if place and place["topic"] == self._config.topic else {}
             self._assigned_at = float("-inf")
-        if now - self._assigned_at >= _PARTITIONS:
+        if now - self._assigned_at >= _PARTITION_LOOK_SECONDS:
             self._assign(self._consumer)
             self._assigned_at = now
         return self._consumer

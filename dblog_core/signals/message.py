@@ -17,8 +17,8 @@ from dblog_core.errors import RequestError
 from dblog_core.model import table_names
 from dblog_core.signals import sql_conditions
 
-LARGEST = 64 << 10  # bytes of a signal's data
-LONGEST_ID = 255  # characters
+MAX_DATA_BYTES = 64 << 10  # bytes of a signal's data
+MAX_ID_CHARS = 255  # characters
 _MOST_PATTERNS = 1000
 IGNORED = ("snapshot-window-open", "snapshot-window-close")
 """What Debezium writes into a table that it shares with us: its own watermarks."""
@@ -60,10 +60,10 @@ _KNOWN = {
 
 def translate(message: Message, *, kind: str) -> DumpRequest | Order:
     """What the signal asks for. `kind`: of the source. Raises RequestError, also for what cannot be done exactly."""
-    if not message.id or len(message.id) > LONGEST_ID:
+    if not message.id or len(message.id) > MAX_ID_CHARS:
         raise RequestError(
             "a signal without an id" if not message.id else f"an id of {len(message.id)} characters",
-            fix=f"give an id of 1 to {LONGEST_ID} characters, another one for each signal",
+            fix=f"give an id of 1 to {MAX_ID_CHARS} characters, another one for each signal",
         )
     if message.type not in TYPES:
         raise RequestError(f"there is no signal {message.type!r}", fix=f"types are {', '.join(TYPES)}")
@@ -79,8 +79,8 @@ def translate(message: Message, *, kind: str) -> DumpRequest | Order:
 def _data(message: Message) -> dict[str, Any]:
     if message.data is None or not message.data.strip():
         return {}
-    if len(message.data.encode()) > LARGEST:
-        raise RequestError(f"data of more than {LARGEST} bytes", fix="ask for less at once")
+    if len(message.data.encode()) > MAX_DATA_BYTES:
+        raise RequestError(f"data of more than {MAX_DATA_BYTES} bytes", fix="ask for less at once")
     try:
         data = orjson.loads(message.data)
     except ValueError as error:

@@ -20,7 +20,7 @@ from dblog_core.model.filters import Literal
 Comparison = tuple[str, str, Literal | tuple[Literal, ...]]
 """Column, operator, and its value; of `in` its values."""
 
-LONGEST = 8_000  # characters
+MAX_CONDITION_CHARS = 8_000  # characters
 _FIX = (
     "what can be said: COLUMN = < <= > >= VALUE, COLUMN IN (VALUE, …), COLUMN BETWEEN VALUE AND VALUE, joined by AND; "
     "a value is a number, 'text', TRUE or FALSE"
@@ -52,8 +52,8 @@ def parse(text: str, *, kind: str) -> tuple[Comparison, ...]:
 
     Raises RequestError.
     """
-    if len(text) > LONGEST:
-        raise RequestError(f"a condition of {len(text)} characters", fix=f"give {LONGEST} at most")
+    if len(text) > MAX_CONDITION_CHARS:
+        raise RequestError(f"a condition of {len(text)} characters", fix=f"give {MAX_CONDITION_CHARS} at most")
     return _Reader(text, kind).all()
 
 

@@ -20,22 +20,22 @@ log = logging.getLogger(__name__)
 CHANNEL = "table"
 
 
-def put_row(state: StateStore, seen: SignalSeen, *, at: int) -> None:
+def put_row(state: StateStore, seen: SignalSeen, *, at_us: int) -> None:
     """Takes in a row; one without an id is remembered as refused, under an id of its own."""
     if not seen.id:
         error = RequestError("a row of the signal table has no id", fix="give each row an id of its own")
         log.warning("%s", error)
-        inbox.put_refusal(state, f"row-{at}", channel=CHANNEL, at=at, error=error)
-    elif not inbox.put_signal(state, Message(seen.id, seen.type, seen.data), channel=CHANNEL, at=at):
+        inbox.put_refusal(state, f"row-{at_us}", channel=CHANNEL, at_us=at_us, error=error)
+    elif not inbox.put_signal(state, Message(seen.id, seen.type, seen.data), channel=CHANNEL, at_us=at_us):
         log.info("signal %s was taken in before", seen.id)
 
 
-def put_refusal_of_rest(state: StateStore, transaction: str, most: int, *, at: int) -> None:
+def put_refusal_of_rest(state: StateStore, transaction: str, max_rows: int, *, at_us: int) -> None:
     """Tells that a transaction had more rows than are taken in; nothing remembers the ids of the rest."""
     error = RequestError(
-        f"one transaction ({transaction}) put more than {most:,} rows into the signal table: those after the first"
-        f" {most:,} are refused",
-        fix=f"insert at most {most:,} signals in a transaction; the refused ones may be inserted again, with their ids",
+        f"one transaction ({transaction}) put more than {max_rows:,} rows into the signal table: those after the first"
+        f" {max_rows:,} are refused",
+        fix=f"insert at most {max_rows:,} signals in a transaction; the refused ones may be inserted again, with their ids",
     )
     log.warning("%s", error)
-    inbox.put_refusal(state, f"transaction-{transaction}", channel=CHANNEL, at=at, error=error)
+    inbox.put_refusal(state, f"transaction-{transaction}", channel=CHANNEL, at_us=at_us, error=error)

@@ -12,7 +12,7 @@ from dblog_core.storage.location import Location
 from dblog_core.verify.exchange import Pin
 
 _COMMIT = re.compile(r"(\d{20})\.json")
-_TRIES = 100
+_ATTEMPTS = 100
 
 
 def pin(lake: Location, staging: Staging, table: TableName) -> Pin | None:
@@ -22,7 +22,7 @@ def pin(lake: Location, staging: Staging, table: TableName) -> Pin | None:
     changes nothing. Raises LakeError where merges end faster than they can be looked at.
     """
     location = table_location(lake, table)
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS):
         # The status is read on both sides of the listing: equal merge numbers prove that no merge ended between.
         before = read_status(lake)
         version = _newest_version(location)

@@ -27,7 +27,7 @@ from dblog_core.storage.location import Location
 TOGETHER = 2
 """Tables that are compared at the same time: while the source is read for one of them, Spark compares the other."""
 
-MOST_KEYS = 200_000
+MAX_KEYS_NAMED = 200_000
 """Keys of one table that an answer names at most."""
 
 

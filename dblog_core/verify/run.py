@@ -130,7 +130,7 @@ def _remember(config: Config, request: VerifyRequest, report: Report, clock: Clo
     # A result of a part of the rows must not read as one of the table.
     whole = request.slice is None and not request.wish.is_sample
     with closing(wiring.open_state(config)) as state:
-        last_results.record_results(state, report.tables, whole=whole, now=clock.time())
+        last_results.record_results(state, report.tables, whole=whole, now_seconds=clock.time())
 
 
 def check_certificate(

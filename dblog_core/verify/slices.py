@@ -27,11 +27,11 @@ from dblog_core.errors import RequestError, VersionConflict
 from dblog_core.interfaces import ChunkReader, StateStore
 from dblog_core.model.schema import TableName, TableSchema
 
-MOST = 200
+MAX_SLICES = 200
 """Slices."""
 
 # ZooKeeper takes a million bytes in a node.
-_MOST_CUTS = 5_000
+_MAX_CUTS = 5_000
 """Of one table: its ranges grow from then on."""
 
 
@@ -43,9 +43,9 @@ class Slice:
     of: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.number <= self.of <= MOST:
+        if not 1 <= self.number <= self.of <= MAX_SLICES:
             raise RequestError(
-                f"there is no slice {self.number} of {self.of}", fix=f"give 1 to N of N, which is {MOST} at most"
+                f"there is no slice {self.number} of {self.of}", fix=f"give 1 to N of N, which is {MAX_SLICES} at most"
             )
 
     @classmethod
@@ -90,7 +90,7 @@ class Slices:
     def record_compared_slice(self, reader: ChunkReader, schema: TableSchema) -> None:
         """The slice has been compared whole: if the table's last range is in it and has grown, it is cut."""
         cuts = self._cuts(reader, schema)
-        whole = not key_ranges.ordered_alike(schema) or len(cuts.keys) >= _MOST_CUTS
+        whole = not key_ranges.ordered_alike(schema) or len(cuts.keys) >= _MAX_CUTS
         if whole or not self._is_here(schema.table, cuts, len(cuts.keys)):
             return
         last = cuts.keys[-1] if cuts.keys else None

@@ -37,9 +37,9 @@ WINDOW_ROWS = 50_000
 """Rows of one SELECT: large enough that two watermarks cost nothing beside it."""
 
 WINDOW_KEYS = 1_000
-_ALL = 1 << 31  # rows: more than lie between two keys that were WINDOW_ROWS apart a moment ago
-_PATIENCE = 60.0  # seconds for which a source that is away is waited for
-_VOID = 20  # times that a window is read again because nobody could tell where it lies
+_ALL_ROWS = 1 << 31  # rows: more than lie between two keys that were WINDOW_ROWS apart a moment ago
+_PATIENCE_SECONDS = 60.0  # seconds for which a source that is away is waited for
+_PLACE_ATTEMPTS = 20  # times that a window is read again because nobody could tell where it lies
 
 Result = TypeVar("Result")
 
@@ -224,7 +224,7 @@ class Readers:
             stands_for = fixed if final else last
 
             def again(reader: ChunkReader, after: Key | None = after, upto: Key | None = stands_for) -> SelectResult:
-                return _hash_range(reader, schema, after, upto, _ALL)
+                return _hash_range(reader, schema, after, upto, _ALL_ROWS)
 
             yield Reading(reading.window, reading.file, reading.result, again, last=stands_for)
             after = last
@@ -291,7 +291,7 @@ class Readers:
             idle_prober[0] = own_prober
             return result
 
-        result: Result = retrying(give_up_after=_PATIENCE, stop=self._stop, clock=self._clock)(attempt)
+        result: Result = retrying(give_up_after=_PATIENCE_SECONDS, stop=self._stop, clock=self._clock)(attempt)
         assert idle_prober[0] is not None
         return idle_prober[0], result
 
@@ -312,7 +312,7 @@ def place_readings(
     """Where each reading lies, in their order; those of which nobody can tell are read again until somebody can."""
     order = list(readings)
     placed: dict[int, PlacedReading] = {}
-    for _ in range(_VOID):
+    for _ in range(_PLACE_ATTEMPTS):
         waiting = [i for i in range(len(order)) if i not in placed]
         if not waiting:
             return [placed[i] for i in range(len(order))]

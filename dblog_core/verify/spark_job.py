@@ -12,7 +12,7 @@ from dblog_core.lake import spark_submit
 from dblog_core.verify.exchange import Answer, Ask, Desk, Task
 from dblog_core.verify.window_positions import Interrupted
 
-_LOOK = 0.05  # seconds between two looks for an answer
+_LOOK_SECONDS = 0.05  # seconds between two looks for an answer
 
 
 class LakeSide:
@@ -57,7 +57,7 @@ class LakeSide:
                     where=self._config.lake.path,
                     fix="see `dblog check`; run it with --debug for all that Spark says",
                 ) from self._fault
-            if self._clock.wait(self._stop, _LOOK):
+            if self._clock.wait(self._stop, _LOOK_SECONDS):
                 raise Interrupted
 
     def _ask(self, task: Task) -> int:

@@ -39,7 +39,7 @@ MOST_COLUMNS = 1_000
 _COLUMN_ROUNDS = 3
 """Readings of the rows for that, of keys that change meanwhile."""
 
-_SCANS = 3
+_SCAN_ATTEMPTS = 3
 """Readings of a whole table that is altered meanwhile."""
 
 
@@ -120,7 +120,7 @@ class TableCheck:
         return self._report(schema, pinned, answer)
 
     def _scan_table(self) -> tuple[TableSchema, Pin | None, Answer, list[PlacedReading]]:
-        for _ in range(_SCANS):
+        for _ in range(_SCAN_ATTEMPTS):
             with self._tools.readers.turn:  # what is pinned before another table is read would be old
                 pinned = self._pin()
                 with _Reader(self._tools.source) as reader:

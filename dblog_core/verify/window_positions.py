@@ -11,8 +11,8 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Probed
 from dblog_core.state.leases import CAPTURE
 
-_LOOK = 0.05  # seconds between two looks for a segment
-_PATIENCE = 60.0  # seconds without any capture: long enough for a standby
+_LOOK_SECONDS = 0.05  # seconds between two looks for a segment
+_PATIENCE_SECONDS = 60.0  # seconds without any capture: long enough for a standby
 
 
 class Interrupted(Exception):
@@ -33,7 +33,7 @@ class Patience:
         # A leader that comes back starts the time anew.
         if self._seen_at is None or self._state.leader(CAPTURE) is not None:
             self._seen_at = now
-        elif now - self._seen_at > _PATIENCE:
+        elif now - self._seen_at > _PATIENCE_SECONDS:
             raise no_capture_error()
         return True
 
@@ -63,7 +63,7 @@ class Places:
                 if awaited <= self._place_by_window.keys():
                     return {window: self._place_by_window.pop(window) for window in awaited}
             patience.expect_capture()
-            if self._clock.wait(self._stop, _LOOK):
+            if self._clock.wait(self._stop, _LOOK_SECONDS):
                 raise Interrupted
 
     def _read_on(self) -> None:

@@ -22,7 +22,7 @@ from dblog_core.model.values import key_from_json, key_to_json
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from dblog_core.verify.exchange import MOST_KEYS, Answer, Desk, Sum, Task
+from dblog_core.verify.exchange import MAX_KEYS_NAMED, Answer, Desk, Sum, Task
 from spark_jobs.delta_tables import variants
 from spark_jobs.delta_tables.column_types import key_shape, quoted, row_shape
 from spark_jobs.delta_tables.key_ranges import literal
@@ -38,7 +38,7 @@ class Judge:
         self._spark, self._staging, self._desk = spark, staging, desk
         self._numbers = itertools.count()
 
-    def compare(self, task: Task, table: Location, *, most: int = MOST_KEYS) -> Answer:
+    def compare(self, task: Task, table: Location, *, most: int = MAX_KEYS_NAMED) -> Answer:
         """Every key of either side, those within the ranges, or the asked ones."""
         schema = task.shape
         source = self._source(task, schema)

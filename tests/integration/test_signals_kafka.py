@@ -128,7 +128,7 @@ def test_the_place_moves_only_past_what_is_in_the_inbox(
 
 
 def test_a_new_partition_is_read_too(topic: KafkaConfig, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals_kafka, "_PARTITIONS", 0.0)
+    monkeypatch.setattr(signals_kafka, "_PARTITION_LOOK_SECONDS", 0.0)
     state = MemoryState()
     reader = SignalTopic(topic, "shop", state, SystemClock())
     reader.read_new_messages()

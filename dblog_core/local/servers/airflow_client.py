@@ -11,7 +11,7 @@ from typing import Any
 
 from dblog_core.errors import LocalError
 
-_TIMEOUT = 30.0  # seconds for one request: the first after a start is slow
+_TIMEOUT_SECONDS = 30.0  # seconds for one request: the first after a start is slow
 _FINISHED = ("success", "failed")
 _BUSY = ("Database error", "Database is locked")
 """Of an Airflow on SQLite that was locked for too long: the request changed nothing."""
@@ -137,7 +137,7 @@ class AirflowClient:
     def _send(self, method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
         where = f"Airflow {method} {path}"
         all_headers = {"Content-Type": "application/json", **headers}
-        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self._base).netloc, timeout=_TIMEOUT)
+        connection = http.client.HTTPConnection(urllib.parse.urlsplit(self._base).netloc, timeout=_TIMEOUT_SECONDS)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), all_headers)
             answer = connection.getresponse()

@@ -194,7 +194,7 @@ def test_a_refused_signal_is_told_once_with_its_id(world: World) -> None:
     receiver = Receiver()
     one = follower(world, receiver)
     one.tell_news(STOP)
-    inbox.put_signal(world.state, Message("bad", "execute-snapshot", "{"), channel="test", at=1)
+    inbox.put_signal(world.state, Message("bad", "execute-snapshot", "{"), channel="test", at_us=1)
     one.tell_news(STOP)
     record = inbox.find_signal(world.state, "bad")
     inbox.change_signal(world.state, record, {"state": inbox.REFUSED, "error": "no", "fix": "yes"})

@@ -47,7 +47,7 @@ def execute(*tables: str, **more: Any) -> str:
 
 
 def send(world: World, id_: str, type_: str = "execute-snapshot", data: str | None = None, at: int = 0) -> bool:
-    return inbox.put_signal(world.state, Message(id_, type_, data or execute()), channel="test", at=NOW + at)
+    return inbox.put_signal(world.state, Message(id_, type_, data or execute()), channel="test", at_us=NOW + at)
 
 
 # What is asked for ----------------------------------------------------------------------------------------------------
@@ -449,16 +449,16 @@ def test_ids_that_look_alike_are_two_signals(world: World, desk: SignalProcessor
 
 
 def test_a_row_without_an_id_is_refused_and_debeziums_own_are_left_alone(world: World) -> None:
-    table.put_row(world.state, SignalSeen.of(1, 0, [None, "x", None]), at=NOW)
-    table.put_row(world.state, SignalSeen.of(2, 0, []), at=NOW + 1)
-    table.put_row(world.state, SignalSeen.of(3, 0, ["w", "snapshot-window-open", "{}"]), at=NOW + 2)
-    table.put_row(world.state, SignalSeen.of(4, 0, [b"one", b"pause-snapshot", None]), at=NOW + 3)
+    table.put_row(world.state, SignalSeen.of(1, 0, [None, "x", None]), at_us=NOW)
+    table.put_row(world.state, SignalSeen.of(2, 0, []), at_us=NOW + 1)
+    table.put_row(world.state, SignalSeen.of(3, 0, ["w", "snapshot-window-open", "{}"]), at_us=NOW + 2)
+    table.put_row(world.state, SignalSeen.of(4, 0, [b"one", b"pause-snapshot", None]), at_us=NOW + 3)
     found = [(r["id"], r["state"]) for r in inbox.list_signals(world.state)]
     assert found == [(f"row-{NOW}", inbox.REFUSED), (f"row-{NOW + 1}", inbox.REFUSED), ("one", inbox.WAITING)]
 
 
 def test_a_signal_that_no_node_could_hold_is_refused(world: World, desk: SignalProcessor) -> None:
-    table.put_row(world.state, SignalSeen.of(1, 0, ["one", "execute-snapshot", "x" * 200_000]), at=NOW)
+    table.put_row(world.state, SignalSeen.of(1, 0, ["one", "execute-snapshot", "x" * 200_000]), at_us=NOW)
     desk.carry_out_waiting()
     found = inbox.find_signal(world.state, "one")
     assert found["state"] == inbox.REFUSED and found["data"] is None and found["fix"]

@@ -92,7 +92,7 @@ def test_a_signal_without_an_id_gets_one(world: World, ask: Ask) -> None:
 def test_without_the_token_nothing_is_told_or_done(
     world: World, ask: Ask, token: str | None, method: str, path: str
 ) -> None:
-    inbox.put_signal(world.state, Message("one", "pause-snapshot"), channel="test", at=1)
+    inbox.put_signal(world.state, Message("one", "pause-snapshot"), channel="test", at_us=1)
     status, told = ask(method, path, {"id": "two", "type": "pause-snapshot"}, token=token)
     assert status == 401 and "id" not in told
     assert [r["id"] for r in inbox.list_signals(world.state)] == ["one"]
@@ -231,14 +231,14 @@ def test_over_tls_the_certificate_is_checked_and_a_silent_handshake_holds_nobody
 
 def test_silent_strangers_give_way_to_new_callers(world: World, server: Endpoint, ask: Ask) -> None:
     """More of them than there are places, for as long as they like: nobody waits for the end of their patience."""
-    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3 * http_limits._CALLERS)]
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3 * http_limits._MAX_CALLERS)]
     begun = time.monotonic()
     try:
         for number in range(5):
             assert ask("POST", "/signals", {"id": str(number), "type": "pause-snapshot"})[0] == 202
             silent.append(socket.create_connection(("127.0.0.1", server.port)))
-        assert time.monotonic() - begun < http_limits._PATIENCE
-        wait_until(lambda: _living(silent) <= http_limits._OF_ONE, what="the places of one address")
+        assert time.monotonic() - begun < http_limits._PATIENCE_SECONDS
+        wait_until(lambda: _living(silent) <= http_limits._MAX_STRANGERS_PER_ADDRESS, what="the places of one address")
     finally:
         for one in silent:
             one.close()
@@ -253,7 +253,9 @@ def test_strangers_of_one_address_leave_places_to_those_of_others() -> None:
     server = object.__new__(http_limits.Server)
     near, far = socket.socketpair()
     with near, far:
-        server._callers = [http_limits._Caller("many", near, 0.0) for _ in range(http_limits._OF_ONE)]
+        server._callers = [
+            http_limits._Caller("many", near, 0.0) for _ in range(http_limits._MAX_STRANGERS_PER_ADDRESS)
+        ]
         server._callers += [http_limits._Caller(f"another {n // 7}", near, 0.0) for n in range(28)]
         server._make_room("one more")
         assert [n for n, caller in enumerate(server._callers) if caller.cut_off.is_set()] == [0], (
@@ -288,7 +290,7 @@ def test_what_a_caller_says_ends_no_line_of_the_log(server: Endpoint, caplog: py
 def test_a_new_certificate_is_taken_without_a_restart_and_a_bad_one_is_not(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_limits, "_CERTIFICATE_AGAIN", 0.0)
+    monkeypatch.setattr(http_limits, "_CERTIFICATE_LOOK_SECONDS", 0.0)
     first = authority(tmp_path / "first", "first")
     second = authority(tmp_path / "second", "second")
     certificate, key = first.sign("server", "127.0.0.1")

@@ -11,7 +11,7 @@ from dblog_core.capture.sequencer import SIGNALS, Sequencer
 from dblog_core.model.events import LogBatch, SignalSeen, Transaction
 from dblog_core.rows.column_rules import Rules
 from dblog_core.signals import inbox
-from dblog_core.signals.message import LARGEST, LONGEST_ID
+from dblog_core.signals.message import MAX_DATA_BYTES, MAX_ID_CHARS
 from dblog_core.signals.table import put_refusal_of_rest, put_row
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
@@ -44,9 +44,9 @@ def test_the_first_rows_of_a_transaction_count_over_all_batches_that_it_comes_in
 
 def test_the_refusal_says_how_to_ask_and_stands_beside_what_was_taken_in() -> None:
     state = MemoryState()
-    put_row(state, SignalSeen.of(0, 0, ("s1", "execute-snapshot", "{}")), at=1)
-    put_refusal_of_rest(state, "t1", SIGNALS, at=2)
-    put_refusal_of_rest(state, "t1", SIGNALS, at=3)  # read again after a crash
+    put_row(state, SignalSeen.of(0, 0, ("s1", "execute-snapshot", "{}")), at_us=1)
+    put_refusal_of_rest(state, "t1", SIGNALS, at_us=2)
+    put_refusal_of_rest(state, "t1", SIGNALS, at_us=3)  # read again after a crash
     taken, refused = inbox.list_signals(state)
     assert (taken["id"], taken["state"]) == ("s1", inbox.WAITING)
     assert refused["state"] == inbox.REFUSED and "1,000" in refused["error"] and "inserted again" in refused["fix"]
@@ -54,8 +54,8 @@ def test_the_refusal_says_how_to_ask_and_stands_beside_what_was_taken_in() -> No
 
 def test_a_row_of_any_size_is_kept_as_far_as_shows_that_it_is_too_large() -> None:
     seen = SignalSeen.of(0, 0, ("i" * 10**6, "t" * 10**6, b"d" * 10**7))
-    assert len(seen.id) > LONGEST_ID and len(seen.data or "") > LARGEST
+    assert len(seen.id) > MAX_ID_CHARS and len(seen.data or "") > MAX_DATA_BYTES
     assert len(seen.id) + len(seen.type) + len(seen.data or "") < 100_000
     state = MemoryState()
-    put_row(state, seen, at=1)
+    put_row(state, seen, at_us=1)
     assert [record["state"] for record in inbox.list_signals(state)] == [inbox.REFUSED]

@@ -10,9 +10,11 @@ from dblog_core.verify.report import TableReport
 def test_the_last_verification_of_each_table_stays() -> None:
     state = MemoryState()
     last_results.record_results(
-        state, [TableReport("s.a", rows=5), TableReport("s.b", rows=2, missing=(1,))], whole=True, now=10.0
+        state, [TableReport("s.a", rows=5), TableReport("s.b", rows=2, missing=(1,))], whole=True, now_seconds=10.0
     )
-    last_results.record_results(state, [TableReport("s.b", rows=3, repaired={"dump": "d"})], whole=False, now=20.0)
+    last_results.record_results(
+        state, [TableReport("s.b", rows=3, repaired={"dump": "d"})], whole=False, now_seconds=20.0
+    )
     assert last_results.read_results(state) == {
         "s.a": {"at": 10_000_000, "outcome": "equal", "equal": True, "rows": 5, "whole": True},
         "s.b": {"at": 20_000_000, "outcome": "equal, after a repair", "equal": True, "rows": 3, "whole": False},
@@ -22,7 +24,7 @@ def test_the_last_verification_of_each_table_stays() -> None:
 def test_one_that_found_a_difference_or_failed_is_not_equal() -> None:
     state = MemoryState()
     tables = [TableReport("s.a", missing=(1, 2)), TableReport("s.b", error="no snapshot")]
-    last_results.record_results(state, tables, whole=True, now=1.0)
+    last_results.record_results(state, tables, whole=True, now_seconds=1.0)
     told = last_results.read_results(state)
     assert [told[name]["equal"] for name in ("s.a", "s.b")] == [False, False]
     assert told["s.a"]["outcome"] == "2 keys differ" and told["s.b"]["outcome"] == "cannot be compared"

@@ -16,7 +16,7 @@ from dblog_core.errors import RequestError
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json
 from dblog_core.state.memory import MemoryState
-from dblog_core.verify.slices import MOST, Slice, Slices, to_json_ranges
+from dblog_core.verify.slices import MAX_SLICES, Slice, Slices, to_json_ranges
 from tests.unit import requests_world
 from tests.unit.requests_world import CUSTOMS, LINES, ORDERS, World
 
@@ -133,7 +133,7 @@ def test_another_number_of_slices_or_another_key_cuts_anew(world: World) -> None
     assert len([p for number in range(1, 11) for p in sliced(world, ORDERS, number, 10)]) >= 10
 
 
-@pytest.mark.parametrize("text", ["0/3", "4/3", f"1/{MOST + 1}", "3", "a/b", "-1/3", ""])
+@pytest.mark.parametrize("text", ["0/3", "4/3", f"1/{MAX_SLICES + 1}", "3", "a/b", "-1/3", ""])
 def test_a_slice_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="slice"):
         Slice.parse(text)
