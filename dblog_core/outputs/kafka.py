@@ -31,7 +31,7 @@ from dblog_core.outputs.kafka_messages import Form, form_of
 _LEGAL = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MARKS = (SCHEMA, FINISHED, TRUNCATE)
 _TRANSACTION_SECONDS = 600  # of a delivery, at most; brokers allow 900 by default
-_LISTEN_SECONDS = 1.0  # seconds between two looks at what stands in the way
+_LISTEN_SECONDS = 1.0  # between two looks at what stands in the way
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _POISON = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.RECORD_LIST_TOO_LARGE}
 _REFUSED = {

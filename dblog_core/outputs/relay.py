@@ -38,7 +38,7 @@ from dblog_core.state.leases import give_back, holder_name
 
 log = logging.getLogger(__name__)
 
-_STANDBY_SECONDS = 1.0  # seconds between two words of a standby
+_STANDBY_SECONDS = 1.0  # between two words of a standby
 
 
 @dataclass(frozen=True, slots=True)

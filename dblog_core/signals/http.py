@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 CHANNEL = "http"
 _MAX_BODY_BYTES = 2 * MAX_DATA_BYTES  # bytes: data, and its quotes
-_POLL_SECONDS = 0.1  # seconds within which it notices that it is to end
+_POLL_SECONDS = 0.1  # within which it notices that it is to end
 _SHOWN = ("id", "type", "channel", "state", "dump", "what", "error", "fix")
 
 

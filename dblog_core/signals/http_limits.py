@@ -21,11 +21,11 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 10.0  # seconds for a caller to say what it wants, all of it, and to take the answer
+_PATIENCE_SECONDS = 10.0  # for a caller to say what it wants, all of it, and to take the answer
 _MAX_CALLERS = 32  # at the same time: as many strangers, and as many who have shown the token
 _MAX_STRANGERS_PER_ADDRESS = 8  # strangers of one address
-_PENALTY_SECONDS = 1.0  # seconds after which a wrong token is answered
-_CERTIFICATE_LOOK_SECONDS = 10.0  # seconds between two looks at the files of the certificate
+_PENALTY_SECONDS = 1.0  # after which a wrong token is answered
+_CERTIFICATE_LOOK_SECONDS = 10.0  # between two looks at the files of the certificate
 
 
 @dataclass(frozen=True, slots=True)

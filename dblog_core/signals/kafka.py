@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 CHANNEL = "kafka"
 _MESSAGES_AT_ONCE = 500  # messages
-_POLL_SECONDS = 0.2  # seconds that a look waits for the first of them
-_PARTITION_LOOK_SECONDS = 60.0  # seconds between two looks at how many partitions there are
+_POLL_SECONDS = 0.2  # that a look waits for the first of them
+_PARTITION_LOOK_SECONDS = 60.0  # between two looks at how many partitions there are
 
 
 class SignalTopic:

@@ -35,7 +35,8 @@ def put_refusal_of_rest(state: StateStore, transaction: str, max_rows: int, *, a
     error = RequestError(
         f"one transaction ({transaction}) put more than {max_rows:,} rows into the signal table: those after the first"
         f" {max_rows:,} are refused",
-        fix=f"insert at most {max_rows:,} signals in a transaction; the refused ones may be inserted again, with their ids",
+        fix=f"insert at most {max_rows:,} signals in a transaction;"
+        " the refused ones may be inserted again, with their ids",
     )
     log.warning("%s", error)
     inbox.put_refusal(state, f"transaction-{transaction}", channel=CHANNEL, at_us=at_us, error=error)

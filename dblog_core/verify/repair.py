@@ -23,7 +23,7 @@ from dblog_core.verify.report import TableReport
 from dblog_core.verify.window_positions import Interrupted
 from dblog_core.wiring import open_state
 
-_LOOK_SECONDS = 0.2  # seconds between two looks at a merge that somebody else runs
+_LOOK_SECONDS = 0.2  # between two looks at a merge that somebody else runs
 
 
 def dump_differences(config: Config, report: TableReport, *, stop: threading.Event, clock: Clock) -> str:

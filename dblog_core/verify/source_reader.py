@@ -38,7 +38,7 @@ WINDOW_ROWS = 50_000
 
 WINDOW_KEYS = 1_000
 _ALL_ROWS = 1 << 31  # rows: more than lie between two keys that were WINDOW_ROWS apart a moment ago
-_PATIENCE_SECONDS = 60.0  # seconds for which a source that is away is waited for
+_PATIENCE_SECONDS = 60.0  # for which a source that is away is waited for
 _PLACE_ATTEMPTS = 20  # times that a window is read again because nobody could tell where it lies
 
 Result = TypeVar("Result")

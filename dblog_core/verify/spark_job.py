@@ -12,7 +12,7 @@ from dblog_core.lake import spark_submit
 from dblog_core.verify.exchange import Answer, Ask, Desk, Task
 from dblog_core.verify.window_positions import Interrupted
 
-_LOOK_SECONDS = 0.05  # seconds between two looks for an answer
+_LOOK_SECONDS = 0.05  # between two looks for an answer
 
 
 class LakeSide:

@@ -11,8 +11,8 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Probed
 from dblog_core.state.leases import CAPTURE
 
-_LOOK_SECONDS = 0.05  # seconds between two looks for a segment
-_PATIENCE_SECONDS = 60.0  # seconds without any capture: long enough for a standby
+_LOOK_SECONDS = 0.05  # between two looks for a segment
+_PATIENCE_SECONDS = 60.0  # without any capture: long enough for a standby
 
 
 class Interrupted(Exception):

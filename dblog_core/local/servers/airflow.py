@@ -30,8 +30,8 @@ _COMPONENTS = {
 }
 _SCHEDULER = ("scheduler", "--skip-serve-logs")
 _DATABASE = "airflow.db"
-_START_SECONDS = 120.0  # seconds: 8 to 14 on two idle cores
-_TASKS_END_SECONDS = 40.0  # seconds for running tasks to see their stop flag, or for Spark to be killed
+_START_SECONDS = 120.0  # 8 to 14 on two idle cores
+_TASKS_END_SECONDS = 40.0  # for running tasks to see their stop flag, or for Spark to be killed
 _PAUSE_SECONDS = 0.2
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dblog_core.errors import LocalError
 
-_TIMEOUT_SECONDS = 30.0  # seconds for one request: the first after a start is slow
+_TIMEOUT_SECONDS = 30.0  # for one request: the first after a start is slow
 _FINISHED = ("success", "failed")
 _BUSY = ("Database error", "Database is locked")
 """Of an Airflow on SQLite that was locked for too long: the request changed nothing."""
