@@ -23,7 +23,7 @@ from dblog_core.config.secrets import READER
 from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import StateStore
-from dblog_core.lake.download_cache import directory
+from dblog_core.lake.download_cache import cache_directory
 from dblog_core.lake.lake_status import own_directory
 from dblog_core.lake.spark_submit import CONFIG_VARIABLE, PARENT_VARIABLE
 from dblog_core.staging import Staging
@@ -124,7 +124,7 @@ def lake_of(config: Config) -> Lake:
         drop_columns=wanted.drop_columns,
         changes=wanted.schema_changes_of,
         json_as=wanted.json_as_of,
-        open_tables=OpenTables(directory() / "lake-keys"),
+        open_tables=OpenTables(cache_directory() / "lake-keys"),
         vectors=wanted.deletion_vectors,
     )
 
