@@ -58,6 +58,7 @@ class DblogError(Exception):
         return f"{self.where}: {self.message}" if self.where else self.message
 
     def __str__(self) -> str:
+        # `lake.table_health` takes cause and fix out of this text again: it is what the lake's status keeps.
         return f"{self.reason}\n  fix: {self.fix}" if self.fix else self.reason
 
 

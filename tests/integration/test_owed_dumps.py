@@ -58,7 +58,10 @@ def test_a_dump_that_the_system_owes_outlives_a_read_only_primary(database: Data
             with read_only(database):
                 control.resume(state, dump_id)
                 wait_until(
-                    lambda: dump_store.read_task(state, TaskId(dump_id, 0)).record.attempt > FAULTY_ATTEMPTS or capture.done(),
+                    lambda: (
+                        dump_store.read_task(state, TaskId(dump_id, 0)).record.attempt > FAULTY_ATTEMPTS
+                        or capture.done()
+                    ),
                     "attempts while nothing may be written",
                     describe=lambda: dump_store.read_task(state, TaskId(dump_id, 0)),
                 )

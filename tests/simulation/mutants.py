@@ -68,7 +68,7 @@ def rows_of_an_earlier_try() -> Iterator[None]:
 
 def the_logs_order_for_snapshots() -> contextlib.AbstractContextManager[object]:
     """The rule of the paper where commits become visible in any order: what lies before the low watermark was seen."""
-    return mock.patch.object(Snapshots, "unseen", LogOrder.counts_as_unseen)
+    return mock.patch.object(Snapshots, "counts_as_unseen", LogOrder.counts_as_unseen)
 
 
 def no_memory_after_a_restart() -> contextlib.AbstractContextManager[object]:

@@ -181,6 +181,7 @@ def session_id(server: Dialect, number: str) -> str:
 
 def session_key(kind: str, number: int) -> bytes:
     """The key of the session of that number, as `load` has made it."""
+    # The same digests as the SQL of `Dialect` makes.
     algorithm = "md5" if kind == "postgres" else "sha256"
     digest = hashlib.new(algorithm, f"session{number}".encode(), usedforsecurity=False).hexdigest()
     return bytes.fromhex(digest[:28] + ("0000" if number % 4 == 0 else "ab01"))

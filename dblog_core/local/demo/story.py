@@ -120,6 +120,7 @@ class Story:
                 300,
                 "a part of the dump",
             )
+            # In the middle of the dump, so that windows are open when the leader dies.
             self._take_over()
         self._wait_for_run(dump)
         seconds = time.monotonic() - began
@@ -191,6 +192,7 @@ class Story:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report["kinds"].items()))
         mean = report["transactions"] / max(report["seconds"], 1)
         self._summary["workload"] = f"{report['transactions']:,} transactions, {mean:.0f} a second: {kinds}"
+        # After the writers have stopped: nothing is committed beyond it.
         end = self._view.position()
         self._wait_until(lambda: self._view.has_captured(end), 300, "the capture to catch up")
         self._client.pause(_MERGE, False)

@@ -89,6 +89,7 @@ def compare_rows(schema: TableSchema, source: pa.Table, mirrored: pa.Table | Non
     if absent := [column.name for column in schema.columns if column.name not in mirrored.column_names]:
         examples = [{"kind": "different", "columns": absent}]
         return Comparison(str(schema.table), source.num_rows, different=source.num_rows, examples=examples)
+    # Without the lake's own columns, and in the source's order.
     mirrored = mirrored.select(schema.arrow.names).cast(schema.arrow)
     key = list(schema.key)
     pairs = _with_side(source, key, _HERE).join(_with_side(mirrored, key, _THERE), key, join_type="full outer")

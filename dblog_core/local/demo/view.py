@@ -42,6 +42,7 @@ class Sight:
 
     def brief(self) -> str:
         """What matters most, in a few words."""
+        # A running dump matters more than how far the lake is behind.
         running = [f"dump {dump.rows:,} rows" for dump in self.dumps if dump.state == "running"]
         behind = [f"lake {self.offset - self.merged:,} behind"] if self.merged else []
         return ", ".join([*(running or behind), f"offset {self.offset:,}", f"lag {self._lag}"])
@@ -68,6 +69,7 @@ class View:
         leader = self._state.leader("capture")
         report = capture_status.read_status(self._state)
         lag = None if report is None else report.lag_seconds
+        # Without a leader the status is the last one's, and its lag grows for another reason.
         if leader is not None and lag is not None:
             self._lags.append(lag)
         return Sight(

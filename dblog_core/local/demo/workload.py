@@ -81,6 +81,7 @@ class Client:
             else:
                 self._connection.commit()
         except Exception as error:
+            # The demo's clients disturb each other on purpose.
             if not self._conflict(error):
                 raise
             self._connection.rollback()

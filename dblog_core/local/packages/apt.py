@@ -71,6 +71,7 @@ def _from_stanza(text: str, release: str) -> Iterable[Repository]:
 
 
 def _from_line(line: str, release: str) -> Iterable[Repository]:
+    # The one-line form: `deb [options] URI suite components`.
     match = re.match(r"deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s+([^#]*)", line.strip())
     if not match or "main" not in match[4].split():
         return

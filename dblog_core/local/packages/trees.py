@@ -144,6 +144,7 @@ def _write_scripts(package: Package, tree: Path) -> None:
         for binary in binaries:
             script = run / binary.name
             script.write_text(f'#!/bin/sh\ntree="${{0%/*}}/.."\n{start} "$tree/{binary.relative_to(tree)}" "$@"\n')
+            # Servers may run as another user.
             script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
 
 

@@ -103,6 +103,7 @@ class AirflowServer:
         for name in (*self.schedulers, "triggerer"):  # no more tasks are started; those that run are waited for
             if pid := self._daemons[name].pid:
                 os.kill(pid, signal.SIGTERM)
+        # Before the workers are killed: a capture commits what it has read when it is told to stop.
         self._end_tasks()
         # LocalExecutor miscounts when it tells its idle workers to end, and then waits for one for ever. A second
         # SIGTERM would tear the scheduler out of its orderly end, so it gets a signal without meaning; the triggerer
@@ -193,6 +194,7 @@ class AirflowServer:
         told_pids: set[int] = set()
         while (running := self.task_processes()) and time.monotonic() < deadline:
             for process in running:
+                # Once each: a second SIGTERM would cut the orderly end short.
                 if process.pid not in told_pids:
                     told_pids.add(process.pid)
                     _signal(process, signal.SIGTERM)
@@ -209,6 +211,7 @@ def _fill(directory: Path) -> None:
     home.mkdir()
     database = directory / _DATABASE
     _run_migrations(home, {"AIRFLOW_HOME": str(home), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{database}"})
+    # Only the database is shared: settings and secrets belong to each home.
     shutil.rmtree(home)
 
 

@@ -57,6 +57,7 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                # A Ctrl-C in the terminal is for us: the servers are then stopped in their order.
                 start_new_session=True,
                 **as_user(user),
             )

@@ -65,6 +65,7 @@ class KafkaServer:
         # A broker without a cluster's id in its directory refuses to start.
         if not (self._dir / "data" / "meta.properties").exists():
             tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c", str(settings)]
+            # The users of SCRAM are part of the formatted metadata.
             run_to_end([*_java(), *tool, *self._users()], where=self.name, cwd=self._dir)
         self._daemon.start([*_java(), "kafka.Kafka", str(settings)], ready=self.ready, timeout=120)
 

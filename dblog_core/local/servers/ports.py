@@ -22,6 +22,7 @@ def remember_port(file: Path) -> int:
 def find_free_port() -> int:
     """A port that nothing listens on."""
     while True:
+        # By chance: several test runs look for ports at one time.
         port = _chance.choice(_BELOW_EPHEMERAL)
         with socket.socket() as probe:
             # As servers do: a port whose last connection has just closed counts as free.

@@ -115,6 +115,7 @@ class S3Server:
     def _command(self) -> list[str | Path]:
         certificate = self._certificate
         if self._mock:
+            # moto is a dependency of the tests, not of the package.
             if importlib.util.find_spec("moto") is None:
                 raise LocalError("neither Go nor moto is installed", where=self.name, fix="make setup")
             tls = ["-c", certificate.file, "-k", certificate.key] if certificate else []

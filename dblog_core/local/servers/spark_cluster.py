@@ -55,6 +55,7 @@ class SparkCluster:
 
     def stop(self) -> None:
         for worker in self.workers:
+            # Before the master: a worker without one tries to reach it for minutes.
             worker.daemon.stop()
         self._master.stop()
 

@@ -86,6 +86,7 @@ class ZookeeperServer:
         """standalone, leader or follower; empty while it does not serve."""
         try:
             with socket.create_connection((self.host, self.port), timeout=2) as connection:
+                # A four-letter word of ZooKeeper, which the settings allow.
                 connection.sendall(b"srvr")
                 answer = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
         except OSError:
