@@ -163,8 +163,9 @@ class Certificate:
         self._looked_at_seconds = now
         try:
             if (stamps := self._stamps()) != self._loaded_stamps:
-                self._loaded_stamps = stamps
+                # The stamps last: a half-written pair raises here, and has to be looked at again.
                 self.context = self._load_context()
+                self._loaded_stamps = stamps
                 log.info("the certificate has changed")
         except OSError as error:
             log.warning("the new certificate cannot be used, and the one before goes on: %s", error)
