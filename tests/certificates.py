@@ -29,7 +29,8 @@ class Authority:
         """The files of a certificate and its key; `names`: addresses it is for."""
         key = ec.generate_private_key(ec.SECP256R1())
         made = _certificate(name, key, self.certificate.subject, self.key, names)
-        certificate, secret = self.directory / f"{name}.pem", self.directory / f"{name}.key.pem"
+        certificate = self.directory / f"{name}.pem"
+        secret = self.directory / f"{name}.key.pem"
         certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
         secret.touch(mode=0o600)
         secret.write_bytes(_pem(key))

@@ -112,7 +112,9 @@ class FakeSource:
     def __init__(
         self, database: FakeDatabase, *, batch: int = 1000, wants: Callable[[TableName], bool] = lambda table: True
     ) -> None:
-        self.database, self._batch, self.wants = database, batch, wants
+        self.database = database
+        self._batch = batch
+        self.wants = wants
         self.acknowledged = 0
         self.ahead = 0  # of the server's clock before ours, microseconds
         self.load = Strain(replication_lag=None, running=0, retained_bytes=0)
@@ -187,7 +189,10 @@ class FakeStream:
     """Reads one stretch of at most `size` changes a call; a transaction may take several."""
 
     def __init__(self, source: FakeSource, at: int, skip: int, size: int) -> None:
-        self._source, self._at, self._skip, self._size = source, at, skip, size
+        self._source = source
+        self._at = at
+        self._skip = skip
+        self._size = size
         self._seen: dict[TableName, str] = {}
 
     def read(self, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
@@ -199,7 +204,8 @@ class FakeStream:
         transaction = Transaction(f"tx{self._at}", f"fake:{self._at}", self._source.database.times[self._at])
         self._skip += len(part)
         if whole := self._skip >= len(changes):
-            self._at, self._skip = self._at + 1, 0
+            self._at += 1
+            self._skip = 0
         return self._batch(part, transaction, 0 if whole else self._skip)
 
     def _batch(self, part: list[Change], transaction: Transaction, partial: int) -> LogBatch:

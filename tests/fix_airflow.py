@@ -33,8 +33,11 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 DAGS = Path(__file__).parents[1] / "dags"
 CAPTURES = ("dblog_live_capture", "dblog_live_capture_standby")
-DUMP, MERGE = "dblog_live_dump", "dblog_live_merge"
-REPLAY, VERIFY, REPAIR = "dblog_live_replay", "dblog_live_verify", "dblog_live_repair"
+DUMP = "dblog_live_dump"
+MERGE = "dblog_live_merge"
+REPLAY = "dblog_live_replay"
+VERIFY = "dblog_live_verify"
+REPAIR = "dblog_live_repair"
 MAINTENANCE = "dblog_live_maintenance"
 SPARK_SECONDS = 480.0  # for a run that starts Spark
 _ENDED = ("success", "failed")

@@ -22,7 +22,8 @@ Row = dict[str, Any]
 HOUR = dt.timedelta(hours=1)
 PARCELS = 40
 """Rows of `parcels` in each of its two hours."""
-MOVED, GONE = 3, 5
+MOVED = 3
+GONE = 5
 """Of the first hour's parcels, one that was updated and one that was deleted within it."""
 _SECOND_HOUR = 100  # what the keys of the second hour's parcels begin at
 
@@ -90,7 +91,8 @@ def dumped(live: Live) -> Dumped:
 @pytest.fixture(scope="package")
 def merged(live: Live, dumped: Dumped) -> Merged:
     this_hour = dt.datetime.now(dt.UTC).replace(minute=0, second=0, microsecond=0)
-    first, second = this_hour - 5 * HOUR, this_hour - 7 * HOUR
+    first = this_hour - 5 * HOUR
+    second = this_hour - 7 * HOUR
     _commit_at(live.database, second + HOUR / 2, _parcels(_SECOND_HOUR))
     in_first = (
         _parcels(0),

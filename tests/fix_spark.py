@@ -93,7 +93,8 @@ def merged_here(spark: SparkSession) -> Callable[[Config], int]:
             closing(open_state(config)) as state,
             lake_lock(records.directory, state, ttl=config.state.ttl, wait=30) as check,
         ):
-            withheld, dumps = Withheld(records), ControlDumps(config)
+            withheld = Withheld(records)
+            dumps = ControlDumps(config)
             merger = Merger(spark, staging, lake, records, withheld, check=check, dumps=dumps)
             return Job(merger, withheld, dumps, threading.Event(), json=False).once()
 

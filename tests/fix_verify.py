@@ -33,7 +33,8 @@ def verify_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, merge_here
     class LakeHere:
         def __init__(self, config: Config, desk: Desk, *_: Any) -> None:
             staging = open_staging(config)
-            self._desk, self._lake = Desk(staging.storage, desk.directory), open_lake(config)
+            self._desk = Desk(staging.storage, desk.directory)
+            self._lake = open_lake(config)
             self._judge = Judge(spark, staging, self._desk)
             self._numbers = itertools.count(1)
 

@@ -45,7 +45,8 @@ class PlainLake:
     """A mistake: it takes every event up to the high watermark for seen."""
 
     def open(self, config: Config, desk: Desk, *_: Any) -> PlainLake:
-        self._staging, self._desk = open_staging(config), desk
+        self._staging = open_staging(config)
+        self._desk = desk
         return self
 
     def __enter__(self) -> PlainLake:
@@ -108,7 +109,8 @@ class PlainLake:
         before = True
         for event in sorted(self._events(schema), key=lambda e: e.offset):
             if before and event.offset > since:
-                then, before = dict(now), False
+                then = dict(now)
+                before = False
             if event.offset > upto:
                 break
             for key in [event.key] if event.key is not None else list(now):

@@ -24,7 +24,9 @@ from dblog_core.sources.postgres.values import types as postgres
 from spark_jobs.delta_tables.column_types import spark_type
 
 PAGE = Path(__file__).parents[1] / "docs" / "types.md"
-MYSQL, MARIADB, POSTGRES = "mysql", "mariadb", "postgres"
+MYSQL = "mysql"
+MARIADB = "mariadb"
+POSTGRES = "postgres"
 BOTH = (MYSQL, MARIADB)
 
 

@@ -20,7 +20,9 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.timeout(2400), pytest.mark.one_of(3)]
 
 DAY = dt.timedelta(days=1)
-_UPDATED, _DELETED = 7, 9  # in each hour, the parcels that the other writer changes
+# in each hour, the parcels that the other writer changes
+_UPDATED = 7
+_DELETED = 9
 _ADDED = 99  # and the one of the second hour that it makes
 Rows = dict[int, Row]
 

@@ -50,7 +50,8 @@ def test_it_is_silent_before_the_first_row_and_rings_once_for_new_segments(watch
 
 
 def test_it_watches_an_object_store_with_the_settings_of_the_file(bucket: Bucket, tmp_path: Path) -> None:
-    file, places = tmp_path / "shop.toml", bucket.sections()
+    file = tmp_path / "shop.toml"
+    places = bucket.sections()
     secret = places["s3"]["secret_key"]
     source = {"name": "shop", "kind": "mysql", "database": "shop", "tables": ["shop.*"]}
     sections = {"source": source, "state": {"url": f"sqlite:///{tmp_path}/state.db"}, **places}

@@ -65,7 +65,8 @@ def sources(tmp_path: Path) -> Path:
 def test_a_source_gets_its_dags_without_secrets_drivers_or_connections(sources: Path, tmp_path: Path) -> None:
     write(sources, "shop.toml", name="shop")
     found = look_afresh(sources, tmp_path)
-    captures, lake = ("capture", "capture_standby"), ("merge", "replay", "verify", "repair", "maintenance")
+    captures = ("capture", "capture_standby")
+    lake = ("merge", "replay", "verify", "repair", "maintenance")
     assert set(found["tasks"]) == {f"dblog_shop_{kind}" for kind in (*captures, "dump", *lake)}
     assert found["tasks"]["dblog_shop_capture"] == {"capture": 100}
     periods = {name.removeprefix("dblog_shop_"): period for name, period in found["periods"].items()}

@@ -39,7 +39,8 @@ from tests.waiting import wait_until
 
 SECRET = "FAULTY_PASSWORD"
 CAPTURES = ("dblog_faulty_capture", "dblog_faulty_capture_standby")
-DUMP, MERGE = "dblog_faulty_dump", "dblog_faulty_merge"
+DUMP = "dblog_faulty_dump"
+MERGE = "dblog_faulty_merge"
 BEAT_SECONDS = 30  # without a heartbeat, after which Airflow takes a task for dead; of ours elsewhere, 60
 DUMP_SECONDS = 480.0  # where its plan was interrupted, a dump begins again
 AWAY_SECONDS = 45.0  # many attempts of a task whose attempts follow each other at once
@@ -165,7 +166,8 @@ class World:
 
 def one_of_two_schedulers_is_killed(world: World) -> None:
     """The one whose task leads, with all that it runs."""
-    name, epoch = world.airflow.scheduler_of(world.task()), world.epoch()
+    name = world.airflow.scheduler_of(world.task())
+    epoch = world.epoch()
     world.airflow.kill_component(name)
     world.another_leads(epoch)
     world.airflow.start_component(name)
@@ -244,14 +246,16 @@ def the_api_server_is_away_when_a_dump_begins(world: World) -> None:
 
 
 def the_leading_task_is_killed(world: World) -> None:
-    task, epoch = world.task(), world.epoch()
+    task = world.task()
+    epoch = world.epoch()
     task.kill()
     world.another_leads(epoch)
 
 
 def the_supervisor_of_the_leading_task_is_killed(world: World) -> None:
     """The task leaves by itself."""
-    task, epoch = world.task(), world.epoch()
+    task = world.task()
+    epoch = world.epoch()
     supervisor = task.parent()
     assert supervisor is not None
     supervisor.kill()
@@ -262,7 +266,8 @@ def the_supervisor_of_the_leading_task_is_killed(world: World) -> None:
 def two_copies_of_the_leading_task_run(world: World) -> None:
     """A machine stands still until Airflow has taken its task for dead and started another; then it wakes up."""
     task, dag = world.attempt()
-    supervisor, epoch = task.parent(), world.epoch()
+    supervisor = task.parent()
+    epoch = world.epoch()
     assert supervisor is not None
     run, tries = _attempts(world, dag)
     for process in (supervisor, task):
@@ -356,7 +361,8 @@ def test_whatever_fails_of_airflow_the_log_flows_again_and_nothing_is_lost(
 ) -> None:
     order = of_a_day(FAULTS, A_DAY)
     random.Random(soak_seed).shuffle(order)
-    start, reference = oracles.source_rows(database), log_start(database)
+    start = oracles.source_rows(database)
+    reference = log_start(database)
     world.task()
     with Writers(database, seed=soak_seed) as writers:
         world.goes_on()

@@ -121,7 +121,8 @@ def test_a_run_that_has_compared_nothing_is_no_success(
 
 def test_a_note_says_what_was_mended_and_what_differs_still(tmp_path: Path) -> None:
     first = {"dump": "d1", "missing": [5], "extra": [6], "different": []}
-    mended, still = TableReport("shop.a", rows=1, repaired=first), TableReport("shop.b", missing=(1, 2), repaired=first)
+    mended = TableReport("shop.a", rows=1, repaired=first)
+    still = TableReport("shop.b", missing=(1, 2), repaired=first)
     task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")
     told = task.note(lake_operators.verify_request({}), Report((mended, still, TableReport("shop.c", error="no key"))))
     assert (

@@ -151,7 +151,9 @@ def _trigger(live: Live, page: Page, dag: str) -> str:
 def test_a_connection_to_a_source_is_made_and_tested_in_its_own_form(
     live: Live, sign_in: SignIn, picture: Keep
 ) -> None:
-    page, server, account = sign_in(size=TALL), live.database.server, live.database.account
+    page = sign_in(size=TALL)
+    server = live.database.server
+    account = live.database.account
     page.goto("/connections")
     page.get_by_role("button", name="Add Connection").click()
     page.locator("[name=connection_id]").fill("shop_db")

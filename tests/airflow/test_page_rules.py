@@ -65,7 +65,8 @@ def test_a_fault_of_a_file_is_told_to_those_who_may_see_every_source(
 
 def test_a_source_that_answers_slowly_holds_one_of_airflows_threads_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ui_page._Source(cast(Config, None), cast(Meter, None), cast(LagHistory, None))
-    looks, answers = threading.Semaphore(0), threading.Semaphore(0)
+    looks = threading.Semaphore(0)
+    answers = threading.Semaphore(0)
 
     def answer_slowly(_: ui_page._Source) -> dict[str, Any]:
         looks.release()

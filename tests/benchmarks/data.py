@@ -156,7 +156,8 @@ FARES = Table(
 
 
 def _wide_column(number: int) -> Column:
-    step, name = number * 7 + 3, f"c{number}"
+    step = number * 7 + 3
+    name = f"c{number}"
     if number % 5 == 0:
         return _column(name, "int", f"i * {step} % 1000000")
     if number % 5 == 1:

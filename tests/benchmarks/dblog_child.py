@@ -58,10 +58,12 @@ def capture(config: Config, *, until_current: bool) -> dict[str, Any]:
 
 def dump(config: Config, tables: list[str]) -> dict[str, Any]:
     stop = threading.Event()
-    began, cpu = time.monotonic(), time.process_time()
+    began = time.monotonic()
+    cpu = time.process_time()
     dump_id = filing.submit(config, DumpRequest(tables=tuple(tables)))
     worker.work(config, stop=stop, once=True, dump_id=dump_id)
-    worked, spent = time.monotonic(), time.process_time()
+    worked = time.monotonic()
+    spent = time.process_time()
     status = worker.wait(config, dump_id, stop=stop)
     seconds = time.monotonic() - began
     return {

@@ -132,14 +132,16 @@ class Snapshots:
     """Incremental snapshots by a running engine."""
 
     def __init__(self, engine: Engine, database: Database) -> None:
-        self._engine, self._database = engine, database
+        self._engine = engine
+        self._database = database
 
     def dump(self, table: str, *, timeout: float = 300) -> float:
         """Takes one of the table, the engine's only one; seconds from its start to its end as the engine logs them."""
         data = json.dumps({"data-collections": [f"{self._database.schema}.{table}"], "type": "INCREMENTAL"})
         number = secrets.token_hex(8)
         self._database.execute(f"INSERT INTO {SIGNALS} VALUES ('{number}', 'execute-snapshot', '{data}')")
-        began, ended = self._engine.wait(_STARTED, timeout), self._engine.wait(_COMPLETED, timeout)
+        began = self._engine.wait(_STARTED, timeout)
+        ended = self._engine.wait(_COMPLETED, timeout)
         return (ended - began).total_seconds()
 
 
@@ -147,7 +149,8 @@ class Debezium:
     """Prepared engines of one database: each `run` begins where `prepare` has left off, with files of its own."""
 
     def __init__(self, database: Database, directory: Path, *tables: str) -> None:
-        self._database, self._dir = database, directory
+        self._database = database
+        self._dir = directory
         self._tables = tables
         self._slots = f"dbz_{directory.name}"
         self._runs = 0
@@ -217,7 +220,8 @@ class Debezium:
         self._database.query(f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE {idle}")
 
     def _properties(self, home: Path, slot: str) -> dict[str, str]:
-        database, schema = self._database, self._database.schema
+        database = self._database
+        schema = self._database.schema
         server = database.server
         tables = ",".join(f"{schema}.{t}" for t in (*self._tables, PROBE, SIGNALS))
         usual = {

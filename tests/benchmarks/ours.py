@@ -134,7 +134,8 @@ class Ours:
 
     def __init__(self, database: Database, directory: Path, **sections: dict[str, Any]) -> None:
         self._database = database
-        self._home, self._start = directory / "run", directory / "start"
+        self._home = directory / "run"
+        self._start = directory / "start"
         self._home.mkdir(parents=True)
         self.config: Config = database.config(self._home, **sections)
         self.file, self.env = write_config(self.config, directory)

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / ".local" / "benchmarks.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
 PLOT = ROOT / "docs" / "images" / "benchmarks.svg"
-BEGIN, END = "<!-- measured: written by `make bench` -->", "<!-- end of what was measured -->"
+BEGIN = "<!-- measured: written by `make bench` -->"
+END = "<!-- end of what was measured -->"
 LEAST = 0.03  # a smaller share of CPU time is not shown
 SECTIONS = ("Log", "Dump", "Memory", "Latency", "Lake", "Verify", "Source")
 

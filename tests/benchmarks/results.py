@@ -14,7 +14,8 @@ from typing import Any
 
 import psutil
 
-OURS, DEBEZIUM = "dblog", "Debezium"
+OURS = "dblog"
+DEBEZIUM = "Debezium"
 NAMES = {"mysql": "MySQL", "mariadb": "MariaDB", "postgres": "PostgreSQL"}
 
 
@@ -68,7 +69,8 @@ class Results:
     """The file of all figures; a new one replaces that of its name."""
 
     def __init__(self, file: Path, *, scale: str = "usual") -> None:
-        self._file, self._scale = file, scale
+        self._file = file
+        self._scale = scale
 
     def add(self, figure: Figure) -> None:
         """Keeps a figure and prints its medians."""

@@ -18,8 +18,10 @@ from tests.benchmarks.results import machine
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "scaling.md"
 FIGURES = Path(__file__).with_name("scaling.json")
-BEGIN, END = "<!-- measured: written by `make bench` -->", "<!-- end of what was measured -->"
-NOISE, FAR = 0.05, 100
+BEGIN = "<!-- measured: written by `make bench` -->"
+END = "<!-- end of what was measured -->"
+NOISE = 0.05
+FAR = 100
 SIZES = ("sources", "tables", "transactions a second", "rows", "rows of the table")
 
 
@@ -57,7 +59,8 @@ def axis_of(told: dict[str, Any]) -> Axis:
 
 def body(found: dict[str, Any]) -> str:
     """What stands between the markers."""
-    axes, machines = [axis_of(told) for told in found["axes"].values()], dict[str, list[dict[str, Any]]]()
+    axes = [axis_of(told) for told in found["axes"].values()]
+    machines = dict[str, list[dict[str, Any]]]()
     for told in found["axes"].values():
         facts = told["machine"]
         where = f"{facts['processors']} processors ({facts['model']}), {facts['memory_gib']} GiB, {facts['system']}"
@@ -82,7 +85,8 @@ def _measured(where: str, told: list[dict[str, Any]]) -> str:
 def row(axis: Axis) -> str:
     """A line of the table."""
     points = ", ".join(f"{size:,}: {number(value)}" for size, value in axis.points.items())
-    line, (size, found) = axis.model, axis.largest
+    line = axis.model
+    (size, found) = axis.largest
     per = 1 if axis.beyond <= 10_000 else 1_000_000
     of = axis.size if per == 1 else f"million {axis.size}"
     if (line.slope < 0 and abs(axis.error) < 0.25) or level(axis):

@@ -23,7 +23,9 @@ class Marked:
     """The lake table of `Filled`, written by `OpenTable`."""
 
     def __init__(self, filled: Filled) -> None:
-        self.filled, self._dice, self._merges = filled, random.Random(1), 0
+        self.filled = filled
+        self._dice = random.Random(1)
+        self._merges = 0
         self.writer = self._new()
 
     def _new(self) -> OpenTable:

@@ -29,7 +29,8 @@ class Busy:
     """A log that is busy while entered; each time with keys of its own."""
 
     def __init__(self, database: Database) -> None:
-        self._database, self._times = database, 0
+        self._database = database
+        self._times = 0
 
     @contextmanager
     def writing(self, table: Table) -> Iterator[None]:
@@ -88,13 +89,15 @@ def test_dump(
 def test_client_cpu(kind: str, bench_database: NewDatabase, scale: Scale, results: Results, tmp_path: Path) -> None:
     """Of all our processes, workers and capture, for both tables in the proportion of the published figures."""
     database = bench_database(kind)
-    trips, fares = scale.rows * 86 // 100, scale.rows * 14 // 100
+    trips = scale.rows * 86 // 100
+    fares = scale.rows * 14 // 100
     data.create(database, data.TRIPS, data.FARES)
     data.fill(database, data.TRIPS, trips, per_transaction=10_000)
     data.fill(database, data.FARES, fares, per_transaction=10_000)
     ours = Ours(database, tmp_path / "ours", dump={"chunk_size": CHUNK})
     ours.prepare()
-    costs, rates = [], []
+    costs = []
+    rates = []
     for _ in range(scale.rounds):
         dumped, captured = dump(ours, data.TRIPS, nullcontext, data.FARES)
         costs.append(dumped.cpu_per_row + captured.timeline.cpu_per_row())

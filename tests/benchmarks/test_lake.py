@@ -56,7 +56,8 @@ class Merges:
 
     def seen(self, offsets: dict[int, int]) -> dict[int, float]:
         """When the keys of these offsets were in the lake, for those that are."""
-        found, ended = {}, iter(self.ended)
+        found = {}
+        ended = iter(self.ended)
         at, upto = next(ended)
         for key, offset in sorted(offsets.items(), key=lambda item: item[1]):
             while upto < offset:
@@ -78,7 +79,8 @@ def test_commit_to_delta(bench_database: NewDatabase, scale: Scale, results: Res
     data.create(database, *TABLES)
     ours = Ours(database, tmp_path / "ours")
     ours.prepare()
-    seconds, medians = scale.seconds, []
+    seconds = scale.seconds
+    medians = []
     with ours.capturing(), Follower(ours.file, ours.env) as follower, Merges(ours) as merges:
         with Writers(database, *TABLES, rate=RATE) as load:
             wait_until(lambda: merges.offset() > 0, timeout=180, what="the first merge")

@@ -18,7 +18,9 @@ from tests.benchmarks.writers import Writers
 
 RATE = 500  # transactions a second
 BARS = {"normal": (150, 400), "low": (30, 100)}  # ms: median, 99th percentile
-HOUR, DAY = 3_600, 86_400  # seconds
+# seconds
+HOUR = 3_600
+DAY = 86_400
 FILES_A_DAY = 20_000
 
 
@@ -33,7 +35,9 @@ def test_latency(
     data.create(database, data.ORDERS)
     ours = Ours(database, tmp_path / "ours", staging={"latency": latency})
     ours.prepare()
-    medians, worst, seconds = [], [], scale.seconds / scale.rounds
+    medians = []
+    worst = []
+    seconds = scale.seconds / scale.rounds
     with ours.capturing(), Follower(ours.file, ours.env) as follower:
         with Writers(database, data.ORDERS, rate=RATE) as load:
             wait_until(lambda: bool(follower.seen), timeout=60, what="the first line")

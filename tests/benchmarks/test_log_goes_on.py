@@ -19,7 +19,8 @@ from dblog_core.staging import Staging
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 
-ROUNDS, SECONDS = 5, 8.0
+ROUNDS = 5
+SECONDS = 8.0
 ROWS = 200_000
 RATE = 100  # transactions a second
 
@@ -28,7 +29,8 @@ class SteadyWriter:
     """One row every 1/RATE s."""
 
     def __init__(self, database: Database) -> None:
-        self._database, self._stop = database, threading.Event()
+        self._database = database
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> SteadyWriter:
@@ -82,7 +84,8 @@ def test_the_longest_pause_is_no_longer_with_a_dump_than_without(database: Datab
         dblog.run("capture", "--until-current")
         capture = dblog.start("capture")
         staging = wiring.open_staging(config)
-        quiet, busy = [], []
+        quiet = []
+        busy = []
         with SteadyWriter(database):
             longest_pause(staging, SECONDS)  # warm
             for _ in range(ROUNDS):
@@ -93,6 +96,7 @@ def test_the_longest_pause_is_no_longer_with_a_dump_than_without(database: Datab
         kill(capture)
     finally:
         dblog.close()
-    without, during = statistics.median(quiet), statistics.median(busy)
+    without = statistics.median(quiet)
+    during = statistics.median(busy)
     print(f"\n| {database.kind} | {without:.2f} s | {during:.2f} s | {during / without:.2f} |")
     assert during <= without * 1.5

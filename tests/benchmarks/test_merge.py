@@ -73,11 +73,13 @@ class Filled:
 
     def __init__(self, spark: SparkSession, path: Path, rows: int) -> None:
         self.lake = TestLake(spark, Staging(str(path / "staging"), source="shop"), path / "lake")
-        self.rows, self._dice = rows, random.Random(rows)
+        self.rows = rows
+        self._dice = random.Random(rows)
         made = LakeTable(spark, self.lake.table(SHAPE), SHAPE, app="made")
         made.prepare()
         _rows(spark, rows).write.format("delta").mode("append").save(str(made.path))
-        self._plain, self._file = path / "plain", path / "changed.parquet"
+        self._plain = path / "plain"
+        self._file = path / "changed.parquet"
         _rows(spark, rows).write.format("delta").save(str(self._plain))
         self._session = spark.newSession()
         for name, value in _DEFAULTS.items():
@@ -109,7 +111,8 @@ class Filled:
 
     def ours(self, changed: pa.RecordBatch) -> float:
         """Seconds of a merge of one segment with these updates."""
-        build, count = self.lake.build, len(changed)
+        build = self.lake.build
+        count = len(changed)
         build.staging.put_schema(SHAPE)
         first = build.next(count)
         images = changed.to_struct_array()
@@ -170,7 +173,8 @@ def test_merge_where_changes_stay_in_a_tenth_of_the_keys(
     spark: SparkSession, filled: Filled, scale: Scale, results: Results, tmp_path: Path
 ) -> None:
     small = Filled(spark, tmp_path, filled.rows // 10)
-    ten, one = "ten times the table", "the table"
+    ten = "ten times the table"
+    one = "the table"
     series: dict[str, list[float]] = {ten: [], one: []}
     for number in range(-1, scale.rounds):
         seconds = {name: of.ours(of.changed(1_000, small.rows)) for name, of in ((ten, filled), (one, small))}

@@ -17,7 +17,8 @@ import pytest
 from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 
-ROUNDS, SECONDS = 5, 6.0
+ROUNDS = 5
+SECONDS = 6.0
 ROWS = 200_000
 RATE = 100  # transactions a second
 
@@ -26,7 +27,8 @@ class Writer:
     """Updates one random row every 1/RATE s, and keeps how long each commit took."""
 
     def __init__(self, database: Database) -> None:
-        self._database, self._stop = database, threading.Event()
+        self._database = database
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.latencies: list[float] = []
 
@@ -39,7 +41,8 @@ class Writer:
         self._thread.join()
 
     def _run(self) -> None:
-        connection, draw = self._database.connect(), random.Random(1)
+        connection = self._database.connect()
+        draw = random.Random(1)
         with connection.cursor() as cursor:
             while not self._stop.wait(1 / RATE):
                 began = time.perf_counter()
@@ -71,7 +74,8 @@ def fill(database: Database) -> None:
 def test_commits_take_no_longer_with_a_dump_than_without(database: Database, tmp_path: Path) -> None:
     fill(database)
     dblog = Dblog(database.config(tmp_path, dump={"chunk_size": 5_000}), tmp_path)
-    quiet, busy = [], []
+    quiet = []
+    busy = []
     try:
         dblog.run("capture", "--until-current")
         capture = dblog.start("capture")

@@ -90,7 +90,9 @@ class Loads:
     """Dumps of one table on the executors of a cluster, while a capture runs and rows are written elsewhere."""
 
     def __init__(self, database: Database, cluster: SparkCluster, state: str, directory: Path) -> None:
-        self._database, self._cluster, self._directory = database, cluster, directory
+        self._database = database
+        self._cluster = cluster
+        self._directory = directory
         self._ours = Ours(database, directory / "ours", state={"url": state}, dump={"chunk_size": CHUNK})
         self._link = Link(database.server.port, width=WIDTH)
         self._times = 0

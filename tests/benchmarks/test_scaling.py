@@ -58,12 +58,15 @@ def test_sources(
         captures: list[psutil.Process] = []
         for count in counts:
             while len(captures) < count:
-                database, own = bench_database("mysql"), tmp_path / f"{len(captures)}"
+                database = bench_database("mysql")
+                own = tmp_path / f"{len(captures)}"
                 data.create(database, data.ORDERS)
                 one = Ours(database, own, source={"name": f"s{len(captures)}"}, state={"url": url})
                 captures.append(running.enter_context(one.capturing()).process)
             time.sleep(2)  # what their starts leave to be done
-            cpu, asked, began = _cpu(captures), _requests(zookeeper), time.monotonic()
+            cpu = _cpu(captures)
+            asked = _requests(zookeeper)
+            began = time.monotonic()
             time.sleep(QUIET[scale.name])
             seconds = time.monotonic() - began
             found["cpu"][count] = [1000 * (_cpu(captures) - cpu) / seconds]
@@ -117,8 +120,12 @@ def test_rows(kind: str, bench_database: NewDatabase, scale: Scale, page: scalin
     """Rows of the log and rows of a dump: CPU of the process, and what is staged."""
     step = max(50_000, scale.rows // 4)
     found: dict[str, dict[int, list[float]]] = {n: {} for n in ("log", "memory", "staged", "dump", "worker")}
-    logged, filled = bench_database(kind), bench_database(kind)  # a log that is read again must tell of no dump
-    ours, dumps, rows = Ours(logged, tmp_path / "log"), Ours(filled, tmp_path / "dump"), 0
+    # a log that is read again must tell of no dump
+    logged = bench_database(kind)
+    filled = bench_database(kind)
+    ours = Ours(logged, tmp_path / "log")
+    dumps = Ours(filled, tmp_path / "dump")
+    rows = 0
     for database in (logged, filled):
         data.create(database, data.ORDERS)
     ours.prepare()
@@ -158,7 +165,10 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
         with ours.capturing() as child, Writers(database, data.ORDERS, rate=asked, first=(turn + 1) * FIRST) as writers:
             time.sleep(2)  # its start, and that of the writers
             for _ in range(scale.rounds):
-                before, cpu, files, staged = writers.count, _cpu([child.process]), _segments(ours), _staged(ours)
+                before = writers.count
+                cpu = _cpu([child.process])
+                files = _segments(ours)
+                staged = _staged(ours)
                 began = time.monotonic()
                 time.sleep(QUIET[scale.name])
                 seconds = time.monotonic() - began
@@ -172,7 +182,8 @@ def test_rate(bench_database: NewDatabase, scale: Scale, page: scaling.Page, tmp
                 )
                 for name, value in zip(names, told, strict=True):
                     found[name].setdefault(asked, []).append(value)
-    size, beyond = "transactions a second", 10_000
+    size = "transactions a second"
+    beyond = 10_000
     page.add(Axis("rate_cpu", "CPU of a capture", "ms a second", size, found["cpu"], beyond))
     page.add(Axis("rate_memory", "memory of a capture", "MB", size, found["memory"], beyond))
     page.add(Axis("rate_staged", "staged", "kB a second", size, found["staged"], beyond))

@@ -11,7 +11,8 @@ from tests.benchmarks.ours import Ours
 from tests.benchmarks.results import NAMES, OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 
-TABLES, ROWS = 1_000, 10
+TABLES = 1_000
+ROWS = 10
 SECONDS = 60  # in which all of them are to be dumped
 
 

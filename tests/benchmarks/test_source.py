@@ -39,13 +39,15 @@ def test_writers(kind: str, bench_database: NewDatabase, scale: Scale, results: 
             alone = load.measure(scale.seconds / 4)
             peer.prepare()  # here: neither is to read what was written in the rounds before
             with peer.streaming(CHUNK) as engine:
-                before, began = load.count, time.monotonic()
+                before = load.count
+                began = time.monotonic()
                 engine.dump(DUMPED.name)
                 took = time.monotonic() - began
                 shares[DEBEZIUM].append((load.count - before) / took / alone)
             ours.catch_up()
             with ours.capturing():
-                before, began = load.count, time.monotonic()
+                before = load.count
+                began = time.monotonic()
                 ours.dump(DUMPED.name)
                 load.measure(max(0.0, took - (time.monotonic() - began)))
                 shares[OURS].append((load.count - before) / (time.monotonic() - began) / alone)

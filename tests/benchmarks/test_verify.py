@@ -15,7 +15,8 @@ from tests.benchmarks.results import NAMES, OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 
 CHUNK = 10_000
-DUMP, MERGED = "its dump", "its dump, merged"
+DUMP = "its dump"
+MERGED = "its dump, merged"
 
 
 @pytest.mark.timeout(3600)
@@ -44,6 +45,7 @@ def test_verify(kind: str, bench_database: NewDatabase, scale: Scale, results: R
             source[DUMP].append(dumped.rate)
             source[OURS].append(verified.read_rate)
     title = f"{NAMES[kind]}: verify, {scale.rows:,} rows"
-    both, alone = "source and lake, Spark's start included", "the source's part"
+    both = "source and lake, Spark's start included"
+    alone = "the source's part"
     results.add(Figure(f"verify_{kind}", "Verify", f"{title}, {both}", "rows/s", whole, (Bar(0.5, MERGED),)))
     results.add(Figure(f"verify_source_{kind}", "Verify", f"{title}, {alone}", "rows/s", source, (Bar(0.5, DUMP),)))

@@ -24,7 +24,8 @@ class Timeline:
     @classmethod
     def of_batches(cls, batches: Iterable[tuple[float, float, int]]) -> Timeline:
         """From (seconds, CPU seconds, rows of the batch)."""
-        rows, points = 0, []
+        rows = 0
+        points = []
         for seconds, cpu, size in batches:
             rows += size
             points.append(Point(seconds, cpu, rows))

@@ -87,7 +87,8 @@ def _postgres(database: Database) -> list[str]:
 def _timed(command: Sequence[str | Path], database: Database) -> Spent:
     password = database.server.admin.password
     env = {**os.environ, "MYSQL_PWD": password, "PGPASSWORD": password}
-    cpu, began = _children_cpu(), time.monotonic()
+    cpu = _children_cpu()
+    began = time.monotonic()
     done = subprocess.run(
         [str(part) for part in command], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
     )

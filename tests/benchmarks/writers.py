@@ -21,7 +21,10 @@ class Writers:
     """
 
     def __init__(self, database: Database, *tables: Table, rate: float | None, first: int = FIRST) -> None:
-        self._database, self._tables, self._rate, self._first = database, tables, rate, first
+        self._database = database
+        self._tables = tables
+        self._rate = rate
+        self._first = first
         self._stop = threading.Event()
         self._failed: list[Exception] = []
         self._threads = [threading.Thread(target=self._guarded, args=(n,)) for n in range(CONNECTIONS)]
@@ -47,7 +50,8 @@ class Writers:
 
     def measure(self, seconds: float) -> float:
         """Transactions a second over that span."""
-        before, began = self.count, time.monotonic()
+        before = self.count
+        began = time.monotonic()
         self._stop.wait(seconds)
         return (self.count - before) / (time.monotonic() - began)
 
@@ -60,7 +64,8 @@ class Writers:
 
     def _run(self, number: int) -> None:
         connection = self._database.connect()
-        begin, step = time.monotonic(), CONNECTIONS / self._rate if self._rate else 0.0
+        begin = time.monotonic()
+        step = CONNECTIONS / self._rate if self._rate else 0.0
         inserts = [_insert(t, self._database.kind) for t in self._tables]
         try:
             with connection.cursor() as cursor:

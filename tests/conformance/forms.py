@@ -166,7 +166,10 @@ class Maker:
     """Makes cases on one server. `values`: how to make what fills a hole, by its name."""
 
     def __init__(self, kind: str, database: str, draw: random.Random, values: Mapping[str, Make]) -> None:
-        self.kind, self._database, self._draw, self._values = kind, database, draw, values
+        self.kind = kind
+        self._database = database
+        self._draw = draw
+        self._values = values
         self._longest = 63 if kind == "postgres" else 64
         self._names: dict[str, str] = {}
         self._number = 0
@@ -175,7 +178,8 @@ class Maker:
         """The form, filled anew."""
         self._number += 1
         self._names = {}
-        self._plain, self._named = form.plain, dict(form.named)
+        self._plain = form.plain
+        self._named = dict(form.named)
         steps = [step for line in _statements(form.text) if (step := self._step(line)) is not None]
         tables = {letter: name for letter, name in self._names.items() if letter in "tuvw"}
         stops = [self._stop(stop) for stop in form.stops]
@@ -191,13 +195,16 @@ class Maker:
     def _step(self, line: str) -> Step | None:
         match = _LINE.fullmatch(line)
         assert match is not None
-        session, may_fail, codec = 1, False, None
+        session = 1
+        may_fail = False
+        codec = None
         for flag in _FLAG.finditer(match["flags"]):
             if flag[0] == "?" and self._draw.random() < 0.5:
                 return None
             if flag[2] and flag[2] != self.kind:
                 return None
-            session, codec = int(flag[1] or session), flag[3] or codec
+            session = int(flag[1] or session)
+            codec = flag[3] or codec
             may_fail = may_fail or flag[0] == "!"
         sql, _, file = match["sql"].partition(_FILE)
         text = file.replace("\\t", "\t").replace("\\n", "\n").replace("\\r", "\r") if file else None

@@ -68,16 +68,19 @@ class Copy:
                 self._put(line)
 
     def _put(self, line: dict[str, Any]) -> None:
-        key, moved = tuple(line["key"].values()), line.get("moved_from")
+        key = tuple(line["key"].values())
+        moved = line.get("moved_from")
         self.seen[key] = line["offset"]
         old = self.left.get(tuple(moved.values())) if moved else self.rows.get(key)
         kept = {name: (old or {}).get(name, UNKNOWN) for name in line["unchanged"]}
         self.rows[key] = {**kept, **line["after"]}
 
     def _reshape(self, line: dict[str, Any]) -> None:
-        columns, name = line["schema"], line["table"].partition(".")
+        columns = line["schema"]
+        name = line["table"].partition(".")
         schema = TableSchema.from_json({"table": [name[0], name[2]], "columns": columns, "key": line["key_columns"]})
-        renamed, filled = line.get("renamed") or {}, line.get("filled") or {}
+        renamed = line.get("renamed") or {}
+        filled = line.get("filled") or {}
         if self.shape is not None:
             self.faults += compatibility.compare_schemas(_renamed(self.shape, renamed), schema).faults
         self.shape = schema
@@ -124,7 +127,8 @@ class Source:
     """What the server has, as it prints it itself."""
 
     def __init__(self, database: Database, config: Config, schemas: Iterable[str]) -> None:
-        self._database, self._config = database, config
+        self._database = database
+        self._config = config
         self._reader = wiring.open_source(config.source).open_reader()
         self._schemas = list(schemas)
         self._partitioned = set[TableName]()
@@ -177,7 +181,8 @@ def differences(schema: TableSchema, source: list[dict[str, str | None]], copy: 
     held = [{c.name: shown(row.get(c.name, UNKNOWN), c) for c in schema.columns} for row in copy]
     mine = Counter(tuple(row[name] for name in names) for row in held)
     given = Counter(tuple(row[name] for name in names) for row in source)
-    lacking, beyond = given - mine, mine - given
+    lacking = given - mine
+    beyond = mine - given
     if not lacking and not beyond:
         return None
     count = lacking.total() + beyond.total()

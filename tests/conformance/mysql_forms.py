@@ -147,7 +147,8 @@ def _types(kind: str, draw: random.Random) -> Iterator[Form]:
     for first in range(0, len(names), 8):
         group = names[first : first + 8]
         columns = ", ".join(f"`{name}` {mysql_types.columns(kind)[name]}" for name in group)
-        listed, holes = ", ".join(f"`{name}`" for name in group), ", ".join(f"<val_{name}>" for name in group)
+        listed = ", ".join(f"`{name}`" for name in group)
+        holes = ", ".join(f"<val_{name}>" for name in group)
         text = [f"CREATE TABLE <t> (id int PRIMARY KEY, {columns}) CHARACTER SET utf8mb4"]
         text += [f"INSERT INTO <t> (id, {listed}) VALUES ({n}, {holes}), ({n + 1}, {holes})" for n in (1, 3, 5)]
         text += ["INSERT INTO <t> (id) VALUES (9)"]

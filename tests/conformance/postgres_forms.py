@@ -110,7 +110,8 @@ def _types(draw: random.Random) -> Iterator[Form]:
     for first in range(0, len(names), 6):
         group = names[first : first + 6]
         columns = ", ".join(f"{name} {postgres_types.COLUMNS[name]}" for name in group)
-        listed, holes = ", ".join(group), ", ".join(f"<val_{name}>" for name in group)
+        listed = ", ".join(group)
+        holes = ", ".join(f"<val_{name}>" for name in group)
         text = [f"CREATE TABLE <t> (id int PRIMARY KEY, {columns})"]
         text += [
             f"?ALTER TABLE <t> ALTER {name} SET STORAGE EXTERNAL" for name in group if name in ("t", "by", "j", "jb")

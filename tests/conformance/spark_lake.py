@@ -20,7 +20,9 @@ class SparkLake:
     """The merge job in this process's session. `merge`: all that is sealed, as `dblog merge --once` does it."""
 
     def __init__(self, world: World, spark: SparkSession, merge: Callable[[Config], int]) -> None:
-        self._world, self._spark, self._merge = world, spark, merge
+        self._world = world
+        self._spark = spark
+        self._merge = merge
 
     def merge(self) -> None:
         self._merge(self._world.config)  # exits 1 while a table stands still, which `stopped` tells

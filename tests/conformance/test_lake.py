@@ -12,7 +12,8 @@ from tests.conformance.spark_lake import SparkLake
 from tests.conformance.verdict import judged
 from tests.conformance.world import World
 
-MANY, FEW = 400, 30
+MANY = 400
+FEW = 30
 """Statements: a table's first merge takes seconds."""
 
 STEADY = 2

@@ -10,7 +10,8 @@ import pytest
 from tests.conformance.verdict import PlainLake, judged
 from tests.conformance.world import World
 
-MANY, FEW = 2_000, 200
+MANY = 2_000
+FEW = 200
 """Statements that a server takes in a soak, and in `make test`."""
 
 STEADY = {"mysql": (2, 3), "mariadb": (3, 10), "postgres": (2, 3)}

@@ -46,7 +46,8 @@ class PlainLake:
     """The lake that the merge would make, without Spark."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._accepted = world, dict[str, int]()
+        self._world = world
+        self._accepted = dict[str, int]()
         self._copies: dict[str, judge.Copy] = {}
 
     def merge(self) -> None:
@@ -95,7 +96,8 @@ def settled(world: World, lake: Lake) -> None:
 
 def look(world: World, lake: Lake) -> Verdict:
     """How every table stands."""
-    found, rows = Verdict(), lake.rows()
+    found = Verdict()
+    rows = lake.rows()
     checked = world.checked()
     found.told = {**world.told(), **lake.stopped()}
     with judge.source_of(world.database, world.config, world.schemas()) as source:

@@ -34,7 +34,10 @@ class World:
     """One database under statements, and its capture. `refused`: statements that the server did not take, by form."""
 
     def __init__(self, database: Database, path: Path, cases: Sequence[Case], draw: random.Random) -> None:
-        self.database, self.path, self.cases, self.draw = database, path, list(cases), draw
+        self.database = database
+        self.path = path
+        self.cases = list(cases)
+        self.draw = draw
         self.taken = 0
         self.refused: list[str] = []
         self.forms: Counter[str] = Counter()
@@ -44,7 +47,8 @@ class World:
         self._file = path / "as it is.toml"
         self._file.touch()
         self._faults: list[BaseException] = []
-        self._open, self._dumping = contextlib.ExitStack(), contextlib.ExitStack()
+        self._open = contextlib.ExitStack()
+        self._dumping = contextlib.ExitStack()
         if database.kind != "postgres":
             user = f"'{database.account.user}'@'{database.server.host}'"
             like = database.name.replace("_", "\\_") + "\\_%"
@@ -180,7 +184,8 @@ class World:
     def dump_beside(self) -> None:
         """Requests a dump of all, and works on it in a thread."""
         dump_id = filing.submit(self.config, DumpRequest(None, chunk_size=CHUNK))
-        config, stop = self.config, threading.Event()
+        config = self.config
+        stop = threading.Event()
 
         def work() -> None:
             try:
@@ -211,7 +216,8 @@ class World:
         self._staged()
 
     def _staged(self) -> None:
-        source, staging = wiring.open_source(self.config.source), wiring.open_staging(self.config)
+        source = wiring.open_source(self.config.source)
+        staging = wiring.open_staging(self.config)
         target = source.current_position()
 
         def reached() -> bool:

@@ -156,7 +156,8 @@ def inserts(kind: str, name: str) -> list[tuple[str, tuple[object, ...]]]:
     found = []
     for number, common in enumerate(ROWS):
         row = {**common, **(MARIADB_ROWS[number] if kind == "mariadb" and number < len(MARIADB_ROWS) else {})}
-        names, marks = ["id", *row], ["%s"] * (1 + len(row))
+        names = ["id", *row]
+        marks = ["%s"] * (1 + len(row))
         if number < 2:
             names += ["ge", "po"]
             marks += ["ST_GeomFromText('LINESTRING(0 0,1 2.5,-3 4)')", "ST_GeomFromText('POINT(1 2)')"]

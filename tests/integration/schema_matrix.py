@@ -59,15 +59,19 @@ class At:
     """Does something for each table once, at the moment, in the thread of a dump's worker."""
 
     def __init__(self, moment: Moment, act: Callable[[str], None], draw: random.Random) -> None:
-        self._moment, self._act, self._draw = moment, act, draw
-        self._lock, self._place = threading.Lock(), dict[str, str]()
+        self._moment = moment
+        self._act = act
+        self._draw = draw
+        self._lock = threading.Lock()
+        self._place = dict[str, str]()
         self.done: set[str] = set()
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Hooks into the worker's steps of a chunk."""
-        read, schema, chunk, finish = (
-            WindowReader.read, WindowReader._read_schema, WindowReader._select_chunk, WindowReader._finish,
-        )  # fmt: skip
+        read = WindowReader.read
+        schema = WindowReader._read_schema
+        chunk = WindowReader._select_chunk
+        finish = WindowReader._finish
 
         def reading(reader: WindowReader, size: int, most: int) -> int:
             if self._moment is Moment.BETWEEN and reader.ordinal == 1:
@@ -113,7 +117,9 @@ class Matrix:
 
     def __init__(self, database: Database, path: Path, moment: Moment, seed: int, *, count: int | None = None) -> None:
         """`count`: so many of the changes, drawn by the seed; None: all."""
-        self.database, self.moment, self.draw = database, moment, random.Random(seed)
+        self.database = database
+        self.moment = moment
+        self.draw = random.Random(seed)
         self._began = time.monotonic()
         patterns = {"tables": [f"{database.schema}.t_*"]}
         base = database.config(path)
@@ -173,7 +179,8 @@ class Matrix:
     @contextmanager
     def workload(self) -> Iterator[None]:
         """Writes to all tables, but to the quiet ones not after their change."""
-        over, faults = threading.Event(), list[BaseException]()
+        over = threading.Event()
+        faults = list[BaseException]()
 
         def write() -> None:
             try:
@@ -196,7 +203,8 @@ class Matrix:
         assert not thread.is_alive()
 
     def _write(self, cursor: Any, table: str) -> None:
-        key, number = self.draw.randrange(1, 2 * ROWS), next(self._numbers)
+        key = self.draw.randrange(1, 2 * ROWS)
+        number = next(self._numbers)
         statements = [
             f"UPDATE {table} SET n = {number} WHERE id = {key}",
             f"DELETE FROM {table} WHERE id = {key}",
@@ -214,7 +222,8 @@ class Matrix:
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        stop, faults = threading.Event(), list[BaseException]()
+        stop = threading.Event()
+        faults = list[BaseException]()
 
         def capture() -> None:
             try:
@@ -241,7 +250,8 @@ class Matrix:
 
     def staged(self) -> None:
         """All that is committed by now is staged."""
-        source, staging = wiring.open_source(self.config.source), wiring.open_staging(self.config)
+        source = wiring.open_source(self.config.source)
+        staging = wiring.open_staging(self.config)
         target = source.current_position()
 
         def reached() -> bool:

@@ -70,9 +70,11 @@ def written_all_along(database: Database, statements: Iterator[str]) -> Iterator
 
 def moves(rows: int, free: int, *, dice: random.Random) -> Iterator[str]:
     """Statements that leave the large column alone: each third one gives a row a key that is free."""
-    keys, left = list(range(1, rows + 1)), list(range(rows + 1, rows + free + 1))
+    keys = list(range(1, rows + 1))
+    left = list(range(rows + 1, rows + free + 1))
     while True:
-        at, to = dice.randrange(len(keys)), dice.randrange(len(left))
+        at = dice.randrange(len(keys))
+        to = dice.randrange(len(left))
         yield f"UPDATE t SET v = v + 1 WHERE id = {dice.choice(keys)}"
         yield f"UPDATE t SET v = v + 1 WHERE id = {dice.choice(keys)}"
         yield f"UPDATE t SET id = {left[to]} WHERE id = {keys[at]}"
@@ -173,7 +175,8 @@ def test_a_row_that_moves_between_two_selects_after_a_lost_log_is_whole(
     run_capture(config, stop=threading.Event(), until_current=True)
     database.execute(f"UPDATE t SET big = '62{BIG}' WHERE id = 15")
     database.execute(f"SELECT pg_drop_replication_slot('dblog_{database.name}')")
-    real, moved = PostgresChunkReader.read, threading.Event()
+    real = PostgresChunkReader.read
+    moved = threading.Event()
 
     def read(self: PostgresChunkReader, schema: TableSchema, **bounds: Any) -> Chunk:
         chunk = real(self, schema, **bounds)

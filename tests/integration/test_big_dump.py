@@ -23,8 +23,12 @@ from tests.fix_servers import Database
 from tests.nemesis.processes import Dblog, kill
 from tests.waiting import wait_until
 
-ROWS, CHUNK, RANGES, IN_FLIGHT = 1_000_000, 5_000, 6, 4
-BUCKET, WEIGHTS = 1_000, 1_009
+ROWS = 1_000_000
+CHUNK = 5_000
+RANGES = 6
+IN_FLIGHT = 4
+BUCKET = 1_000
+WEIGHTS = 1_009
 _FILE = re.compile(r"^(\d{8})-[0-9a-f]+")
 
 
@@ -47,8 +51,10 @@ class Workload:
     """Updates, deletes and inserts at random keys; every operation has its number."""
 
     def __init__(self, database: Database) -> None:
-        self._database, self._stop = database, threading.Event()
-        self.operations, self._faults = 0, []
+        self._database = database
+        self._stop = threading.Event()
+        self.operations = 0
+        self._faults = []
         self._thread = threading.Thread(target=self._run)
 
     def __enter__(self) -> Workload:
@@ -61,7 +67,8 @@ class Workload:
         assert not self._faults, self._faults
 
     def _run(self) -> None:
-        draw, connection = random.Random(7), self._database.connect()
+        draw = random.Random(7)
+        connection = self._database.connect()
         try:
             with connection.cursor() as cursor:
                 while not self._stop.wait(0.002):
@@ -140,7 +147,8 @@ def check_equal(database: Database, rows: dict[str, np.ndarray[Any, Any]]) -> No
     sums = f"COUNT(*), SUM(op), SUM(op * (id % {WEIGHTS})), SUM(id * (id % {WEIGHTS}))"
     query = f"SELECT {bucket} AS b, {sums} FROM big GROUP BY {bucket} ORDER BY b"
     theirs = [tuple(map(int, row)) for row in database.query(query)]
-    ids, ops = rows["id"], rows["op"]
+    ids = rows["id"]
+    ops = rows["op"]
     number = ids // BUCKET
     weights = ids % WEIGHTS
     names, starts = np.unique(number, return_index=True)
@@ -156,7 +164,8 @@ def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(databas
     fill(database)
     table = f"{database.schema}.big"
     config = database.config(tmp_path, dump={"chunk_size": CHUNK, "in_flight": IN_FLIGHT}, state={"ttl": 4.0})
-    dblog, staging = Dblog(config, tmp_path), wiring.open_staging(config)
+    dblog = Dblog(config, tmp_path)
+    staging = wiring.open_staging(config)
     try:
         dblog.run("capture", "--until-current")
         with Workload(database) as workload:
@@ -171,7 +180,8 @@ def test_a_dump_of_a_million_rows_goes_on_after_every_process_was_killed(databas
             )
             for process in [*work, capture]:
                 kill(process)
-            killed, before = placed(staging), selected(config)
+            killed = placed(staging)
+            before = selected(config)
             assert sum(killed.values()) < ROWS / CHUNK * 3 / 4, "it was to be killed in the middle"
             began = time.monotonic()
             capture = dblog.start("capture")

@@ -32,7 +32,9 @@ class Commands:
     """Runs `dblog` on one configuration."""
 
     def __init__(self, file: Path, password: str, *, patience: float = DEADLINE) -> None:
-        self.file, self._password, self._patience = file, password, patience
+        self.file = file
+        self._password = password
+        self._patience = patience
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -330,7 +332,8 @@ def customers(tables: Database) -> Database:
 def test_requests_of_every_kind_bring_the_rows_that_they_name(customers: Database, dblog: Commands) -> None:
     capture = dblog.start("capture")
     dblog.until(lambda status: status["leader"] and status["offset"] is not None)
-    schema, offset = customers.schema, 0
+    schema = customers.schema
+    offset = 0
 
     def dumped(*arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
         """The finished dump, the rows that it brought, and what it says of ghosts."""
@@ -484,7 +487,8 @@ def test_wrong_settings_are_told_with_their_fix(
 
 
 def test_a_user_without_grants_is_told_which_to_ask_for(dblog: Commands, config: Config, tables: Database) -> None:
-    user, password = f"weak_{tables.name}"[:30], "weak-password-1"
+    user = f"weak_{tables.name}"[:30]
+    password = "weak-password-1"
     who = f'"{user}"' if tables.kind == "postgres" else f"'{user}'@'{config.source.host}'"
     create = (
         f"CREATE ROLE {who} LOGIN PASSWORD '{password}'"

@@ -45,7 +45,8 @@ from tests.integration.test_swapped_tables import copies
 from tests.plain_judge import PlainLake
 from tests.waiting import wait_until
 
-MARK, NUMBER = "qZx7marked", "77315577315577.25"
+MARK = "qZx7marked"
+NUMBER = "77315577315577.25"
 """What rows hold in columns under a rule: in texts and binary values, and as a number."""
 OPEN = "qZx7open"
 """What they hold in a column without one, which the search must see everywhere."""
@@ -54,7 +55,9 @@ BIG = MARK * 300
 """A value that PostgreSQL stores apart: the log leaves it out where another column changes."""
 RULES = ColumnRules(exclude=("note", "photo"), mask=("iban", "income"), hash=("email", "token"))
 STAGED = ("id", "open", "iban", "income", "email", "token")
-EMAIL, OTHER, TOKEN = f"{BIG}@mail", f"{MARK}@other", f"{MARK} token"
+EMAIL = f"{BIG}@mail"
+OTHER = f"{MARK}@other"
+TOKEN = f"{MARK} token"
 HASHES = {text: hashlib.sha256(text.encode()).hexdigest() for text in (EMAIL, OTHER, TOKEN)}
 MANY = 1_000
 """Rows of a transaction whose part of the log is a file of its own."""
@@ -116,7 +119,8 @@ class Ruled:
     def written(self) -> Iterator[tuple[str, bytes]]:
         """Every file by its name, as it is and unpacked."""
         for file in sorted(path for path in self.directory.rglob("*") if path.is_file()):
-            name, data = str(file.relative_to(self.directory)), file.read_bytes()
+            name = str(file.relative_to(self.directory))
+            data = file.read_bytes()
             yield name, data
             yield name, unpacked(data)
         yield "lines", b"\n".join(orjson.dumps(line) for line in self.lines())
@@ -209,7 +213,9 @@ def test_nothing_that_is_passed_on_or_told_holds_a_value_of_a_column_under_a_rul
 ) -> None:
     """Outputs, dead letters, certificates, logs at every level, the state store and `status`."""
     ruled.create()
-    directory, receiver, certificate = ruled.directory, Receiver(), ruled.directory / "certificate.json"
+    directory = ruled.directory
+    receiver = Receiver()
+    certificate = ruled.directory / "certificate.json"
     verify, _ = verify_plainly(ruled.config)
     with caplog.at_level(logging.DEBUG), receiver.serving() as url:
         post = {"kind": "http", "url": url, "secret": "of the receiver", "poison": "dead_letter"}
@@ -299,7 +305,8 @@ def test_a_table_whose_ruled_column_goes_away_stops_alone_and_leaves_nothing_in_
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
-    name, directory = f"{database.schema}.t", tmp_path / "written"
+    name = f"{database.schema}.t"
+    directory = tmp_path / "written"
     names = [f"{database.schema}.{table}" for table in "tu"]
     columns = {name: {"mask": ["v"]}}
     config = database.config(directory, source={"tables": names, "columns": columns})

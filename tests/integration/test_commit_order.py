@@ -26,7 +26,8 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(2)]
 
-ROWS, WRITERS = 400, 12
+ROWS = 400
+WRITERS = 12
 DUMPS = 5
 
 
@@ -122,7 +123,8 @@ def _write(database: Database, number: int, stop: Any) -> None:
 
 def dumped_under_load(database: Database, config: Config) -> None:
     """Dumps the table again and again while it is written."""
-    stop, faults = threading.Event(), []
+    stop = threading.Event()
+    faults = []
 
     def capture() -> None:
         try:
@@ -152,7 +154,8 @@ def stale(config: Config) -> list[dict[str, Any]]:
     found = []
     for line in lines(wiring.open_staging(config)):
         if line["op"] in "cur":
-            key, operation = line["key"]["id"], line["after"]["op"]
+            key = line["key"]["id"]
+            operation = line["after"]["op"]
             if operation < newest.get(key, 0):
                 found.append(line)
             newest[key] = operation
@@ -167,7 +170,8 @@ def test_no_row_goes_back_where_commits_become_visible_in_the_logs_order(databas
 
 def windows(database: Database, config: Config, seconds: float) -> list[dict[int, int]]:
     """What SELECTs see right after their low watermarks, under load; watermark N says `N`."""
-    source, seen = wiring.open_source(config.source), []
+    source = wiring.open_source(config.source)
+    seen = []
     source.prepare()
     schema = next(s for s in source.tables() if s.table.name == "hot")
     with Writers(database), closing(source.open_watermarks("w")) as watermarks, closing(source.open_reader()) as reader:

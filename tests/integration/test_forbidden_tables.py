@@ -28,7 +28,8 @@ def test_row_security_and_a_missing_right_stop_neither_the_capture_nor_dumps_of_
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_reload, "NEWCOMERS", 0.3)
-    config, user = database.config(tmp_path), f'"{database.account.user}"'
+    config = database.config(tmp_path)
+    user = f'"{database.account.user}"'
     database.execute(*(f"CREATE TABLE {name} {SHAPE}" for name in ("guarded", "hidden", "u")))
     run_capture(config, stop=threading.Event(), until_current=True)
     database.execute(

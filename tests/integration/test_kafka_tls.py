@@ -95,7 +95,8 @@ def test_signals_are_read_and_notices_told(kafka: KafkaServer, topic: str, door:
     producer = Producer({"bootstrap.servers": kafka.address()})
     producer.produce(topic, orjson.dumps({"id": "one", "type": "pause-snapshot"}), "shop")
     assert producer.flush(30) == 0
-    state, channel = MemoryState(), open_channel(ChannelConfig(name="bus", to="kafka", kafka=config))
+    state = MemoryState()
+    channel = open_channel(ChannelConfig(name="bus", to="kafka", kafka=config))
     channel.tell("d1/completed//0", {"dump": "d1"})
     reader = SignalTopic(config, "shop", state, SystemClock())
     try:

@@ -156,7 +156,8 @@ def _survives_kill(server: ZookeeperServer) -> None:
 
 def _program(server: DatabaseServer, then: str) -> str:
     """A Python program that knows the same server by its directory alone."""
-    name, directory = type(server).__name__, server._dir  # type: ignore[attr-defined]
+    name = type(server).__name__
+    directory = server._dir
     imports = f"import signal\nfrom pathlib import Path\nfrom {type(server).__module__} import {name}"
     return f"{imports}\nserver = {name}(Path({str(directory)!r}))\n{then}"
 

@@ -121,7 +121,8 @@ def whole_dump(config: Config) -> None:
 
 def mend(config: Config, *, fresh_start: bool, rows: dict[int, str]) -> None:
     """A capture, with a fresh start or not, until the dumps that it requests are done and a consumer has `rows`."""
-    stop, faults = threading.Event(), []
+    stop = threading.Event()
+    faults = []
 
     def capture() -> None:
         try:

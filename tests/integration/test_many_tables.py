@@ -19,7 +19,8 @@ from dblog_core.wiring import open_source
 from tests.fake_source import ORDERS
 from tests.fix_servers import Database
 
-FEW, MANY = 12, 42
+FEW = 12
+MANY = 42
 
 
 class _Counting(psycopg2.extensions.cursor):
@@ -33,7 +34,8 @@ class _Counting(psycopg2.extensions.cursor):
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], int]:
     """How many statements a call sends to the server."""
-    connect, query = psycopg2.connect, pymysql.connections.Connection.query
+    connect = psycopg2.connect
+    query = pymysql.connections.Connection.query
 
     def counted(connection: Any, *given: Any, **more: Any) -> Any:
         _Counting.asked += 1

@@ -36,9 +36,11 @@ def test_one_transaction_of_300000_rows_passes_in_bounded_memory(database: Datab
         dblog.run("capture", "--until-current")
         capture = dblog.start("capture")
         large_transaction(database)
-        peak, staged = 0, 0
+        peak = 0
+        staged = 0
         staging = wiring.open_staging(config)
-        process, pause = psutil.Process(capture.pid), threading.Event()
+        process = psutil.Process(capture.pid)
+        pause = threading.Event()
         while staged < ROWS:
             assert capture.poll() is None, dblog.output()
             peak = max(peak, process.memory_info().rss)

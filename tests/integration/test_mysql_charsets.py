@@ -55,7 +55,8 @@ def test_every_code_reads_as_the_server_converts_it(database: Database, tmp_path
     columns = ", ".join(f"{name} mediumtext CHARACTER SET {name}" for name in names)
     database.execute(f"CREATE TABLE t (id int PRIMARY KEY, {columns})")
     source, start = prepared(database, tmp_path)
-    first, written = itertools.count(1), 0
+    first = itertools.count(1)
+    written = 0
     for name in names:
         codes = CODES[name] if name != "gb18030" else [*CODES[name], *map(multibyte.four, range(39_420, 1_587_600))]
         step = AT_ONCE if name != "gb18030" else 100_000
@@ -83,7 +84,8 @@ def test_no_bytes_that_the_server_takes_are_left_out(database: Database, tmp_pat
         f"INSERT INTO n VALUES {', '.join(f'({n})' for n in range(256))}",
     )
     source, start = prepared(database, tmp_path)
-    pair, digits = "a.n * 256 + b.n", "LPAD(HEX(a.n * 256 + b.n), 4, '0')"
+    pair = "a.n * 256 + b.n"
+    digits = "LPAD(HEX(a.n * 256 + b.n), 4, '0')"
     database.execute(
         "SET SESSION sql_mode = ''",
         f"INSERT IGNORE INTO t SELECT {pair}, CONVERT(UNHEX({digits}) USING {charset}) FROM n a, n b"

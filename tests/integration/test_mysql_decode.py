@@ -25,7 +25,9 @@ END = 30.0
 
 def images(source: MysqlSource, start: str) -> list[tuple[str, Any, Any]]:
     """Op, before and after of all row changes from `start` to the present end."""
-    target, stream, found = source.current_position(), source.open_log(start), []
+    target = source.current_position()
+    stream = source.open_log(start)
+    found = []
     deadline = time.monotonic() + END
     try:
         while time.monotonic() < deadline:
@@ -61,7 +63,8 @@ FUNCTIONS = (
 def test_documents_are_printed_as_the_server_casts_them(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE j (id int PRIMARY KEY AUTO_INCREMENT, j json)")
     source, start = prepared(database, tmp_path)
-    r, plain = random.Random(11), []
+    r = random.Random(11)
+    plain = []
     while len(plain) < 600:
         value = json_value(r, 4)
         if "Opaque" not in repr(value):

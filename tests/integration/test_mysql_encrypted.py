@@ -43,7 +43,8 @@ class EncryptedMysql(MysqlServer):
         self._keys = directory / "keys"
 
     def _program(self) -> list[str]:
-        tree, component = trees.tree(self.package), "component_keyring_file"
+        tree = trees.tree(self.package)
+        component = "component_keyring_file"
         if not self._keys.exists():
             self._keys.mkdir(parents=True)
             shutil.copy(tree / "usr/lib/mysql/plugin" / f"{component}.so", self._keys)
@@ -143,7 +144,8 @@ def test_it_goes_on_from_every_batch_over_files_that_end_between(database: Datab
         database.execute("FLUSH BINARY LOGS")
         if database.kind == "mysql" and key == 12:
             database.execute("ALTER INSTANCE ROTATE BINLOG MASTER KEY")
-    target, wanted = source.current_position(), sorted(key for (key,) in database.query("SELECT id FROM a"))
+    target = source.current_position()
+    wanted = sorted(key for (key,) in database.query("SELECT id FROM a"))
     assert len(log_files(database)) > 10
     whole = list(batches(source, start, upto=target))
     assert sorted(ids(whole)) == wanted
@@ -157,7 +159,8 @@ def test_a_first_capture_begins_where_it_is_told_to(database: Database, source: 
     file = log_files(database)[-1].name
     database.execute("FLUSH BINARY LOGS")
     insert(database, 1, 2)
-    end, gtids = end_of(database), gtids_of(database)
+    end = end_of(database)
+    gtids = gtids_of(database)
     database.execute("FLUSH BINARY LOGS", "DO SLEEP(1.1)")
     moment = source.time()
     insert(database, 3, 4)
@@ -178,7 +181,8 @@ def test_a_capture_that_is_stopped_in_the_middle_and_a_server_that_is_killed_los
     database: Database, source: MysqlSource, tmp_path: Path
 ) -> None:
     config = database.config(tmp_path)
-    staging, stop = open_staging(config), threading.Event()
+    staging = open_staging(config)
+    stop = threading.Event()
     assert run_capture(config, stop=stop, until_current=True) is CaptureOutcome.CURRENT
     for first in range(1, 40, 10):
         insert(database, *range(first, first + 10))

@@ -144,7 +144,8 @@ def test_a_new_server_uuid_changes_nothing_with_gtids(database: Database, source
     start = source.current_position()
     insert(database, 1)
     position = list(batches(source, start))[-1].position
-    before, data = database.query("SELECT @@server_uuid"), data_of(database)
+    before = database.query("SELECT @@server_uuid")
+    data = data_of(database)
     database.server.stop()
     (data / "auto.cnf").unlink()
     database.server.start()
@@ -195,7 +196,8 @@ def test_a_backup_that_was_put_back_and_has_given_our_numbers_to_other_transacti
         start = source.current_position()
         insert(database, 1, 2)
         before = list(batches(source, start))[-1].position
-        data, backup = data_of(database), tmp_path / "backup"
+        data = data_of(database)
+        backup = tmp_path / "backup"
         server.stop()
         shutil.copytree(data, backup)
         server.start()

@@ -121,7 +121,8 @@ def test_files_with_and_without_checksums_follow_each_other(
     settings = [first, {"NONE": "CRC32", "CRC32": "NONE"}[first], first]
     try:
         database.execute(f"SET GLOBAL binlog_checksum = {first}")
-        starts, wanted = list[str](), list[list[tuple[str, int]]]()
+        starts = list[str]()
+        wanted = list[list[tuple[str, int]]]()
         for number, setting in enumerate(settings):
             starts.append(source.current_position())
             database.execute(f"SET GLOBAL binlog_checksum = {setting}")

@@ -46,7 +46,8 @@ def test_statements_are_about_the_tables_that_the_server_takes_them_for(
     of_any_case: MysqlServer, new_database: NewDatabase, tmp_path: Path
 ) -> None:
     database = new_database(of_any_case)
-    config, stop = database.config(tmp_path), threading.Event()
+    config = database.config(tmp_path)
+    stop = threading.Event()
     tables = ("orders", "aufträge", "誠表", "ソ表", "moved", "dropped")
     database.execute(
         *(f"CREATE TABLE `{table}` (id int PRIMARY KEY, v varchar(9))" for table in tables),

@@ -104,7 +104,8 @@ def _following(primary: MysqlServer) -> list[str]:
 @contextmanager
 def parallel_writes(database: Database) -> Iterator[None]:
     """Writers of keys of their own, so that the primary commits in groups whose members may be applied side by side."""
-    stop, faults = threading.Event(), list[BaseException]()
+    stop = threading.Event()
+    faults = list[BaseException]()
 
     def write(writer: int) -> None:
         try:
@@ -136,7 +137,8 @@ def parallel_writes(database: Database) -> Iterator[None]:
 def test_a_replica_with_parallel_workers_is_captured_in_its_primarys_order_or_refused(
     pair: Pair, tmp_path: Path
 ) -> None:
-    config, table = config_of(pair.replica, tmp_path), f"{pair.primary.schema}.quiet"
+    config = config_of(pair.replica, tmp_path)
+    table = f"{pair.primary.schema}.quiet"
     source = wiring.open_source(config.source)
     if pair.primary.kind == "mysql":
         (problem,) = [problem for problem in source.check() if problem.fatal]

@@ -242,7 +242,8 @@ def test_what_is_told_of_renamed_columns_is_what_the_server_made_of_a_row(
     database: Database, source: MysqlSource, tmp_path: Path
 ) -> None:
     execute(database, "CREATE TABLE w (id int PRIMARY KEY, a varchar(9), b varchar(9), n bigint)")
-    start, witnesses = source.current_position(), []
+    start = source.current_position()
+    witnesses = []
     execute(database, "INSERT INTO w VALUES (1, 'a', 'b', 7)")
     for number, (what, _) in enumerate(ALTERS):
         key = "id" if number < 7 else "k"
@@ -356,7 +357,8 @@ def test_a_form_of_mariadb_that_is_not_read_is_told_with_its_column(
 
 def test_zero_dates_are_errors_or_null(database: Database, config: Any) -> None:
     execute(database, "CREATE TABLE a (id int PRIMARY KEY, d date, t datetime, s timestamp NULL)")
-    strict, lenient = MysqlSource(config), MysqlSource(config.model_copy(update={"zero_dates": "null"}))
+    strict = MysqlSource(config)
+    lenient = MysqlSource(config.model_copy(update={"zero_dates": "null"}))
     start = strict.current_position()
     execute(database, "INSERT INTO a VALUES (1, '2024-00-10', '0000-00-00', 0), (2, '2024-01-10', NULL, '2024-01-01')")
     (told,) = unreadable(strict, start)

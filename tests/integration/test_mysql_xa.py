@@ -372,7 +372,10 @@ class Committers:
     """Sessions that prepare and commit XA transactions as fast as they can, each of one new row."""
 
     def __init__(self, database: Database, ids: Ids, sessions: int) -> None:
-        self._database, self._ids, self._sessions, self._stop = database, ids, sessions, threading.Event()
+        self._database = database
+        self._ids = ids
+        self._sessions = sessions
+        self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(sessions)]
 
     def __enter__(self) -> Committers:
@@ -400,7 +403,8 @@ class Committers:
 def unseen(database: Database, source: MysqlSource, ids: Ids, chunk_count: int) -> int:
     """Rows of XA COMMITs logged before a low watermark that the SELECT after it has missed, over many chunks."""
     start = source.current_position()
-    writer, reader = source.open_watermarks("w"), source.open_reader()
+    writer = source.open_watermarks("w")
+    reader = source.open_reader()
     schema = reader.schema(TableName(database.schema, "a"))
     selected: dict[str, set[int]] = {}
     with Committers(database, ids, sessions=4):
@@ -435,7 +439,8 @@ def test_mariadb_commits_xa_transactions_out_of_order(
 ) -> None:
     """Why `await_xa_commits` is there: without it, chunks miss rows. MySQL needs none, as the test above shows."""
     monkeypatch.setattr(chunks, "await_xa_commits", lambda *_: None)
-    deadline, missed = time.monotonic() + 60, 0
+    deadline = time.monotonic() + 60
+    missed = 0
     while not missed and database.kind == "mariadb":
         assert time.monotonic() < deadline, "nothing is missed without waiting: it protects from nothing"
         missed = unseen(database, source, ids, 400)
@@ -461,7 +466,8 @@ def test_a_dump_between_the_phases(database: Database, tmp_path: Path, first: bo
         run_capture(config, stop=threading.Event(), until_current=True)
     ids.prepare("one", "UPDATE a SET v = 2 WHERE id = 1", "DELETE FROM a WHERE id = 2", "INSERT INTO a VALUES (4, 2)")
     ids.prepare("two", "UPDATE a SET v = 9 WHERE id = 3")
-    stop, faults = threading.Event(), []
+    stop = threading.Event()
+    faults = []
 
     def capture() -> None:
         try:
@@ -491,7 +497,8 @@ def test_a_dump_between_the_phases(database: Database, tmp_path: Path, first: bo
 
 
 def until_there(there: Callable[[], bool], faults: list[BaseException]) -> None:
-    deadline, pause = time.monotonic() + 30, threading.Event()
+    deadline = time.monotonic() + 30
+    pause = threading.Event()
     while not there():
         assert not faults and time.monotonic() < deadline, faults
         pause.wait(0.05)

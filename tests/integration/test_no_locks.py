@@ -24,8 +24,10 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.one_of(2)]
 
-ROWS, CHUNK = 200_000, 20_000
-WIDE, WATERMARK = ("wide", "wide_pkey"), ("dblog_watermark", "dblog_watermark_pkey")
+ROWS = 200_000
+CHUNK = 20_000
+WIDE = ("wide", "wide_pkey")
+WATERMARK = ("dblog_watermark", "dblog_watermark_pkey")
 LOCK_COMMANDS = ("Com_lock_tables", "Com_flush", "Com_lock_instance", "Com_backup", "Com_backup_lock")
 
 _POSTGRES = """
@@ -103,9 +105,11 @@ class Locks:
     """What a user's sessions hold, look by look."""
 
     def __init__(self, database: Database, user: str) -> None:
-        self._connection, self._user = database.connect(), user
+        self._connection = database.connect()
+        self._user = user
         self._views = _VIEWS[database.kind]
-        self.looks, self.seen = 0, set[tuple[str, str]]()
+        self.looks = 0
+        self.seen = set[tuple[str, str]]()
 
     def look(self) -> None:
         with self._connection.cursor() as cursor:
@@ -138,7 +142,8 @@ def test_a_dump_holds_nothing_but_the_shared_lock_of_a_running_select(
     database: Database, config: Config, dblog: Dblog
 ) -> None:
     dblog.run("capture", "--until-current")
-    capture, before = dblog.start("capture"), lock_commands(database)
+    capture = dblog.start("capture")
+    before = lock_commands(database)
     with closing(Locks(database, config.source.user)) as locks:
         for _ in range(2):
             dump = dblog.start("dump", "--table", f"{database.schema}.wide", "--workers", "2", "--wait")

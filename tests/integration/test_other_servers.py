@@ -67,7 +67,8 @@ def test_log_and_dumps_are_right_over_a_kill(otherwise: MysqlServer, new_databas
     create_tables(database)
     config = database.config(tmp_path, dump={"chunk_size": 100, "workers": 2})
     dblog = Dblog(config, tmp_path)
-    start, reference = oracles.source_rows(database), log_start(database)
+    start = oracles.source_rows(database)
+    reference = log_start(database)
     try:
         dblog.run("check")
         dblog.run("capture", "--until-current")
@@ -92,7 +93,8 @@ def test_a_database_that_is_not_in_utf8(postgres: PostgresServer, tmp_path: Path
     """PostgreSQL turns its text into UTF-8, for the log as for chunks."""
     name = "latin"
     postgres.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    user, publication = f"dblog_{name}", f"dblog_{name}"
+    user = f"dblog_{name}"
+    publication = f"dblog_{name}"
     database = Database(postgres, name, postgres.create_capture_user(name, user=user, publication=publication))
     try:
         config = database.config(tmp_path)

@@ -126,7 +126,8 @@ def both_ways(connection: Any, kind: str, values: list[str | None]) -> tuple[Any
     with connection.cursor() as cursor:
         source = "FROM unnest(%s::text[]) WITH ORDINALITY AS v(value, place) ORDER BY place"
         query = cursor.mogrify(f"SELECT value::{kind} {source}", (values,)).decode()
-        binary, text = io.BytesIO(), io.StringIO()
+        binary = io.BytesIO()
+        text = io.StringIO()
         cursor.copy_expert(f"COPY ({query}) TO STDOUT (FORMAT binary)", binary)
         cursor.copy_expert(f"COPY ({query}) TO STDOUT (FORMAT csv, NULL 'NULL', FORCE_QUOTE *)", text)
     found = copy_rows.parse(np.frombuffer(binary.getvalue(), dtype=np.uint8), 1)

@@ -156,7 +156,8 @@ def test_values_of_any_size_are_received_whole(lab: Database, reader: PostgresCh
     ],
 )
 def test_an_error_of_the_server_is_the_one_that_psycopg2_raises(lab: Database, query: str) -> None:
-    ours, theirs = lab.connect(), lab.connect()
+    ours = lab.connect()
+    theirs = lab.connect()
     with pytest.raises(psycopg2.Error) as expected, theirs.cursor() as cursor:
         cursor.copy_expert(query, copy_to_nothing())
     with pytest.raises(type(expected.value)) as found:

@@ -135,7 +135,8 @@ def test_a_capture_goes_on_from_the_slot_that_the_promoted_standby_has_kept(
     shop = new(primary, "shop")
     shop.execute("CREATE TABLE t (id int PRIMARY KEY)")
     config = shop.config(tmp_path)
-    slot, committed = config.source.slot, list[int]()
+    slot = config.source.slot
+    committed = list[int]()
     with capturing(config):
         stop = threading.Event()
         writer = threading.Thread(target=_write, args=(shop, committed, stop))

@@ -37,7 +37,8 @@ def test_no_rewrite_comes_between_the_snapshot_of_a_chunk_and_its_select(
     database: Database, reader: ChunkReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = reader.schema(TableName("public", "a"))
-    real, tries = chunks.rows, []
+    real = chunks.rows
+    tries = []
 
     def rows(connection: Any, query: Any, parameters: Any = None) -> Any:
         found = real(connection, query, parameters)

@@ -254,7 +254,8 @@ def test_changes_come_in_commit_order_with_what_the_log_knows_of_them(
     )
     big = "x" * 5000
     position = begin(source)
-    first, second = lab.connect(), lab.connect()
+    first = lab.connect()
+    second = lab.connect()
     first.autocommit = second.autocommit = False
     with first.cursor() as one, second.cursor() as two:
         one.execute("INSERT INTO t VALUES (1, 'k', 'first', %s)", (big,))
@@ -534,7 +535,8 @@ def test_what_is_told_of_added_columns_is_what_rows_hold_in_them(
 def test_a_table_without_identity_is_refused_before_it_harms_the_application(
     lab: Database, exact: PostgresSource
 ) -> None:
-    tables, user = ("good", "keyless"), lab.account.user
+    tables = ("good", "keyless")
+    user = lab.account.user
     lab.execute("CREATE TABLE keyless (a int)", "CREATE TABLE good (id int PRIMARY KEY)")
     lab.execute(*(f'ALTER TABLE {table} OWNER TO "{user}"' for table in tables))
     lab.execute(f"DROP PUBLICATION dblog_{lab.name}", f'GRANT CREATE ON DATABASE "{lab.name}" TO "{user}"')

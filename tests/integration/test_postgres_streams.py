@@ -105,7 +105,9 @@ def settled_streams(lab: Database, before: tuple[int, int]) -> tuple[int, int]:
 
 def story(lab: Database, source: PostgresSource) -> None:
     """Interleaved large transactions with everything that may happen inside one."""
-    first, second, third = lab.connect(), lab.connect(), lab.connect()
+    first = lab.connect()
+    second = lab.connect()
+    third = lab.connect()
     for connection in (first, second, third):
         connection.autocommit = False
     marks = source.open_watermarks("w")

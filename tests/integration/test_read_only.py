@@ -27,7 +27,8 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.in_turn]
 
-ROWS, CHUNK = 1000, 10
+ROWS = 1000
+CHUNK = 10
 SECONDS = 30.0  # for a hundred chunks of an idle server: an event a chunk that somebody waited for would take minutes
 
 
@@ -68,7 +69,8 @@ def config_of(reader: Database, path: Path, **source: Any) -> Config:
 
 @contextmanager
 def capturing(config: Config) -> Iterator[None]:
-    stop, faults = threading.Event(), list[BaseException]()
+    stop = threading.Event()
+    faults = list[BaseException]()
 
     def capture() -> None:
         try:
@@ -255,7 +257,8 @@ HIDING = {
 @pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
 def test_a_select_waits_for_commits_that_are_logged_and_hidden(reader: Database, config: Config, hiding: None) -> None:
     """The capture has read the change long before any SELECT shows it; the window opens behind it."""
-    table, seen = f"{reader.schema}.quiet", "SELECT v FROM quiet WHERE id = 3"
+    table = f"{reader.schema}.quiet"
+    seen = "SELECT v FROM quiet WHERE id = 3"
     with capturing(config):
         dumped(config, tables=(table,), keys=(4,))  # all is warm by now
         writer = threading.Thread(target=reader.execute, args=("UPDATE quiet SET v = 500 WHERE id = 3",))

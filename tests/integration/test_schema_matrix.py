@@ -51,7 +51,8 @@ class Copy:
                 self._put(line)
 
     def _put(self, line: dict[str, Any]) -> None:
-        key, moved = tuple(line["key"].values()), line.get("moved_from")
+        key = tuple(line["key"].values())
+        moved = line.get("moved_from")
         self.seen[key] = line["offset"]
         old = self.left.get(tuple(moved.values())) if moved else self.rows.get(key)
         kept = {name: (old or {}).get(name, UNKNOWN) for name in line["unchanged"]}
@@ -62,7 +63,8 @@ class Copy:
             {"table": line["table"].split("."), "columns": line["schema"], "key": line["key_columns"]}
         )
         self.shape = schema
-        renamed, filled = line.get("renamed") or {}, line.get("filled") or {}
+        renamed = line.get("renamed") or {}
+        filled = line.get("filled") or {}
         for key, row in self.rows.items():
             self.rows[key] = {
                 c.name: row.get(renamed.get(c.name, c.name), filled.get(c.name, UNKNOWN)) for c in schema.columns
@@ -84,7 +86,8 @@ class PlainLake:
     """Stands where the merge stands, without Spark: what it asks for, and what its tables hold in the end."""
 
     def __init__(self, matrix: Matrix) -> None:
-        self.matrix, self.staging = matrix, wiring.open_staging(matrix.config)
+        self.matrix = matrix
+        self.staging = wiring.open_staging(matrix.config)
         self.known: dict[str, TableSchema] = {}
         self.segment = 0
 

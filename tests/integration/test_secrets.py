@@ -66,7 +66,8 @@ class Commands:
     """`dblog --debug` on one configuration; what all of them have printed."""
 
     def __init__(self, file: Path, directory: Path) -> None:
-        self._file, self._directory = file, directory
+        self._file = file
+        self._directory = directory
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:

@@ -288,7 +288,8 @@ to = "log"
     )
     run = Commands(file, lab.account.password)
     try:
-        serving, capture = run.start("serve", "--listen", "127.0.0.1:0"), run.start("capture")
+        serving = run.start("serve", "--listen", "127.0.0.1:0")
+        capture = run.start("capture")
         assert serving.stderr is not None
         where = serving.stderr.readline().split()[-1]
         body = {"id": "one", "type": "execute-snapshot", "data": {"data-collections": [f"{lab.schema}.a"]}}

@@ -105,7 +105,8 @@ def test_the_place_moves_only_past_what_is_in_the_inbox(
     state = MemoryState()
     send({"id": "one"} | DUMP)
     send({"id": "two"} | DUMP)
-    real, tried = inbox.put_signal, list[str]()
+    real = inbox.put_signal
+    tried = list[str]()
 
     def put(state: Any, message: Any, **more: Any) -> bool:
         tried.append(message.id)

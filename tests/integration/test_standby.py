@@ -130,7 +130,8 @@ def captured(config: Config, primary: Database) -> Iterator[None]:
 @contextmanager
 def writing(primary: Database) -> Iterator[None]:
     """Transactions that touch a row early and commit late, over those of others that are short."""
-    stop, faults = threading.Event(), list[BaseException]()
+    stop = threading.Event()
+    faults = list[BaseException]()
 
     def write(number: int) -> None:
         try:
@@ -224,9 +225,12 @@ def test_the_logs_end_lies_behind_a_commit_that_shows_before_it_is_wholly_replay
     primary: Database, standby: Database, config: Config
 ) -> None:
     """A commit that drops tables shows, and then their files go: the standby counts it as replayed after that."""
-    early, turn, end = 0, 0, time.monotonic() + 90
+    early = 0
+    turn = 0
+    end = time.monotonic() + 90
     names = [f"gone_{number}" for number in range(300)]
-    made, gone = "; ".join(f"CREATE TABLE {name} (id int)" for name in names), f"DROP TABLE {', '.join(names)}"
+    made = "; ".join(f"CREATE TABLE {name} (id int)" for name in names)
+    gone = f"DROP TABLE {', '.join(names)}"
     with (
         closing(wiring.open_source(config.source).open_reader()) as reader,
         closing(primary.connect()) as writer,
@@ -241,7 +245,8 @@ def test_the_logs_end_lies_behind_a_commit_that_shows_before_it_is_wholly_replay
             cursor.execute(made)
             cursor.execute(f"BEGIN; UPDATE quiet SET v = {1000 + turn} WHERE id = 3; {gone}; COMMIT")
             cursor.execute("SELECT pg_current_wal_flush_lsn()::text")
-            committed, shown = Lsn.parse(cursor.fetchone()[0]).end_of_record(), None
+            committed = Lsn.parse(cursor.fetchone()[0]).end_of_record()
+            shown = None
             while shown != 1000 + turn:
                 look.execute("SELECT v, pg_last_wal_replay_lsn()::text FROM quiet WHERE id = 3")
                 shown, counted = look.fetchone()

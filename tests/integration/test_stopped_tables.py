@@ -88,7 +88,8 @@ def test_postgres_a_table_that_loses_its_key_stops_alone_and_is_dumped_when_it_h
         database.execute(f"DROP PUBLICATION dblog_{database.name}")
     database.execute(f"CREATE TABLE t {SHAPE}", f"CREATE TABLE u {SHAPE}")
     before = begun(database, config)
-    lose, have = "ALTER TABLE t DROP CONSTRAINT t_pkey", "ALTER TABLE t ADD PRIMARY KEY (id)"
+    lose = "ALTER TABLE t DROP CONSTRAINT t_pkey"
+    have = "ALTER TABLE t ADD PRIMARY KEY (id)"
     database.execute(lose, change.format(3))
     with capturing(config) as wait:
         others_go_on(database, config, wait, 2, before)
@@ -220,7 +221,8 @@ def test_mysql_tables_that_have_no_exact_form_stop_alone_from_their_first_row_on
     database: Database, tmp_path: Path, verify_plainly: Plainly
 ) -> None:
     """While a capture runs, when one begins, in requests and in a verification; mended, they are dumped."""
-    config, cases = database.config(tmp_path), UNREAD[database.kind]
+    config = database.config(tmp_path)
+    cases = UNREAD[database.kind]
     database.execute(f"CREATE TABLE u {SHAPE}")
     run_capture(config, stop=threading.Event(), until_current=True)
     names = [f"{database.schema}.{name}" for name in cases]

@@ -76,7 +76,8 @@ def capturing(config: Config) -> Iterator[Wait]:
             thread.join(0.05)
 
     def wait(wanted: dict[str, dict[int, str]]) -> None:
-        deadline, pause = time.monotonic() + DEADLINE, threading.Event()
+        deadline = time.monotonic() + DEADLINE
+        pause = threading.Event()
         with contextlib.closing(wiring.open_state(config)) as state:
             while any(d.state != "done" for d in dump_store.list_dumps(state)) or copies(config) != wanted:
                 if faults:

@@ -109,7 +109,8 @@ def test_log_and_dumps_come_over_tls_and_outlive_the_server(secured: Database, o
     certificate, key = ours.sign("client")
     config = configured(secured, tmp_path, tls="verify-full", tls_ca=ours.file, tls_cert=certificate, tls_key=key)
     dblog = Dblog(config, tmp_path)
-    start, reference = oracles.source_rows(secured), log_start(secured)
+    start = oracles.source_rows(secured)
+    reference = log_start(secured)
     try:
         dblog.run("check")
         dblog.run("capture", "--until-current")
@@ -172,7 +173,8 @@ def test_a_connection_that_breaks_while_it_is_secured_is_made_again(
     fits = {"tls": "verify-full", "tls_ca": ours.file, "tls_cert": certificate, "tls_key": key}
     with _dying(secured.server.port) as port:
         config = configured(secured, tmp_path, **fits, port=port)
-        source, table = wiring.open_source(config.source), wiring.open_output(_relayed(config, secured), "copy")
+        source = wiring.open_source(config.source)
+        table = wiring.open_output(_relayed(config, secured), "copy")
         for _ in range(3):
             with pytest.raises(SourceUnavailable):
                 source.tables()

@@ -35,7 +35,8 @@ def test_types_and_examples_are_those_of_the_server(database: Database, source: 
     start = create(database, source, "a", f"id int PRIMARY KEY, {columns}")
     for number in range(max(len(row.examples) for row in listed)):
         given = {f"c{declared.index(r.declared[0])}": r.examples[number][0] for r in listed if number < len(r.examples)}
-        names, values = ", ".join(["id", *given]), ", ".join([str(number), *given.values()])
+        names = ", ".join(["id", *given])
+        values = ", ".join([str(number), *given.values()])
         run(database, f"INSERT INTO a ({names}) VALUES ({values})")
     with closing(source.open_reader()) as reader:
         schema = reader.schema(TableName(database.schema, "a"))
@@ -45,7 +46,8 @@ def test_types_and_examples_are_those_of_the_server(database: Database, source: 
         f"c{number}": staged(database.kind, text) for number, text in enumerate(declared)
     }
     for row in listed:
-        name, kind = f"c{declared.index(row.declared[0])}", staged(database.kind, row.declared[0])
+        name = f"c{declared.index(row.declared[0])}"
+        kind = staged(database.kind, row.declared[0])
         for number, (_, value) in enumerate(row.examples):
             for found in (read[number][name], logged[number][name]):
                 assert printed(found, kind) == printed(value, kind), row.declared[0]

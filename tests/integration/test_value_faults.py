@@ -44,7 +44,8 @@ def ended(config: Config, dump_id: str) -> dict[str, str | None]:
 def test_a_value_without_an_exact_form_stops_its_table_alone_until_a_setting_takes_it(
     database: Database, tmp_path: Path
 ) -> None:
-    config, odd = database.config(tmp_path), ODD[database.kind]
+    config = database.config(tmp_path)
+    odd = ODD[database.kind]
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20), d date)")
     database.execute("CREATE TABLE u (id int PRIMARY KEY, v varchar(20))")
     captured(config)

@@ -28,7 +28,8 @@ def test_documents_have_their_variants_beside_them(
     database: Database, tmp_path: Path, merge_here: Callable[[Config], None], verify_here: Verify, spark: SparkSession
 ) -> None:
     config = database.config(tmp_path, lake={"json_as": "variant"})
-    shop, second = Shop(database, config), "jsonb" if database.kind == "postgres" else "json"
+    shop = Shop(database, config)
+    second = "jsonb" if database.kind == "postgres" else "json"
     location = table_location(open_lake(config), TableName(database.schema, "docs"))
     database.execute(
         f"CREATE TABLE docs (id bigint PRIMARY KEY, j json, b {second}, v varchar(10))",

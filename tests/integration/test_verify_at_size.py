@@ -122,8 +122,10 @@ def fill(database: Database, rows: int) -> None:
 @contextmanager
 def writes(database: Database, rows: int, seed: int, *, spared: Iterable[int]) -> Iterator[None]:
     """Rows all over the table change, new ones come and go; what is spared stays as it is."""
-    stop, faults = threading.Event(), list[BaseException]()
-    chance, left_alone = random.Random(seed), frozenset(spared)
+    stop = threading.Event()
+    faults = list[BaseException]()
+    chance = random.Random(seed)
+    left_alone = frozenset(spared)
 
     def write() -> None:
         connection = database.connect()

@@ -35,7 +35,8 @@ class Session:
     """A client whose statements run in a thread, so that a COMMIT may hang."""
 
     def __init__(self, database: Database) -> None:
-        self._database, self._connection = database, database.connect()
+        self._database = database
+        self._connection = database.connect()
         self.pid: int = self._connection.get_backend_pid()
         self._thread = threading.Thread(target=lambda: None)
         self._thread.start()
@@ -186,7 +187,8 @@ def source(database: Database) -> dict[Any, dict[str, Any]]:
 def judge(database: Database, config: Config, before: dict[Any, dict[str, Any]]) -> list[dict[str, Any]]:
     """Replaying the lines gives the source; along the log, from `before` on, no dump has brought anything else than
     what the row was by then. Returns the dumps' rows."""
-    found, table = list(lines(wiring.open_staging(config))), f"{database.schema}.t"
+    found = list(lines(wiring.open_staging(config)))
+    table = f"{database.schema}.t"
     assert Mirror({table: before}).follow(found).state.tables[table] == source(database)
     assert Consumer(found).rows(table) == source(database)
     return [line for line in found if line["origin"] == "dump" and line["op"] == "r"]
@@ -283,7 +285,9 @@ def test_what_was_committed_before_the_slot_and_is_not_yet_seen_is_waited_for(
     A slot begins in two steps, each of which waits for the transactions that run at its start: between the two a third
     one may begin, and commit before the second step is done.
     """
-    first, second, hidden = session(), session(), session()
+    first = session()
+    second = session()
+    hidden = session()
     first.run("BEGIN", "SELECT pg_current_xact_id()")
     capture = dblog.start("capture", "--until-current")
 

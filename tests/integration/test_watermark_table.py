@@ -18,7 +18,8 @@ from dblog_core.staging.reader import lines
 from tests.fix_servers import Database
 from tests.integration.test_read_only import capturing, config_of, dumped, rows_of
 
-MARKS, ROWS = "marks", 50
+MARKS = "marks"
+ROWS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class Apart:
 @pytest.fixture
 def apart(database: Database, tmp_path: Path) -> Iterator[Apart]:
     """The pattern matches the watermark table too; the user has no right to write a table in a usual place."""
-    user, postgres = database.account.user, database.kind == "postgres"
+    user = database.account.user
+    postgres = database.kind == "postgres"
     schema, pattern = ("apart", "*.*") if postgres else (f"{database.name}_apart", f"{database.name}*.*")
     database.execute(
         "CREATE TABLE a (id int PRIMARY KEY, v int NOT NULL)",
@@ -93,7 +95,8 @@ def strange_rows(source: str) -> Iterator[str]:
     mark["heals"] = None
     high = {"file": None, "rows": 0, "bytes": 0, "checksum": "", "schema": "f", "last_key": None, "final": False}
     yield from ("", "cleaned", "{}", "[]", "null", '"text"', '{"dblog": 1}')
-    attempts, others = ("1", None, True), ({"ordinal": -1}, {"table": "none"}, {"more": 1}, {"task": 7})
+    attempts = ("1", None, True)
+    others = ({"ordinal": -1}, {"table": "none"}, {"more": 1}, {"task": 7})
     for changed in (*({"attempt": attempt} for attempt in attempts), *others):
         yield json.dumps({"dblog": 1, "kind": "low", "mark": {**mark, **changed}})
     yield json.dumps({"dblog": 2, "kind": "low", "mark": mark})

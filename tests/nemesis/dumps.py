@@ -26,8 +26,11 @@ class Dumps:
     again later."""
 
     def __init__(self, config: Config, database: Database, seed: int) -> None:
-        self._config, self._schema, self._draw = config, database.schema, random.Random(seed)
-        self._stop, self._thread = threading.Event(), threading.Thread(target=self._run)
+        self._config = config
+        self._schema = database.schema
+        self._draw = random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
         self.filed: dict[str, str] = {}
         self.faults: list[BaseException] = []
 
@@ -71,12 +74,16 @@ class Dumps:
             case 3 if self.filed.get(dump_id):  # not the first one, which is to reach every row
                 control.cancel(state, dump_id)
             case _:
-                size, workers = draw.choice((7, 50, 300)), draw.randint(1, 4)
+                size = draw.choice((7, 50, 300))
+                workers = draw.randint(1, 4)
                 control.retune(state, dump_id, chunk_size=size, workers=workers, delay=draw.choice((0, 0.1)))
 
     def _request(self) -> tuple[str, DumpRequest]:
-        draw, schema = self._draw, self._schema
-        accounts, names, small = f"{schema}.accounts", f"{schema}.names", f"{schema}.small"
+        draw = self._draw
+        schema = self._schema
+        accounts = f"{schema}.accounts"
+        names = f"{schema}.names"
+        small = f"{schema}.small"
         shapes = f"{schema}.shapes"
         number = draw.randrange(COLD)
         options: dict[str, Any] = {"chunk_size": draw.choice((20, 100, 400)), "ranges": draw.choice((None, 1, 3))}

@@ -20,7 +20,8 @@ class Link:
     """Forwards connections to `port` of this machine until it is cut; `width`: bytes a second of each, 0: no limit."""
 
     def __init__(self, port: int, *, width: int = 0) -> None:
-        self._target, self._width = (ports.HOST, port), width
+        self._target = (ports.HOST, port)
+        self._width = width
         self._server = socket.create_server((ports.HOST, 0))
         self.port: int = self._server.getsockname()[1]
         self._open = threading.Event()

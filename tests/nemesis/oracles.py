@@ -163,7 +163,8 @@ def check_equal(source: dict[str, dict[Key, Row]], lake: dict[str, dict[Key, Row
     """Every row and column of source and lake is the same."""
     for table, rows in source.items():
         other = lake[table]
-        missing, extra = rows.keys() - other.keys(), other.keys() - rows.keys()
+        missing = rows.keys() - other.keys()
+        extra = other.keys() - rows.keys()
         different = [(rows[k], other[k]) for k in rows.keys() & other.keys() if rows[k] != other[k]]
         assert not (missing or extra or different), (
             f"{table}: missing {sorted(missing)[:5]}, extra {sorted(extra)[:5]}, different {different[:3]}"
@@ -193,7 +194,8 @@ def _binlog(database: Database, start: tuple[str, int]) -> list[str]:
 
 def binlog_images(database: Database, start: tuple[str, int]) -> Iterator[tuple[str, dict[int, str]]]:
     """The new image of every inserted or updated row of the database, in log order: table, values by column number."""
-    table, image = "", dict[int, str]()
+    table = ""
+    image = dict[int, str]()
     for line in [*_binlog(database, start), "end"]:
         if value := _VALUE.match(line):
             image[int(value[1])] = value[2]
@@ -203,7 +205,8 @@ def binlog_images(database: Database, start: tuple[str, int]) -> Iterator[tuple[
             if table and image:
                 yield table, image
             match = _STATEMENT.match(line)
-            table, image = (match[3] if match and match[2] == database.name else ""), {}
+            table = match[3] if match and match[2] == database.name else ""
+            image = {}
 
 
 def binlog_entries(database: Database, start: tuple[str, int]) -> list[Entry]:
@@ -220,7 +223,8 @@ def binlog_entries(database: Database, start: tuple[str, int]) -> list[Entry]:
             images.append({})
         else:
             entries += _binlog_rows(statement, images, transaction, columns)
-            statement, images = None, []
+            statement = None
+            images = []
             if (match := _ALTER.match(line)) and (match[1], match[2]) == (database.name, "shapes"):
                 others = [name for name in columns["shapes"] if name != column_of(match[4])]
                 columns["shapes"] = [*others, match[4]] if match[3] == "ADD" else others
@@ -239,7 +243,8 @@ def _binlog_rows(
         return []
     verb, table = statement
     rows = [_binlog_row(columns[table], image) for image in images]
-    new, old = rows[-1], rows[0]
+    new = rows[-1]
+    old = rows[0]
     if verb == "DELETE":
         return [Entry(table, "d", old["id"], None, transaction)]
     if verb == "INSERT" or old["id"] == new["id"]:
@@ -276,7 +281,8 @@ def slot_entries(database: Database, slot: str) -> list[Entry]:
 
 
 def _slot_rows(event: dict[str, Any], transaction: int) -> list[Entry]:
-    table, action = event["table"], event["action"]
+    table = event["table"]
+    action = event["action"]
     if action == "T":
         return [Entry(table, "t", None, None, transaction)]
     new = {column_of(c["name"]): c["value"] for c in event.get("columns", ())}

@@ -106,7 +106,8 @@ class Consumer:
         return self.state.tables.get(table, {})
 
     def apply(self, line: Line) -> None:
-        table, op = line["table"], line["op"]
+        table = line["table"]
+        op = line["op"]
         if op == "t":
             self.state.clear(table)
         elif op == "f":
@@ -144,7 +145,8 @@ class Mirror:
         return self
 
     def apply(self, line: Line) -> None:
-        table, op = line["table"], line["op"]
+        table = line["table"]
+        op = line["op"]
         if op == "t":
             self.state.clear(table)
         elif op == "f":
@@ -155,7 +157,10 @@ class Mirror:
 
     def _logged(self, line: Line) -> None:
         """Images chain: what an event says of the row before is what the events before have made of it."""
-        table, op, key, moved = line["table"], line["op"], key_of(line), line.get("moved_from")
+        table = line["table"]
+        op = line["op"]
+        key = key_of(line)
+        moved = line.get("moved_from")
         now = self.state.get(table, key)
         assert (now is None) == (op == "c"), f"an event that does not follow from those before: {line}, row {now}"
         if line["before"] is not None and now is not None:
@@ -169,7 +174,8 @@ class Mirror:
             self.state.change(table, key, line["after"], line["unchanged"], old)
 
     def _dumped(self, line: Line) -> None:
-        table, after = line["table"], line["after"]
+        table = line["table"]
+        after = line["after"]
         if after is not None:
             self.state.know(table, after)
         now = self.state.get(table, key_of(line))
@@ -188,7 +194,8 @@ class Mirror:
 
 def within(line: Line, rows: Iterable[Key]) -> Iterator[Key]:
     """The keys that an `f` line speaks of."""
-    start, end = _end(line.get("key_from")), _end(line.get("key_to"))
+    start = _end(line.get("key_from"))
+    end = _end(line.get("key_to"))
     for key in list(rows):
         if (start is None or key >= start) and (end is None or key <= end):
             yield key

@@ -127,7 +127,8 @@ class Day:
 
     def strike(self, draw: random.Random) -> None:
         """One fault, which somebody recovers from by himself."""
-        name, began = draw.choice(("capture", "paused", "work", "merge", "server")), time.monotonic()
+        name = draw.choice(("capture", "paused", "work", "merge", "server"))
+        began = time.monotonic()
         if name == "server":
             self.database.server.kill()
             self.database.server.start()
@@ -156,7 +157,8 @@ class Day:
         return [failure for errand in self.errands if (failure := errand.failure(self.strikes)) is not None]
 
     def measure(self) -> Hour:
-        leader, found = self.leader(), status(self.config)["storage"]
+        leader = self.leader()
+        found = status(self.config)["storage"]
         memory = 0 if leader is None else psutil.Process(leader.pid).memory_info().rss
         staged = sum(room["files"] for room in found["staging"].values() if room is not None)
         return Hour(memory, staged, sum(table["files"] for table in found["tables"]))
@@ -197,7 +199,8 @@ def test_a_day_of_everything_leaves_no_trace_but_the_rows(
         spark={"conf": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}},
     )
     seed = pytestconfig.option.soak_first
-    draw, hours = random.Random(seed), list[Hour]()
+    draw = random.Random(seed)
+    hours = list[Hour]()
     seconds = pytestconfig.option.day_minutes * 60 / HOURS
     dblog = Dblog(config, tmp_path)
     day = Day(dblog, config, database)
@@ -223,7 +226,8 @@ def test_a_day_of_everything_leaves_no_trace_but_the_rows(
                     day.look()
                     threading.Event().wait(0.5)
                 hours.append(day.measure())
-                fault, transactions = day.strikes[-1].name, writers.transactions
+                fault = day.strikes[-1].name
+                transactions = writers.transactions
                 print(f"hour {hour}: {fault}; {hours[-1]}; {transactions:,} transactions", flush=True)
             run_last_errands(day)
         assert not writers.faults, writers.faults

@@ -41,7 +41,9 @@ class Chaos:
     """Keeps what `running` names running, and kills each, and the server, after lifetimes that the seed draws."""
 
     def __init__(self, dblog: Dblog, database: Database, seed: int, running: Collection[str]) -> None:
-        self._dblog, self._database, self._draw = dblog, database, random.Random(seed)
+        self._dblog = dblog
+        self._database = database
+        self._draw = random.Random(seed)
         self._running = {name: RUNNING[name] for name in running}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ends: dict[str, float] = {}

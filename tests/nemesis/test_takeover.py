@@ -178,21 +178,24 @@ def world(database: Database, ensemble: Ensemble, tmp_path: Path) -> Iterator[Wo
 
 
 def the_leader_is_killed(world: World) -> None:
-    node, epoch = world.leading(), world.head().epoch
+    node = world.leading()
+    epoch = world.head().epoch
     node.kill()
     world.goes_on(epoch=epoch + 1)
     node.start()
 
 
 def the_standby_is_killed(world: World) -> None:
-    node, epoch = world.other(world.leading()), world.head().epoch
+    node = world.other(world.leading())
+    epoch = world.head().epoch
     node.kill()
     assert world.goes_on().epoch == epoch, "the leader does not notice"
     node.start()
 
 
 def the_leader_is_stopped_and_wakes_up(world: World) -> None:
-    node, epoch = world.leading(), world.head().epoch
+    node = world.leading()
+    epoch = world.head().epoch
     os.kill(node.pid, signal.SIGSTOP)
     wait_until(lambda: psutil.Process(node.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
     world.goes_on(epoch=epoch + 1)
@@ -252,7 +255,8 @@ def _wipe(member: ZookeeperServer) -> None:
 
 
 def the_leader_is_cut_off_from_zookeeper(world: World) -> None:
-    node, epoch = world.leading(), world.head().epoch
+    node = world.leading()
+    epoch = world.head().epoch
     for link in node.zookeepers:
         link.cut()
     world.goes_on(epoch=epoch + 1)
@@ -262,7 +266,8 @@ def the_leader_is_cut_off_from_zookeeper(world: World) -> None:
 
 
 def the_leader_is_cut_off_from_the_database(world: World) -> None:
-    node, before = world.leading(), world.head()
+    node = world.leading()
+    before = world.head()
     node.database.cut()
     threading.Event().wait(QUIET)  # what was on its way is published meanwhile
     stands = world.head()
@@ -272,7 +277,8 @@ def the_leader_is_cut_off_from_the_database(world: World) -> None:
 
 def the_disk_is_full_for_the_leader_alone(world: World) -> None:
     """No file of its process may grow any more (the limit on a file's size): as when only its machine has no room."""
-    node, epoch = world.leading(), world.head().epoch
+    node = world.leading()
+    epoch = world.head().epoch
     process = psutil.Process(node.pid)
     before = process.rlimit(psutil.RLIMIT_FSIZE)
     process.rlimit(psutil.RLIMIT_FSIZE, (0, before[1]))
@@ -283,7 +289,8 @@ def the_disk_is_full_for_the_leader_alone(world: World) -> None:
 
 
 def the_leader_hands_over(world: World) -> None:
-    node, epoch = world.leading(), world.head().epoch
+    node = world.leading()
+    epoch = world.head().epoch
     node.stop()
     world.goes_on(epoch=epoch + 1)
     node.start()
@@ -292,7 +299,8 @@ def the_leader_hands_over(world: World) -> None:
 def the_clock_of_the_leader_is_an_hour_ahead(world: World) -> None:
     """The standby starts with such a clock and is handed the lead; then one with the right time leads again."""
     node = world.leading()
-    other, epoch = world.other(node), world.head().epoch
+    other = world.other(node)
+    epoch = world.head().epoch
     other.kill()
     other.start(PYTHONPATH=str(Path(__file__).parent / "ahead"))
     node.stop()
@@ -381,7 +389,9 @@ def test_fifty_takeovers_in_a_row(
     world: World, database: Database, pytestconfig: pytest.Config, tmp_path: Path
 ) -> None:
     seed = pytestconfig.option.soak_first
-    start, draw, gaps = oracles.source_rows(database), random.Random(seed), dict[str, list[float]]()
+    start = oracles.source_rows(database)
+    draw = random.Random(seed)
+    gaps = dict[str, list[float]]()
     dblog = Dblog(world.config, tmp_path)
     try:
         reference = log_start(database)

@@ -26,7 +26,9 @@ COLUMNS = {
     "shapes": ["id", "op", "x0"],
 }
 ADDED = ("accounts", "extra")  # the column that comes meanwhile
-HOT, COLD, SMALL = 20, 2_000, 300
+HOT = 20
+COLD = 2_000
+SMALL = 300
 SHAPES = 5  # columns of `shapes` at most, so that some are dropped
 _NUMBERED = re.compile(r"x(\d+)(r\d+)?")
 
@@ -76,8 +78,11 @@ class Writers:
     """
 
     def __init__(self, database: Database, *, seed: int, count: int = 2, statements: float = 0.04) -> None:
-        self._database, self._count, self._statements = database, count, statements
-        self._stop, self._added = threading.Event(), threading.Event()
+        self._database = database
+        self._count = count
+        self._statements = statements
+        self._stop = threading.Event()
+        self._added = threading.Event()
         self.transactions = self.truncates = self.alters = 0
         self.faults: list[BaseException] = []
         self._threads = [
@@ -149,8 +154,10 @@ class Writers:
 
     def _alter(self, names: list[str], draw: random.Random) -> str:
         """A change of the shape of `shapes`, whose columns are `names`."""
-        table, postgres = f"ALTER TABLE {self._database.schema}.shapes", self._database.kind == "postgres"
-        number, name = self.alters, draw.choice(names) if names else ""
+        table = f"ALTER TABLE {self._database.schema}.shapes"
+        postgres = self._database.kind == "postgres"
+        number = self.alters
+        name = draw.choice(names) if names else ""
         match draw.randrange(6):
             case 0 | 1 if len(names) < SHAPES:
                 return f"{table} ADD COLUMN x{number} int {'NOT NULL ' * draw.randrange(2)}DEFAULT {number}"
@@ -188,7 +195,8 @@ class Writers:
 
     def _operation(self, cursor: Any, number: int, operation: int, draw: random.Random) -> None:
         key = draw.randrange(HOT if draw.random() < 0.5 else COLD * 2) // self._count * self._count + number
-        name, other = f"n{key}", f"n{key + COLD * 2}"
+        name = f"n{key}"
+        other = f"n{key + COLD * 2}"
         match draw.randrange(12):
             case 10 | 11:
                 key = key % SMALL // self._count * self._count + number

@@ -112,7 +112,11 @@ class Capture:
 
     def copy(self) -> Capture:
         new = object.__new__(Capture)
-        new.base, new.now, new.rules, new.late, new.met = self.base, self.now, self.rules, self.late, self.met
+        new.base = self.base
+        new.now = self.now
+        new.rules = self.rules
+        new.late = self.late
+        new.met = self.met
         new.replay = self.replay.copy()
         new.dumps, new.visibility = _copied(self.dumps)
         return new
@@ -256,15 +260,19 @@ class Capture:
 
 def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
     """A copy by hand: deepcopy would take most of the time. Touches are never changed, so they are shared."""
-    new, windows, tasks = object.__new__(Chunks), object.__new__(Windows), object.__new__(Tasks)
+    new = object.__new__(Chunks)
+    windows = object.__new__(Windows)
+    tasks = object.__new__(Tasks)
     visibility: Any = chunks._visibility
     if isinstance(visibility, Snapshots):
         visibility = object.__new__(type(visibility))
-        visibility._start, visibility._settled = chunks._visibility._start, chunks._visibility._settled  # type: ignore[attr-defined]
+        visibility._start = chunks._visibility._start
+        visibility._settled = chunks._visibility._settled
     old = chunks._windows
     windows._visibility = visibility
     windows._limit = old._limit
-    windows._windows, windows._counts = dict(old._windows), dict(old._counts)
+    windows._windows = dict(old._windows)
+    windows._counts = dict(old._counts)
     windows._memory = {
         table: deque(
             RecordedEvents(e.first, e.offset, e.xid, e.touches, e.retired_at, e.lost, e.arrives, e.last_xid)
@@ -272,12 +280,16 @@ def _copied(chunks: Chunks) -> tuple[Chunks, LogOrder | Snapshots]:
         )
         for table, entries in old._memory.items()
     }
-    tasks._tasks, tasks._windows = dict(chunks._tasks._tasks), dict(chunks._tasks._windows)
+    tasks._tasks = dict(chunks._tasks._tasks)
+    tasks._windows = dict(chunks._tasks._windows)
     tasks._of_table = {table: list(names) for table, names in chunks._tasks._of_table.items()}
     tasks._brought = {heap: set(keys) for heap, keys in chunks._tasks._brought.items()}
-    tasks._void, tasks._changed = list(chunks._tasks._void), set(chunks._tasks._changed)
+    tasks._void = list(chunks._tasks._void)
+    tasks._changed = set(chunks._tasks._changed)
     new._visibility = visibility
     new._windows = windows
     new._tasks = tasks
-    new._opened, new._probes, new._met = dict(chunks._opened), dict(chunks._probes), dict(chunks._met)
+    new._opened = dict(chunks._opened)
+    new._probes = dict(chunks._probes)
+    new._met = dict(chunks._met)
     return new, visibility

@@ -47,7 +47,10 @@ class Replay:
 
     def copy(self) -> Replay:
         new = Replay()
-        new.rows, new.last, new.gone, new.shape = dict(self.rows), dict(self.last), dict(self.gone), self.shape
+        new.rows = dict(self.rows)
+        new.last = dict(self.last)
+        new.gone = dict(self.gone)
+        new.shape = self.shape
         return new
 
     def read(self, line: Line) -> None:

@@ -34,8 +34,12 @@ def search(scenario: Scenario, rules: Rules | None = None) -> Found:
     """Explores all states. Raises MemoryError if the scenario is too large to be explored."""
     begin = (ReadOnlyWorld if scenario.read_only else World).begin(scenario, rules or Rules())
     queue: deque[tuple[int, World]] = deque([(0, begin)])
-    seen, labels, label_of = {hash(begin.frozen())}, [""], array("l", [0])
-    parents, numbers, steps = array("l", [-1]), {"": 0}, 0
+    seen = {hash(begin.frozen())}
+    labels = [""]
+    label_of = array("l", [0])
+    parents = array("l", [-1])
+    numbers = {"": 0}
+    steps = 0
 
     def trace(at: int, *last: str) -> tuple[str, ...]:
         path = list(last)

@@ -39,7 +39,9 @@ from tests.protocol.source import Script, Visible
 from tests.protocol.world import Scenario
 
 Patch = Callable[[pytest.MonkeyPatch], None]
-ATOMIC, LOG_ORDER, ANY_ORDER = Visible.ATOMIC, Visible.LOG_ORDER, Visible.ANY_ORDER
+ATOMIC = Visible.ATOMIC
+LOG_ORDER = Visible.LOG_ORDER
+ANY_ORDER = Visible.ANY_ORDER
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ def _truncate_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _attempt_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    low, high = Tasks.admit_low, Tasks.admit_high
+    low = Tasks.admit_low
+    high = Tasks.admit_high
 
     def open_any(self: Tasks, mark: Any, **more: Any) -> None:
         task = mark.mark.task
@@ -157,7 +160,8 @@ def _order_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _window_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a restart, a chunk is placed though nobody has collected the keys of its window from its beginning."""
-    high, close = Tasks.admit_high, Windows.close
+    high = Tasks.admit_high
+    close = Windows.close
 
     def close_any(self: Tasks, mark: Any) -> None:
         self._windows.setdefault(mark.mark.window, mark.mark)

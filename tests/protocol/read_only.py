@@ -84,7 +84,9 @@ class ReadOnlyWorld(World):
 
     def restart(self) -> None:
         self.capture = Capture(self.staged, snapshots=self._snapshots(), rules=self.rules)
-        self.horizon, self.term, self.fresh = None, self.term + 1, False
+        self.horizon = None
+        self.term += 1
+        self.fresh = False
 
     def publish(self) -> None:
         number = self.staged.number
@@ -154,7 +156,8 @@ class ReadOnlyWorld(World):
     def _forget_after(self, end: int) -> None:
         """As if windows closed where the log ended after the SELECT."""
         assert self.capture is not None
-        memory, known = self.capture.dumps._windows._memory, self._scripts(self.log[:end])
+        memory = self.capture.dumps._windows._memory
+        known = self._scripts(self.log[:end])
         if TABLE in memory:
             memory[TABLE] = deque(e for e in memory[TABLE] if e.xid is not None and e.xid - FULL in known)
 

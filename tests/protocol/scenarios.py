@@ -21,10 +21,18 @@ def script(*ops: tuple[str, int] | tuple[str, int, int] | str) -> Script:
     return tuple(Op(op) if isinstance(op, str) else Op(*op) for op in ops)
 
 
-PART, PUT, OTHER, BOTH = script(("part", 1)), script(("put", 1)), script(("put", 2)), script(("put", 2), ("put", 1))
-DELETE, MOVE, REBORN = script(("delete", 1)), script(("move", 1, 3)), script(("delete", 1), ("born", 1))
-BORN, THIRD, BACK = script(("born", 1)), script(("put", 3), ("part", 3)), script(("move", 3, 1))
-TRUNCATE, ALTER = script("truncate"), script("alter")
+PART = script(("part", 1))
+PUT = script(("put", 1))
+OTHER = script(("put", 2))
+BOTH = script(("put", 2), ("put", 1))
+DELETE = script(("delete", 1))
+MOVE = script(("move", 1, 3))
+REBORN = script(("delete", 1), ("born", 1))
+BORN = script(("born", 1))
+THIRD = script(("put", 3), ("part", 3))
+BACK = script(("move", 3, 1))
+TRUNCATE = script("truncate")
+ALTER = script("alter")
 ALTER_AND_PUT = script("alter", ("put", 1))
 
 
@@ -88,7 +96,9 @@ def ghosts(visible: Visible) -> Iterator[Scenario]:
 
 def arrivals(visible: Visible) -> Iterator[Scenario]:
     """Rows that change their key between two SELECTs, columns left out, over a lake that is wrong in every value."""
-    away, on, back = script(("move", 3, 1)), script(("move", 1, 2)), script(("move", 2, 3))
+    away = script(("move", 3, 1))
+    on = script(("move", 1, 2))
+    back = script(("move", 2, 3))
     for name, world in {
         "back": Scenario("", visible, (away, PART), tasks=IN_TURN, rows=(2, 3)),
         "back, beside": Scenario("", visible, (away,), tasks=BESIDE, rows=(2, 3)),

@@ -249,7 +249,8 @@ class World:
 
     def _appear(self, needed: Iterable[int] = ()) -> Iterator[frozenset[int]]:
         """The sets of hidden scripts that may have become visible by now, at least the needed ones; smallest first."""
-        hidden, must = self._hidden(), frozenset(needed)
+        hidden = self._hidden()
+        must = frozenset(needed)
         if self.scenario.visible is Visible.LOG_ORDER:
             choices = [frozenset(hidden[:n]) for n in range(len(hidden) + 1)]
         else:
@@ -339,7 +340,8 @@ class World:
             for shown in self._appear():
                 new = self.copy(horizons=1)
                 new.visible |= shown
-                new.horizon, new.horizon_at = new._snapshot(), len(new.log)
+                new.horizon = new._snapshot()
+                new.horizon_at = len(new.log)
                 yield f"a horizon is taken{_told(shown)}", new
 
     # Workers --------------------------------------------------------------------------------------------------------
@@ -391,7 +393,8 @@ class World:
 
     def _high(self, worker: Worker, ordinal: int, chunk: Chunk) -> None:
         if self.rules.reuse_rows and self.old_rows is not None:
-            chunk, self.old_rows = self.old_rows, None
+            chunk = self.old_rows
+            self.old_rows = None
         final = ordinal + 1 >= len(self.scenario.tasks[worker.task])
         payload: Any = chunk
         self._tell(
@@ -474,7 +477,8 @@ class World:
 
     def _late(self) -> None:
         assert self.capture is not None and self.capture.late is not None
-        late, self.capture.late = self.capture.late, None
+        late = self.capture.late
+        self.capture.late = None
         self.capture.place(*late)
         self.capture.seal(self.capture.now.place)
         self._check(self.capture)
@@ -492,7 +496,8 @@ class World:
 
     def _read(self, capture: Capture, place: int) -> None:
         entry = self.log[place]
-        late, capture.late = capture.late, None
+        late = capture.late
+        capture.late = None
         if isinstance(entry, int):
             capture.transaction(entry, self._events(place, entry))
         elif isinstance(entry, Low):

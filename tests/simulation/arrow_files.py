@@ -28,7 +28,8 @@ class Encoder:
     """One file in the making."""
 
     def __init__(self, schema: pa.Schema, sample: pa.RecordBatch | None, **_: object) -> None:
-        self._schema, self._batches = schema, list[pa.RecordBatch]()
+        self._schema = schema
+        self._batches = list[pa.RecordBatch]()
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> None:
         self._batches += batches

@@ -14,7 +14,9 @@ class Connection:
     """Every call is a step; after a fault all calls fail."""
 
     def __init__(self, simulation: Simulation, name: str) -> None:
-        self._simulation, self._name, self._broken = simulation, name, False
+        self._simulation = simulation
+        self._name = name
+        self._broken = False
 
     def _fail(self) -> SourceUnavailable:
         self._broken = True

@@ -64,7 +64,9 @@ class Database:
     """Tables as SELECTs see them, the log as the capture reads it, and what is between them."""
 
     def __init__(self, simulation: Simulation, kind: str, schemas: list[TableSchema], *, gap: float) -> None:
-        self.kind, self._simulation, self._gap = kind, simulation, gap
+        self.kind = kind
+        self._simulation = simulation
+        self._gap = gap
         self.schemas = {schema.table: schema for schema in schemas}
         self.rows: dict[TableName, dict[Key, Row]] = {table: {} for table in self.schemas}
         self.log: list[Transaction] = []
@@ -72,7 +74,8 @@ class Database:
         self.purged = 0
         self.durable: Callable[[], int] = lambda: len(self.log)
         self.reader: object | None = None  # PostgreSQL: who reads the slot
-        self.grown, self.shown = Signal(simulation), Signal(simulation)
+        self.grown = Signal(simulation)
+        self.shown = Signal(simulation)
         # Near the wrap of the log's 32-bit ids, now and then.
         self._next_xid = simulation.dice.choice((700, (1 << 32) - 40, (5 << 32) - 90, (7 << 32) + 3))
         self._completed = self._next_xid - 1

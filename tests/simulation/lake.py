@@ -66,13 +66,16 @@ class SimLake:
         for manifest in taken[:whole]:
             _Merge(staging, tables).segment(manifest)
         last = taken[whole - 1]
-        self.tables, self.segment, self.offset = tables, last.segment, last.last_offset
+        self.tables = tables
+        self.segment = last.segment
+        self.offset = last.last_offset
         return True
 
 
 class _Merge:
     def __init__(self, staging: Staging, tables: dict[str, Table]) -> None:
-        self._staging, self._tables = staging, tables
+        self._staging = staging
+        self._tables = tables
 
     def segment(self, manifest: Manifest) -> None:
         events = sorted([*self._log(manifest), *self._chunks(manifest), *self._marks(manifest)], key=lambda e: e[0])
@@ -126,7 +129,8 @@ class _Merge:
         return dict.fromkeys((c.name for c in table.schema.columns), UNKNOWN)
 
     def _put(self, table: Table, offset: int, op: str, event: Row) -> None:
-        after, left_out = event["after"], set(event["unchanged"] or ())
+        after = event["after"]
+        left_out = set(event["unchanged"] or ())
         source = event["before"] if left_out & set(table.schema.key) else after
         key = tuple(source[n] if n in left_out else after[n] for n in table.schema.key)
         old = table.rows.get(key, (0, self._nothing(table)))[1]

@@ -30,7 +30,10 @@ class SimStream(Connection):
 
     def __init__(self, simulation: Simulation, database: db.Database, at: int, skip: int, size: int) -> None:
         super().__init__(simulation, "log")
-        self._database, self._at, self._skip, self._size = database, at, skip, size
+        self._database = database
+        self._at = at
+        self._skip = skip
+        self._size = size
         if at < database.purged:
             raise LogPositionLost(f"the log begins at {database.purged}, and {at} is asked for", fix="start afresh")
         assert simulation.current is not None
@@ -44,7 +47,8 @@ class SimStream(Connection):
 
     def _stopped(self, until: float | None) -> None:
         """Our process is gone, or paused: the server notices after its timeout."""
-        simulation, paused = self._simulation, until is not None
+        simulation = self._simulation
+        paused = until is not None
         timeout = _SENDER_TIMEOUT if paused else simulation.dice.uniform(0, _SENDER_TIMEOUT)
 
         def end() -> None:
@@ -80,7 +84,8 @@ class SimStream(Connection):
             self._skip += len(part)
             if self._skip < len(transaction.changes):
                 break
-            self._at, self._skip = self._at + 1, 0
+            self._at += 1
+            self._skip = 0
             if room <= 0 or self._at >= len(self._database.log):
                 break
         return assembly.batch(str(self._at), self._skip)
@@ -101,7 +106,8 @@ class _Batch:
     """Gathers transactions into one batch."""
 
     def __init__(self, seen: dict[TableName, str], *, full: bool) -> None:
-        self._seen, self._full = seen, full
+        self._seen = seen
+        self._full = full
         self._sequence = 0
         self._signals: list[Any] = []
         self._rows: dict[str, tuple[TableSchema, list[Any]]] = {}

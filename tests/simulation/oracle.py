@@ -104,7 +104,8 @@ class _Walk:
         self._offset = line["offset"]
         if line["table"] not in _OF:
             self._wrong(line, "it is of no captured table")
-        op, origin = line["op"], line["origin"]
+        op = line["op"]
+        origin = line["origin"]
         if origin == "dump" and self._left:
             self._wrong(line, f"it stands inside transaction {self._open}")
         if op in "cudt" and origin == "log":
@@ -118,8 +119,11 @@ class _Walk:
 
     def _jump(self, offset: int, position: int) -> None:
         """A fresh start: what the log held in between is lost, and a dump has to make up for it."""
-        self._truth, self._expected = self._world.database.log_state(position), self._rows_of(position)
-        self._jumped, self._left = offset, 0  # the rest of a transaction is lost too
+        self._truth = self._world.database.log_state(position)
+        self._expected = self._rows_of(position)
+        # the rest of a transaction is lost too
+        self._jumped = offset
+        self._left = 0
 
     def _log_row(self, line: Line) -> None:
         transaction, change, op, self._left = next(self._expected, (None, None, None, 0))
@@ -151,7 +155,8 @@ class _Walk:
 
     def _apply(self, line: Line, table: TableName, key: Key, schema: TableSchema) -> None:
         """The consumer's own state: what a line leaves out stays, and is unknown where it never was known."""
-        old, told = self._known[table].get(key, self._nothing(schema)), self._told.get((table, key), {})
+        old = self._known[table].get(key, self._nothing(schema))
+        told = self._told.get((table, key), {})
         if line["op"] == "c":
             moved = line.get("moved_from")
             old, told = self._gone[table, tuple(moved.values())] if moved else (self._nothing(schema), {})
@@ -167,7 +172,8 @@ class _Walk:
 
     def _refresh(self, line: Line) -> None:
         schema = _OF[line["table"]]
-        table, key = schema.table, _key(line)
+        table = schema.table
+        key = _key(line)
         true = self._truth[table].get(key)
         if true is None:
             self._wrong(line, "the row was deleted before this place of the log")
@@ -179,7 +185,8 @@ class _Walk:
         self._apply(line, table, key, self._world.database.schemas[table])
 
     def _absent(self, line: Line) -> None:
-        table, key = _OF[line["table"]].table, _key(line)
+        table = _OF[line["table"]].table
+        key = _key(line)
         if key in self._truth[table]:
             self._wrong(line, "the row is there at this place of the log")
         self._known[table].pop(key, None)
@@ -192,7 +199,8 @@ class _Walk:
         def inside(key: Key) -> bool:
             return (low is None or key >= low) and (high is None or key <= high)
 
-        known, truth = self._known[schema.table], self._truth[schema.table]
+        known = self._known[schema.table]
+        truth = self._truth[schema.table]
         for key in [k for k in known if inside(k) and self._seen[schema.table, k] <= line["since"]]:
             if key in truth:
                 self._wrong(line, f"it takes {key} away, which is there")
@@ -200,7 +208,8 @@ class _Walk:
             self._world.simulation.count("ghosts")
         if line["since"] < self._jumped:
             return  # it has not seen what was lost: the dump that the fresh start requests will
-        have, there = {k for k in known if inside(k)}, {k for k in truth if inside(k)}
+        have = {k for k in known if inside(k)}
+        there = {k for k in truth if inside(k)}
         if have != there:
             self._wrong(line, f"ghosts {sorted(have - there)}, missing {sorted(there - have)}")
         for key in have:
@@ -301,7 +310,8 @@ class _Evictions:
         staging = self._world.quiet_staging()
         schema = staging.schema(chunk.schema)
         rows = staging.read_chunk(chunk.path, checksum=chunk.checksum).combine_chunks().to_batches()[0]
-        keys, index = keys_of(rows, schema), self.highs[chunk.path][0]
+        keys = keys_of(rows, schema)
+        index = self.highs[chunk.path][0]
         reasons = self._unseen(chunk, read if index is None else index)
         for number in chunk.evicted:
             if not any(_touches(c, schema.table, keys[number]) for c in reasons):
@@ -309,7 +319,8 @@ class _Evictions:
 
     def _unseen(self, chunk: ChunkRef, index: int) -> list[db.Change]:
         high = self.highs[chunk.path][1]
-        log, low = self._world.database.log[: index + 1], self._lows[high.mark.window]
+        log = self._world.database.log[: index + 1]
+        low = self._lows[high.mark.window]
         if high.snapshot is None:
             return [c for t in log[low:] for c in t.changes]
         seen = Snapshot.parse(high.snapshot)

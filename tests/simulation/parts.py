@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INT, _TEXT = pa.int64(), pa.string()
+INT = pa.int64()
+_TEXT = pa.string()
 TABLES = (
     TableSchema(
         TableName("shop", "orders"),
@@ -76,7 +77,8 @@ def instead_of_the_real_ones(world: World) -> Iterator[None]:
     ids = random.Random(world.seed)
 
     def system_dumps(config: Config, _state: Any, clock: Any, stop: Any, **_: Any) -> None:
-        spawn, by = world.simulation.spawn, dump_process.REQUESTED_BY
+        spawn = world.simulation.spawn
+        by = dump_process.REQUESTED_BY
         while not clock.wait(stop, dump_process.LOOK):
             try:
                 work_loop.work_here(config, stop=stop, clock=world.clock, requested_by=by, spawn=spawn)

@@ -23,7 +23,9 @@ class Writer:
     """An application: transactions of a few changes over few keys; every value that it writes is a new one."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._dice, self._database = world, world.simulation.dice, world.database
+        self._world = world
+        self._dice = world.simulation.dice
+        self._database = world.database
 
     def run(self) -> None:
         while not self._world.calm:
@@ -48,7 +50,8 @@ class Writer:
 
     def _change(self, transaction: Transaction) -> None:
         schema = self._dice.choice(list(self._database.schemas.values()))
-        table, key = schema.table, self._world.key(schema)
+        table = schema.table
+        key = self._world.key(schema)
         if self._dice.random() < 0.004 and self._database.lock(transaction, table, None):
             self._database.change(transaction, Change("t", schema))
             self._world.simulation.count("truncates")
@@ -87,7 +90,8 @@ class Operator:
     """Requests dumps of every kind, and changes its mind about them. At the end it resumes what it has paused."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._dice = world, world.simulation.dice
+        self._world = world
+        self._dice = world.simulation.dice
         self._state: MemoryState = world.open_state()
 
     def run(self) -> None:
@@ -117,7 +121,8 @@ class Operator:
 
     def _request(self) -> None:
         schema = self._dice.choice(list(self._world.database.schemas.values()))
-        table, size = (str(schema.table),), self._dice.choice((1, 2, 3, 5))
+        table = (str(schema.table),)
+        size = self._dice.choice((1, 2, 3, 5))
         keys = [key_to_json(self._world.key(schema)) for _ in range(self._dice.randint(1, 4))]
         low, high = sorted([self._world.key(schema), self._world.key(schema)])
         self._submit(
@@ -138,7 +143,8 @@ class Operator:
         found = [d for d in dump_store.list_dumps(self._state) if d.state not in dump_records.OVER]
         if not found:
             return
-        dump, chance = self._dice.choice(found), self._dice.random()
+        dump = self._dice.choice(found)
+        chance = self._dice.random()
         if chance < 0.3:
             control.pause(self._state, dump.id)
         elif chance < 0.6:
@@ -165,7 +171,8 @@ class Merger:
     """Merges now and then, and asks for the rows of which it knows not all; its lake outlives it."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._dice = world, world.simulation.dice
+        self._world = world
+        self._dice = world.simulation.dice
         self._state: MemoryState = world.open_state()
         self._asked: dict[tuple[TableName, Key], str] = {}
 
@@ -200,7 +207,8 @@ class Follower:
     """Somebody who prints the super-changelog, slowly, and goes on after what was printed when started again."""
 
     def __init__(self, world: World) -> None:
-        self._world, self._dice = world, world.simulation.dice
+        self._world = world
+        self._dice = world.simulation.dice
 
     def run(self) -> None:
         printed = self._world.printed

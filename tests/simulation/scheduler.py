@@ -43,12 +43,14 @@ class Signal:
     """Something that tasks wait for; also in the place of a `threading.Event`, as far as the engine uses one."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self._simulation, self._set = simulation, False
+        self._simulation = simulation
+        self._set = False
         self.waiting: list[tuple[Task, int]] = []
 
     def fire(self) -> None:
         """Wakes all that wait now."""
-        waiting, self.waiting = self.waiting, []
+        waiting = self.waiting
+        self.waiting = []
         for task, turn in waiting:
             if task.turn == turn:
                 self._simulation.wake(task)
@@ -178,7 +180,8 @@ class Simulation:
         """A call of a fake, before its effect. Raises Killed, or `failure()` where the call is to fail."""
         task = self._alive()
         self.trace.append(f"{task.name} {what}")
-        dice, chances = self.dice, self.chances
+        dice = self.dice
+        chances = self.chances
         chance = dice.random()
         if task.process.mortal:
             if chance < chances.kill:
@@ -198,7 +201,8 @@ class Simulation:
     def after(self, what: str, failure: Callable[[], BaseException] | None = None) -> None:
         """The same call, after its effect: it may yet fail, or never return."""
         task = self._alive()
-        dice, chances = self.dice, self.chances
+        dice = self.dice
+        chances = self.chances
         if not (chances.lost or chances.kill or chances.pause):
             return
         chance = dice.random()

@@ -22,7 +22,9 @@ class SimSource(Connection):
         self, simulation: Simulation, database: db.Database, *, batch: int = 20, read_only: bool = False
     ) -> None:
         super().__init__(simulation, "source")
-        self.database, self.batch, self.read_only = database, batch, read_only
+        self.database = database
+        self.batch = batch
+        self.read_only = read_only
         self.kind = database.kind
 
     def _fail(self) -> SourceUnavailable:

@@ -26,8 +26,12 @@ class SimLease:
     """
 
     def __init__(self, simulation: Simulation, held: MemoryLease, process: Process, ttl: float) -> None:
-        self.holder, self.epoch = held.holder, held.epoch
-        self._simulation, self._held, self._process, self._ttl = simulation, held, process, ttl
+        self.holder = held.holder
+        self.epoch = held.epoch
+        self._simulation = simulation
+        self._held = held
+        self._process = process
+        self._ttl = ttl
         self._doubtful_at: float | None = None
         process.on_stop.append(self.silent)
 
@@ -67,7 +71,8 @@ class SimState(MemoryState):
 
     def __init__(self, simulation: Simulation, shared: MemoryState, announced: list[tuple[str, bytes]]) -> None:
         super().__init__(clock=SimClock(simulation), shared=shared)
-        self._simulation, self._announced = simulation, announced
+        self._simulation = simulation
+        self._announced = announced
 
     def get(self, path: str) -> Entry | None:
         return self._call(f"get {path}", lambda: MemoryState.get(self, path))

@@ -63,7 +63,8 @@ class MemoryStorage:
 
     def __init__(self, disk: Disk, simulation: Simulation | None = None) -> None:
         self.root = Path("/simulated")
-        self.disk, self._simulation = disk, simulation
+        self.disk = disk
+        self._simulation = simulation
         self._named = set[str]()  # relative paths that are known to lie below the root
 
     def path(self, relative: str) -> Path:

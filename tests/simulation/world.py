@@ -157,7 +157,8 @@ class World:
         start("gardener", self._tend, mortal=False)
 
     def _capture(self) -> None:
-        fresh, spawn = self.log_is_lost, self.simulation.spawn
+        fresh = self.log_is_lost
+        spawn = self.simulation.spawn
         stop: Any = self.stop
         run_capture.run_capture(self.config, stop=stop, clock=self.clock, spawn=spawn, fresh_start=fresh)
 

@@ -75,7 +75,9 @@ class Model:
     """Two tables of a source, and what a reader of their lines has at any offset."""
 
     def __init__(self, lake: TestLake, dice: random.Random, *, plain: bool) -> None:
-        self._lake, self._dice, self._plain = lake, dice, plain
+        self._lake = lake
+        self._dice = dice
+        self._plain = plain
         kind = PlainSource if plain else Source
         self.sources = {name: kind(lake.build, dice, WORLDS, _shape(name)) for name in NAMES}
         for source in self.sources.values():
@@ -100,7 +102,8 @@ class Model:
 
     def at(self, name: str, ends: list[int]) -> list[Oracle]:
         """What the table held at each of the merges' ends: a copy of the reader there."""
-        oracle, found = Oracle(), []
+        oracle = Oracle()
+        found = []
         for end in ends:
             oracle.read(self.sources[name].lines, end)
             found.append(
@@ -122,7 +125,9 @@ def _shape(name: str) -> TableSchema:
 def run(lake: TestLake, seed: str, stranger: SparkSession, plan: Plan) -> list[Happened]:
     """One run; what happened in it. Asserts that the lake is right at its end."""
     dice = random.Random(seed)
-    model, happened, vacuumed = Model(lake, dice, plain=plan.plain), list[Happened](), 0
+    model = Model(lake, dice, plain=plan.plain)
+    happened = list[Happened]()
+    vacuumed = 0
     for fault in plan.faults:
         model.change(fault)
         if fault is None:
@@ -171,7 +176,8 @@ def judge(lake: TestLake, model: Model, vacuumed: int) -> None:
                 version = dict(cut["tables"]).get(f"shop.{name}")
                 found = {} if version is None else _by_key(_rows(lake.table(_shape(name)), version))
                 assert found == oracle.rows, f"cut {cut['cut']} of {name}"
-        newest, oracle = _by_key(_rows(lake.table(_shape(name)))), expected[-1]
+        newest = _by_key(_rows(lake.table(_shape(name))))
+        oracle = expected[-1]
         assert newest == oracle.rows, name
         assert all(model.sources[name].rows[key] == row for key, row in newest.items())
         assert lake.withheld is not None
@@ -180,7 +186,8 @@ def judge(lake: TestLake, model: Model, vacuumed: int) -> None:
             told = Expected.as_all_told(_rows(history_location(lake.location, TableName("shop", name))))
             right = [model.history(name, list(upto)).in_order() for upto in _told_upto(cuts, name)]
             if any(f"shop.{name}" in dict(cut["behind"]) for cut in cuts):
-                told, right = _in_order(told), [_in_order(one) for one in right]
+                told = _in_order(told)
+                right = [_in_order(one) for one in right]
             assert told in right, f"the history of {name}"
 
 

@@ -192,5 +192,8 @@ class SegmentBuilder:
         )
         self.staging.publish(manifest)
         self._batches = {}
-        self._rows, self._chunks, self._marks, self._first = {}, [], [], self.offset + 1
+        self._rows = {}
+        self._chunks = []
+        self._marks = []
+        self._first = self.offset + 1
         return manifest

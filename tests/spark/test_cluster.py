@@ -27,7 +27,8 @@ from tests.spark.segments import SegmentBuilder, table
 pytestmark = pytest.mark.one_of(3)
 
 DOCUMENTS = table("documents", id=pa.int64(), data=pa.binary())
-COUNT, SIZE = 225_000, 320
+COUNT = 225_000
+SIZE = 320
 """So many that neither the driver folds them, nor compares their files itself."""
 
 
@@ -55,7 +56,8 @@ def config(cluster: SparkCluster, directory: Path) -> Config:
 
 
 def test_a_merge_on_a_cluster_outlives_an_executor(spark: SparkSession, cluster: SparkCluster, tmp_path: Path) -> None:
-    given, chance = config(cluster, tmp_path), random.Random(1)
+    given = config(cluster, tmp_path)
+    chance = random.Random(1)
     build = SegmentBuilder(open_staging(given))
     rows: dict[int, str] = {}
     for first in range(0, COUNT, 25_000):
@@ -68,8 +70,10 @@ def test_a_merge_on_a_cluster_outlives_an_executor(spark: SparkSession, cluster:
     stop = threading.Event()
     merging = threading.Thread(target=lambda: codes.append(run_job("merge", given, stop=stop, on_line=said.append)))
     merging.start()
-    lake, victim = open_lake(given), cluster.workers[0]
-    begun, deadline = own_directory(lake) / "merges" / f"{1:012d}.json", time.monotonic() + 600
+    lake = open_lake(given)
+    victim = cluster.workers[0]
+    begun = own_directory(lake) / "merges" / f"{1:012d}.json"
+    deadline = time.monotonic() + 600
     while not (begun.exists() and victim.executors()):
         assert merging.is_alive() and time.monotonic() < deadline, said
         merging.join(0.05)

@@ -77,10 +77,12 @@ def _odd_rows(dice: random.Random, codes: str) -> Row:
 
 def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
     """Every op, types with odd values, chunks with evicted rows, two shapes, and rows below a truncate."""
-    dice, build = random.Random(5), lake.build
+    dice = random.Random(5)
+    build = lake.build
     build.create(ODD, _odd_rows(dice, "a"))
     for _ in range(200):
-        kind, row = dice.choice("cuudr"), _odd_rows(dice, "aäAßz")
+        kind = dice.choice("cuudr")
+        row = _odd_rows(dice, "aäAßz")
         if kind == "d":
             build.delete(ODD, {n: row[n] for n in ODD.key})
         else:
@@ -212,7 +214,8 @@ def test_rows_above_all_others_are_appended_and_none_comes_twice(lake: TestLake,
 
 
 def test_a_row_that_another_hand_has_written_is_not_appended_a_second_time(lake: TestLake) -> None:
-    build, merger = lake.build, lake.merger()
+    build = lake.build
+    merger = lake.merger()
     build.create(T, {"id": 1, "v": "v"})
     build.seal()
     merger.round(retry_stopped=False)
@@ -228,7 +231,8 @@ def test_a_row_that_another_hand_has_written_is_not_appended_a_second_time(lake:
 
 
 def test_small_files_are_joined_after_so_many_commits_and_no_row_changes(lake: TestLake) -> None:
-    build, merger = lake.build, lake.merger(compact_after=4)
+    build = lake.build
+    merger = lake.merger(compact_after=4)
     for n in range(6):
         build.create(T, {"id": n, "v": "v"})
         build.update(T, {"id": 0, "v": f"v{n}"})

@@ -52,7 +52,8 @@ def capturing(config: Config) -> Iterator[None]:
 @contextmanager
 def money_moves(database: Database, *, until: Callable[[], bool]) -> Iterator[None]:
     """Each transaction takes from one table what it gives to the other; now and then from every account at once."""
-    over, chance = threading.Event(), random.Random(SEED)
+    over = threading.Event()
+    chance = random.Random(SEED)
 
     def move() -> None:
         connection = database.connect()
@@ -60,9 +61,11 @@ def money_moves(database: Database, *, until: Callable[[], bool]) -> Iterator[No
         with contextlib.closing(connection), connection.cursor() as cursor:
             while not over.wait(0.01) and not until():
                 giver, taker = chance.sample(["here", "there"], 2)
-                where, count = "1 = 1", ACCOUNTS
+                where = "1 = 1"
+                count = ACCOUNTS
                 if chance.random() > 0.05:
-                    where, count = f"id = {chance.randrange(ACCOUNTS)}", 1
+                    where = f"id = {chance.randrange(ACCOUNTS)}"
+                    count = 1
                 cursor.execute(f"UPDATE {giver} SET amount = amount - 3 WHERE {where}")
                 cursor.execute(f"UPDATE {taker} SET amount = amount + 3 WHERE {where}")
                 assert cursor.rowcount == count
@@ -98,7 +101,8 @@ def test_the_sum_is_the_same_at_any_moment(
 ) -> None:
     config = bank.config(tmp_path, lake={"path": str(tmp_path / "lake"), "compact_after": 3})
     accounts = ", ".join(f"({n}, 1000)" for n in range(ACCOUNTS))
-    staging, lake = open_staging(config), lake_at(config.lake.path)
+    staging = open_staging(config)
+    lake = lake_at(config.lake.path)
     pause = threading.Event()
     with capturing(config):
         deadline = time.monotonic() + DEADLINE
@@ -121,7 +125,9 @@ def test_the_sum_is_the_same_at_any_moment(
                 assert time.monotonic() < deadline
                 merge_here(config)
     chance = random.Random(SEED)
-    newest, first = cuts.find_cut(lake).cut, cuts.cut_of(lake, 2)  # with the first accounts in it
+    # with the first accounts in it
+    newest = cuts.find_cut(lake).cut
+    first = cuts.cut_of(lake, 2)
     totals: dict[int, int] = {}
     for _ in range(MOMENTS):
         moment = chance.randrange(first.offset, newest.offset + 100)

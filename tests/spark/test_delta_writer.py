@@ -73,7 +73,9 @@ class SparkTable:
     """A table as the lake makes them, and what its rows should be."""
 
     def __init__(self, spark: SparkSession, lake: Path, *, properties: Sequence[str] = ()) -> None:
-        self.spark, self.lake, self.path = spark, lake, lake / "table"
+        self.spark = spark
+        self.lake = lake
+        self.path = lake / "table"
         self.rows: dict[int, Row] = {}
         self.columns = dict(COLUMNS)
         self.merges = 0

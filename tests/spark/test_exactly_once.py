@@ -73,7 +73,8 @@ def test_a_lake_that_is_ahead_of_its_staging_is_refused(lake: TestLake, tmp_path
 
 def test_the_lake_has_one_merger_at_a_time(tmp_path: Path) -> None:
     path = lake_at(str(tmp_path))
-    held, other = lake_lock(path, MemoryState(), ttl=10), lake_lock(path, MemoryState(), ttl=10)
+    held = lake_lock(path, MemoryState(), ttl=10)
+    other = lake_lock(path, MemoryState(), ttl=10)
     with held, pytest.raises(LakeBusy, match="merges into this lake"), other:
         pass
     with lake_lock(path, MemoryState(), ttl=10) as check:

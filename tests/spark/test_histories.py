@@ -40,8 +40,11 @@ def _burst(source: Source, dice: random.Random, number: int, *, dump: bool) -> N
 @pytest.mark.parametrize("number", range(2))
 def test_two_readers_of_the_lines_that_share_no_code_agree(tmp_path: Path, number: int, soak_seed: int) -> None:
     """The oracle of these tests and the simulation's lake: no Spark, so it is quick."""
-    staging, dice = Staging(str(tmp_path), source="shop"), random.Random(f"{soak_seed}/{number}")
-    source, oracle, simulated = Source(SegmentBuilder(staging), dice, WORLDS), Oracle(), SimLake()
+    staging = Staging(str(tmp_path), source="shop")
+    dice = random.Random(f"{soak_seed}/{number}")
+    source = Source(SegmentBuilder(staging), dice, WORLDS)
+    oracle = Oracle()
+    simulated = SimLake()
     source.unseen(0.3)
     for burst in range(3):
         _burst(source, dice, burst, dump=burst == 2 or (burst, number) == (0, 1))
@@ -74,7 +77,8 @@ def _everything_happened(source: Source, oracle: Oracle, number: int) -> None:
 @pytest.mark.parametrize("number", range(2))
 def test_the_lake_is_what_the_lines_say_after_every_merge(lake: TestLake, number: int, soak_seed: int) -> None:
     dice = random.Random(f"{soak_seed}/{number}")
-    source, oracle = Source(lake.build, dice, WORLDS), Oracle()
+    source = Source(lake.build, dice, WORLDS)
+    oracle = Oracle()
     source.unseen(0.3)
     settings: tuple[JsonAs, ...] = ("text", "variant", "variant") if number else ("variant", "text", "variant")
     for burst, lake.json_as in enumerate(settings):

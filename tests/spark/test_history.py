@@ -244,7 +244,8 @@ def test_a_crash_at_any_step_neither_loses_nor_repeats_a_line(kept: TestLake, of
     kept.merge_well()
     expected = [(i + 1, "r", i, "v", "b") for i in range(3)]
     for step in of_a_day(STEPS, 3):
-        since, segment = build.offset, build.segment + 1
+        since = build.offset
+        segment = build.segment + 1
         if step.startswith("truncated"):
             build.truncate(ITEMS)
             expected.append((build.offset, "t", None, None, None))
@@ -313,7 +314,8 @@ def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
 
 def test_the_history_is_what_a_reader_of_the_lines_would_have_kept(kept: TestLake) -> None:
     dice = random.Random(0)
-    source, expected = Source(kept.build, dice, WORLDS), Expected()
+    source = Source(kept.build, dice, WORLDS)
+    expected = Expected()
     source.unseen(0.3)
     for burst in range(2):
         for number in range(3):
@@ -364,7 +366,8 @@ def test_a_dropped_column_keeps_its_values_where_its_name_is_taken_within_the_sa
 
 def test_a_row_is_erased_from_a_history_as_the_page_on_privacy_says(kept: TestLake) -> None:
     """By somebody else's statements: merges go on, and no file that is left has the row."""
-    build, path = kept.build, history_location(kept.location, ITEMS.table)
+    build = kept.build
+    path = history_location(kept.location, ITEMS.table)
     for key in (1, 2):
         build.create(ITEMS, item(key, f"secret of {key}"))
     build.update(ITEMS, item(1, "another secret of 1"))

@@ -53,7 +53,8 @@ def _holder(lake: Path, state: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("shared", ["file", "lease"])
 def test_a_second_process_says_who_has_the_lake_or_waits_for_it(tmp_path: Path, shared: str) -> None:
     """`file`: another state store, and the same directory; `lease`: the same state store alone, as on two machines."""
-    lake, state = tmp_path / "lake", tmp_path / "state.db"
+    lake = tmp_path / "lake"
+    state = tmp_path / "state.db"
     mine = (lake, tmp_path / "mine.db") if shared == "file" else (tmp_path / "elsewhere", state)
     with _holder(lake, state) as other, closing(SqliteState(str(mine[1]), prefix="t")) as store:
         with (
@@ -69,7 +70,8 @@ def test_a_second_process_says_who_has_the_lake_or_waits_for_it(tmp_path: Path, 
 
 
 def test_the_lake_of_a_process_that_was_killed_is_free_when_its_lease_ends(tmp_path: Path) -> None:
-    lake, state = tmp_path / "lake", tmp_path / "state.db"
+    lake = tmp_path / "lake"
+    state = tmp_path / "state.db"
     with _holder(lake, state) as other, closing(SqliteState(str(state), prefix="t")) as store:
         other.kill()
         with lake_lock(lake_at(str(lake)), store, ttl=2, wait=SECONDS):
@@ -79,7 +81,8 @@ def test_the_lake_of_a_process_that_was_killed_is_free_when_its_lease_ends(tmp_p
 
 @pytest.mark.parametrize("shared", ["file", "lease"])
 def test_who_waits_gives_up_when_it_is_told_to(tmp_path: Path, shared: str) -> None:
-    lake, state = tmp_path / "lake", tmp_path / "state.db"
+    lake = tmp_path / "lake"
+    state = tmp_path / "state.db"
     mine = (lake, tmp_path / "mine.db") if shared == "file" else (tmp_path / "elsewhere", state)
     asked = 0
 

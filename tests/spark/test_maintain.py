@@ -35,7 +35,9 @@ class Days:
     """A lake that is merged once in a while, at times that the test draws; its segments are sealed in 1970."""
 
     def __init__(self, lake: TestLake, config: Config) -> None:
-        self.lake, self.config, self.now = lake, config, 1_800_000_000.0
+        self.lake = lake
+        self.config = config
+        self.now = 1_800_000_000.0
 
     def options(self, **more: Any) -> Any:
         return {"config": self.config, "now": lambda: self.now, **more}
@@ -83,7 +85,8 @@ def days(lake: TestLake, config: Config, monkeypatch: pytest.MonkeyPatch) -> Day
 
 
 def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    build, path = days.lake.build, days.lake.table(ONE)
+    build = days.lake.build
+    path = days.lake.table(ONE)
     for n in range(40):
         build.create(ONE, {"id": n, "v": "first"})
     made = [days.merge()]

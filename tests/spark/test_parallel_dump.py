@@ -63,7 +63,8 @@ def test_a_dump_on_executors_outlives_some_of_them_and_its_driver(
         dump={"chunk_size": 25, "workers": WORKERS, "delay": 0.3},
         spark={"master": cluster.url(), "conf": {**loopback, "spark.executor.memory": "512m"}},
     )
-    start, reference = oracles.source_rows(database), log_start(database)
+    start = oracles.source_rows(database)
+    reference = log_start(database)
     dblog = Dblog(config, tmp_path)
     try:
         dblog.run("capture", "--until-current")

@@ -64,13 +64,15 @@ def _refused(lake: TestLake) -> str:
 
 def test_a_random_past_gives_the_table_that_merging_gave(kept: TestLake, soak_seed: int) -> None:
     dice = random.Random(soak_seed)
-    source, oracle = Source(kept.build, dice, 30), Oracle()
+    source = Source(kept.build, dice, 30)
+    oracle = Oracle()
     source.unseen(0.3)
     for burst in range(3):
         _live(source, dice, burst, dump=burst == 2 or (burst == 0 and dice.random() < 0.5))
         for merged in kept.merge_well(max_rows=dice.choice((200, 10_000))):
             oracle.read(source.lines, merged.offset)
-    have, waiting = kept.rows(SHAPE), _withheld(kept)
+    have = kept.rows(SHAPE)
+    waiting = _withheld(kept)
     assert _by_key(have) == oracle.rows
     _forget(kept, kept.build.segment - 1)
     damage(kept, SHAPE).update("world % 2 = 0", {"a": F.lit(7)})

@@ -16,7 +16,8 @@ pytestmark = pytest.mark.one_of(2)
 def test_a_table_whose_place_is_that_of_anothers_history_stops_alone(lake: TestLake) -> None:
     """Whichever of the two is there first stays; what two names of one place hold is told by the lake table itself."""
     lake.history = True
-    build, history = lake.build, table("t__history", id=pa.int64(), v=pa.string())
+    build = lake.build
+    history = table("t__history", id=pa.int64(), v=pa.string())
     build.create(history, row(1))
     build.create(T, row(1))
     build.seal()
@@ -32,7 +33,8 @@ def test_a_table_whose_place_is_that_of_anothers_history_stops_alone(lake: TestL
 
 
 def test_a_table_that_took_the_place_of_a_history_keeps_it(lake: TestLake) -> None:
-    build, first = lake.build, table("t__history", id=pa.int64(), v=pa.string())
+    build = lake.build
+    first = table("t__history", id=pa.int64(), v=pa.string())
     build.create(first, row(1))
     build.seal()
     lake.merge_well()
@@ -48,7 +50,8 @@ def test_a_table_that_took_the_place_of_a_history_keeps_it(lake: TestLake) -> No
 def test_two_names_that_a_file_system_takes_for_one_are_told_apart(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build, other = lake.build, table("T", id=pa.int64(), v=pa.string())
+    build = lake.build
+    other = table("T", id=pa.int64(), v=pa.string())
     monkeypatch.setattr("dblog_core.lake.lake_status._file_name", str.lower)
     lake.history = True
     build.create(T, row(1))

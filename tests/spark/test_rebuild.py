@@ -42,7 +42,8 @@ def _drop_segment(lake: TestLake, number: int) -> None:
 
 def test_a_rebuilt_table_has_no_trace_of_what_was_done_to_it_and_cuts_stay_readable(lake: TestLake) -> None:
     right = _merged(lake)
-    before, u = log.version(lake.table(T)), log.version(lake.table(U))
+    before = log.version(lake.table(T))
+    u = log.version(lake.table(U))
     damage(lake, T).update("id > 0", {"v": F.lit("harmed")})
     lake.spark.sql(f"ALTER TABLE delta.`{lake.table(T)}` ADD COLUMNS (extra string)")
     assert done(lake, "rebuild", {"table": "shop.t"}) == {
@@ -101,7 +102,8 @@ def test_a_rebuild_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_
 
 def test_a_rebuild_of_a_random_history_is_what_merging_gave(lake: TestLake, soak_seed: int) -> None:
     dice = random.Random(soak_seed)
-    source, oracle = Source(lake.build, dice, 60), Oracle()
+    source = Source(lake.build, dice, 60)
+    oracle = Oracle()
     source.unseen(0.2)
     for number in range(6):
         for world in range(source.worlds):
@@ -129,7 +131,8 @@ def test_a_rebuild_of_a_random_history_is_what_merging_gave(lake: TestLake, soak
 
 def _dump_all(source: Source, *, first: int) -> None:
     """A full dump of the source as it is, in one chunk; `first`: the segment that is being written."""
-    since, keys = source.build.offset, list(source.rows)
+    since = source.build.offset
+    keys = list(source.rows)
     offset = source.build.chunk(SHAPE, [source._row(key) for key in keys], dump="full")
     for i, key in enumerate(keys):
         source._note(offset + i, "r", key)

@@ -164,7 +164,8 @@ def test_tables_that_the_lake_has_not_or_that_stopped_are_refused_by_name(lake: 
 
 def test_a_replay_of_any_interval_leaves_a_lake_that_is_right_as_it_is(lake: TestLake, soak_seed: int) -> None:
     dice = random.Random(soak_seed)
-    source, oracle = Source(lake.build, dice, 60), Oracle()
+    source = Source(lake.build, dice, 60)
+    oracle = Oracle()
     source.unseen(0.3)
     for number in range(4):
         for world in range(source.worlds):

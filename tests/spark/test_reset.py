@@ -38,7 +38,8 @@ def _status(lake: TestLake, name: str = "shop.t") -> TableStatus:
 
 def test_a_reset_table_is_incomplete_until_its_dump_is_merged_and_its_log_flows(lake: TestLake) -> None:
     _merged(lake)
-    u, version = log.version(lake.table(U)), log.version(lake.table(T))
+    u = log.version(lake.table(U))
+    version = log.version(lake.table(T))
     lake.build.create(T, {"id": 9, "v": "staged, and not merged: the dump brings it"})
     lake.build.seal()
     dumps = Dumps()

@@ -92,7 +92,8 @@ def test_rows_reach_a_lake_on_an_object_store(
     lake = open_lake(config)
     tended = lake_tasks.file_task(lake, schedule.KIND, {"tables": []}).id
     assert dblog("merge", "--once").returncode == 0, "by spark-submit, with what waits for a merge"
-    status, tending = read_status(lake), lake_tasks.read_outcome(lake, tended)
+    status = read_status(lake)
+    tending = lake_tasks.read_outcome(lake, tended)
     assert status is not None and status.offset == offsets[-1]
     assert tending is not None and tending.error is None and schedule.read_maintained(lake)
     reach_s3(spark, config.s3)

@@ -26,7 +26,9 @@ class SparkLake:
     """The merge job, and what its tables hold."""
 
     def __init__(self, spark: SparkSession, merge: Callable[[Config], int], config: Config) -> None:
-        self._spark, self._merge, self._config = spark, merge, config
+        self._spark = spark
+        self._merge = merge
+        self._config = config
 
     def merge(self) -> None:
         """All that is staged by now."""

@@ -391,7 +391,8 @@ def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone
 def test_a_constant_is_followed_through_what_becomes_of_its_column(lake: TestLake) -> None:
     """It is widened and renamed within the same merge; one of its name that was dropped before is another column."""
     dropped(lake)
-    build, back = lake.build, table("t", id=pa.int64(), v=pa.string(), gone=pa.int32())
+    build = lake.build
+    back = table("t", id=pa.int64(), v=pa.string(), gone=pa.int32())
     build.schema(back, filled={"gone": 5})
     build.update(back, {**new(5), "gone": 6})
     wide = table("t", id=pa.int64(), v=pa.string(), came=pa.int64())

@@ -107,7 +107,8 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 def test_rows_are_the_lines_of_the_log(shop: Shop) -> None:
     history(shop.build)
-    found, expected = rows(shop.read()), shop.lines()
+    found = rows(shop.read())
+    expected = shop.lines()
     assert {line["op"] for line in expected} == {"s", "c", "u", "d", "r", "f", "t"}
     assert [as_line(row) for row in found] == [without_time(line) for line in expected]
     times = [f"{row['commit_time']:%Y-%m-%dT%H:%M:%S}Z" for row in found]

@@ -39,7 +39,8 @@ def _status(lake: TestLake, schema: TableSchema) -> TableStatus:
 
 
 def test_a_row_with_an_unknown_value_waits_for_a_dump_of_its_key(lake: TestLake) -> None:
-    build, dumps = lake.build, FakeDumps()
+    build = lake.build
+    dumps = FakeDumps()
     build.create(NOTES, {"id": 1, "v": "a", "big": "x"})
     build.update(NOTES, {"id": 7, "v": "b", "big": None}, unchanged=["big"])
     build.seal()

@@ -73,7 +73,8 @@ def _outcome(lake: TestLake, task: str) -> lake_tasks.Outcome:
 
 
 def test_a_task_is_a_merge_of_its_own(merged: TestLake, marks: Marks) -> None:
-    task, merger = _file(merged), merged.merger()
+    task = _file(merged)
+    merger = merged.merger()
     done = merger.task()
     assert done is not None and (done.number, done.task, done.tables) == (2, "mark", ())
     assert merger.task() is None and marks.done == [2]
@@ -110,7 +111,8 @@ def test_a_task_that_is_refused_becomes_no_merge(merged: TestLake, marks: Marks)
 
 
 def test_a_task_that_fails_says_so_and_the_merge_goes_on(merged: TestLake, marks: Marks) -> None:
-    task, marks.error = _file(merged), LakeError("cannot", where="shop.one", fix="x")
+    task = _file(merged)
+    marks.error = LakeError("cannot", where="shop.one", fix="x")
     assert merged.merger().task() is not None
     assert _outcome(merged, task) == lake_tasks.Outcome(2, None, "cannot", "shop.one", "x")
     marks.error = None
@@ -125,7 +127,8 @@ def test_a_task_of_another_version_of_dblog_is_refused_by_name(merged: TestLake,
 
 
 def test_a_lost_lease_leaves_the_task_for_another(merged: TestLake, marks: Marks) -> None:
-    task, marks.error = _file(merged), LeaseLost("gone")
+    task = _file(merged)
+    marks.error = LeaseLost("gone")
     with pytest.raises(LeaseLost):
         merged.merger().task()
     assert lake_tasks.read_outcome(merged.location, task) is None

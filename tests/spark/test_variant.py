@@ -76,7 +76,8 @@ def variants(lake: TestLake) -> TestLake:
 
 
 def test_every_change_of_a_text_is_one_of_its_variant_and_what_equals_is_not_written(variants: TestLake) -> None:
-    lake, build = variants, variants.build
+    lake = variants
+    build = variants.build
     lake.history = True
     for key, j in enumerate([NESTED, TWICE, HUGE, None, "null", '"x"'], start=1):
         build.create(DOC, doc(key, j))
@@ -171,7 +172,8 @@ LATER = json_in(table("t", id=pa.int64(), k=pa.string(), v=pa.string(), more=pa.
 
 
 def test_a_variant_follows_its_text_through_renames_drops_and_returns(variants: TestLake) -> None:
-    lake, build = variants, variants.build
+    lake = variants
+    build = variants.build
     for key in (1, 2):
         build.create(DOC, doc(key, f"[{key}]"))
     build.seal()
@@ -203,7 +205,8 @@ def test_a_variant_follows_its_text_through_renames_drops_and_returns(variants: 
 
 
 def test_two_documents_swap_their_names(variants: TestLake) -> None:
-    lake, build = variants, variants.build
+    lake = variants
+    build = variants.build
     two = json_in(table("t", id=pa.int64(), a=pa.string(), b=pa.string()), a="json", b="json")
     build.create(two, {"id": 1, "a": "[1]", "b": "[2]"})
     build.seal()
@@ -221,7 +224,8 @@ def test_two_documents_swap_their_names(variants: TestLake) -> None:
 
 
 def test_a_column_that_is_no_json_any_more_loses_its_variant(variants: TestLake) -> None:
-    lake, build = variants, variants.build
+    lake = variants
+    build = variants.build
     build.create(DOC, doc(1, "[1]"))
     build.seal()
     lake.merge_well()
@@ -234,7 +238,8 @@ def test_a_column_that_is_no_json_any_more_loses_its_variant(variants: TestLake)
 
 
 def test_a_column_of_the_source_with_the_name_of_a_variant_stops_its_table_alone(variants: TestLake) -> None:
-    lake, build = variants, variants.build
+    lake = variants
+    build = variants.build
     other = json_in(replace(DOC, table=replace(DOC.table, name="other")), j="jsonb")
     build.create(DOC, doc(1, "[1]"))
     build.create(other, doc(1, "[1]"))
@@ -257,7 +262,8 @@ def test_a_column_of_the_source_with_the_name_of_a_variant_stops_its_table_alone
 
 
 def test_a_variant_that_is_not_its_texts_is_found_and_a_dump_of_the_row_mends_it(variants: TestLake) -> None:
-    lake, build = variants, variants.build
+    lake = variants
+    build = variants.build
     for key, j in ((1, '{"a": 1}'), (2, None), (3, TWICE), (4, "[4]")):
         build.create(DOC, doc(key, j))
     build.seal()
@@ -335,7 +341,8 @@ def _config(directory: Path) -> Config:
 
 def test_a_table_that_is_made_anew_or_keeps_its_columns_has_its_variants_too(lake: TestLake) -> None:
     filled(lake)
-    lake.json_as, lake.changes = "variant", "ignore"
+    lake.json_as = "variant"
+    lake.changes = "ignore"
     wider = json_in(table("t", id=pa.int64(), j=pa.string(), v=pa.string(), more=pa.string()), j="jsonb", more="json")
     named_so = json_in(table("t", id=pa.int64(), j=pa.string(), j_variant=pa.string(), v=pa.string()), j="jsonb")
     lake.build.schema(named_so)

@@ -35,12 +35,15 @@ class World:
     """A lake, and a verification that says what the source has."""
 
     def __init__(self, lake: TestLake, schema: TableSchema = T) -> None:
-        self.lake, self.schema, self.build = lake, schema, lake.build
+        self.lake = lake
+        self.schema = schema
+        self.build = lake.build
         self.desk = Desk(lake.staging.storage, "tmp/verify-test")
         self.judge = Judge(lake.spark, lake.staging, self.desk)
 
     def pin(self) -> Pin:
-        status, version = read_status(self.lake.location), log.version(self.lake.table(self.schema))
+        status = read_status(self.lake.location)
+        version = log.version(self.lake.table(self.schema))
         assert status is not None and version is not None
         known = status.tables[str(self.schema.table)]
         return Pin(version, known.offset, known.segment, self.build.offset)

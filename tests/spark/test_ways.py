@@ -46,8 +46,10 @@ def _operation(lake: TestLake) -> tuple[str, str]:
 def both(spark: SparkSession, tmp_path: Path) -> tuple[TestLake, TestLake]:
     """Two lakes of one staging: one that marks rows, one that has MERGEs alone."""
     staging = Staging(str(tmp_path / "staging"), source="shop")
-    marking, merging = TestLake(spark, staging, tmp_path / "marked"), TestLake(spark, staging, tmp_path / "merged")
-    merging.marks, merging.build = False, marking.build
+    marking = TestLake(spark, staging, tmp_path / "marked")
+    merging = TestLake(spark, staging, tmp_path / "merged")
+    merging.marks = False
+    merging.build = marking.build
     return marking, merging
 
 
@@ -79,7 +81,8 @@ def test_both_ways_give_the_same_rows(both: tuple[TestLake, TestLake], soak_seed
 
 
 def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> None:
-    lake.marks, build = True, lake.build
+    lake.marks = True
+    build = lake.build
     for i in range(5):
         build.create(T, {"id": i, "v": "a"})
     build.seal()
@@ -94,7 +97,8 @@ def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> No
 
 
 def test_a_table_without_vectors_is_merged_and_status_says_why(lake: TestLake) -> None:
-    lake.marks, lake.vectors = True, False
+    lake.marks = True
+    lake.vectors = False
     for v in ("a", "b"):
         lake.build.create(T, {"id": 1, "v": v}) if v == "a" else lake.build.update(T, {"id": 1, "v": v})
         lake.build.seal()

@@ -28,7 +28,8 @@ def shape(schema: str, name: str) -> TableSchema:
 def test_the_lake_takes_the_worst_names(lake: TestLake, of_a_day: OfADay) -> None:
     names = [*ALWAYS, *of_a_day([name for name in EVERY if name not in ALWAYS], A_DAY)]
     tables = [shape(WORST[i % len(WORST)], name) for i, name in enumerate(names)]
-    lake.history, build = True, lake.build
+    lake.history = True
+    build = lake.build
     for table in tables:
         key, value = (c.name for c in table.columns)
         build.create(table, {key: "one", value: 1})
@@ -47,7 +48,8 @@ def test_the_lake_takes_the_worst_names(lake: TestLake, of_a_day: OfADay) -> Non
         key, value = (c.name for c in table.columns)
         want = [{key: "one", value: 3}, {key: "two", value: 4}]
         assert lake.rows(table) == want
-        place, history = table_location(lake.location, table.table), history_location(lake.location, table.table)
+        place = table_location(lake.location, table.table)
+        history = history_location(lake.location, table.table)
         read = QueryBuilder().register("t", DeltaTable(str(place))).execute("SELECT * FROM t").read_all()
         found = [{name: row[name] for name in (key, value)} for row in pa.table(read).to_pylist()]
         assert sorted(found, key=lambda row: str(row[key])) == want

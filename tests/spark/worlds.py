@@ -144,7 +144,8 @@ class Source:
     def _move(self, old: Key, new: Key, unchanged: frozenset[str] | None = None) -> None:
         unchanged = self._some_unchanged() if unchanged is None else unchanged
         self._count_move(old, unchanged)
-        fresh, before = self._values(), self.rows.pop(old)
+        fresh = self._values()
+        before = self.rows.pop(old)
         self.rows[new] = {c: before[c] if c in unchanged else fresh[c] for c in _VALUES}
         offset = self.build.move(
             self.shape, columns(old), self._row(new, without=unchanged), unchanged=sorted(unchanged)
@@ -184,7 +185,9 @@ class Source:
         """A dump of the whole table, that finishes; some rows are gone by then of which no delete was ever logged."""
         self._lose()
         self._dumps += 1
-        since, segment, begun = self.build.offset, self.build.segment + 1, len(self.lines)
+        since = self.build.offset
+        segment = self.build.segment + 1
+        begun = len(self.lines)
         for world in self.dice.sample(range(self.worlds), max(1, self.worlds // 4)):
             self.change(world)
         told = {line.key: line for line in self.lines[begun:]}

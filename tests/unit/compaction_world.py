@@ -48,7 +48,8 @@ class Fragile(MemoryStorage):
     def __init__(self, disk: Disk, dice: random.Random, late: Late) -> None:
         super().__init__(disk)
         self._left = dice.choice((3, 30, 100, 1000, 1000))
-        self._dice, self._late = dice, late
+        self._dice = dice
+        self._late = late
 
     def create(self, relative: str, data: Bytes) -> bool:
         lie = self._dice.random()
@@ -87,13 +88,17 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.disk, self.twin = Disk(), Staging("/simulated", source="shop", storage=MemoryStorage(Disk()))
+        self.disk = Disk()
+        self.twin = Staging("/simulated", source="shop", storage=MemoryStorage(Disk()))
         self.staging = self.open()
         self.clock: Any = Clock()
-        self.number, self.offset, self.sealed = 0, 0, list[Manifest]()
+        self.number = 0
+        self.offset = 0
+        self.sealed = list[Manifest]()
         self.expected: list[Line] = []
         self.compactor: Iterator[None] | None = None
-        self.reader, self.read = Follower(self.open()), list[Line]()
+        self.reader = Follower(self.open())
+        self.read = list[Line]()
         self.reading: Iterator[Line] = iter(())
         self.late: Late = []
         self.joined = self.removed = self.landed = 0
@@ -114,7 +119,10 @@ class World:
 
     def publish(self) -> None:
         self.number += 1
-        first, batches, marks, chunks = self.offset + 1, [], [], []
+        first = self.offset + 1
+        batches = []
+        marks = []
+        chunks = []
         schemas = dict(self.sealed[-1].schemas) if self.sealed else {}
         for schema in self.dice.sample(TABLES, self.dice.choice((0, 1, 1, 2, 3))):
             if schemas.get(str(schema.table)) != schema.fingerprint:
@@ -220,7 +228,8 @@ class World:
     def _works(self, staging: Staging, found: list[Manifest], wanted: list[Manifest]) -> None:
         """The same with tables that are merged up to different places."""
         behind = {str(schema.table): self.dice.randint(self.lowest(), self.number) for schema in TABLES}
-        ours, theirs = plan.plan_works(found, behind.__getitem__), plan.plan_works(wanted, behind.__getitem__)
+        ours = plan.plan_works(found, behind.__getitem__)
+        theirs = plan.plan_works(wanted, behind.__getitem__)
         assert theirs.keys() <= ours.keys()
         for name, work in ours.items():
             rows = self._rows_of(staging, work)
@@ -256,8 +265,10 @@ class World:
         """Names that are not durable are lost, or not; and so are all processes."""
         if self.dice.random() < 0.3:
             self.disk.power_cut(lambda: self.dice.random() < 0.7)
-            self.compactor, self.staging = None, self.open()
-            self.reading, self.reader = iter(()), self._again()
+            self.compactor = None
+            self.staging = self.open()
+            self.reading = iter(())
+            self.reader = self._again()
 
     def _again(self) -> Follower:
         return Follower(self.open(), from_offset=self.read[-1]["offset"] + 1 if self.read else 0)

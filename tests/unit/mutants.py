@@ -73,10 +73,8 @@ def _alterations_wait_for_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Sequencer, "reshaped", lambda self, table: None)
 
 
-_GBK, _LATIN = [
-    ("TRUNCATE TABLE `誠`".encode("gbk"), 28, "誠"),
-    ("TRUNCATE TABLE aufträge".encode("latin-1"), 8, "aufträge"),
-]
+_GBK = ("TRUNCATE TABLE `誠`".encode("gbk"), 28, "誠")
+_LATIN = ("TRUNCATE TABLE aufträge".encode("latin-1"), 8, "aufträge")
 
 MUTANTS = [
     Mutant(

@@ -37,7 +37,8 @@ def packets(found: Iterable[bytes], *, sequence: int = 1) -> bytes:
     for data in found:
         payload = b"\0" + data
         while True:
-            piece, payload = payload[:LARGEST], payload[LARGEST:]
+            piece = payload[:LARGEST]
+            payload = payload[LARGEST:]
             stream += len(piece).to_bytes(3, "little") + bytes([sequence & 255]) + piece
             sequence += 1
             if len(piece) < LARGEST:
@@ -47,7 +48,8 @@ def packets(found: Iterable[bytes], *, sequence: int = 1) -> bytes:
 
 def split(stream: bytes, *, checksums: bool = False, sequence: int = 1) -> Iterator[Event]:
     """The events of whole packets, one at a time. Raises ValueError."""
-    at, head = 0, b""
+    at = 0
+    head = b""
     while len(stream) - at >= 4:
         length = int.from_bytes(stream[at : at + 3], "little")
         if at + 4 + length > len(stream):
@@ -55,7 +57,8 @@ def split(stream: bytes, *, checksums: bool = False, sequence: int = 1) -> Itera
         if stream[at + 3] != sequence & 255:
             raise ValueError("out of step")
         packet = head + stream[at + 4 : at + 4 + length]
-        at, sequence = at + 4 + length, sequence + 1
+        at = at + 4 + length
+        sequence += 1
         if length == LARGEST:
             head = packet
             continue
@@ -145,7 +148,8 @@ def payload(inner: bytes, *, size: int | None = None, compress: bool = True) -> 
 
 def unpacked(body: bytes) -> Iterator[Event]:
     """The events inside, as a whole."""
-    at, size = 0, 0
+    at = 0
+    size = 0
     while body[at] != 0:
         field, at = lenenc(body, at)
         length, at = lenenc(body, at)

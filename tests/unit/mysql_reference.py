@@ -111,7 +111,9 @@ def to_arrow(column: ColumnType, values: Values, *, zero_dates: str) -> pa.Array
 def _fixed(values: Values, width: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_] | None]:
     """Values of equal width as rows of bytes, and where they are NULL."""
     try:
-        data, nulls = b"".join(values), None  # type: ignore[arg-type]  # the usual case, without a pass for NULLs
+        # the usual case, without a pass for NULLs
+        data = b"".join(values)
+        nulls = None
     except TypeError:
         empty = bytes(width)
         nulls = np.fromiter((value is None for value in values), dtype=np.bool_, count=len(values))
@@ -286,7 +288,8 @@ def days(year: Numbers, month: Numbers, day: Numbers) -> tuple[Numbers, npt.NDAr
     last = _MONTH_DAYS[np.clip(month, 0, 15)] + ((month == 2) & leap)
     exists = (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= last)
     shifted = year - (month <= 2)  # years that begin in March end with the leap day
-    era, of_era = shifted // 400, shifted % 400
+    era = shifted // 400
+    of_era = shifted % 400
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468, exists
 
@@ -300,7 +303,8 @@ def fraction(rows: Bytes, start: int, fsp: int) -> Numbers:
 def datetimes(rows: Bytes, fsp: int) -> tuple[Numbers, npt.NDArray[np.bool_]]:
     """DATETIME2: microseconds since 1970 without a zone, and which of them exist."""
     packed = big_endian(rows, 0, 5) - 0x8000000000
-    date, clock = packed >> 17, packed & 0x1FFFF
+    date = packed >> 17
+    clock = packed & 0x1FFFF
     months = date >> 5
     day, exists = days(months // 13, months % 13, date & 31)
     seconds = (clock >> 12) * 3600 + ((clock >> 6) & 63) * 60 + (clock & 63)
@@ -323,7 +327,9 @@ def decode(
     columns: Sequence[ColumnType], op: str, event: bytes, zero_dates: str
 ) -> tuple[list[pa.Array] | None, list[pa.Array] | None]:
     """The images before and after of one event's rows, by column. Raises IndexError, ValueError or struct.error."""
-    before, after, at = Images(columns), Images(columns), 0
+    before = Images(columns)
+    after = Images(columns)
+    at = 0
     while at < len(event):
         if op != CREATE:
             at = before.read(event, at)

@@ -48,7 +48,9 @@ def image(columns: Sequence[ColumnType], values: Sequence[bytes | None]) -> byte
 
 
 def packed_decimal(number: int, precision: int, scale: int) -> bytes:
-    digits, out, at = f"{abs(number):0{precision}d}", b"", 0
+    digits = f"{abs(number):0{precision}d}"
+    out = b""
+    at = 0
     for count, size in decimals.groups(precision, scale):
         out += int(digits[at : at + count]).to_bytes(size, "big")
         at += count
@@ -275,7 +277,9 @@ def _container(value: Any, large: bool) -> bytes:
     keys = [key.encode() for key in value] if isinstance(value, dict) else []
     items = list(value.values()) if isinstance(value, dict) else list(value)
     at = 2 * size + len(keys) * (size + 2) + len(items) * (size + 1)
-    key_entries, entries, body = b"", b"", b""
+    key_entries = b""
+    entries = b""
+    body = b""
     for key in keys:
         key_entries += _cut(at + len(body), size) + len(key).to_bytes(2, "little")
         body += key

@@ -84,7 +84,10 @@ class Wrong(Exception):
 
 def read_change(message: bytes, columns: tuple[Column, ...]) -> Read:
     """The row change of a text message. Raises Wrong for one that no such row makes."""
-    place, old, new, marker = 5, None, None, message[5:6]
+    place = 5
+    old = None
+    new = None
+    marker = message[5:6]
     if marker in (b"K", b"O"):
         old, place = _read_image(message, place + 1, columns)
     if message[:1] != b"D":
@@ -108,7 +111,8 @@ def _read_image(message: bytes, place: int, columns: tuple[Column, ...]) -> tupl
     image: Values = {}
     place += 2
     for column in columns:
-        kind, place = message[place : place + 1], place + 1
+        kind = message[place : place + 1]
+        place += 1
         if kind == b"t":
             length = message[place : place + 4]
             end = place + 4 + int.from_bytes(length)

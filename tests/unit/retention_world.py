@@ -50,9 +50,13 @@ class RetentionWorld(World):
     def __init__(self, seed: int, *, disk: Disk | None = None) -> None:
         super().__init__(seed)
         self.disk = disk or Undecided()
-        self.staging, self.reader = self.open(), self._again()
+        self.staging = self.open()
+        self.reader = self._again()
         self.needs: list[Need] = []
-        self.begun, self.moved, self.died, self.held = Beginning(), 0, 0, 0
+        self.begun = Beginning()
+        self.moved = 0
+        self.died = 0
+        self.held = 0
         self.durable = self.begun
 
     def doings(self) -> tuple[Callable[[], None], ...]:
@@ -74,7 +78,8 @@ class RetentionWorld(World):
         """One run, by a process that may die in it."""
         storage: Any = Fragile(self.disk, self.dice, self.late)
         staging = Staging("/simulated", source="shop", storage=storage)
-        keep, needs = self.dice.choice(AGES), self.all_needs()
+        keep = self.dice.choice(AGES)
+        needs = self.all_needs()
         try:
             Retention(staging, keep=keep, now=self.clock.now, over=lambda dump: True).run(needs)
         except Killed:

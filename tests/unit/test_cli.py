@@ -229,7 +229,8 @@ def test_an_unknown_error_is_one_line_with_a_hint(run: Callable[..., Any], monke
 
 
 def test_what_a_command_writes_is_for_its_user_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    before, made = os.umask(0o022), tmp_path / "made"
+    before = os.umask(0o022)
+    made = tmp_path / "made"
     monkeypatch.setattr(cli, "do_without_pandas", lambda: None)
     monkeypatch.setattr(cli, "app", lambda **_: made.touch())
     try:

@@ -212,7 +212,8 @@ def test_the_lock_of_an_image_is_part_of_the_lock_that_is_tested(image: str) -> 
         entries = re.split(r"\n(?=[a-z0-9])", text.strip())
         return {entry.split()[0]: frozenset(re.findall(r"sha256:[0-9a-f]{64}", entry)) for entry in entries}
 
-    ours, tested = pins(DOCKER / image / "requirements.txt"), pins(ROOT / "requirements.txt")
+    ours = pins(DOCKER / image / "requirements.txt")
+    tested = pins(ROOT / "requirements.txt")
     assert all(ours.values()) and [pin for pin in ours if ours[pin] != tested.get(pin)] == []
     names = {pin.split("==")[0] for pin in ours}
     wanted = {"pyspark", "delta-spark", "setuptools", *({"apache-airflow", "asyncpg"} if image == "airflow" else ())}

@@ -71,7 +71,7 @@ LIMITS: dict[str, Counts] = {
     "spark_jobs/lake_tasks": Counts(10, 43, 14),
     "spark_jobs/merging": Counts(16, 50, 19),
     "spark_jobs/verifying": Counts(7, 32, 8),
-    "tests": Counts(413, 1419, 639),
+    "tests": Counts(413, 1419, 0),
 }
 """The counts of packages that are still above the goal. They only fall: lower them with every commit that renames."""
 SLACK = 5

@@ -38,7 +38,8 @@ def failing(times: int, error: Exception, clock: DrawnClock, seen: list[float]) 
 
 
 def test_transient_errors_are_tried_again_ever_more_slowly() -> None:
-    clock, seen = DrawnClock(), []
+    clock = DrawnClock()
+    seen = []
     step = failing(7, SourceUnavailable("away"), clock, seen)
     assert retrying(clock=clock, first_wait=0.1, longest_wait=1.0)(step) == "done"
     waits = [round(b - a, 3) for a, b in itertools.pairwise(seen)]
@@ -47,14 +48,17 @@ def test_transient_errors_are_tried_again_ever_more_slowly() -> None:
 
 @pytest.mark.parametrize("error", [SourceRefused("wrong password"), ValueError("a fault"), OSError("raw")])
 def test_other_errors_pass_through_at_once(error: Exception) -> None:
-    clock, seen = DrawnClock(), []
+    clock = DrawnClock()
+    seen = []
     with pytest.raises(type(error)) as caught:
         retrying(clock=clock)(failing(9, error, clock, seen))
     assert caught.value is error and seen == [0.0]
 
 
 def test_it_gives_up_with_the_last_error_as_it_was() -> None:
-    clock, seen, error = DrawnClock(), [], SourceUnavailable("away", where="db", fix="start it")
+    clock = DrawnClock()
+    seen = []
+    error = SourceUnavailable("away", where="db", fix="start it")
     with pytest.raises(SourceUnavailable) as caught:
         retrying(clock=clock, give_up_after=2.0, first_wait=0.5)(failing(99, error, clock, seen))
     assert caught.value is error
@@ -62,7 +66,8 @@ def test_it_gives_up_with_the_last_error_as_it_was() -> None:
 
 
 def test_a_policy_that_is_used_twice_counts_anew() -> None:
-    clock, policy_seen = DrawnClock(), []
+    clock = DrawnClock()
+    policy_seen = []
     policy = retrying(clock=clock, give_up_after=1.0)
     for _ in range(2):
         seen: list[float] = []
@@ -73,7 +78,9 @@ def test_a_policy_that_is_used_twice_counts_anew() -> None:
 
 
 def test_a_stop_ends_the_waiting() -> None:
-    clock, stop, seen = DrawnClock(), threading.Event(), []
+    clock = DrawnClock()
+    stop = threading.Event()
+    seen = []
 
     def hear(_: DblogError, __: float) -> None:
         stop.set()
@@ -86,7 +93,8 @@ def test_a_stop_ends_the_waiting() -> None:
 
 
 def test_every_failure_is_announced_with_its_wait() -> None:
-    clock, heard = DrawnClock(), []
+    clock = DrawnClock()
+    heard = []
     error = SourceUnavailable("away")
     policy = retrying(clock=clock, first_wait=0.5, on_retry=lambda e, wait: heard.append((e, wait)))
     policy(failing(2, error, clock, []))

@@ -65,7 +65,8 @@ class World:
 
     def capture_until_dumped(self, *, fresh_start: bool) -> None:
         """Captures until the dump that the capture itself requests and works on is done."""
-        stop, pause = threading.Event(), threading.Event()
+        stop = threading.Event()
+        pause = threading.Event()
         more = {"stop": stop, "fresh_start": fresh_start}
         thread = threading.Thread(target=run_capture, args=(self.config,), kwargs=more)
         thread.start()
@@ -147,7 +148,8 @@ def test_the_source_is_acknowledged_up_to_what_is_published_and_never_before(
 ) -> None:
     world.capture()
     world.put(1)
-    real, calls = Staging.publish, 0
+    real = Staging.publish
+    calls = 0
 
     def publish(self: Staging, manifest: Manifest) -> None:
         nonlocal calls
@@ -244,7 +246,8 @@ def test_a_restart_inside_a_large_transaction_goes_on_after_the_staged_rows(
     tight = world.config.staging.model_copy(update={"max_bytes": 1})
     world.config = world.config.model_copy(update={"staging": tight})
     world.put(*range(95))
-    real, calls = FakeStream.read, 0
+    real = FakeStream.read
+    calls = 0
 
     def broken(self: FakeStream, timeout: float, *, linger: float = 0.0) -> LogBatch | None:
         nonlocal calls
@@ -291,7 +294,8 @@ def test_a_dump_during_which_more_rows_arrive_than_are_remembered_is_followed_by
 ) -> None:
     """Without the row's last column, which a consumer may have wrong."""
     running.put(1, 2, 3, 4)
-    real, moved = FakeReader.read, list[Change]()
+    real = FakeReader.read
+    moved = list[Change]()
 
     def read(self: FakeReader, schema: Any, **bounds: Any) -> Any:
         chunk = real(self, schema, **bounds)
@@ -304,7 +308,8 @@ def test_a_dump_during_which_more_rows_arrive_than_are_remembered_is_followed_by
     monkeypatch.setattr(arriving_rows, "ARRIVED", 0)
     dump_id = filing.submit(running.config, DumpRequest(("shop.orders",), chunk_size=2))
     work_loop.work(running.config, stop=threading.Event(), dump_id=dump_id)
-    deadline, pause = time.monotonic() + 30, threading.Event()
+    deadline = time.monotonic() + 30
+    pause = threading.Event()
     while [d.state for d in dump_store.list_dumps(running.state)] != ["done", "done"]:
         assert time.monotonic() < deadline, dump_store.list_dumps(running.state)
         pause.wait(0.05)
@@ -328,7 +333,8 @@ def test_rows_that_vanish_without_row_events_are_healed_by_a_dump(world: World) 
 def test_a_fresh_start_whose_answer_was_lost_is_not_done_twice(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second one would give up log that nobody has lost."""
     world.capture()
-    publish, lost = Staging.publish, list[int]()
+    publish = Staging.publish
+    lost = list[int]()
 
     def unanswered(self: Staging, manifest: Manifest) -> None:
         publish(self, manifest)
@@ -367,7 +373,8 @@ def test_a_full_disk_stops_the_acknowledgements_and_nothing_is_lost_when_there_i
     world.capture()
     acknowledged = world.source.acknowledged
     world.put(1, 2, 3)
-    real, calls = getattr(LocalStorage, what), 0
+    real = getattr(LocalStorage, what)
+    calls = 0
 
     def full(self: LocalStorage, path: str, data: Any) -> Any:
         nonlocal calls
@@ -441,7 +448,9 @@ def test_a_paused_or_cancelled_dump_reads_nothing_while_the_log_goes_on(
     first, second = (
         filing.submit(running.config, DumpRequest(("shop.orders",), chunk_size=1, workers=1)) for _ in range(2)
     )
-    limits, read, order = list[int](), FakeReader.read, {3: functools.partial(control.pause, running.state, first)}
+    limits = list[int]()
+    read = FakeReader.read
+    order = {3: functools.partial(control.pause, running.state, first)}
 
     def ordered(reader: FakeReader, schema: TableSchema, **place: Any) -> Chunk:
         limits.append(place["limit"])

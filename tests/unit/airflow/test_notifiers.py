@@ -90,7 +90,9 @@ def test_a_table_with_a_fault_is_never_told_as_done() -> None:
 @st.composite
 def _lives(draw: st.DrawFn) -> list[DumpStatus]:
     """A dump as it was from moment to moment."""
-    ordinals, done, life = [0, 0], [False, False], [dump("requested", task(0, "shop.a"), task(1, "shop.b"))]
+    ordinals = [0, 0]
+    done = [False, False]
+    life = [dump("requested", task(0, "shop.a"), task(1, "shop.b"))]
     for _ in range(draw(st.integers(0, 12))):
         which = draw(st.integers(0, 1))
         ordinals[which] += 0 if done[which] else draw(st.integers(0, 3))
@@ -105,7 +107,8 @@ def test_whenever_it_is_looked_at_and_wherever_it_dies_all_is_told_and_repeats_h
     life: list[DumpStatus], data: st.DataObject
 ) -> None:
     whole = set(told(life[-1])[0])
-    seen, place = list[str](), None
+    seen = list[str]()
+    place = None
     looked = [*[status for status in life[:-1] if data.draw(st.booleans())], life[-1]]
     for status in looked:
         for _ in range(data.draw(st.integers(0, 2))):  # it dies after some were sent, before the place was written
@@ -154,7 +157,8 @@ def request(world: World) -> str:
 
 
 def test_the_past_is_nobodys_news_and_what_goes_on_is_told(world: World) -> None:
-    past, open_ = request(world), request(world)
+    past = request(world)
+    open_ = request(world)
     control.cancel(world.state, past)
     receiver = Receiver()
     follower(world, receiver).tell_news(STOP)
@@ -268,7 +272,8 @@ def test_a_webhook_gets_the_notice_signed(hook: Hook) -> None:
 
 
 def test_over_tls_the_receiver_must_be_one_that_tls_ca_has_signed(tmp_path: Path) -> None:
-    ours, others = authority(tmp_path / "ours", "ours"), authority(tmp_path / "others", "others")
+    ours = authority(tmp_path / "ours", "ours")
+    others = authority(tmp_path / "others", "others")
     hook = Hook(ours.sign("receiver", "127.0.0.1"))
     try:
         known = {"url": f"https://127.0.0.1:{hook.port}/hook", "timeout": 20}

@@ -26,7 +26,10 @@ class Log:
     """A capture that is told one transaction after the other."""
 
     def __init__(self, path: Path, *, snapshots: bool = False) -> None:
-        self.staging, self.snapshots, self.place, self.keys = Staging(str(path), source="shop"), snapshots, 0, 0
+        self.staging = Staging(str(path), source="shop")
+        self.snapshots = snapshots
+        self.place = 0
+        self.keys = 0
         start = OPENED if snapshots else None
         self.staging.publish(Manifest("shop", 1, 1, 1, 0, "0", 0, "", None, 0, unseen_after=0, start=start))
         self.restart()
@@ -151,7 +154,8 @@ def test_a_low_watermark_that_the_log_repeats_opens_one_window(tmp_path: Path) -
 
 
 def test_joined_segments_keep_where_windows_lie(tmp_path: Path) -> None:
-    log, found = Log(tmp_path), []
+    log = Log(tmp_path)
+    found = []
     for window in ("a", "b"):
         log.probe(window, high=False)
         log.change()

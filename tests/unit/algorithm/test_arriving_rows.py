@@ -42,14 +42,17 @@ def test_rows_that_never_rest_are_each_brought_by_one_look_that_finds_them() -> 
     """Many rows over few free keys, each moving between looks, before their SELECTs and inside their windows."""
     dice = random.Random(5)
     rows = {key: key for key in range(40)}  # by key
-    brought, done, finds = set[str](), set[int](), dict.fromkeys(range(40), 0)
+    brought = set[str]()
+    done = set[int]()
+    finds = dict.fromkeys(range(40), 0)
     trails: tuple[tuple[str, ...], ...] = ()
 
     def move(count: int, *, all_read: bool) -> list[tuple[str, str]]:
         nonlocal trails
         moves = []
         for _ in range(count):
-            key, to = dice.choice(list(rows)), dice.choice([k for k in range(60) if k not in rows])
+            key = dice.choice(list(rows))
+            to = dice.choice([k for k in range(60) if k not in rows])
             rows[to] = rows.pop(key)
             moves.append((str(key), str(to)))
         trails = follow_moves(trails, moves, brought, all_read=all_read)

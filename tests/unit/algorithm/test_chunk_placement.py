@@ -32,7 +32,8 @@ def high(at: Mark) -> High:
 def test_a_row_whose_key_is_nan_is_evicted_by_its_own_event(kind: pa.DataType, identity: str) -> None:
     """PostgreSQL takes NaN for a key, and for equal to itself."""
     schema = table("shop.t", id=kind, v=pa.int64())
-    chunks, at = Chunks(LogOrder()), mark(0, schema)
+    chunks = Chunks(LogOrder())
+    at = mark(0, schema)
     chunks.open_window(Low(at), offset=0, segment=1, at=0)
     before = {"id": NAN, "v": 1} if identity == "full" else None
     changes = split_key_changes(changes_batch(schema, [(0, 0, "u", before, {"id": NAN, "v": 2}, ())]))
@@ -47,7 +48,8 @@ def test_a_row_whose_key_is_nan_is_evicted_by_its_own_event(kind: pa.DataType, i
 
 def test_a_key_that_was_asked_for_as_nan_is_the_logs() -> None:
     schema = table("shop.t", id=pa.float64(), v=pa.int64())
-    chunks, at = Chunks(LogOrder()), mark(0, schema)
+    chunks = Chunks(LogOrder())
+    at = mark(0, schema)
     chunks.open_window(Low(at), offset=0, segment=1, at=0)
     changes = split_key_changes(changes_batch(schema, [(0, 0, "c", None, {"id": NAN, "v": 2}, ())]))
     chunks.record_rows(schema.table, (1, 1), None, ChangeTouches.of(changes))
@@ -74,7 +76,8 @@ def test_each_file_of_an_attempt_has_to_be_there() -> None:
 
 def test_a_window_is_given_up_by_our_own_clock_whatever_that_of_the_source_says() -> None:
     """A server whose clock is an hour behind, or a log that is read an hour late: a window is as young as any."""
-    schema, chunks = table(), Chunks(LogOrder())
+    schema = table()
+    chunks = Chunks(LogOrder())
     chunks.open_window(Low(mark(0, schema)), offset=0, segment=1, at=0)
     for now in (5_000.0, 5_899.0):
         chunks.expire_windows(now, 900.0)

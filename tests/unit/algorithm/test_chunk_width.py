@@ -47,10 +47,12 @@ def test_a_stretch_of_narrow_rows_leads_to_no_chunk_of_more_than_twice_as_many()
 def test_rows_that_grow_wider_are_given_up_a_few_times_at_most() -> None:
     width = Width()
     read(width, 10_000, row=100)
-    asked, given_up = width.limit(10_000), 0
+    asked = width.limit(10_000)
+    given_up = 0
     while asked > 1 and asked * 60_000 > MOST:
         width.record_overflow(row_limit=asked, rows=MOST // 60_000)
-        asked, given_up = width.limit(10_000), given_up + 1
+        asked = width.limit(10_000)
+        given_up += 1
     assert given_up == 1
 
 

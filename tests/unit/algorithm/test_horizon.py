@@ -21,7 +21,8 @@ from dblog_core.sources.postgres.source import widened
 )
 def test_the_snapshot_ends_after_every_transaction_that_has_begun(snapshot: str, begun: list[int], wider: str) -> None:
     assert widened(snapshot, begun) == wider
-    narrow, wide = Snapshot.parse(snapshot), Snapshot.parse(wider)
+    narrow = Snapshot.parse(snapshot)
+    wide = Snapshot.parse(wider)
     assert all(narrow.sees(x & 0xFFFFFFFF) == wide.sees(x & 0xFFFFFFFF) for x in range(narrow.xmax - 9, wide.xmax + 9))
 
 

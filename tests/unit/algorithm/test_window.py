@@ -258,8 +258,13 @@ class Beside:
         self.dice = random.Random(seed)
         self.joining, self.twin = (Windows(Snapshots(None), limit=2) for _ in range(2))
         monkeypatch.setattr(self.twin, "_join_lost", lambda table, memory, join: memory)
-        self.running, self.hidden = set[int](), set[int]()  # hidden: committed, and logged, and not shown yet
-        self.xid, self.offset, self.step, self.horizon_at = 1000, 0, 0, 0
+        # hidden: committed, and logged, and not shown yet
+        self.running = set[int]()
+        self.hidden = set[int]()
+        self.xid = 1000
+        self.offset = 0
+        self.step = 0
+        self.horizon_at = 0
         self.windows: dict[str, tuple[int, str]] = {}  # when it was opened, and a snapshot of then
         self.joined = False
 
@@ -296,7 +301,8 @@ class Beside:
                 w.open(f"w{self.step}", T, self.offset)
 
     def horizon(self) -> None:
-        at, self.horizon_at = self.snapshot(), self.step
+        at = self.snapshot()
+        self.horizon_at = self.step
         for w in (self.joining, self.twin):
             w.advance_horizon(at, self.offset)
 

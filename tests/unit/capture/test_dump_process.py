@@ -71,7 +71,8 @@ def test_what_it_logs_is_logged_here_and_a_fault_that_it_has_told_is_no_death(
     config: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     request(config, dump_records.SYSTEM)
-    stop, faults = threading.Event(), list[DblogError]()
+    stop = threading.Event()
+    faults = list[DblogError]()
     told = "a dump that the system or a signal requested"
     with caplog.at_level(logging.INFO), closing(wiring.open_state(config)) as state:
         worker = threading.Thread(
@@ -97,7 +98,9 @@ class Scripted:
     """In the place of processes: each ends as the script says; the last one stops the capture."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *codes: int) -> None:
-        self.clock, self.stop, self.codes = DrawnClock(), threading.Event(), list(codes)
+        self.clock = DrawnClock()
+        self.stop = threading.Event()
+        self.codes = list(codes)
         self.began: list[float] = []
         self.faults: list[DblogError] = []
         self.state = MemoryState()

@@ -17,7 +17,8 @@ from tests.unit.airflow.test_in_process import World
 def test_tables_that_are_gone_or_have_no_key_are_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, looks = World(tmp_path, monkeypatch), []
+    world = World(tmp_path, monkeypatch)
+    looks = []
     keyless = TableSchema(TableName("shop", "events"), ORDERS.columns, ())
 
     def tables() -> tuple[TableSchema, ...]:

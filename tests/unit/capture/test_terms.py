@@ -72,7 +72,8 @@ class Term:
     """All that a term needs."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.database, self.state = FakeDatabase(), MemoryState()
+        self.database = FakeDatabase()
+        self.state = MemoryState()
         self.source = Source(self.database)
         self.config = Config.model_validate(
             {
@@ -136,7 +137,8 @@ def test_log_that_the_last_leader_has_acknowledged_since_is_not_lost(term: Term)
     with pytest.raises(SegmentTaken):
         term.leader(lease).run()
     lease.release()
-    term.source.on_open, lease = gone, term.lease()
+    term.source.on_open = gone
+    lease = term.lease()
     with pytest.raises(LogPositionLost):
         term.leader(lease).run()
 

@@ -68,7 +68,8 @@ def test_the_shape_is_another_one_with_other_columns_or_types(now: dict[str, Any
 
 
 def test_what_was_not_saved_is_found_again() -> None:
-    state, changed = MemoryState(), {"s.t": other(v=[3, {}, 99, -1, "800"])}
+    state = MemoryState()
+    changed = {"s.t": other(v=[3, {}, 99, -1, "800"])}
     first = Stamps(state)
     assert first.look({"s.t": BASE}) == []
     first.save()

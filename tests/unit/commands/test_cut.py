@@ -46,7 +46,8 @@ class Shop:
             write_deltalake(self.orders, pa.table({"id": [number]}), mode="overwrite")
             span = Span(number, number, 10 * number, 10 * number, f"p{number}", number * SECOND)
             behind = {"shop.orders": 20} if number == 3 else {}
-            path, versions = cuts.cuts_location(self.lake), {"shop.orders": number - 1}
+            path = cuts.cuts_location(self.lake)
+            versions = {"shop.orders": number - 1}
             written.append(path, Intent(number, span, {}), versions, behind=behind, app="a", now=number)
 
     def run(self, *arguments: str) -> Result:

@@ -68,8 +68,10 @@ class AskedRows:
 
 
 def test_new_segments_all_the_time_keep_neither_tasks_nor_upkeep_nor_withheld_rows_waiting() -> None:
-    stop, upkeep = threading.Event(), list[int]()
-    merger, withheld = BusyMerger(stop), AskedRows()
+    stop = threading.Event()
+    upkeep = list[int]()
+    merger = BusyMerger(stop)
+    withheld = AskedRows()
     job = Job(merger, withheld, None, stop, json=False, upkeep=lambda: upkeep.append(merger.merged))  # type: ignore[arg-type]
     assert job.continuous() == 0
     assert merger.done == ["maintain"] and upkeep and withheld.asked

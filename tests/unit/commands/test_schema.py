@@ -33,7 +33,8 @@ class Shop:
     """Staging with three shapes of shop.orders in five segments, and shapes of another table between them."""
 
     def __init__(self, directory: Path) -> None:
-        self.file, self.directory = directory / "shop.toml", directory
+        self.file = directory / "shop.toml"
+        self.directory = directory
         self.file.write_text(CONFIG)
         self.staging = Staging(str(directory / "staging"), source="shop")
         self.write(1, [FIRST, table("shop.other")])

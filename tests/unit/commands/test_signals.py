@@ -288,7 +288,9 @@ class Fragile:
     """A state store whose user dies before or after the n-th change."""
 
     def __init__(self, state: Any, step: int, *, after: bool) -> None:
-        self._state, self._left, self._after = state, step, after
+        self._state = state
+        self._left = step
+        self._after = after
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._state, name)
@@ -531,7 +533,8 @@ def test_however_a_file_grows_each_line_is_taken_in_once(cuts: list[int]) -> Non
 
     from dblog_core.state.memory import MemoryState
 
-    whole, state = b"".join(line(str(n)) for n in range(5)), MemoryState()
+    whole = b"".join(line(str(n)) for n in range(5))
+    state = MemoryState()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "lines"
         for end in (*sorted(cuts), len(whole)):

@@ -60,7 +60,8 @@ def test_fifty_sources_of_one_server_staging_and_state_store_do_not_clash(tmp_pa
 def test_what_two_must_not_share_is_told_with_the_file_that_has_it_too(
     tmp_path: Path, mine: dict[str, str], theirs: dict[str, str], told: str
 ) -> None:
-    one, _other = write(tmp_path, "a", **mine), write(tmp_path, "b", **theirs)
+    one = write(tmp_path, "a", **mine)
+    _other = write(tmp_path, "b", **theirs)
     write(tmp_path, "c")
     (tmp_path / "broken.toml").write_text("[source]\nnme = 1\n")
     problems = [p for p in _file(one, load(one)) if told in p.what]

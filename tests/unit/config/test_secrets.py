@@ -103,7 +103,8 @@ def test_no_log_line_of_any_level_shows_a_secret(file: Path, monkeypatch: pytest
     printed: list[str] = []
     monkeypatch.setattr(sessions, "note", printed.append)
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
+    level = root.level
     levels = {name: logging.getLogger(name).level for name in ("kazoo", "botocore")}
     session = Session(file=file, debug=debug)
     set_up_logging(session)

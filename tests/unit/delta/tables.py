@@ -204,7 +204,8 @@ class FaultyStorage(LocalStorage):
 
     def __init__(self, root: Path, *, fail_at: int = 0, late: bool = False, error: BaseException | None = None) -> None:
         super().__init__(root, temporary="_dblog/tmp")
-        self.fail_at, self.late = fail_at, late
+        self.fail_at = fail_at
+        self.late = late
         self.calls: list[str] = []
         self.error = error
 

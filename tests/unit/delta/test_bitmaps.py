@@ -71,7 +71,8 @@ def with_runs(containers: dict[int, list[tuple[int, int]]]) -> bytes:
     """A 32-bit bitmap whose containers are all runs: (first row, rows more)."""
     count = len(containers)
     flags = np.packbits(np.ones(count, np.uint8), bitorder="little").tobytes()
-    heads, bodies = b"", []
+    heads = b""
+    bodies = []
     for key, runs in containers.items():
         heads += struct.pack("<HH", key, sum(more + 1 for _, more in runs) - 1)
         bodies.append(struct.pack("<H", len(runs)) + b"".join(struct.pack("<HH", *run) for run in runs))

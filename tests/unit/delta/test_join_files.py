@@ -52,7 +52,8 @@ def test_no_file_is_read_for_the_index_after_a_join(table: Table) -> None:
     writer = filled(table)
     join_files(writer)
     shape = writer.refresh()
-    files, index = writer.snapshot.files, writer._index
+    files = writer.snapshot.files
+    index = writer._index
     assert index is not None and all(index.covers(path, f.size) for path, f in files.items())
     assert shape.names == list(table.fields)
 
@@ -127,7 +128,8 @@ def test_whoever_commits_in_between_is_heard(table: Table) -> None:
 
 
 def test_who_is_overtaken_each_time_gives_up(table: Table) -> None:
-    writer, other = filled(table), table.writer()
+    writer = filled(table)
+    other = table.writer()
 
     def between() -> None:
         table.merges += 1

@@ -25,7 +25,9 @@ class Keeping:
     """A writer whose changes keep columns."""
 
     def __init__(self, table: Table) -> None:
-        self.table, self.writer, self.told = table, table.writer(), list[int]()
+        self.table = table
+        self.writer = table.writer()
+        self.told = list[int]()
         first = [row(i, f"kept {i}", amount=Decimal(i), offset=1) for i in range(30)]
         table.merge(self.writer, first[:15])
         table.merge(self.writer, first[15:])

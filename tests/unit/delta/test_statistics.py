@@ -72,9 +72,11 @@ def test_bounds_hold_for_all_values(kind: str, seed: int) -> None:
     dice = random.Random(seed)
     for _ in range(20):
         chosen = [dice.choice([*TYPES[kind][1], None]) for _ in range(dice.randint(1, 4))]
-        found, values = told(kind, chosen), [v for v in chosen if v is not None]
+        found = told(kind, chosen)
+        values = [v for v in chosen if v is not None]
         assert found["numRecords"] == len(chosen) and found["nullCount"] == {"v": len(chosen) - len(values)}
-        low, high = found["minValues"].get("v"), found["maxValues"].get("v")
+        low = found["minValues"].get("v")
+        high = found["maxValues"].get("v")
         if low is not None:
             assert all(_order(as_value(kind, low)) <= _order(v) for v in values)
         if high is not None:

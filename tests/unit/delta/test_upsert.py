@@ -249,7 +249,8 @@ def widens(table: Table) -> None:
 def test_whoever_commits_in_between_is_heard(table: Table, what: str) -> None:
     writer = filled(table)
     table.merge(writer, [row(21, "marked before", offset=2)], [row(20), row(80)])
-    puts, gone = [row(i, "ours", offset=5) for i in (3, 55, 10_000)], [row(10), row(60)]
+    puts = [row(i, "ours", offset=5) for i in (3, 55, 10_000)]
+    gone = [row(10), row(60)]
     met: list[int] = []
 
     def between() -> None:
@@ -267,7 +268,8 @@ def test_whoever_commits_in_between_is_heard(table: Table, what: str) -> None:
 
 
 def test_a_twin_that_commits_the_same_merge_wins(table: Table) -> None:
-    writer, twin = filled(table), table.writer()
+    writer = filled(table)
+    twin = table.writer()
     puts = [row(3, "once", offset=5), row(700, "once", offset=5)]
     writer.check = lambda: None if newest(table.path) > 2 else upsert(twin, table.changes(puts), APP, 3) and None
     done = upsert(writer, table.changes(puts), APP, 3)
@@ -339,7 +341,8 @@ def test_a_fault_at_any_step_loses_and_doubles_nothing(tmp_path: Path, late: boo
     writer = base.writer(Location(merged, "table"))
     upsert(writer, base.changes([]), APP, 0)  # reads the log and the keys, so that the calls are those of the merge
     began = len(merged.calls)
-    puts, gone = [row(i, "ours", offset=5) for i in (3, 55, 700)], [row(10), row(60)]
+    puts = [row(i, "ours", offset=5) for i in (3, 55, 700)]
+    gone = [row(10), row(60)]
     upsert(writer, base.changes(puts, gone), APP, 3)
     calls = merged.calls[began:]
     assert [c.split()[0] for c in calls].count("create") == 3, "a file of vectors, one of rows, and the commit"
@@ -425,7 +428,8 @@ def test_whatever_happens_in_any_order_the_rows_are_right(tmp_path: Path, soak_s
     dice = random.Random(soak_seed)
     table = Table.made(tmp_path, mapped=dice.random() < 0.3)
     rivals = ["checkpoints"] if table.mapped else [name for name in RIVALS if name != "widens"]  # delta-rs can no more
-    writer, index = table.writer(index=tmp_path / "index"), tmp_path / "index"
+    writer = table.writer(index=tmp_path / "index")
+    index = tmp_path / "index"
     table.merge(writer, [row(i, offset=1) for i in range(800)])
     offset = 10
     for number in range(20):

@@ -47,7 +47,8 @@ def test_vectors_share_a_file(files: TableFiles) -> None:
     files.create(file.name, file.data)
     assert [read_vector(files, vector) for vector in file.descriptors] == [ONE, OTHER]
     assert [vector["cardinality"] for vector in file.descriptors] == [6, 5000]
-    at, size = file.descriptors[1]["offset"], file.descriptors[1]["sizeInBytes"]
+    at = file.descriptors[1]["offset"]
+    size = file.descriptors[1]["sizeInBytes"]
     assert struct.unpack(">I", file.data[at : at + 4]) == (size,)
     assert struct.unpack(">I", file.data[at + 4 + size :]) == (zlib.crc32(file.data[at + 4 : at + 4 + size]),)
 

@@ -107,7 +107,8 @@ def test_the_capture_learns_cheaply_that_a_dump_goes_on(world: World, monkeypatc
     dump_id = filing.submit(world.config, DumpRequest(("shop.orders",), ranges=64))
     for number in range(60):
         place(world.state, dump_id, number, done=True)
-    reads, get = [], world.state.get
+    reads = []
+    get = world.state.get
 
     def counting(path: str) -> Entry | None:
         reads.append(path)
@@ -174,7 +175,8 @@ def test_a_dump_that_has_ended_is_shown_as_it_ended_by_reading_one_node(
     place(world.state, keys, 0, done=True, rows=3)
     before = [dump_store.read_dump(world.state, name).to_json() for name in (dump_id, keys)]
     assert dump_store.list_unfinished_dumps(world.state) == []
-    reads, get = [], world.state.get
+    reads = []
+    get = world.state.get
 
     def counting(path: str) -> Entry | None:
         reads.append(path)
@@ -246,7 +248,8 @@ def test_an_order_that_meets_a_cancel_changes_nothing(
     world: World, dump_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody cancels between the look at the dump and the write."""
-    other, look = MemoryState(shared=world.state), dump_store.read_dump
+    other = MemoryState(shared=world.state)
+    look = dump_store.read_dump
 
     def read_dump(state: MemoryState, name: str) -> DumpStatus:
         status = look(state, name)

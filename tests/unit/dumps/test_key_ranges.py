@@ -24,7 +24,8 @@ class Walked(FakeReader):
         database = FakeDatabase()
         database.commit(*(database.put({"id": k, "name": "n", "big": "b"}) for k in keys))
         super().__init__(database)
-        self.keys, self.walked = keys, 0
+        self.keys = keys
+        self.walked = 0
         self._estimate = estimate
 
     def boundaries(self, schema: TableSchema, *, after: Key | None, upto: Key | None, every: int) -> Iterator[Key]:

@@ -26,7 +26,8 @@ from tests.unit.workers_world import world as world
 
 TABLES = 60
 CALLS = ("get", "get_all", "create", "update", "delete", "children", "acquire", "leader")
-WORKERS_SHARE, CAPTURES_SHARE = 17, 6
+WORKERS_SHARE = 17
+CAPTURES_SHARE = 6
 
 
 def counted(asked: Counter[str]) -> type[MemoryState]:
@@ -55,7 +56,8 @@ def test_a_small_table_costs_few_requests_of_the_state_store_and_no_connection(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = tables(world, TABLES)
-    asked, opened = Counter[str](), Counter[str]()
+    asked = Counter[str]()
+    opened = Counter[str]()
     client = counted(asked)
     monkeypatch.setattr(wiring, "open_state", lambda config: client(shared=world.state))
     for what in ("open_reader", "open_watermarks"):
@@ -77,7 +79,8 @@ def test_a_small_table_costs_few_requests_of_the_state_store_and_no_connection(
 def test_the_capture_asks_little_for_a_small_table_too(world: World, tmp_path: Path) -> None:
     tables(world, TABLES)
     asked = Counter[str]()
-    mine, world.state = world.state, counted(asked)(shared=world.state)
+    mine = world.state
+    world.state = counted(asked)(shared=world.state)
     world.work()
     assert dump_store.read_dump(mine, DUMP).state == "done"
     assert asked.total() / TABLES <= CAPTURES_SHARE, asked
@@ -116,7 +119,8 @@ def test_tables_whose_attempts_break_while_they_wait_are_read_again(world: World
 
     def goes_on_elsewhere() -> None:
         if world.sequencer is not fresh:
-            world.sequencer, world.stream = fresh, world.source.open_log(str(len(world.database.log)))
+            world.sequencer = fresh
+            world.stream = world.source.open_log(str(len(world.database.log)))
             for task, progress in broken.items():
                 dump_store.put_progress(world.state, task, progress)
 

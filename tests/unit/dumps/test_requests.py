@@ -314,7 +314,8 @@ def test_options_come_from_the_request_and_else_from_the_configuration(world: Wo
 
 
 def test_nobody_sees_a_dump_before_it_is_whole(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    create, seen = world.state.create, []
+    create = world.state.create
+    seen = []
 
     def watching(path: str, data: bytes) -> None:
         seen.append([d.id for d in dump_store.list_dumps(world.state)])
@@ -331,7 +332,8 @@ def test_nobody_sees_a_dump_before_it_is_whole(world: World, monkeypatch: pytest
 def test_a_table_that_is_altered_while_it_is_planned_is_planned_anew(
     world: World, monkeypatch: pytest.MonkeyPatch, told: DblogError
 ) -> None:
-    explain, said = requests_world.Reader.explain, []
+    explain = requests_world.Reader.explain
+    said = []
 
     def altered(self: requests_world.Reader, schema: TableSchema, **given: Any) -> ReadPlan:
         there = world.database.schemas[schema.table]

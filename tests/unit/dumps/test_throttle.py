@@ -122,7 +122,8 @@ def test_the_share_shrinks_fast_has_a_least_and_grows_slowly() -> None:
 
 
 def test_the_reason_stays_the_same_text_while_the_numbers_move() -> None:
-    pace, told = Pace(), set()
+    pace = Pace()
+    told = set()
     for lag in (6.0, 7.5, 30.0, 8.0):
         pace.record_strain(strain(lag=lag), ADAPTIVE)
         told.add(pace.slowdown)
@@ -178,7 +179,8 @@ def test_selects_of_another_size_are_compared_with_their_like_alone() -> None:
 
 
 def test_above_the_ceiling_it_stands_still_and_goes_on_below_nine_tenths() -> None:
-    pace, limits = Pace(), replace(FREE, max_retained=1_000)
+    pace = Pace()
+    limits = replace(FREE, max_retained=1_000)
     pace.record_strain(strain(retained=1_000), limits)
     assert pace.rest(0.0, limits) == 0.0
     pace.record_strain(strain(retained=1_001), limits)
@@ -193,7 +195,8 @@ def test_above_the_ceiling_it_stands_still_and_goes_on_below_nine_tenths() -> No
 
 
 def test_a_ceiling_that_is_raised_or_lifted_lets_it_go_on() -> None:
-    pace, limits = Pace(), replace(FREE, max_retained=1_000)
+    pace = Pace()
+    limits = replace(FREE, max_retained=1_000)
     pace.record_strain(strain(retained=5_000), limits)
     pace.record_strain(strain(retained=5_000), replace(limits, max_retained=10_000))
     assert pace.rest(0.0, limits) == 0.0
@@ -203,7 +206,8 @@ def test_a_ceiling_that_is_raised_or_lifted_lets_it_go_on() -> None:
 
 
 def test_a_source_that_cannot_tell_what_it_retains_is_not_held() -> None:
-    pace, limits = Pace(), replace(FREE, max_retained=1)
+    pace = Pace()
+    limits = replace(FREE, max_retained=1)
     pace.record_strain(strain(), limits)
     assert pace.rest(0.0, limits) == 0.0
 

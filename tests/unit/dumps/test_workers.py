@@ -287,7 +287,8 @@ def test_a_chunk_that_cannot_be_staged_is_read_again_and_no_later_one_is_told_of
     world.fill(*range(1, 26))
     Late(world)
     world.request({}, chunk_size=10)
-    real, failed = Staging.write_chunk, []
+    real = Staging.write_chunk
+    failed = []
 
     def full(self: Staging, directory: str, name: str, rows: pa.RecordBatch) -> ChunkFile:
         if name.startswith(f"{chunk:08d}") and not failed:
@@ -308,7 +309,8 @@ def test_nothing_is_told_of_a_chunk_whose_lease_ends_while_it_is_staged(
     world.fill(*range(1, 31))
     Late(world)
     world.request({}, chunk_size=10)
-    real, ended = Staging.write_chunk, []
+    real = Staging.write_chunk
+    ended = []
 
     def slow(self: Staging, directory: str, name: str, rows: pa.RecordBatch) -> ChunkFile:
         if name.startswith("00000001") and not ended:
@@ -373,7 +375,8 @@ def test_a_stopped_worker_gives_its_task_back_at_once(world: World) -> None:
 def test_the_workers_of_a_dump_are_limited_over_all_processes(world: World) -> None:
     world.fill(*range(1, 101))
     world.request(*({"after": k * 20, "key_to": k * 20 + 20} for k in range(5)), workers=2)
-    first, second = take(world), take(world)
+    first = take(world)
+    second = take(world)
     assert first is not None and second is not None
     assert (first.task.number, second.task.number) == (0, 1)
     assert take(world) is None
@@ -798,7 +801,8 @@ class Running:
     """`work` in a thread, beside a capture in another."""
 
     def __init__(self, world: World, **more: Any) -> None:
-        self.world, self.error = world, None
+        self.world = world
+        self.error = None
         self.stop = threading.Event()
         world.clock = SystemClock()  # type: ignore[assignment]
         self._quit = threading.Event()

@@ -120,7 +120,8 @@ def test_a_select_that_the_change_makes_impossible_is_told_as_the_change(ordered
 
 def test_a_look_that_a_lost_connection_prevents_is_taken_again(ordered: World, monkeypatch: pytest.MonkeyPatch) -> None:
     ordered.request(OLD)
-    real, left = Reader.key_order, [SourceUnavailable("gone", fix="none")]
+    real = Reader.key_order
+    left = [SourceUnavailable("gone", fix="none")]
 
     def lost(self: Reader, schema: TableSchema) -> str:
         if left:

@@ -45,9 +45,12 @@ from tests.unit import mysql_binlog as binlog
 from tests.unit.sources.mysql.binlog.test_log_state import state
 from tests.unit.staged import table
 
-STRICT, ANSI = 1 << 21, 1 << 2
+STRICT = 1 << 21
+ANSI = 1 << 2
 BASE = table("shop.t", id=pa.int64(), a=pa.string(), b=pa.string())
-ZERO, FIVE, EMPTY = Constant("number", "0"), Constant("number", "5"), Constant("text", "")
+ZERO = Constant("number", "0")
+FIVE = Constant("number", "5")
+EMPTY = Constant("text", "")
 EXTRA = table("shop.t", m=pa.int64(), n=pa.int64(), key=()).columns
 
 
@@ -264,8 +267,10 @@ ACTS = st.tuples(
 def test_what_is_said_is_true_wherever_shapes_are_seen_and_it_restarts(
     acts: list[tuple[str, str, str, bool, bool]],
 ) -> None:
-    world, pending = World(), Pending({})
-    before, was = world.shape(), dict(world.columns)
+    world = World()
+    pending = Pending({})
+    before = world.shape()
+    was = dict(world.columns)
     for what, name, other, seen, restarts in acts:
         told = world.alter(what, name, other)
         if told != NOTHING:
@@ -274,7 +279,8 @@ def test_what_is_said_is_true_wherever_shapes_are_seen_and_it_restarts(
             pending = Pending(pending.to_json())
         if not seen:
             continue
-        after, now = world.shape(), dict(world.columns)
+        after = world.shape()
+        now = dict(world.columns)
         found = pending.settle(before, after, plain=True)
         if found is not None:
             assert {n: was[o] for n, o in found.renamed.items()} == {n: now[n] for n in found.renamed}
@@ -282,14 +288,17 @@ def test_what_is_said_is_true_wherever_shapes_are_seen_and_it_restarts(
             left = now.keys() - found.renamed.keys() - found.filled.keys()
             assert {n: was[n] for n in left} == {n: now[n] for n in left}
         if found is not None or before.fingerprint != after.fingerprint:
-            before, was = after, now
+            before = after
+            was = now
 
 
 class Capture:
     """A capture of shop.t that is told one signal a transaction."""
 
     def __init__(self, path: Path, rules: Rules | None = None) -> None:
-        self.staging, self.rules, self.place = Staging(str(path), source="shop"), rules or Rules({}), 0
+        self.staging = Staging(str(path), source="shop")
+        self.rules = rules or Rules({})
+        self.place = 0
         self.staging.publish(Manifest("shop", 1, 1, 1, 0, "0", 0, "", None, 0))
         self.restart()
 
@@ -460,7 +469,8 @@ def test_places_prove_nothing_otherwise(before: TableSchema, after: TableSchema,
 
 
 def test_a_layout_is_known_over_a_restart_and_not_after_a_shape_without_one(tmp_path: Path) -> None:
-    capture, shapes = Capture(tmp_path), [named(BASE, "id", name, "b") for name in "acdef"]
+    capture = Capture(tmp_path)
+    shapes = [named(BASE, "id", name, "b") for name in "acdef"]
     layout = Layout("1/2")
     found = []
     for shape, told in zip(shapes, (layout, layout, None, layout, layout), strict=True):
@@ -476,7 +486,10 @@ class Catalogue:
 
     def __init__(self) -> None:
         self.columns = [["id", 1, False, False, "id"], ["a", 2, False, False, "a"], ["b", 3, False, False, "b"]]
-        self.file, self.next, self.dropped, self.values = 1, 4, False, 0
+        self.file = 1
+        self.next = 4
+        self.dropped = False
+        self.values = 0
 
     def row(self) -> dict[str, str | None]:
         return {name: value for name, _, generated, _, value in self.columns if not generated}
@@ -532,7 +545,8 @@ PLACES = st.tuples(
 def test_places_say_what_is_true_however_far_the_log_is_behind_the_catalogue(
     acts: list[tuple[str, str, str, bool, int]],
 ) -> None:
-    catalogue, token = Catalogue(), None
+    catalogue = Catalogue()
+    token = None
     shown = [(catalogue.shape(), catalogue.row())]
     before: tuple[TableSchema, dict[str, str | None]] | None = None
 
@@ -569,7 +583,8 @@ def test_places_say_what_is_true_however_far_the_log_is_behind_the_catalogue(
 
 def test_statements_that_no_row_follows_are_remembered_up_to_a_number() -> None:
     shape = table("shop.t", id=pa.int64(), c=pa.int64())
-    name, pending = str(shape.table), Pending({})
+    name = str(shape.table)
+    pending = Pending({})
     for _ in range(10 * MOST_STEPS):
         pending.add(shape.table, Step(), [name])
     assert pending.to_json() == {}, "what touches no column is nothing to remember"

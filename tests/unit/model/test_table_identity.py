@@ -6,7 +6,9 @@ import pytest
 
 from dblog_core.model.table_identity import entry, others, remembered
 
-T, P, Q = entry("public.t", 10), entry("public.t", 10, 11), entry("public.t", 10, 12)
+T = entry("public.t", 10)
+P = entry("public.t", 10, 11)
+Q = entry("public.t", 10, 12)
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,8 @@ def test_every_row_that_has_a_wanted_key_is_found(data: st.DataObject) -> None:
     columns = tuple(Column(f"k{i}", "x", kind) for i, kind in enumerate(types))
     schema = TableSchema(TableName("s", "t"), columns, tuple(c.name for c in columns))
     some = st.lists(st.tuples(*(TYPES[kind] for kind in types)), max_size=12)
-    had, strange = (
-        data.draw(some),
-        data.draw(st.lists(st.sampled_from([("a",) * len(types), (2**70,) * len(types), (None,) * len(types)]))),
-    )
+    had = data.draw(some)
+    strange = data.draw(st.lists(st.sampled_from([("a",) * len(types), (2**70,) * len(types), (None,) * len(types)])))
     wanted = {*data.draw(some), *strange}
     rows = pa.RecordBatch.from_arrays(
         [pa.array([key[i] for key in had], c.type) for i, c in enumerate(columns)], schema=schema.arrow

@@ -129,7 +129,8 @@ def test_the_lake_has_a_directory_of_its_own_for_each_table(tmp_path: Path) -> N
 
 
 def test_delta_rs_reads_the_directory_of_each_by_either_name(tmp_path: Path) -> None:
-    lake, made = lake_at(str(tmp_path / "lake")), tmp_path / "made"
+    lake = lake_at(str(tmp_path / "lake"))
+    made = tmp_path / "made"
     write_deltalake(made, pa.table({"x": [1, 2]}))
     for table in [TableName(schema, "t") for schema in EVERY] + [TableName("shop", name) for name in EVERY]:
         place = table_location(lake, table)
@@ -146,7 +147,8 @@ def test_delta_rs_reads_the_directory_of_each_by_either_name(tmp_path: Path) -> 
 
 
 def test_what_an_earlier_version_has_put_under_a_percent_encoded_name_moves(tmp_path: Path) -> None:
-    lake, table = lake_at(str(tmp_path)), TableName("a/b", "100%25")
+    lake = lake_at(str(tmp_path))
+    table = TableName("a/b", "100%25")
     before = tmp_path / "a%2Fb" / "100%2525"
     before.mkdir(parents=True)
     (before / "file").write_text("rows")
@@ -202,7 +204,9 @@ def test_sql_for_people_quotes_what_the_server_would_read_otherwise() -> None:
 
 def test_wal2json_is_asked_for_just_that_table() -> None:
     for table in PLAIN:
-        text, parts, escaped = _filter(str(table)), [""], False
+        text = _filter(str(table))
+        parts = [""]
+        escaped = False
         assert text is not None
         for character in text:  # as the plugin reads it
             if escaped or character not in "\\.,":

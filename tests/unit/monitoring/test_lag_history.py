@@ -57,7 +57,8 @@ def test_a_look_reads_only_what_is_new_and_no_more_than_it_may(world: World, mon
     monkeypatch.setattr(lag_history, "_AT_ONCE", 5)
     for number in range(20):
         world.seal(committed=number, sealed=number + 0.5)
-    history, read = LagHistory(world.staging), list[int]()
+    history = LagHistory(world.staging)
+    read = list[int]()
     manifests = world.staging.manifests
 
     def counted(after: int = 0, upto: int | None = None):  # type: ignore[no-untyped-def]
@@ -83,7 +84,8 @@ def test_what_waits_is_as_old_as_the_oldest_line_that_is_missing(world: World) -
     world.seal(committed=100, sealed=101)
     world.seal(committed=30_000, sealed=30_001)
     world.seal(committed=30_004, sealed=30_005)
-    head, waiting = world.staging.head(), Waiting()
+    head = world.staging.head()
+    waiting = Waiting()
     assert head is not None
 
     def seconds(offset: int) -> float:

@@ -31,7 +31,8 @@ def test_decimals_become_every_digit_of_their_scale(data: st.DataObject, precisi
     scale = data.draw(st.integers(0, precision))
     numbers = st.integers(-(10**precision) + 1, 10**precision - 1).map(lambda n: Decimal(f"{n}e-{scale}"))
     values = data.draw(st.lists(st.none() | numbers, max_size=9))
-    array, start = pa.array(values, pa.decimal128(precision, scale)), data.draw(st.integers(0, len(values)))
+    array = pa.array(values, pa.decimal128(precision, scale))
+    start = data.draw(st.integers(0, len(values)))
     expected = [None if value is None else f"{value:.{scale}f}" for value in values]
     assert digits(array).to_pylist() == expected
     assert digits(array.slice(start)).to_pylist() == expected[start:]

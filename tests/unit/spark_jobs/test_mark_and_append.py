@@ -58,7 +58,8 @@ class Lake:
         done = mark_and_append.write(
             table or self.open(), rows, SHAPE, APP, self.number, merged=self.offset, withhold=self.withheld.update
         )
-        self.segment, self.offset = self.staging.head_number(), self.source.build.offset
+        self.segment = self.staging.head_number()
+        self.offset = self.source.build.offset
         return done
 
     def rows(self) -> dict[Key, dict[str, Any]]:
@@ -75,7 +76,8 @@ def change(lake: Lake) -> None:
 
 @pytest.mark.parametrize("number", range(3))
 def test_a_table_is_what_the_lines_say_after_every_merge(tmp_path: Path, soak_seed: int, number: int) -> None:
-    lake, oracle = Lake(tmp_path, random.Random(f"{soak_seed}/{number}")), Oracle()
+    lake = Lake(tmp_path, random.Random(f"{soak_seed}/{number}"))
+    oracle = Oracle()
     lake.source.unseen(0.3)
     for _ in range(5):
         change(lake)
@@ -96,7 +98,8 @@ def test_a_merge_whose_number_is_taken_changes_nothing(tmp_path: Path) -> None:
     change(lake)
     lake.merge()
     change(lake)
-    before, lake.number = lake.rows(), 0
+    before = lake.rows()
+    lake.number = 0
     with pytest.raises(LakeError, match="merge 1 has committed here already"):
         lake.merge()
     assert lake.rows() == before
@@ -158,7 +161,8 @@ def test_a_shape_that_changes_before_the_commit_is_met(tmp_path: Path) -> None:
     change(lake)
     lake.merge()
     change(lake)
-    path, met = lake.table.path, list[int]()
+    path = lake.table.path
+    met = list[int]()
 
     def between() -> None:
         if not met:

@@ -21,7 +21,8 @@ class Counted(LocalStorage):
 
     def __init__(self, first: int, last: int, joined: int = 0) -> None:
         super().__init__(Path("/none"))
-        self._first, self._last = first, last
+        self._first = first
+        self._last = last
         self._joined = (
             joined // compaction_blocks.FAN**compaction_blocks.LEVELS * compaction_blocks.FAN**compaction_blocks.LEVELS
         )

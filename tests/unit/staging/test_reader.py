@@ -179,7 +179,8 @@ def test_whole_columns_have_the_json_form_of_single_values(kind: pa.DataType) ->
 
 
 def test_tables_and_versions_of_a_table_merge_by_offset(staging: Staging) -> None:
-    other, wider = table("shop.other"), table(id=pa.int64(), name=pa.string(), big=pa.string(), more=pa.int32())
+    other = table("shop.other")
+    wider = table(id=pa.int64(), name=pa.string(), big=pa.string(), more=pa.int32())
     publish(
         staging,
         1,
@@ -273,12 +274,16 @@ def test_any_interleaving_of_tables_and_segments_comes_out_in_order(
 ) -> None:
     staging = Staging(str(tmp_path_factory.mktemp("staging")), source="shop")
     schemas = {name: table(f"shop.{name}") for name in "abc"}
-    number, first, pending = 1, 1, []
+    number = 1
+    first = 1
+    pending = []
     offset = 1
     for owner in [*owners, "end"]:
         if owner == "end":
             publish(staging, number, first, offset - 1, *((schemas[t], creates(schemas[t], o, 1)) for t, o in pending))
-            number, first, pending = number + 1, offset, []
+            number += 1
+            first = offset
+            pending = []
         else:
             pending.append((owner, offset))
             offset += 1

@@ -138,7 +138,8 @@ def test_a_block_goes_whole_or_stays() -> None:
 
 def test_needs_hold_back_and_are_told() -> None:
     staging = _filled(Disk(), joined=False)
-    stopped, output = Need(8, "shop.a is stopped at segment 7"), Need(30, "output x stands there")
+    stopped = Need(8, "shop.a is stopped at segment 7")
+    output = Need(30, "output x stands there")
     removed = _retain(staging, stopped, output)
     assert (removed.beginning.segment, removed.beginning.held) == (8, (stopped,))
     assert staging.handle().beginning() == removed.beginning
@@ -190,11 +191,13 @@ def test_a_death_at_any_step_and_a_loss_of_power_leave_it_readable_and_the_next_
     disk.sync()
     whole = copy.deepcopy(disk)
     _retain(Staging("/simulated", source="shop", storage=MemoryStorage(whole)))
-    step, died = 0.5, True
+    step = 0.5
+    died = True
     while died:
         now = copy.deepcopy(disk)
         storage = Counted(now)
-        storage.left, died = step, False
+        storage.left = step
+        died = False
         follower = Follower(Staging("/simulated", source="shop", storage=MemoryStorage(now)), from_offset=330)
         read = [next(found := follower.lines())]
         try:
@@ -222,14 +225,18 @@ def test_a_compactor_passes_over_manifests_of_removed_files_that_a_loss_of_power
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compaction_blocks, "FAN", 2)
-    disk, died, step = Undecided(), True, 0.5
+    disk = Undecided()
+    died = True
+    step = 0.5
     before = list(lines(_filled(disk, joined=False)))
     while died:
-        now, dice = copy.deepcopy(disk), random.Random(step)
+        now = copy.deepcopy(disk)
+        dice = random.Random(step)
         steps = Compactor(Staging("/simulated", source="shop", storage=MemoryStorage(now)), Clock(), grace=10).steps()
         next(steps)  # it has joined the first block, and comes to the second
         storage = Counted(now)
-        storage.left, died = step, False
+        storage.left = step
+        died = False
         try:
             _retain(Staging("/simulated", source="shop", storage=storage))
         except Killed:

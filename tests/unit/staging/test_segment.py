@@ -154,7 +154,8 @@ _ROW = st.fixed_dictionaries(
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pieces=st.lists(st.lists(_ROW, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_rows_in_a_manifest_are_the_rows_that_were_given(pieces: list[list[dict[str, Any]]]) -> None:
-    offset, batches = 0, []
+    offset = 0
+    batches = []
     for piece in pieces:
         batches.append(log_rows(ORDERS, *({**row, "offset": offset + n} for n, row in enumerate(piece))))
         offset += len(piece)

@@ -163,7 +163,8 @@ def test_a_reader_beside_a_publisher_sees_whole_manifests_in_order(staging: Stag
     last = 150
 
     def follow() -> None:
-        reader, deadline = again(staging), time.monotonic() + 60
+        reader = again(staging)
+        deadline = time.monotonic() + 60
         while len(seen) < last and time.monotonic() < deadline:
             seen.extend(m.segment for m in reader.manifests(after=len(seen)))
 
@@ -268,7 +269,8 @@ def test_a_segment_writer_tells_what_it_holds(staging: Staging) -> None:
 
 def test_leftovers_of_killed_processes_are_swept_and_those_in_use_are_not(staging: Staging) -> None:
     staging.publish(manifest(1, 1, 0))
-    old, new = staging.storage.root / "tmp" / "old", staging.storage.root / "tmp" / "new"
+    old = staging.storage.root / "tmp" / "old"
+    new = staging.storage.root / "tmp" / "new"
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (time.time() - 7200, time.time() - 7200))
@@ -280,7 +282,8 @@ def test_what_a_killed_verification_left_is_swept_and_stops_nobody(staging: Stag
     """It has a directory of its own there; one that is still written to has an old one and new files."""
     for name in ("dead", "living"):
         staging.storage.replace(f"tmp/verify-{name}/hashes/1.parquet", b"keys of rows")
-    root, long_ago = staging.storage.root / "tmp", time.time() - 2 * 86_400
+    root = staging.storage.root / "tmp"
+    long_ago = time.time() - 2 * 86_400
     for path in {*root.rglob("*")} - {root / "verify-living" / "hashes" / "1.parquet"}:
         os.utime(path, (long_ago, long_ago))
     again(staging).publish(manifest(1, 1, 0))

@@ -30,7 +30,8 @@ def test_it_is_made_changed_and_left_alone_where_nothing_changes() -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_who_was_first_is_taken_into_account(there: bool) -> None:
-    state, others = MemoryState(), iter(("x", "y"))
+    state = MemoryState()
+    others = iter(("x", "y"))
     if there:
         state.create("node", b"[]")
 
@@ -44,7 +45,8 @@ def test_who_was_first_is_taken_into_account(there: bool) -> None:
 
 
 def test_a_store_in_which_others_are_always_first_is_named() -> None:
-    state, count = MemoryState(), iter(range(1000))
+    state = MemoryState()
+    count = iter(range(1000))
 
     def late(_: int | None) -> str:
         compare_and_set.change(state, "node", lambda _: next(count))

@@ -33,10 +33,12 @@ class Client:
 class Session:
     """One that a lease rests on."""
 
-    seconds, id = 2.0, 7
+    seconds = 2.0
+    id = 7
 
     def __init__(self) -> None:
-        self.client, self.closed = Client(), False
+        self.client = Client()
+        self.closed = False
 
     def ask(self, request: Callable[[Client], Any], *, timeout: float = 0) -> Any:
         return request(self.client)()

@@ -33,7 +33,8 @@ def test_new_objects_are_encrypted_as_the_file_says(
     settings = S3Config.model_validate(
         {"endpoint": "https://s3.example", "access_key": "id", "secret_key": "of the store", **given}
     )
-    storage, puts = S3Storage("bucket", "p", settings=settings), list[Any]()
+    storage = S3Storage("bucket", "p", settings=settings)
+    puts = list[Any]()
 
     def answer(request: Any, **_: Any) -> AWSResponse:
         puts.append(request)

@@ -33,10 +33,17 @@ def clock(hour: int, minute: int, second: int, fraction: bytes = b"") -> bytes:
     return ((hour << 12 | minute << 6 | second) + 0x800000).to_bytes(3, "big") + fraction
 
 
-(DATE,), (PLAIN,), (FINE,) = of(Kind.DATE), of(Kind.DATETIME), of(Kind.DATETIME, scale=6)
-(STAMP,), (TIME,), (FINE_TIME,) = of(Kind.TIMESTAMP, scale=6), of(Kind.TIME), of(Kind.TIME, scale=6)
-FLOAT, DOUBLE, JSON = of(Kind.FLOAT)[0], of(Kind.DOUBLE)[0], of(Kind.JSON)[0]
-TEXT, PADDED = of(Kind.TEXT)[0], of(Kind.PADDED)[0]
+(DATE,) = of(Kind.DATE)
+(PLAIN,) = of(Kind.DATETIME)
+(FINE,) = of(Kind.DATETIME, scale=6)
+(STAMP,) = of(Kind.TIMESTAMP, scale=6)
+(TIME,) = of(Kind.TIME)
+(FINE_TIME,) = of(Kind.TIME, scale=6)
+FLOAT = of(Kind.FLOAT)[0]
+DOUBLE = of(Kind.DOUBLE)[0]
+JSON = of(Kind.JSON)[0]
+TEXT = of(Kind.TEXT)[0]
+PADDED = of(Kind.PADDED)[0]
 ENUM = of(Kind.ENUM, width=1)[0]
 BITS = ColumnType(Kind.BIT, pa.binary(), "bit(12)", width=2, precision=12)
 FEW = ColumnType(Kind.SET, pa.string(), "set", width=1, labels=("a", "b", "c"))
@@ -92,7 +99,8 @@ def test_a_value_of_no_server_makes_its_table_unreadable_and_its_place_is_named(
 ) -> None:
     number = types.integer(4, False)
     version = mysql_rows.version([number, column])
-    builder, transaction = BatchBuilder(zero_dates), Transaction("uuid:7", "binlog.000003:4711", 1)
+    builder = BatchBuilder(zero_dates)
+    transaction = Transaction("uuid:7", "binlog.000003:4711", 1)
     builder.rows_event(version, CREATE, transaction, mysql_rows.image([number, column], [bytes(4), None]), 0, 0)
     builder.rows_event(version, CREATE, transaction, mysql_rows.image([number, column], [bytes(4), value]), 0, 0)
     batch = builder.build("p", 0)

@@ -35,9 +35,12 @@ def texts(*documents: bytes | None) -> list[str | None]:
 
 def states(*documents: bytes) -> list[int]:
     """What becomes of each document where the kernel has room."""
-    given, room = values(*documents), sum(map(len, documents)) * 8 + 1000
-    offsets, found = np.zeros(len(documents) + 1, dtype=np.int32), np.empty(len(documents), dtype=np.uint8)
-    stack, out = np.empty(json_kernel.STACK, dtype=np.int64), np.empty(room, dtype=np.uint8)
+    given = values(*documents)
+    room = sum(map(len, documents)) * 8 + 1000
+    offsets = np.zeros(len(documents) + 1, dtype=np.int32)
+    found = np.empty(len(documents), dtype=np.uint8)
+    stack = np.empty(json_kernel.STACK, dtype=np.int64)
+    out = np.empty(room, dtype=np.uint8)
     done = json_kernel.print_documents(given.raw, given.starts, given.lengths, 0, offsets, out, found, stack)
     assert done == len(documents)
     return [int(state) for state in found]
@@ -51,7 +54,8 @@ def test_any_document_is_printed_as_the_plain_printer_does(large: bool) -> None:
 
 
 def test_documents_are_what_they_were_made_of() -> None:
-    r, plain = random.Random(5), []
+    r = random.Random(5)
+    plain = []
     while len(plain) < 300:
         value = json_value(r, 3)
         if "Opaque" not in repr(value):

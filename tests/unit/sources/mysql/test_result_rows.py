@@ -74,12 +74,14 @@ def sender(data: bytes, size: int) -> Callable[[memoryview], int]:
 def reference(data: bytes, width: int, sequence: int = 1) -> list[list[bytes | None]] | bytes:
     """Rows with a Python object for every value; the payload of an error packet."""
     rows: list[list[bytes | None]] = []
-    at, payload = 0, b""
+    at = 0
+    payload = b""
     while True:
         length = int.from_bytes(data[at : at + 3], "little")
         assert data[at + 3] == sequence & 255
         payload += data[at + 4 : at + 4 + length]
-        at, sequence = at + 4 + length, sequence + 1
+        at = at + 4 + length
+        sequence += 1
         if length == LARGEST:
             continue
         if payload[0] == 0xFF:
@@ -94,13 +96,15 @@ def values_of(payload: bytes, width: int) -> list[bytes | None]:
     found: list[bytes | None] = []
     at = 0
     for _ in range(width):
-        size, at = payload[at], at + 1
+        size = payload[at]
+        at += 1
         if size == 251:
             found.append(None)
             continue
         if size > 251:
             digits = (2, 3, 8)[size - 252]
-            size, at = int.from_bytes(payload[at : at + digits], "little"), at + digits
+            size = int.from_bytes(payload[at : at + digits], "little")
+            at += digits
         found.append(payload[at : at + size])
         at += size
     assert at == len(payload)
@@ -238,11 +242,9 @@ def optional(strategy: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 @given(data=st.data())
 def test_integers(bits: int, data: st.DataObject) -> None:
-    kind, least, most = (
-        pa.int64() if bits == 64 else pa.type_for_alias(f"int{bits}"),
-        -(2 ** (bits - 1)),
-        2 ** (bits - 1),
-    )
+    kind = pa.int64() if bits == 64 else pa.type_for_alias(f"int{bits}")
+    least = -(2 ** (bits - 1))
+    most = 2 ** (bits - 1)
     numbers = st.integers(least, most - 1) | st.sampled_from([least, most - 1, 0, -1])
     texts = data.draw(optional(st.tuples(numbers, st.integers(0, 25)).map(lambda n: f"{n[0]:0{n[1]}d}".encode())))
     found = both(kind, "int", texts)

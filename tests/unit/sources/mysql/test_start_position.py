@@ -70,7 +70,8 @@ def test_a_place_that_is_refused_records_and_makes_nothing(world: World, monkeyp
 def test_a_source_that_is_away_while_the_place_is_looked_for_is_asked_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = world.source.begin, 0
+    real = world.source.begin
+    calls = 0
 
     def begin(place: Place) -> str:
         nonlocal calls
@@ -172,7 +173,8 @@ class _Timed(FakeSource):
 
     def __init__(self) -> None:
         super().__init__(FakeDatabase())
-        self.clock, self.asked = 0, 0
+        self.clock = 0
+        self.asked = 0
 
     def time(self) -> int:
         self.asked += 1
@@ -180,24 +182,29 @@ class _Timed(FakeSource):
 
 
 def test_a_time_is_over_once_a_commit_or_the_log_with_the_servers_clock_lies_behind_it() -> None:
-    source, clock = _Timed(), _Clock()
+    source = _Timed()
+    clock = _Clock()
     goal = AtTime(source, clock, 100 * SECOND)
     assert not goal.reached("0", 100 * SECOND) and not goal.reached("0", 101 * SECOND)  # as old, and hardly younger
     assert goal.reached("0", 101 * SECOND + 1)
-    source.clock, clock.now = 100 * SECOND + 5, 1000.0
+    source.clock = 100 * SECOND + 5
+    clock.now = 1000.0
     assert not goal.reached("0", None)
-    source.clock, clock.now = 102 * SECOND, 1002.0
+    source.clock = 102 * SECOND
+    clock.now = 1002.0
     source.database.commit()
     assert not goal.reached("0", None) and goal.reached("1", None)
 
 
 def test_the_servers_clock_is_asked_again_when_the_time_can_have_come() -> None:
-    source, clock = _Timed(), _Clock()
+    source = _Timed()
+    clock = _Clock()
     goal = AtTime(source, clock, 100 * SECOND)
     for clock.now in (0.0, 1.0, 50.0, 100.9):
         assert not goal.reached("0", None)
     assert source.asked == 1
-    source.clock, clock.now = 102 * SECOND, 101.0
+    source.clock = 102 * SECOND
+    clock.now = 101.0
     assert goal.reached("0", None) and source.asked == 2
 
 
@@ -206,7 +213,8 @@ class _Beside:
 
     def __init__(self, world: World, place: str) -> None:
         self.outcome: CaptureOutcome | None = None
-        self._world, self._said = world, threading.Event()
+        self._world = world
+        self._said = threading.Event()
         self._led = threading.Event()
 
         def run() -> None:

@@ -254,7 +254,8 @@ def test_rows_that_cannot_be_told_by_the_key_are_passed_over_and_the_others_are_
 ) -> None:
     odd = relation("t", [(int(name == flagged), name, kind) for name, kind in COLUMNS], identity=identity)
     other = relation("t2", [(1, "id", 20)], oid=2)
-    insert, more = change(b"I", (b"N", row("1", None, None))), change(b"I", (b"N", row("7")), oid=2)
+    insert = change(b"I", (b"N", row("1", None, None)))
+    more = change(b"I", (b"N", row("7")), oid=2)
     delete = change(b"D", (b"K", row(None, "v", None)))
     batch = feed(begin(), T, insert, odd, insert, other, more, odd, delete, more, T, insert, commit())
     assert [(s.table.name, s.why) for s in batch.signals if isinstance(s, Unreadable)] == [("t", f"the log {told}")]
@@ -265,8 +266,10 @@ def test_rows_that_cannot_be_told_by_the_key_are_passed_over_and_the_others_are_
 
 def test_rows_that_are_passed_over_count_for_a_restart() -> None:
     """By then the table may be one that can be read."""
-    odd, insert = relation("t", [(0, *c) for c in COLUMNS]), change(b"I", (b"N", row("1", None, None)))
-    other, more = relation("t2", [(1, "id", 20)], oid=2), change(b"I", (b"N", row("7")), oid=2)
+    odd = relation("t", [(0, *c) for c in COLUMNS])
+    insert = change(b"I", (b"N", row("1", None, None)))
+    other = relation("t2", [(1, "id", 20)], oid=2)
+    more = change(b"I", (b"N", row("7")), oid=2)
     first = feed(begin(), odd, insert, insert, other, more)
     assert first.partial == 3
     rest = feed(begin(), T, insert, insert, other, more, more, commit(), skip=first.partial)

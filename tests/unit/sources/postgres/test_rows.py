@@ -48,7 +48,8 @@ NAMES = {
 SHOP = SourceConfig.model_validate({"name": "shop", "kind": "postgres", "database": "shop", "tables": ["public.t*"]})
 WIDE = [(1, "id", 20), (0, "n", 1700), (0, "v", 25), (0, "at", 1114), (0, "ok", 16), (0, "bin", 17)]
 COLUMNS = tuple(types.column(name, NAMES[oid]) for _, name, oid in WIDE)
-T, T2 = relation("t", WIDE), relation("t2", WIDE, oid=2)
+T = relation("t", WIDE)
+T2 = relation("t2", WIDE, oid=2)
 
 texts = st.tuples(
     st.integers(-(2**63), 2**63 - 1).map(str),
@@ -64,8 +65,10 @@ kept = st.lists(st.booleans(), min_size=6, max_size=6)
 @st.composite
 def row_messages(draw: st.DrawFn) -> bytes:
     """An INSERT, UPDATE or DELETE with any images."""
-    kind, oid = draw(st.sampled_from([b"I", b"U", b"D"])), draw(st.sampled_from([1, 2]))
-    old, new = draw(texts), draw(texts)
+    kind = draw(st.sampled_from([b"I", b"U", b"D"]))
+    oid = draw(st.sampled_from([1, 2]))
+    old = draw(texts)
+    new = draw(texts)
     images = []
     if kind == b"D" or (kind == b"U" and draw(st.booleans())):
         whole = draw(st.booleans())
@@ -143,7 +146,8 @@ def stories(draw: st.DrawFn) -> Story:
     streams: list[list[bytes]] = []
     truncate = b"T" + struct.pack(">IBII", 2, 0, 1, 2)
     for number in range(draw(st.integers(1, 3))):
-        xid, final = 10 * (number + 1), 1000 * (number + 1)
+        xid = 10 * (number + 1)
+        final = 1000 * (number + 1)
         body: list[tuple[bytes, int]] = [(T, xid), (T2, xid)]
         changes = draw(st.lists(row_messages() | st.just(truncate), max_size=8))
         body += [(message, xid + draw(st.sampled_from([0, 0, 1, 2]))) for message in changes]
@@ -212,7 +216,8 @@ def test_a_damaged_row_is_refused_or_read_as_a_plain_reading_does(
     else:
         where = "".join(signal.why for signal in unreadable(batches))
     if not where:
-        found, expected = told(batches), read_change(damaged, COLUMNS)
+        found = told(batches)
+        expected = read_change(damaged, COLUMNS)
         assert [line[0][1:] for line in found] == [
             (expected.op, expected.key_only, expected.unchanged, expected.old, expected.new)
         ]
@@ -325,7 +330,8 @@ def test_the_end_of_a_transaction_is_handed_on_even_if_nothing_comes_with_it() -
 
 def test_shapes_come_once_for_what_many_transactions_send_again() -> None:
     wider = relation("t", [*WIDE, (0, "w", 25)])
-    insert, more = change(b"I", (b"N", row("1", *[None] * 5))), change(b"I", (b"N", row("1", *[None] * 6)))
+    insert = change(b"I", (b"N", row("1", *[None] * 5)))
+    more = change(b"I", (b"N", row("1", *[None] * 6)))
     (batch,) = fed(decoder(), [begin(), T, insert, T, insert, wider, more, wider, more, commit()])
     assert [len(s.schema.columns) for s in batch.signals if isinstance(s, SchemaSeen)] == [6, 7]
     assert [c.batch.num_rows for c in batch.changes] == [2, 2]

@@ -65,7 +65,8 @@ def test_fail_stops_at_what_nobody_has_accepted(marks: list[LogMark], accepted: 
 def test_only_types_with_values_in_common_may_fit_and_all_but_wider_ones_are_looked_at_value_by_value(
     own: pa.DataType, lake: pa.DataType, fits: bool, narrows: bool
 ) -> None:
-    newer, target = table(id=pa.int64(), a=own), table(id=pa.int64(), a=lake)
+    newer = table(id=pa.int64(), a=own)
+    target = table(id=pa.int64(), a=lake)
     assert schema_policy.narrows(newer, target) is narrows
     if fits:
         schema_policy.check_fits(newer, target)

@@ -38,7 +38,8 @@ def fed(
 
 
 def cut(stream: bytes, draw: random.Random) -> Iterator[bytes]:
-    at, longest = 0, draw.choice([1, 3, 50] if len(stream) < 9000 else [1000, 5000, 1 << 22])
+    at = 0
+    longest = draw.choice([1, 3, 50] if len(stream) < 9000 else [1000, 5000, 1 << 22])
     while at < len(stream):
         size = draw.randint(1, longest)
         yield stream[at : at + size]
@@ -66,7 +67,8 @@ def told(event: Event, code: int, start: int, a: int, b: int, c: int, owner: byt
     if code <= headers.DELETES:
         op, extended, packed = row_event_header.KINDS[Type(event.type)]
         assert "cud"[code] == op and not packed and a == int.from_bytes(body[:6], "little")
-        count, size = c, (c + 7) // 8
+        count = c
+        size = (c + 7) // 8
         at = b - start
         bitmaps = body[at - size * (2 if op == "u" else 1) : at]
         every = (1 << count) - 1
@@ -89,7 +91,8 @@ def told(event: Event, code: int, start: int, a: int, b: int, c: int, owner: byt
 
 
 def some_event(draw: random.Random, *, checksums: bool) -> bytes:
-    number, table = draw.choice([1, 5, 2**40]), draw.choice([1, 2, 65, 2**33])
+    number = draw.choice([1, 5, 2**40])
+    table = draw.choice([1, 2, 65, 2**33])
     more = {"checksummed": checksums, "end": draw.choice([0, 4, 900, 2**32 - 1])}
     texts = ["x" * draw.choice([0, 5, 20])] * draw.choice([1, 8, 130])
     columns = tuple(f"c{i}" for i in range(1 + len(texts)))
@@ -137,7 +140,8 @@ def test_events_are_those_of_plain_python_in_any_pieces(seed: int) -> None:
 def test_in_brief_only_what_says_nothing_new_is_left_out(seed: int) -> None:
     stream, checksums = some_stream(seed)
     every = list(binlog.split(stream, checksums=checksums))
-    told, last = taken(fed(cut(stream, random.Random(seed)), checksums=checksums, brief=True)), -1
+    told = taken(fed(cut(stream, random.Random(seed)), checksums=checksums, brief=True))
+    last = -1
     for event in told:
         at = next(i for i in range(last + 1, len(every)) if every[i] is event or every[i] == event)
         for i in range(last + 1, at):
@@ -323,7 +327,8 @@ def test_compressed_transactions_that_lie_are_errors() -> None:
     for stop in (len(plain) - 1, len(plain) - 30):
         with pytest.raises(ValueError, match="cut short"):
             taken(compressed.unpacked(binlog.payload(plain[:stop], compress=False)))
-    body, wanted = binlog.payload(plain), taken(compressed.unpacked(binlog.payload(plain)))
+    body = binlog.payload(plain)
+    wanted = taken(compressed.unpacked(binlog.payload(plain)))
     for seed in range(2000):
         draw = random.Random(seed)
         broken = bytearray(body[: draw.randint(1, len(body))] if seed % 2 else body)

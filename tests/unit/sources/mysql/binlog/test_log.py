@@ -58,7 +58,8 @@ def test_a_transaction_is_taken_out_of_a_gtid_set(gtid: str, rest: str) -> None:
     ],
 )
 def test_what_a_server_lacks_of_a_gtid_set_is_named(ours: str, theirs: str, lacking: str | None) -> None:
-    mine, other = MysqlGtids.parse(f"{UUID}:{ours}"), MysqlGtids.parse(f"{UUID}:{theirs}")
+    mine = MysqlGtids.parse(f"{UUID}:{ours}")
+    other = MysqlGtids.parse(f"{UUID}:{theirs}")
     named = f"{UUID}:nightly:1-2" if "nightly" in ours else lacking and f"{UUID}:{lacking}"
     found = mine.beyond(other)
     assert (found and str(found)) == named

@@ -47,8 +47,10 @@ class Writer:
     """A server's log: transactions of all kinds, with their places."""
 
     def __init__(self, seed: int, *, mariadb: bool) -> None:
-        self._draw, self._mariadb = random.Random(seed), mariadb
-        self._number, self._end = 0, 4
+        self._draw = random.Random(seed)
+        self._mariadb = mariadb
+        self._number = 0
+        self._end = 4
         self._prepared: list[str] = []
         self.found: list[bytes] = []
 
@@ -254,7 +256,8 @@ def test_a_transaction_is_gone_on_with_after_any_part(
 
 def places_of(found: list[bytes]) -> dict[int, int]:
     """The number of the first event at or after each offset that a group ends at."""
-    places, offset = {4: 0}, 4
+    places = {4: 0}
+    offset = 4
     for number, data in enumerate(found):
         if data[4] != Type.HEARTBEAT:
             offset = int.from_bytes(data[13:17], "little")
@@ -293,7 +296,8 @@ def test_many_transactions_make_the_position_that_they_make_one_by_one(mariadb: 
     draw = random.Random(3)
     flavour: type[MysqlGtids | MariadbGtids] = MariadbGtids if mariadb else MysqlGtids
     start = Position("b.1", 4, flavour.parse("0-1-7" if mariadb else f"{binlog.UUID}:1-5:9"))
-    progress, gtids = Progress(start), start.gtids
+    progress = Progress(start)
+    gtids = start.gtids
     assert gtids is not None
     for n in range(300):
         number = n + 6 if draw.random() < 0.8 else draw.randint(1, 2000)

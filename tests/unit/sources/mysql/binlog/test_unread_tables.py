@@ -51,7 +51,8 @@ def rows(found: Sequence[LogBatch]) -> list[str]:
 
 
 def test_a_table_that_is_not_described_as_needed_stops_alone_until_it_is() -> None:
-    bad, good = binlog.table_map(2, "b", code=COMPRESSED), binlog.table_map(2, "b")
+    bad = binlog.table_map(2, "b", code=COMPRESSED)
+    good = binlog.table_map(2, "b")
     found = [
         *group(1, binlog.table_map(1, "a"), rows_of(1), bad, rows_of(2), rows_of(2), rows_of(1)),
         *group(2, good, rows_of(2)),
@@ -116,7 +117,8 @@ def test_rows_that_wait_for_an_xa_commit_stop_their_table_then() -> None:
     assert told(way) == ["c goes on", "b stops", "a goes on", "a stops"] and rows(way) == ["c"]
 
 
-PLAIN, KEPT = binlog.table_map(1, "v"), binlog.table_map(1, "v", columns=("id", "v", "row_start", "row_end"))
+PLAIN = binlog.table_map(1, "v")
+KEPT = binlog.table_map(1, "v", columns=("id", "v", "row_start", "row_end"))
 
 
 def test_a_system_versioned_table_is_known_by_the_columns_that_mariadb_gives_it() -> None:

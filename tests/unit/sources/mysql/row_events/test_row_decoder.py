@@ -168,7 +168,8 @@ def test_events_may_come_in_any_kind_of_buffer() -> None:
     version = mysql_rows.version([types.integer(4, False)])
     rows = b"\0\1\0\0\0" + b"\0\2\0\0\0"
     whole = b"before" + rows + b"after"
-    builder, transaction = BatchBuilder("error"), Transaction("x", "b:4", 1)
+    builder = BatchBuilder("error")
+    transaction = Transaction("x", "b:4", 1)
     for body in (whole, bytearray(whole), memoryview(whole), np.frombuffer(whole, dtype=np.uint8)):
         assert builder.rows_event(version, CREATE, transaction, body, 6, 0, 6 + len(rows)) == 0
     assert builder.rows_event(version, CREATE, transaction, rows, 0, 0) == 0
@@ -187,8 +188,10 @@ def rows(*numbers: int) -> bytes:
 
 
 def test_sequence_orders_rows_of_tables_and_signals() -> None:
-    one, other = mysql_rows.version([INT]), mysql_rows.version([INT])
-    first, second = Transaction("1", "b:4", 1), Transaction("2", "b:9", 2)
+    one = mysql_rows.version([INT])
+    other = mysql_rows.version([INT])
+    first = Transaction("1", "b:4", 1)
+    second = Transaction("2", "b:9", 2)
     builder = BatchBuilder("error")
     builder.rows_event(one, CREATE, first, rows(1, 2), 0, 0)
     builder.rows_event(other, UPDATE, first, rows(3, 4), 0, 0)
@@ -213,7 +216,8 @@ def test_sequence_orders_rows_of_tables_and_signals() -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_rows_that_are_staged_already_are_left_out(op: str) -> None:
-    version, transaction = mysql_rows.version([INT]), Transaction("x", "b:4", 1)
+    version = mysql_rows.version([INT])
+    transaction = Transaction("x", "b:4", 1)
     events = rows(1, 2, 3, 4) if op == UPDATE else rows(1, 2)
     builder = BatchBuilder("error")
     assert builder.rows_event(version, op, transaction, events, 0, 3) == 2
@@ -227,8 +231,10 @@ def test_rows_that_are_staged_already_are_left_out(op: str) -> None:
 
 
 def test_only_the_last_transaction_is_asked_for() -> None:
-    version, builder = mysql_rows.version([INT]), BatchBuilder("error")
-    first, second = Transaction("1", "b:4", 1), Transaction("2", "b:9", 2)
+    version = mysql_rows.version([INT])
+    builder = BatchBuilder("error")
+    first = Transaction("1", "b:4", 1)
+    second = Transaction("2", "b:9", 2)
     builder.rows_event(version, CREATE, first, rows(1, 2), 0, 0)
     builder.rows_event(version, CREATE, second, rows(3), 0, 0)
     builder.rows_event(mysql_rows.version([INT]), CREATE, second, rows(3, 4), 0, 0)
@@ -236,11 +242,9 @@ def test_only_the_last_transaction_is_asked_for() -> None:
 
 
 def test_a_batch_of_short_rows_is_full_by_their_number() -> None:
-    version, builder, transaction = (
-        mysql_rows.version([types.integer(1, False)]),
-        BatchBuilder("error"),
-        Transaction("x", "b:4", 1),
-    )
+    version = mysql_rows.version([types.integer(1, False)])
+    builder = BatchBuilder("error")
+    transaction = Transaction("x", "b:4", 1)
     while not builder.full:
         builder.rows_event(version, CREATE, transaction, b"\0\1" * 4000, 0, 0)
     batch = builder.build("p", 0)
@@ -248,7 +252,8 @@ def test_a_batch_of_short_rows_is_full_by_their_number() -> None:
 
 
 def test_rows_that_do_not_end_with_their_event_are_told_with_their_transaction() -> None:
-    version, builder = mysql_rows.version([INT]), BatchBuilder("error")
+    version = mysql_rows.version([INT])
+    builder = BatchBuilder("error")
     builder.rows_event(version, CREATE, Transaction("1", "binlog.000001:4", 1), rows(1, 2), 0, 0)
     builder.rows_event(version, CREATE, Transaction("2", "binlog.000001:99", 1), rows(1) + b"\0", 0, 0)
     builder.rows_event(version, CREATE, Transaction("3", "binlog.000001:120", 1), rows(1), 0, 0)
@@ -264,7 +269,8 @@ def test_rows_before_a_value_out_of_range_stay_and_it_is_told_with_its_transacti
 ) -> None:
     monkeypatch.setattr(row_decoder, "_CELLS", 4)  # so that rows are split in parts
     version = mysql_rows.version([INT, ColumnType(Kind.DATE, pa.date32(), "date", width=3)])
-    good, zero = b"\0" + bytes(4) + struct.pack("<I", 2024 << 9 | 1 << 5 | 1)[:3], b"\0" + bytes(7)
+    good = b"\0" + bytes(4) + struct.pack("<I", 2024 << 9 | 1 << 5 | 1)[:3]
+    zero = b"\0" + bytes(7)
     events = [("1", CREATE, good * 3), ("2", DELETE, good), ("3", CREATE, good * 2 + zero), ("4", CREATE, good)]
 
     def built(zero_dates: str) -> LogBatch:
@@ -303,7 +309,8 @@ def test_of_several_columns_with_a_value_out_of_range_the_first_row_counts() -> 
 def test_a_zero_date_in_a_key_is_never_null() -> None:
     """Rows whose keys differ in it alone would be one row."""
     day = ColumnType(Kind.DATE, pa.date32(), "date", width=3)
-    version, builder = mysql_rows.version([INT, day], key=("c0", "c1")), BatchBuilder("null")
+    version = mysql_rows.version([INT, day], key=("c0", "c1"))
+    builder = BatchBuilder("null")
     builder.rows_event(version, CREATE, Transaction("1", "b:1", 1), b"\0" + bytes(7), 0, 0)
     batch = builder.build("p", 0)
     (told,) = batch.signals

@@ -20,7 +20,9 @@ class Server:
     """Answers as a server whose characters are a codec's; `off`: how many characters too few."""
 
     def __init__(self, charset: str, *, off: int = 0) -> None:
-        self._charset, self._off, self.asked = charset, off, 0
+        self._charset = charset
+        self._off = off
+        self.asked = 0
 
     def cursor(self) -> Server:
         return self
@@ -38,7 +40,9 @@ class Server:
         self.asked += 1
 
     def fetchall(self) -> list[tuple[str]]:
-        form, at, text = multibyte.FORMS[self._charset], 0, ""
+        form = multibyte.FORMS[self._charset]
+        at = 0
+        text = ""
         while at < len(self._given):
             size = length(self._given[at:], form)
             text += shown(self._given[at : at + size], self._charset)
@@ -73,7 +77,8 @@ def column(decode: Multibyte) -> ColumnType:
 
 @pytest.mark.parametrize("charset", sorted(CODECS))
 def test_text_reads_as_the_server_has_told(charset: str) -> None:
-    server, draw = Server(charset), random.Random(charset)
+    server = Server(charset)
+    draw = random.Random(charset)
     decode = multibyte.ask(server, charset)  # type: ignore[arg-type]
     codes = [code for _, code in multibyte.codes(multibyte.FORMS[charset])]
     drawn = [draw.choices(codes, k=draw.randrange(9)) for _ in range(400)]

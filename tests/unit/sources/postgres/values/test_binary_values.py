@@ -53,7 +53,8 @@ VALUES: dict[str, bytes] = {
 def converted(kind: str, values: list[bytes | None]) -> pa.Array:
     """As many bytes as the values have lie before and behind them: what is read too far is seen."""
     data = bytearray(b"\x01" * 16)
-    starts, lengths = [], []
+    starts = []
+    lengths = []
     for value in values:
         starts.append(len(data))
         lengths.append(-1 if value is None else len(value))
