@@ -4,7 +4,7 @@
                     that it has asked for (one that lacks a full dump has no use for what is old)
     dumps           an unfinished one from its first chunk on; a finished one until its end is merged
     the capture     events that a SELECT may not have seen yet: its memory of them is read again after a restart
-    outputs         each that is configured what it has not passed on (`output_places`), or all from its start on
+    outputs         each that is configured what it has not passed on (`outputs.positions`), or all from its start on
 
 Whatever begins while they are gathered needs only what is newer; a dump that ends meanwhile is found by its end.
 """

@@ -1,4 +1,4 @@
-"""A table of lines in MySQL or MariaDB: see `tables`."""
+"""A table of lines in MySQL or MariaDB: see `sql_table`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of lines in PostgreSQL: see `tables`."""
+"""A table of lines in PostgreSQL: see `sql_table`."""
 
 from __future__ import annotations
 

@@ -9,21 +9,20 @@ there.
 
 The other side is what the lake is to hold at the last of these places: one Delta version of the table, pinned before
 the first watermark, with the events that are staged since folded on top as a merge would
-(`spark_jobs.verifying.expected_rows`). So no
-merge has to keep pace, and it is the staged log that is proven as well as the lake. Spark hashes those rows in the same
-way (`dblog_core.rows.row_hashes`) and joins by key: only keys and hashes move, the source is read once, and no order
-of keys is
-asked of Spark.
+(`spark_jobs.verifying.expected_rows`). So no merge has to keep pace, and it is the staged log that is proven as well as
+the lake. Spark hashes those rows in the same way (`dblog_core.rows.row_hashes`) and joins by key: only keys and hashes
+move, the source is read once, and no order of keys is asked of Spark.
 
 A key that changed between is equal if the source showed any state that the log led it through there. Otherwise it is
 undecided, and read again by itself, in a window that is shorter by far. A key that differs is read again too: it counts
 only if two readings, each of which decides, find it different. What is not decided after `ROUNDS` readings is named as
 that; it is no proof of equality.
 
-exchange        files between us and the Spark job        pins         the version of the lake to begin with
-reading         one SELECT between its watermarks         places       where the capture says that they lie
-suspects        pure: which keys are read again           confidence   pure: what a sample tells of the whole
-lake_side       the Spark job, seen from here             table        one table, from the pin to its verdict
-certificate     what was found, to be checked later       repair       dumps of what differs, merged, compared again
-report          what users get                            run          all of it
+exchange          files between us and the Spark job       delta_version  the version of the lake to begin with
+source_reader     one SELECT between its watermarks        window_positions  where the capture says that they lie
+recheck           pure: which keys are read again          confidence     pure: what a sample tells of the whole
+spark_job         the Spark job, seen from here            table          one table, from the pin to its verdict
+certificate       what was found, to be checked later      repair         dumps of what differs, merged
+report            what users get                           run            all of it
+slices            the full state in N parts                last_results   what `status` shows of earlier runs
 """
