@@ -22,7 +22,7 @@ def of_stopped(error: str | None) -> tuple[str | None, str | None]:
 def of_table(
     name: str, table: TableStatus, dumps: Iterable[DumpStatus], owed: Mapping[str, OwedDump]
 ) -> tuple[str | None, str | None]:
-    """Cause and fix; None where nothing is wrong. `owed`: failed dumps that are requested again (`state.owed_dumps`)."""
+    """Cause and fix; None where nothing is wrong. `owed`: dumps that are requested again (`state.owed_dumps`)."""
     if table.state is State.STOPPED:
         return of_stopped(table.error)
     if table.state is State.OK:
