@@ -146,14 +146,14 @@ class OpenTable:
     def hits(self, keys: Sequence[pa.Array], shape: Shape, *, distinct: bool = True) -> list[Hits]:
         """The live rows of these keys: also several of one, where somebody else has appended it again."""
         try:
-            found = self.index(shape).find(keys, distinct=distinct)
+            places = self.index(shape).find(keys, distinct=distinct)
         except IndexDamaged as error:
-            found = self._made_anew(shape, error).find(keys, distinct=distinct)
+            places = self._made_anew(shape, error).find(keys, distinct=distinct)
         hits = []
-        for path, stretch in found.files:
+        for path, stretch in places.files:
             if (live := self.snapshot.files.get(path)) is None:
                 continue
-            asked, rows = found.asked[stretch], found.rows[stretch]
+            asked, rows = places.asked[stretch], places.rows[stretch]
             alive = ~self.dead(live).contains(rows)
             if alive.any():
                 hits.append(Hits(live, asked[alive], rows[alive]))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dblog_core import wiring
 from dblog_core.cli import app
-from dblog_core.commands.maintain import shown
+from dblog_core.commands.maintain import as_text
 from dblog_core.commands.status import text
 from dblog_core.config import settings as configuration
 from dblog_core.config.settings import Config, LakeConfig
@@ -307,7 +307,7 @@ def test_the_command_asks_for_the_task_and_tells_what_came_of_it(
 def test_the_commands_result_is_shown_to_people() -> None:
     orders = {"table": "shop.orders", "rows": 1200, "files": 2, "bytes": 20 << 20, "disk_bytes": 1 << 30}
     held = [{"segment": 8, "why": "x is stopped"}]
-    told = shown(
+    told = as_text(
         {
             "tables": [{**orders, "done": ["joined", "purged"]}],
             "cuts": {"oldest": 4, "removed": 3},

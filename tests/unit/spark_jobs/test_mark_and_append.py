@@ -45,7 +45,7 @@ class Lake:
     def folded(self) -> tuple[pa.Table, plan.Work]:
         """All that was sealed since the last merge."""
         head = self.staging.head_number()
-        work = plan.works(self.staging.manifests(after=self.segment, upto=head), lambda table: self.segment)
+        work = plan.plan_works(self.staging.manifests(after=self.segment, upto=head), lambda table: self.segment)
         whole = work[str(SHAPE.table)]
         assert fold_on_driver.fits(whole, SHAPE, left_out=True)
         rows = fold_on_driver.folded(self.staging, whole, SHAPE)
