@@ -61,7 +61,9 @@ def request(config: Config, by: str) -> None:
 def test_it_has_the_configuration_and_no_secret_in_arguments_or_environment(config: Config) -> None:
     with dump_process._started(config) as process:
         assert process.stdin is not None
-        shown = Path(f"/proc/{process.pid}/cmdline").read_bytes() + Path(f"/proc/{process.pid}/environ").read_bytes()
+        place = Path(f"/proc/{process.pid}")
+        arguments = wait_until((place / "cmdline").read_bytes, "a process that has begun its program")
+        shown = arguments + (place / "environ").read_bytes()
         assert b"dblog_core.capture.dump_process" in shown and SECRET.encode() not in shown
         process.stdin.close()
         assert process.wait(60) == 0, "the end of its pipe is the word to stop"
