@@ -292,7 +292,8 @@ class Merger:
             compaction.compact(self._session(name), path)
         except (PySparkException, Py4JJavaError) as error:
             raise LakeError(
-                f"its small files cannot be joined: {_first_lines(error)}", where=name, fix="merges go on without"
+                f"the small files of the table cannot be joined, and merges continue without it: {_first_lines(error)}",
+                where=name,
             ) from error
         after = log.version(path)
         if before is not None and after is not None:

@@ -72,9 +72,9 @@ def work(config: Config, state: StateStore, clock: Clock, stop: threading.Event,
 
 def _died(code: int) -> DblogError:
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    fix = "none: another takes its dumps up"
+    fix = ""
     if code == -signal.SIGKILL:
-        fix = "where it ran out of memory, lower chunk_bytes or workers in [dump], or give it more: another takes it up"
+        fix = "if it ran out of memory, lower chunk_bytes or workers in [dump], or give it more: another continues"
     return DblogError(f"the process that works on dumps of the system {how}", fix=fix)
 
 

@@ -260,9 +260,7 @@ class Leader:
     def _check_epoch(self, head: Manifest) -> None:
         if self._lease.epoch < head.epoch + self._first and head.segment > 1:
             if not self._lease.valid():
-                raise LeaseLost(
-                    "another capture has led since", where=self._config.state.url, fix="none: this one stands by"
-                )
+                raise LeaseLost("another capture has led since; this one stands by", where=self._config.state.url)
             self._state.raise_epoch(CAPTURE, head.epoch)
             raise StateError(
                 f"the state store gave epoch {self._lease.epoch} and staging holds epoch {head.epoch}: it was replaced",
@@ -274,9 +272,7 @@ class Leader:
     def _loop(self, stream: LogStream) -> None:
         while True:
             if not self._lease.valid():
-                raise LeaseLost(
-                    "the lease is gone or in doubt", where=self._config.state.url, fix="none: a standby takes over"
-                )
+                raise LeaseLost("the lease is gone or in doubt; a standby takes over", where=self._config.state.url)
             batch = stream.read(self._patience(), linger=self._linger)
             self._caught_up = batch is None or not batch.transactions
             if batch is not None:
@@ -435,9 +431,7 @@ class Leader:
         try:
             self._stamps.save()
         except VersionConflict as error:
-            raise LeaseLost(
-                "another capture leads", where=self._config.state.url, fix="none: this one stands by"
-            ) from error
+            raise LeaseLost("another capture leads; this one stands by", where=self._config.state.url) from error
 
     def _finish(self, stream: LogStream) -> None:
         """A clean handover: what is whole is published; the rest is read again by the next leader."""
@@ -465,9 +459,9 @@ class Leader:
         }
         if self._unmirrored and head.epoch == self._lease.epoch:
             raise LeaseLost(
-                f"dump tasks are told of a segment after {head.segment}, which we have published",
+                f"the state store has progress of a segment after {head.segment}, the newest of this capture: another "
+                "capture leads, or staging was restored from a copy; the next term continues",
                 where=self._config.state.url,
-                fix="none: either another capture leads, or staging was put back from a copy: the next term goes on",
             )
 
     def _look(self, now: float) -> None:

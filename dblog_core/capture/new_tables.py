@@ -56,9 +56,7 @@ def put_in_force(parts: Parts, lease: Lease, head: Manifest, *, showing: frozens
         if showing is not None:
             settings_in_force.put_shown(parts.state, showing)
     except VersionConflict as error:
-        raise LeaseLost(
-            "another capture leads", where=parts.config.state.url, fix="none: this one stands by"
-        ) from error
+        raise LeaseLost("another capture leads; this one stands by", where=parts.config.state.url) from error
     return head
 
 
@@ -142,7 +140,7 @@ def _tell_of_keyless(parts: Parts, tables: list[str]) -> None:
         return
     error = RequestError(
         f"captured from here on, without the rows that they have by now: {table_names.some(tables)}",
-        fix="none for these rows: a table without a key cannot be dumped. Give it a primary key, or name its unique, "
+        fix="a table without a key cannot be dumped. Give it a primary key, or name its unique, "
         "never-null columns under [source.keys]: then it is dumped by itself",
     )
     log.warning("%s", error)

@@ -16,7 +16,7 @@ class KafkaConfig(Section):
 
     servers: str = Field(pattern=r"^[^\s,:]+:\d+(,[^\s,:]+:\d+)*$", description="HOST:PORT,HOST:PORT")
     topic: str = Field(pattern=r"^[A-Za-z0-9._-]{1,249}$", description="its name; the topic must exist")
-    user: str = Field(default="", description="whom to connect as")
+    user: str = Field(default="", description="the user of the brokers")
     password: SecretStr = Field(default=SecretStr(""), description='with user; "${ENV}" keeps it out of the file')
     sasl: Literal["plain", "scram-sha-256", "scram-sha-512"] = Field(
         default="scram-sha-512", description="how user and password are proven"

@@ -68,7 +68,7 @@ class OutputConfig(Section):
     )
     host: str = Field(default="127.0.0.1", description="postgres, mysql: the server's name or address")
     port: Whole = Field(default=0, ge=0, le=65535, description="postgres, mysql: default: 5432, 3306")
-    user: str = Field(default="", description="postgres, mysql, kafka: whom to connect as")
+    user: str = Field(default="", description="postgres, mysql, kafka: the user of the target")
     password: SecretStr = Field(default=SecretStr(""), description='with user; "${ENV}" keeps it out of the file')
     database: str = Field(default="", description="postgres, mysql: the database that the table lies in")
     table: str = Field(
@@ -99,7 +99,7 @@ class OutputConfig(Section):
         pattern=r"^(https?://[^\s/@?#]+(/[^\s?#]*)?)?$",
         description="kafka, form avro: the schema registry, http(s)://HOST:PORT, with what stands before /subjects",
     )
-    registry_user: str = Field(default="", description="kafka, form avro: whom to ask the registry as")
+    registry_user: str = Field(default="", description="kafka, form avro: the user of the registry")
     registry_password: SecretStr = Field(
         default=SecretStr(""), description='with registry_user; "${ENV}" keeps it out of the file'
     )

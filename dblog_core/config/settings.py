@@ -106,7 +106,7 @@ class SourceConfig(Section):
     kind: Literal["mysql", "mariadb", "postgres"] = Field(description="mysql, mariadb or postgres")
     host: str = Field(default="127.0.0.1", description="the server's name or address")
     port: Whole = Field(default=0, ge=0, le=65535, description="default: 3306, or 5432 for postgres")
-    user: str = Field(default="dblog", description="whom to connect as")
+    user: str = Field(default="dblog", description="the user of the database")
     password: SecretStr = Field(default=SecretStr(""), description='"${ENV}" keeps it out of the file')
     airflow_connection: str | None = Field(
         default=None, description="id of an Airflow connection, in place of host, port, user and password"

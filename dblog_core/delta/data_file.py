@@ -81,5 +81,5 @@ def _misfit(what: str, where: str) -> LakeError:
     return LakeError(
         f"the rows do not fit the table: {what}",
         where=where,
-        fix="none where the table has just changed: it is tried again; else undo what somebody changed in the table",
+        fix="undo what another program changed in the table, unless the next merge succeeds",
     )

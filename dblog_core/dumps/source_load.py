@@ -54,7 +54,7 @@ class Gauge:
             if not error.transient:
                 raise
             if not self._failing:  # once, not once a second
-                log.warning("how the source fares cannot be told now: %s", error)
+                log.warning("the source's load cannot be read: %s", error)
             self._failing = True
             return None
         self._failing = False

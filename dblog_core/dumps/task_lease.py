@@ -75,7 +75,7 @@ class Hold:
     def check(self) -> None:
         """Raises LeaseLost unless nobody else can hold the task yet."""
         if not self.is_held():
-            raise LeaseLost("the lease of the task is gone or in doubt", where=str(self), fix="none: it is taken again")
+            raise LeaseLost("the lease of the task is gone or in doubt; a worker takes it again", where=str(self))
 
     def is_held(self) -> bool:
         """Whether nobody else can hold the task yet."""

@@ -132,7 +132,7 @@ def _nothing_to_accept(table: str, status: TableStatus, *, changed: bool) -> Lak
         return LakeError(what, where=table, fix=f"mend that, or run `dblog reset {typed(table)}`")
     if changed:
         return LakeError("nothing stands in its way", where=table, fix="run `dblog merge`: it follows the change")
-    return LakeError("the lake has its newest shape", where=table, fix="nothing is to do")
+    return LakeError("the lake has its newest shape: there is nothing to accept", where=table)
 
 
 def _left_out(status: TableStatus) -> list[str]:

@@ -120,9 +120,8 @@ def _see_through(
     while (outcome := _visible_outcome(lake, task)) is None:
         if stop.is_set():
             raise LakeError(
-                f"interrupted; the task stays filed as {task.id}",
+                f"interrupted; the task stays filed as {task.id}, and the next merge of this lake carries it out",
                 where=f"{task.kind} of the lake {lake}",
-                fix="nothing: the next merge of this lake carries it out",
             )
         # It holds the lake's lock, and looks for tasks between two merges.
         if (holder := _merging(config)) is not None:

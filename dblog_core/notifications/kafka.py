@@ -45,7 +45,6 @@ class KafkaChannel:
             raise NotToldYet(
                 f"the receiver does not answer: {reason}",
                 where=f"[[notify]] {self._name}, kafka {self._config.servers}, topic {self._config.topic}",
-                fix="none: it is tried again until it is taken",
             )
 
     def _open_producer(self) -> Producer:

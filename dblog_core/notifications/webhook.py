@@ -68,5 +68,4 @@ class Webhook:
         return NotToldYet(
             f"the receiver {what}",
             where=f"[[notify]] {self._config.name}",
-            fix="none: it is tried again until it is taken",
         )

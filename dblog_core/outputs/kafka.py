@@ -248,7 +248,7 @@ class KafkaOutput:
     def _error(self, error: KafkaError) -> OutputError:
         reason = self._connection_errors.explain(error)
         if error.code() in _FENCED:
-            return OutputTaken(reason, where=self._where, fix="none: this one stands by")
+            return OutputTaken(f"{reason}; this relay stands by", where=self._where)
         if error.code() in _REFUSED or self._connection_errors.refused:
             return OutputRefused(reason, where=self._where, fix="correct servers, user, password, TLS and grants")
         return self._unavailable_error(reason)

@@ -105,7 +105,7 @@ class PostgresDialect:
         if code.startswith(_VALUES) and code != "54001":  # that is the server's stack
             return PoisonLine(reason, where=self.where)
         if code.startswith(_TRANSIENT):
-            return OutputUnavailable(reason, where=self.where, fix="none: it is tried again")
+            return OutputUnavailable(reason, where=self.where)
         if code:
             fix = "grant what is missing" if code == _GRANTS else "see the server's message"
             return OutputRefused(reason, where=self.where, fix=fix)

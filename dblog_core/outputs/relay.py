@@ -151,9 +151,9 @@ class Relay:
         holder = leader.holder if leader else "another"
         if self._once:
             raise StateError(
-                f"{holder} passes lines on to this output",
+                f"another relay ({holder}) already runs for this output",
                 where=f"output {self._context.name}",
-                fix="nothing: that one does it; or stop it first",
+                fix="stop it first, if this one is to send the lines",
             )
         self._on_status(RelayStatus(holder=holder))
         return False

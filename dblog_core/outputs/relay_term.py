@@ -166,7 +166,6 @@ class Term:
             raise LeaseLost(
                 "the lease of the output is gone or in doubt",
                 where=f"output {self._context.name}",
-                fix="none: it is taken again",
             )
 
     def _is_time_to_pause(self) -> bool:

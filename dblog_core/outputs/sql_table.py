@@ -162,6 +162,5 @@ class TableOutput:
         return OutputTaken(
             "another relay has gone on",
             where=self._dialect.where,
-            fix="none: this one stands by",
             epoch=epoch,
         )

@@ -96,9 +96,7 @@ class SignalProcessor:
 
     def _change_signal(self, record: Json, **changes: object) -> Json:
         if (after := inbox.change_signal(self._state, record, changes)) is None:
-            raise VersionConflict(
-                "another capture carries it out", where=f"signal {record['id']}", fix="none: this one leaves it alone"
-            )
+            raise VersionConflict("another capture carries out this signal", where=f"signal {record['id']}")
         return after
 
     def _forget_old_signals(self) -> None:

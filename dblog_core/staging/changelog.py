@@ -82,7 +82,6 @@ class Staging:
         return SegmentTaken(
             f"segment {number} has been published by another capture",
             where=self.storage.url(""),
-            fix="none needed: the other one leads, this one waits as its standby",
         )
 
     def _check_predecessor(self, number: int) -> None:
@@ -407,7 +406,6 @@ class Staging:
             raise SegmentReplaced(
                 f"segment {now.segment} was joined with others while it was read",
                 where=where,
-                fix="none needed: it is read again from its new place",
             )
         raise CorruptSegment("the file is missing", where=where, fix="restore it from a backup")
 

@@ -31,7 +31,7 @@ def change(state: StateStore, path: str, to: Callable[[Any], Any]) -> Any:
         except VersionConflict:
             continue
         return after
-    raise StateError("cannot be written: others write it all the time", where=path, fix="none: it is tried again")
+    raise StateError("the node cannot be written: others write it all the time", where=path)
 
 
 def put_news(state: StateStore, path: str, value: Any) -> None:

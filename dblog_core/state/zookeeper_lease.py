@@ -279,4 +279,4 @@ def _await_end(session: Session, node: str, deadline: float) -> bool:
 
 
 def _lost_in_queue(paths: LeasePaths) -> StateUnavailable:
-    return StateUnavailable("the session ended while it waited for the lease", where=paths.locks, fix="none: try again")
+    return StateUnavailable("the session ended while it waited for the lease", where=paths.locks)

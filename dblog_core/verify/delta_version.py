@@ -29,7 +29,7 @@ def pin(lake: Location, staging: Staging, table: TableName) -> Pin | None:
         after = read_status(lake)
         if _merge_number(before) == _merge_number(after):
             return _pin_version(after, staging, table, version)
-    raise LakeError("merges end faster than they can be looked at", where=str(location), fix="verify again")
+    raise LakeError("a merge ended during each reading of the lake's status", where=str(location), fix="verify again")
 
 
 def columns_left_out(lake: Location, staging: Staging, schema: TableSchema) -> tuple[str, ...]:

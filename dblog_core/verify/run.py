@@ -169,7 +169,9 @@ def _open_tools(
     config: Config, request: VerifyRequest, stop: threading.Event, say: Callable[[str], None], clock: Clock
 ) -> Iterator[Tools]:
     if request.wish.is_sample and request.certificate is not None:
-        raise RequestError("a sample has no certificate", fix="leave out --sample or --certificate")
+        raise RequestError(
+            "a sample has no certificate, which needs a full comparison", fix="leave out --sample or --certificate"
+        )
     if request.slice is not None and (request.wish.is_sample or request.certificate is not None):
         raise RequestError("a slice is neither sampled nor certified", fix="leave out --slice, or the other")
     staging = wiring.open_staging(config)

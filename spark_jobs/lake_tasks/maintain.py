@@ -254,4 +254,6 @@ def _named(place: Place) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError, DeltaError) as error:
         said = str(error).split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]
-        raise LakeError(f"cannot be maintained: {said}", where=place.name, fix="merges go on without") from error
+        raise LakeError(
+            f"the table cannot be maintained, and merges continue without it: {said}", where=place.name
+        ) from error

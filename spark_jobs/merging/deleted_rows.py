@@ -46,7 +46,9 @@ def remove(
     nothing more."""
     if mark.since is None or mark.since_segment is None:
         raise LakeError(
-            f"the end of dump {mark.dump} says not since when it holds", where=mark.table, fix="upgrade the capture"
+            f"the end of dump {mark.dump} has no `since` offset: an older capture wrote it",
+            where=mark.table,
+            fix="upgrade the capture, and dump the table again",
         )
     manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
     lake_rows = lake.rows().where(F.col(OFFSET) <= mark.since)

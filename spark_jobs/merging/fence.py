@@ -54,7 +54,6 @@ class Fence:
             raise LeaseLost(
                 f"{orjson.loads(data)['holder'] if data else 'another merge'} has taken the lake over",
                 where=str(self._directory),
-                fix="nothing: what this merge had begun is finished by that one",
             )
 
     def _numbers(self) -> list[int]:

@@ -229,5 +229,4 @@ def _widened(places: Int64s, width: int, before: int, capacity: int) -> Int64s:
 def _out_of_step() -> SourceUnavailable:
     return SourceUnavailable(
         "what the server sent is no row of this result: the connection is out of step",
-        fix="none: the chunk is read again over a new connection",
     )

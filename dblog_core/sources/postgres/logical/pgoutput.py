@@ -366,7 +366,6 @@ class PgoutputDecoder:
             raise SourceUnavailable(
                 f"values of type {unsure[0].source_type} are read as text, and the log came in binary form",
                 where=f"{schema.table}.{unsure[0].name}, {self._where()}",
-                fix="none: it is read again from the last position, as text",
             )
 
     def _key(self, relation: Relation) -> tuple[str, ...]:

@@ -75,7 +75,6 @@ class Spool:
                 raise StagingUnavailable(
                     "a streamed transaction's file has become shorter",
                     where=tempfile.gettempdir(),
-                    fix="none: it is tried again",
                 )
             messages.count = _index(messages.raw, size, messages.starts, messages.ends)
             if not messages.count:

@@ -163,7 +163,6 @@ def promoted(config: SourceConfig) -> SourceUnavailable:
     return SourceUnavailable(
         "the standby was promoted: what it shows does not follow the log's order any more",
         where=_where(config),
-        fix="none: it is tried again with the server as it is now, from its slot and on its new timeline",
     )
 
 
