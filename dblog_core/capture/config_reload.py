@@ -116,7 +116,7 @@ class Newcomers:
             return False
         self._next = self._clock.monotonic() + NEWCOMERS
         try:
-            mended = self._look_at_stopped(source)
+            mended = stopped_tables.look_again(self._state, source.refused)
             if not self._others(source) and not mended:
                 return False
             self._ready(config)
@@ -127,14 +127,6 @@ class Newcomers:
             return False
         self._warned = ""
         return True
-
-    def _look_at_stopped(self, source: Source) -> bool:
-        """Notes what the source refuses; whether something that it has refused is mended."""
-        refused = stopped_tables.entries_by_source(source.refused())
-        stopped_tables.change(self._state, lambda known: {**known, **refused})
-        known = stopped_tables.read(self._state)
-        repaired = [entry for table, entry in known.items() if table not in refused]
-        return any(entry.by != stopped_tables.RepairSeenBy.LOG for entry in repaired)
 
     def _others(self, source: Source) -> bool:
         known, now = read_shown(self._state), source.identities()

@@ -187,7 +187,9 @@ def _log_to_capture(level: int) -> None:
 
 
 def _until_the_capture_ends(stop: threading.Event) -> None:
-    sys.stdin.buffer.read()
+    # Not through `sys.stdin`: its lock, held by a thread that reads, makes Python abort when the process ends first.
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
     stop.set()
     threading.Event().wait(GRACE)
     os._exit(1)  # a long SELECT is not worth waiting for: the capture has gone, and its successor has a process too

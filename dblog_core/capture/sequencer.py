@@ -121,6 +121,7 @@ class Sequencer:
                 self._dumps.recall_rows(event.table, event.offsets, event.xid, event.touches, arrives=arrives)
         self._schemas, self._altered, self._layouts = dict(head.schemas), Pending(head.altered), dict(head.layouts)
         self._rewritten: dict[TableName, Transaction] = {}
+        self._resumed = set[str]()  # of these, since the log can be read again
         self._reshaped: set[TableName] = set()
         self._born, self._unproven = dict.fromkeys(head.born), dict[TableName, Transaction]()
         self._others: set[str] = set()
@@ -196,6 +197,7 @@ class Sequencer:
     def take_rewritten(self) -> dict[TableName, Transaction]:
         """Tables whose rows came or went without row events since the last call: a dump of each is to be requested."""
         taken, self._rewritten = self._rewritten, {}
+        self._resumed.clear()
         return {table: since for table, since in taken.items() if not self._passes_over(table)}
 
     def take_altered(self) -> set[str]:
@@ -221,8 +223,9 @@ class Sequencer:
         return {table for table in taken if not self._passes_over(table)}
 
     def stop(self, tables: Iterable[str]) -> set[str]:
-        """Passes these tables over from here on; returns those that were not before."""
-        new = set(tables) - self._stopped
+        """Passes these tables over from here on; returns those that were not before. One that the log has just shown
+        to be mended is left out: who stopped it may have looked before, and looks again."""
+        new = set(tables) - self._stopped - self._resumed
         for table in new:
             self._dumps.void_windows_of(TableName.parse(table))
             self._born.pop(table, None)
@@ -441,6 +444,7 @@ class Sequencer:
         self._unreadable.discard(str(table))
         if str(table) not in self._stopped:
             self._rewritten[table] = transaction
+            self._resumed.add(str(table))
 
     def _shape(self, schema: TableSchema, transaction: Transaction, layout: Layout | None = None) -> None:
         """From here on the table has this shape."""

@@ -79,6 +79,26 @@ def entries_by_source(problems: Iterable[Problem]) -> Entries:
     return entries
 
 
+def look_again(state: StateStore, refused: Callable[[], Iterable[Problem]]) -> bool:
+    """Notes what the source refuses by now; whether something that it has refused before is mended.
+
+    `refused` is asked after the node was read, and again where an entry came or went meanwhile: its answer may be of
+    before, and a table that the log has shown to be mended since would be stopped once more. Raises StateError, and
+    what `refused` raises.
+    """
+    mended = False
+
+    def add_refused(stopped: Entries) -> Entries:
+        nonlocal mended
+        of_source = entries_by_source(refused())
+        seen_by_source = [name for name, entry in stopped.items() if entry.by != RepairSeenBy.LOG]
+        mended = any(name not in of_source for name in seen_by_source)
+        return {**stopped, **of_source}
+
+    change(state, add_refused)
+    return mended
+
+
 def add_by_log(state: StateStore, table: str, why: str, fix: str, *, refused: bool = False) -> None:
     """Remembers a table of which rows are passed over from here on. `refused`: the source refuses the table too, so
     that its catalogue shows when it is repaired."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -20,10 +21,11 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_records, dump_store
 from dblog_core.dumps.dump_records import DumpRecord
 from dblog_core.errors import DblogError
+from dblog_core.lake.spark_submit import config_json
 from dblog_core.local.servers import ports
 from dblog_core.state.memory import MemoryState
 from tests.unit.workers_world import OPTIONS, DrawnClock
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_SECONDS, wait_until
 
 SECRET = "pw-that-nobody-may-see"
 
@@ -67,6 +69,15 @@ def test_it_has_the_configuration_and_no_secret_in_arguments_or_environment(conf
         assert b"dblog_core.capture.dump_process" in shown and SECRET.encode() not in shown
         process.stdin.close()
         assert process.wait(60) == 0, "the end of its pipe is the word to stop"
+
+
+def test_one_that_has_nothing_left_to_do_ends_well_while_its_pipe_is_open(config: Config) -> None:
+    program = "import sys; from dblog_core.capture import dump_process as p; p.LINGER = 0; sys.exit(p._main())"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stderr is not None
+        process.stdin.write(orjson.dumps({"config": config_json(config), "level": logging.INFO}) + b"\n")
+        process.stdin.flush()
+        assert (process.stderr.read(), process.wait(PATIENCE_SECONDS)) == (b"", 0)
 
 
 def test_what_it_logs_is_logged_here_and_a_fault_that_it_has_told_is_no_death(

@@ -230,3 +230,13 @@ def test_an_incomplete_table_says_why_and_what_mends_it(tmp_path: Path, monkeypa
     assert told(replace(INCOMPLETE, awaits=dump)).startswith(
         f"it waits for dump {dump}, which was cancelled: `dblog dump"
     )
+
+
+def test_a_table_that_the_log_shows_to_be_mended_is_not_stopped_by_an_older_look(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.take(None, SHOWN)
+    log.take(None, Unreadable(0, 0, TABLE, "has lost its key", "give it one", refused=True))
+    log.take(None, SHOWN)
+    assert log.sequencer.stop([NAME]) == set()  # its entry goes once the dump is requested
+    assert log.sequencer.take_rewritten().keys() == {TABLE}
+    assert log.sequencer.stop([NAME]) == {NAME}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,14 +14,14 @@ from dblog_core.config.settings import Config
 from dblog_core.dumps import dump_store, filing
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import RequestError, SourceRefused
-from dblog_core.interfaces import Problem
+from dblog_core.interfaces import Problem, Source, StateStore
 from dblog_core.model import watermark
 from dblog_core.model.task_id import TaskId
 from dblog_core.model.watermark import High, Low, Mark
 from dblog_core.monitoring.status import status
 from dblog_core.state import stopped_tables
 from tests.fake_source import Change, FakeSource
-from tests.unit.capture.test_config_reload import A, B, Crash, World
+from tests.unit.capture.test_config_reload import A, B, Clock, Crash, World
 from tests.waiting import wait_until
 
 ALONE = Problem("shop.a has lost its key", "give it one", table="shop.a")
@@ -196,3 +196,28 @@ def test_a_running_capture_stops_and_mends_without_an_end(world: World, monkeypa
             lambda: shown(world.config) == {} and world.replayed(A) == world.held(A),
             "no table is stopped, and a is the source",
         )
+
+
+class Mended:
+    """A source whose catalogue refused `shop.a` a moment ago, and whose log shows meanwhile that it is mended."""
+
+    def __init__(self, state: StateStore) -> None:
+        self._state, self._answers = state, [(ALONE,)]
+
+    def refused(self) -> tuple[Problem, ...]:
+        answer = self._answers.pop() if self._answers else ()
+        if answer:
+            stopped_tables.forget(self._state, ["shop.a"])  # its dump is requested
+        return answer
+
+    def identities(self) -> None:
+        return None
+
+
+def test_a_look_at_the_catalogue_from_before_its_table_was_mended_does_not_stop_it_again(world: World) -> None:
+    stopped_tables.add_by_log(world.state, "shop.a", "has lost its key", "give it one", refused=True)
+    clock = Clock()
+    newcomers = config_reload.Newcomers(world.state, clock, ready=lambda config: None)
+    clock.now += config_reload.NEWCOMERS
+    assert not newcomers.look(world.config, cast(Source, Mended(world.state)))
+    assert stopped_tables.read(world.state) == {}
