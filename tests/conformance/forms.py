@@ -87,7 +87,7 @@ COLUMNS = (
     "table",
     "_dblog",
     "value",
-    "Id",
+    "Offset",
     "a b",
     "a.b",
     "a`b",

@@ -116,6 +116,8 @@ armscii8 ascii binary cp1250 cp1251 cp1256 cp1257 cp850 cp852 cp866 dec8 geostd8
 koi8r koi8u latin1 latin2 latin5 latin7 macce macroman swe7 tis620 ucs2 utf16 utf16le utf32 utf8mb3 utf8mb4
 """.split()
 MULTIBYTE = ("big5", "cp932", "eucjpms", "euckr", "gb18030", "gb2312", "gbk", "sjis", "ujis")
+MYSQL_ALONE = ("gb18030",)
+"""Character sets that MariaDB does not have."""
 COLLATIONS = """
 utf8mb4_general_ci utf8mb4_unicode_ci utf8mb4_bin utf8mb4_unicode_520_ci utf8mb4_turkish_ci utf8mb4_0900_ai_ci
 utf8mb4_0900_as_cs utf8mb4_0900_bin utf8mb4_ja_0900_as_cs_ks utf8mb4_german2_ci latin1_german1_ci
@@ -134,10 +136,10 @@ def forms(kind: str, draw: random.Random) -> Iterator[Form]:
     """Those that are written, and those that are made of types, character sets, collations and settings."""
     yield from read_forms(_FILE, kind)
     yield from _types(kind, draw)
-    yield from _charsets()
+    yield from _charsets(kind)
     yield from _collations(draw)
     yield from _settings()
-    yield from _clients()
+    yield from _clients(kind)
 
 
 def _types(kind: str, draw: random.Random) -> Iterator[Form]:
@@ -157,8 +159,10 @@ def _types(kind: str, draw: random.Random) -> Iterator[Form]:
         yield Form(f"types {', '.join(group)}", "\n".join(text), plain=draw.random() < 0.5)
 
 
-def _charsets() -> Iterator[Form]:
+def _charsets(kind: str) -> Iterator[Form]:
     for name in (*CHARSETS, *MULTIBYTE):
+        if name in MYSQL_ALONE and kind != "mysql":
+            continue
         word = _WORDS.get(name, "日本 é" if name.startswith(("u", "b")) else "Grüße")
         given = f"CONVERT(_utf8mb4'{word}' USING {name})"
         stops: tuple[Stop, ...] = ()
@@ -209,8 +213,10 @@ _CLIENTS = {
 """Character sets of clients, Python's codec for each, and names in it: second bytes of some are a backslash or a backtick."""
 
 
-def _clients() -> Iterator[Form]:
+def _clients(kind: str) -> Iterator[Form]:
     for name, (codec, word) in _CLIENTS.items():
+        if name in MYSQL_ALONE and kind != "mysql":
+            continue
         text = f"""
 SET NAMES {name}
 {{{codec}}} CREATE TABLE <t> (id int PRIMARY KEY, v varchar(20) CHARACTER SET utf8mb4) COMMENT '{word}'
