@@ -821,13 +821,13 @@ INSERT INTO <t> VALUES (2)
 
 == stored and virtual columns
 CREATE TABLE <t> (a int, b int AS (a * 2) STORED, c int AS (a + 1) VIRTUAL, v varchar(20), d varchar(30) AS (CONCAT(v, '!')) STORED, PRIMARY KEY (a), INDEX (c))
-CREATE TABLE <u> (k int AS (n + 100) STORED, n int, PRIMARY KEY (k))
+[mysql] CREATE TABLE <u> (k int AS (n + 100) STORED, n int, PRIMARY KEY (k))
 INSERT INTO <t> (a, v) VALUES (1, 'x'), (2, 'y')
-INSERT INTO <u> (n) VALUES (1), (2)
+[mysql] INSERT INTO <u> (n) VALUES (1), (2)
 UPDATE <t> SET a = a + 10
-UPDATE <u> SET n = n + 10
+[mysql] UPDATE <u> SET n = n + 10
 UPDATE <t> SET v = NULL WHERE a = 11
 ALTER TABLE <t> MODIFY b int AS (a * 2) STORED COMMENT 'x'
 ALTER TABLE <t> ADD e int AS (b + c) VIRTUAL
-DELETE FROM <u> WHERE k = 111
+[mysql] DELETE FROM <u> WHERE k = 111
 INSERT INTO <t> (a, v) VALUES (5, 'z')
