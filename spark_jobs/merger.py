@@ -14,21 +14,11 @@ records and outcomes are created and never replaced, Delta's transactions confli
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-import pyarrow as pa
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
@@ -40,9 +30,6 @@ from dblog_core.errors import (
     DblogError,
     LakeError,
     LeaseLost,
-    RequestError,
-    SegmentReplaced,
-    StagingError,
 )
 from dblog_core.interfaces import Json
 from dblog_core.lake import lake_tasks
@@ -53,13 +40,12 @@ from dblog_core.lake.lake_status import (
     TableStatus,
     own_directory,
     read_status,
-    shares_history,
     table_location,
 )
 from dblog_core.lake.lake_tasks import LakeTask, Outcome
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import LogMark, Manifest
+from dblog_core.staging.manifest import Manifest
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import compaction, log
 from spark_jobs.events import plan
@@ -68,27 +54,15 @@ from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.merging import cuts
 from spark_jobs.merging.applied import Applied
+from spark_jobs.merging.faults import failed, first_lines, spark_gone
 from spark_jobs.merging.fence import Fence
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent, Records
-from spark_jobs.merging.table_merge import TableMerge
+from spark_jobs.merging.table_turn import TableTurn
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
 _TOGETHER = 4
 """Tables merged at the same time: while some plan and commit, on one core each, others compute."""
-
-_PLANNED_AGAIN = 3
-_TRIED_AGAIN = 3
-_OVERTAKEN = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
-"""How Delta says that somebody else's commit came between a statement's look at the table and its own commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +266,7 @@ class Merger:
             compaction.compact(self._session(name), path)
         except (PySparkException, Py4JJavaError) as error:
             raise LakeError(
-                f"the small files of the table cannot be joined, and merges continue without it: {_first_lines(error)}",
+                f"the small files of the table cannot be joined, and merges continue without it: {first_lines(error)}",
                 where=name,
             ) from error
         after = log.version(path)
@@ -304,13 +278,26 @@ class Merger:
     def _run(self, intent: Intent, *, again: bool) -> Merged:
         began = time.monotonic()
         works = self._works(intent)
+        turn = TableTurn(
+            intent,
+            again,
+            self.status,
+            self._staging,
+            self._lake,
+            self._withheld,
+            partial(self._works, intent),
+            self._session,
+            self._check,
+            self._step,
+            self._dumps,
+        )
         with ThreadPoolExecutor(_TOGETHER, thread_name_prefix="merge") as pool:
             # The largest first, so that the last to end is a short one.
             order = sorted(works.values(), key=lambda w: -w.bytes)
-            done = [a for a in pool.map(lambda work: self._table(work, intent, again), order) if a is not None]
+            done = [a for a in pool.map(turn.merge, order) if a is not None]
         if self._lake.open_tables is not None:
             self._lake.open_tables.shed()
-        self._close(intent, self._tables(intent, works, done))
+        self._close(intent, turn.states.after(intent, works, done))
         return self._merged(intent, began, done)
 
     def _planned(self, task: LakeTask) -> Json | None:
@@ -320,10 +307,10 @@ class Merger:
         except LeaseLost:
             raise
         except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
-            lake_tasks.record_outcome(self._lake.location, task.id, _failed(0, error))
+            lake_tasks.record_outcome(self._lake.location, task.id, failed(0, error))
             return None
         except (Py4JNetworkError, Py4JError) as error:
-            raise _spark_gone(task.kind) from error
+            raise spark_gone(task.kind) from error
 
     def _carry_out(self, intent: Intent, task: Json) -> Merged:
         """A lake task. Its outcome lies there before the status says that the merge has ended: a crash in between has
@@ -336,9 +323,9 @@ class Merger:
         except LeaseLost:
             raise
         except (DblogError, DeltaError, PySparkException, Py4JJavaError) as error:
-            done, came = Done({}), _failed(intent.number, error)
+            done, came = Done({}), failed(intent.number, error)
         except (Py4JNetworkError, Py4JError) as error:
-            raise _spark_gone(task["kind"]) from error
+            raise spark_gone(task["kind"]) from error
         self._step("done")
         finish = partial(lake_tasks.record_outcome, self._lake.location, task["id"], came)
         self._close(intent, {**self.status.tables, **done.tables}, first=finish)
@@ -398,183 +385,8 @@ class Merger:
 
         return plan.plan_works(self._staging.manifests(after=first, upto=intent.span.last), after)
 
-    def _table(self, work: Work, intent: Intent, again: bool) -> Applied | None:
-        """One table's outcome; a fault of its own stops it alone."""
-        self._check()
-        known = self.status.tables.get(work.table)
-        try:
-            self._check_place(work.table, known)
-            applied = self._tried(work, intent, known, again)
-            if applied is not None and applied.version is not None:
-                applied = replace(applied, awaits=self._requested(work, known, applied.ignored))
-        except LeaseLost:
-            raise
-        except DblogError as error:
-            return Applied(work.table, work.rows, error=str(error), version=known.version if known else None)
-        except (pa.ArrowException, DeltaError, PySparkException, Py4JJavaError) as error:
-            return Applied(work.table, work.rows, error=_first_lines(error), version=known.version if known else None)
-        except (Py4JNetworkError, Py4JError) as error:
-            raise _spark_gone(work.table) from error
-        self._step(f"applied {work.table}")
-        return applied
-
-    def _check_place(self, name: str, known: TableStatus | None) -> None:
-        """Raises LakeError for a new table whose place is meant for a history."""
-        table = TableName.parse(name)
-        if not self._lake.history or (known is not None and known.version is not None):
-            return
-        head = self._staging.head()
-        if (base := shares_history(table, {*self.status.tables, *(head.schemas if head else ())})) is not None:
-            raise LakeError(
-                f"its place in the lake is that of the history of {base}",
-                where=str(self._path(name)),
-                fix="leave one of the two tables out of `tables`, or set `[lake] history = false`",
-            )
-
-    def _requested(self, work: Work, known: TableStatus | None, ignored: list[str] | None) -> str | None:
-        """The full dump that brings what rows lack since columns were added; None where they lack nothing, or none can.
-
-        A crash has it requested twice, which harms nobody.
-        """
-        if self._lacks_before(work, known, ignored) is None:
-            mark = plan.last_unlogged_rewrite(work)
-            return None if mark is None else mark.dump
-        assert self._dumps is not None
-        try:
-            dump = self._dumps.submit(work.table, [])
-        except RequestError:  # it is not captured any more, so that its lake copy ends with what the log says
-            return None
-        except DblogError as error:
-            raise LakeError(
-                f"columns were added, and the dump that brings their values cannot be requested: {error.message}",
-                where=work.table,
-                fix=error.fix or "merge again when the source and the state store can be reached",
-            ) from error
-        self._step(f"requested {work.table}")
-        return dump
-
-    def _lacks_before(self, work: Work, known: TableStatus | None, ignored: list[str] | None) -> int | None:
-        """`ignored`: columns that the lake leaves out."""
-        before = known.schema if known else None
-        own = before if known is None or known.ignored is None else f"{before} in the lake"
-
-        def columns(fingerprint: str) -> list[str]:
-            out = {*(ignored or ()), *(known.ignored or () if known and fingerprint == own != before else ())}
-            shape = before if before is not None and fingerprint == own else fingerprint
-            return [c.name for c in self._staging.schema(shape).columns if c.name not in out]
-
-        return plan.lacks_before(work.with_nulls_alone() if self._lake.history else work, own, columns)
-
-    def _tried(self, work: Work, intent: Intent, known: TableStatus | None, again: bool) -> Applied | None:
-        """Applies the work; again where another commit came between, or where ours is there and its answer was lost."""
-        app, path = f"{self._lake.app}:{work.table}", self._path(work.table)
-        for _ in range(_TRIED_AGAIN):
-            try:
-                return self._apply(work, intent, known, again)
-            except (LakeError, StagingError, PySparkException, Py4JJavaError) as error:
-                self._check()  # the other commit may be our successor's
-                # A number that is taken is no fault where an older merger may have committed it a moment ago.
-                landed = log.committed(path, app) == intent.number and (again or not isinstance(error, LakeError))
-                if not landed and not isinstance(error, _OVERTAKEN):
-                    raise
-                again = True
-        return self._apply(work, intent, known, again)
-
-    def _apply(self, work: Work, intent: Intent, known: TableStatus | None, again: bool) -> Applied | None:
-        """Applies the work; planned again where the staging has joined its segments in the meantime."""
-        merge = TableMerge(self._session(work.table), self._staging, self._lake, self._withheld, step=self._step)
-        # Where an earlier merge failed its commit may be there all the same: rows may be as new as that merge.
-        merged = known.offset if known and known.state is not State.STOPPED else self.status.offset
-        apply = partial(merge.apply, number=intent.number, span=intent.span, known=known, merged=merged, again=again)
-        for _ in range(_PLANNED_AGAIN):
-            try:
-                return apply(work)
-            except SegmentReplaced:
-                work = self._works(intent)[work.table]
-        return apply(work)
-
     def _session(self, table: str) -> SparkSession:
         """A session of the table's own: Delta reads the transaction's id and version from its settings."""
         if table not in self._sessions:
             self._sessions[table] = self._spark.newSession()
         return self._sessions[table]
-
-    def _tables(self, intent: Intent, works: Mapping[str, Work], done: list[Applied]) -> dict[str, TableStatus]:
-        """All tables after the merge: those that are well have all of it, whether or not it had rows of theirs."""
-        span = intent.span
-        nowhere = works.keys() - {applied.table for applied in done}  # without a key, and history is off
-        tables = {
-            name: t if t.state is State.STOPPED else self._well(name, t, intent)
-            for name, t in self.status.tables.items()
-            if name not in nowhere
-        }
-        for applied in done:
-            name = applied.table
-            known = self._known(name, span)
-            if applied.error is not None:
-                tables[name] = replace(known, state=State.STOPPED, error=applied.error)
-                continue
-            if any(_brings(mark, known) for mark in works[name].finished):
-                known = replace(known, awaits=None)
-            if applied.awaits is not None:
-                added = self._lacks_before(works[name], self.status.tables.get(name), applied.ignored)
-                if (mark := plan.last_unlogged_rewrite(works[name])) is not None:
-                    added = max(mark.offset, added or 0)
-                known = replace(known, awaits=applied.awaits, added_at=added)
-            merged = {"merge": intent.number, **applied.counts()}
-            known = replace(known, version=applied.version, schema=works[name].schema, merged=merged, told=applied.told)
-            known = replace(known, ignored=applied.ignored, merge_because=applied.merge_because)
-            known = replace(known, lacks=self._lacks(works[name], known))
-            tables[name] = self._well(name, known, intent)
-        return tables
-
-    def _known(self, name: str, span: plan.Span) -> TableStatus:
-        """The table before the merge. Of a new one nobody knows what it held when its log began here."""
-        new = TableStatus(State.OK, None, span.first - 1, span.first_offset - 1, lacks=0)
-        return self.status.tables.get(name) or new
-
-    def _lacks(self, work: Work, known: TableStatus) -> int | None:
-        """The table's `lacks` after the work. One without a key has no dumps: what its history tells begins with it."""
-        if not self._staging.schema(work.schema).key:
-            return None
-        before = self.status.tables.get(work.table)
-        keyed = before is not None and before.schema is not None and self._staging.schema(before.schema).key
-        begins = before is None or (before.version is None and not keyed)
-        return plan.lacks_since(work, 0 if begins else known.lacks)
-
-    def _well(self, name: str, known: TableStatus, intent: Intent) -> TableStatus:
-        """The table with all of the span; one that a reset has set ahead stays there."""
-        taken = known.accepted is not None and known.accepted <= intent.span.offset
-        now = replace(
-            known,
-            accepted=None if taken else known.accepted,
-            segment=max(known.segment, intent.span.last) if known.awaits is not None else intent.span.last,
-            offset=max(known.offset, intent.span.offset) if known.awaits is not None else intent.span.offset,
-        )
-        return now.with_applied_rows(self._withheld.count(name))
-
-
-def _brings(mark: LogMark, table: TableStatus) -> bool:
-    """Whether the dump that `mark` ends has brought what a table lacks that was reset, or got new columns."""
-    full = mark.key_from is None and mark.key_to is None
-    lacks = [offset for offset in (table.reset_at, table.added_at) if offset is not None]
-    since = mark.since is not None and bool(lacks) and mark.since >= max(lacks)
-    return full and (mark.dump == table.awaits or since)
-
-
-def _spark_gone(where: str) -> LakeError:
-    return LakeError("Spark went away", where=where, fix="merge again: it goes on where this one stopped")
-
-
-def _failed(merge: int, error: Exception) -> Outcome:
-    if isinstance(error, DblogError):
-        return Outcome(merge, None, error.message, error.where, error.fix)
-    return Outcome(merge, None, _first_lines(error))
-
-
-def _first_lines(error: Exception) -> str:
-    """What Spark says, without its stack."""
-    text = str(error)
-    if "[USER_RAISED_EXCEPTION] " in text:  # our own words, from within a query
-        return text.split("[USER_RAISED_EXCEPTION] ")[1].split(" SQLSTATE: ")[0].strip()[:2000]
-    return text.split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]

@@ -39,6 +39,8 @@ def places(
 ) -> Places:
     """`keys`: of each event, its key's number below `count`; `moved_from`: the number of the key that the row of a c
     had before, or -1; `left_out`: by column, the events that leave it out; `order`: the events by their offsets."""
+    if not left_out:
+        return Places({}, np.full(count, _NOWHERE, np.int64))
     names = list(left_out)
     known = ~np.stack([left_out[name] for name in names], axis=1)
     kinds = np.full(len(keys), _CHANGE)

@@ -267,3 +267,13 @@ def test_no_rows_have_no_keys(tmp_path: Path) -> None:
     change(lake)
     rows, _ = lake.folded()
     assert mark_and_append.keys_of(rows.filter(pa.array([False] * len(rows))), SHAPE) == []
+
+
+def test_only_a_column_that_is_in_no_image_may_have_been_left_out(tmp_path: Path) -> None:
+    """The file says that lines leave columns out, and those that this merge takes leave out none but the key's."""
+    lake = Lake(tmp_path, random.Random("none left"))
+    before, after = {"world": 1, "k": "a"}, {"world": 1, "k": None, "a": 2, "f": None, "big": "b"}
+    lake.source.build.line(SHAPE, "u", before=before, after=after, unchanged=["k"])
+    lake.source.build.seal()
+    lake.merge()
+    assert lake.rows() == {(1, "a"): {"a": 2, "f": None, "big": "b"}}

@@ -1,0 +1,45 @@
+"""What becomes of Spark's faults: which say that another commit came between, and in what words the others are told."""
+
+from __future__ import annotations
+
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+
+from dblog_core.errors import DblogError, LakeError
+from dblog_core.lake.lake_tasks import Outcome
+
+OVERTAKEN = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+"""How Delta says that somebody else's commit came between a statement's look at the table and its own commit."""
+
+
+def spark_gone(where: str) -> LakeError:
+    return LakeError("Spark went away", where=where, fix="merge again: it goes on where this one stopped")
+
+
+def failed(merge: int, error: Exception) -> Outcome:
+    if isinstance(error, DblogError):
+        return Outcome(merge, None, error.message, error.where, error.fix)
+    return Outcome(merge, None, first_lines(error))
+
+
+def first_lines(error: Exception) -> str:
+    """What Spark says, without its stack."""
+    text = str(error)
+    if "[USER_RAISED_EXCEPTION] " in text:  # our own words, from within a query
+        return text.split("[USER_RAISED_EXCEPTION] ")[1].split(" SQLSTATE: ")[0].strip()[:2000]
+    return text.split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]

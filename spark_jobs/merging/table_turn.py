@@ -1,0 +1,148 @@
+"""A table's turn in a merge: tried until its rows are in, or until a fault of its own has stopped it alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from dblog_core.errors import DblogError, LakeError, LeaseLost, RequestError, SegmentReplaced, StagingError
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, shares_history, table_location
+from dblog_core.model.schema import TableName
+from dblog_core.staging import Staging
+from spark_jobs.delta_tables import log
+from spark_jobs.events import plan
+from spark_jobs.events.plan import Work
+from spark_jobs.merging.applied import Applied
+from spark_jobs.merging.faults import OVERTAKEN, first_lines, spark_gone
+from spark_jobs.merging.lake import Lake
+from spark_jobs.merging.merge_records import Intent
+from spark_jobs.merging.table_merge import TableMerge
+from spark_jobs.merging.table_states import TableStates
+from spark_jobs.merging.withheld_keys import Dumps, Withheld
+
+_log = logging.getLogger(__name__)
+
+_PLANNED_AGAIN = 3
+_TRIED_AGAIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TableTurn:
+    """What the tables of the merge `intent` share; each is merged in a thread.
+
+    `status`: the lake before the merge; `again`: an earlier run may have committed some of it; `planned`: the tables'
+    shares as the staging has them now; `session`: a table's own; `check` raises LeaseLost once another may merge.
+    """
+
+    intent: Intent
+    again: bool
+    status: LakeStatus
+    staging: Staging
+    lake: Lake
+    withheld: Withheld
+    planned: Callable[[], dict[str, Work]]
+    session: Callable[[str], SparkSession]
+    check: Callable[[], None]
+    step: Callable[[str], None]
+    dumps: Dumps | None
+
+    @property
+    def states(self) -> TableStates:
+        return TableStates(self.status.tables, self.staging, self.withheld, self.lake.history)
+
+    def merge(self, work: Work) -> Applied | None:
+        """One table's outcome; a fault of its own stops it alone."""
+        self.check()
+        known = self.status.tables.get(work.table)
+        try:
+            self._check_place(work.table, known)
+            applied = self._tried(work, known)
+            if applied is not None and applied.version is not None:
+                applied = replace(applied, awaits=self._requested(work, known, applied.ignored))
+        except LeaseLost:
+            raise
+        except DblogError as error:
+            return Applied(work.table, work.rows, error=str(error), version=known.version if known else None)
+        except (pa.ArrowException, DeltaError, PySparkException, Py4JJavaError) as error:
+            return Applied(work.table, work.rows, error=first_lines(error), version=known.version if known else None)
+        except (Py4JNetworkError, Py4JError) as error:
+            raise spark_gone(work.table) from error
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # a defect of ours: the others go on
+            _log.exception("%s: its merge has failed", work.table)
+            told = f"{type(error).__name__}: {first_lines(error)}; this is a defect: report it, with what is logged"
+            return Applied(work.table, work.rows, error=told, version=known.version if known else None)
+        self.step(f"applied {work.table}")
+        return applied
+
+    def _check_place(self, name: str, known: TableStatus | None) -> None:
+        """Raises LakeError for a new table whose place is meant for a history."""
+        table = TableName.parse(name)
+        if not self.lake.history or (known is not None and known.version is not None):
+            return
+        head = self.staging.head()
+        if (base := shares_history(table, {*self.status.tables, *(head.schemas if head else ())})) is not None:
+            raise LakeError(
+                f"its place in the lake is that of the history of {base}",
+                where=str(table_location(self.lake.location, table)),
+                fix="leave one of the two tables out of `tables`, or set `[lake] history = false`",
+            )
+
+    def _requested(self, work: Work, known: TableStatus | None, ignored: list[str] | None) -> str | None:
+        """The full dump that brings what rows lack since columns were added; None where they lack nothing, or none can.
+
+        A crash has it requested twice, which harms nobody.
+        """
+        if self.states.lacks_before(work, known, ignored) is None:
+            mark = plan.last_unlogged_rewrite(work)
+            return None if mark is None else mark.dump
+        assert self.dumps is not None
+        try:
+            dump = self.dumps.submit(work.table, [])
+        except RequestError:  # it is not captured any more, so that its lake copy ends with what the log says
+            return None
+        except DblogError as error:
+            raise LakeError(
+                f"columns were added, and the dump that brings their values cannot be requested: {error.message}",
+                where=work.table,
+                fix=error.fix or "merge again when the source and the state store can be reached",
+            ) from error
+        self.step(f"requested {work.table}")
+        return dump
+
+    def _tried(self, work: Work, known: TableStatus | None) -> Applied | None:
+        """Applies the work; again where another commit came between, or where ours is there and its answer was lost."""
+        app, again = f"{self.lake.app}:{work.table}", self.again
+        path = table_location(self.lake.location, TableName.parse(work.table))
+        for _ in range(_TRIED_AGAIN):
+            try:
+                return self._apply(work, known, again)
+            except (LakeError, StagingError, PySparkException, Py4JJavaError) as error:
+                self.check()  # the other commit may be our successor's
+                # A number that is taken is no fault where an older merger may have committed it a moment ago.
+                landed = log.committed(path, app) == self.intent.number and (again or not isinstance(error, LakeError))
+                if not landed and not isinstance(error, OVERTAKEN):
+                    raise
+                again = True
+        return self._apply(work, known, again)
+
+    def _apply(self, work: Work, known: TableStatus | None, again: bool) -> Applied | None:
+        """Applies the work; planned again where the staging has joined its segments in the meantime."""
+        merge = TableMerge(self.session(work.table), self.staging, self.lake, self.withheld, step=self.step)
+        # Where an earlier merge failed its commit may be there all the same: rows may be as new as that merge.
+        merged = known.offset if known and known.state is not State.STOPPED else self.status.offset
+        number, span = self.intent.number, self.intent.span
+        apply = partial(merge.apply, number=number, span=span, known=known, merged=merged, again=again)
+        for _ in range(_PLANNED_AGAIN):
+            try:
+                return apply(work)
+            except SegmentReplaced:
+                work = self.planned()[work.table]
+        return apply(work)
