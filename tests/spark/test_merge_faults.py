@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.errors import DblogError
 from dblog_core.staging import Staging
-from tests.spark.faults import KINDS
+from tests.spark.faults import KINDS, MARKING, MERGING
 from tests.spark.faulty_runs import in_turn, run
 from tests.spark.lakes import TestLake
 from tests.spark.mutants import MUTANTS, Mutant
@@ -77,7 +77,10 @@ def test_whatever_happens_to_merges_the_lake_ends_right_at_every_cut(
 ) -> None:
     lake.history = True
     seed = f"{soak_seed}/{number}"
-    happened = run(lake, seed, stranger, in_turn(seed, soak_seed + 20 * number))
+    plan = in_turn(seed, soak_seed + 20 * number)
+    kinds = {fault.kinds[0].split(maxsplit=1)[1] for fault in plan.faults if fault and len(fault.kinds) == 1}
+    lake.marks = bool(kinds.intersection(MARKING)) or (lake.marks and not kinds.intersection(MERGING))
+    happened = run(lake, seed, stranger, plan)
     coverage.runs += 1
     coverage.killed.update(one.point for one in happened if one.fault == "killed" and one.point is not None)
     print(f"seed {seed}: {', '.join(map(str, happened))}")
