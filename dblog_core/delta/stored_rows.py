@@ -17,6 +17,8 @@ from dblog_core.delta.snapshot import LiveFile
 from dblog_core.errors import LakeError
 
 _FIELD_ID = b"PARQUET:field_id"
+_AT_ONCE = 64 << 20
+"""Bytes of a row group's columns beyond which they are read in parts: values may be large, and few are asked for."""
 
 
 @contextlib.contextmanager
@@ -76,9 +78,14 @@ def rows_at(files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str
         groups = np.searchsorted(edges, rows, side="right") - 1
         for group in np.unique(groups).tolist():
             asked = np.flatnonzero(groups == group)
-            held = _group(file, group, columns, stored, files.url(live.path))
-            parts.append(held.take(pa.array(rows[asked] - edges[group])))
-            places.append(asked)
+            asked = asked[np.argsort(rows[asked], kind="stable")]
+            for first, held in _stretches(file, group, columns, stored, files.url(live.path)):
+                own = rows[asked] - edges[group] - first
+                within = (own >= 0) & (own < len(held))
+                parts.append(held.take(pa.array(own[within])))
+                places.append(asked[within])
+                if own[-1] < len(held):
+                    break
     if not parts:
         return pa.table({c.name: pa.array([], c.type) for c in columns})
     order = np.argsort(np.concatenate(places), kind="stable")
@@ -92,6 +99,24 @@ def _stored(file: pq.ParquetFile, columns: Sequence[DeltaColumn], *, by_id: bool
         return {c.name: c.physical for c in columns if c.physical in have}
     ids = {(field.metadata or {}).get(_FIELD_ID): field.name for field in file.schema_arrow}
     return {c.name: ids[key] for c in columns if (key := str(c.id).encode()) in ids}
+
+
+def _stretches(
+    file: pq.ParquetFile, group: int, columns: Sequence[DeltaColumn], stored: dict[str, str], where: str
+) -> Iterator[tuple[int, pa.Table]]:
+    """A row group's columns, whole or in parts: the number of a part's first row in the group, and its rows."""
+    about, names = file.metadata.row_group(group), set(stored.values())
+    chunks = (about.column(i) for i in range(about.num_columns))
+    size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in names)
+    if size <= _AT_ONCE:
+        yield 0, _group(file, group, columns, stored, where)
+        return
+    first = 0
+    rows = max(1, about.num_rows * _AT_ONCE // size)
+    for batch in file.iter_batches(rows, row_groups=[group], columns=list(stored.values())):
+        held = pa.Table.from_batches([batch])
+        yield first, pa.table({c.name: _values(held, c, stored.get(c.name), len(held), where) for c in columns})
+        first += len(held)
 
 
 def _group(
