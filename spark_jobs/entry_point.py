@@ -124,7 +124,7 @@ def lake_of(config: Config) -> Lake:
         drop_columns=wanted.drop_columns,
         changes=wanted.schema_changes_of,
         json_as=wanted.json_as_of,
-        open_tables=OpenTables(cache_directory() / "lake-keys"),
+        open_tables=OpenTables(cache_directory() / "lake-keys") if wanted.mark_and_append else None,
         vectors=wanted.deletion_vectors,
     )
 

@@ -322,6 +322,7 @@ class LakeConfig(Section):
     compact_after: Whole = Field(
         default=100, ge=0, description="commits of a table after which the merge joins its small files; 0: never"
     )
+    mark_and_append: Flag = Field(default=False, description="true: small batches are written without a Spark job")
     deletion_vectors: Flag = Field(
         default=True,
         description="false: tables without deletion vectors, for readers that know none; merges write files anew",
