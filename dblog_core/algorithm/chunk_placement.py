@@ -62,7 +62,7 @@ class Placement:
 
 
 class Chunks:
-    """Every dump's tasks and windows, from a manifest's progress on. Offsets that it is told never fall."""
+    """Every dump's tasks and windows, from a manifest's progress on. Offsets that it gets never fall."""
 
     def __init__(self, visibility: Visibility, tasks: Mapping[TaskId, TaskProgress] | None = None) -> None:
         """`tasks`: those of the newest manifest."""
@@ -76,7 +76,7 @@ class Chunks:
     # The log's own events -------------------------------------------------------------------------------------------
 
     def wants(self, table: TableName) -> bool:
-        """Whether row events of the table must be told."""
+        """Whether row events of the table must be recorded."""
         return self._windows.wants(table) or self._tasks.is_healing(str(table))
 
     @property
@@ -110,7 +110,7 @@ class Chunks:
         *,
         arrives: bool = True,
     ) -> None:
-        """As `record_rows`, of what was told before a restart."""
+        """As `record_rows`, of what came before a restart."""
         self._windows.record(table, offsets, xid, touches, arrives=arrives)
 
     def void_windows_of(self, table: TableName) -> None:
@@ -247,7 +247,7 @@ class Chunks:
         self._discard_void()
 
     def give_up_window(self, window: str) -> None:
-        """Drops a window, of a dump or of a verification, whose worker was never told that it is open."""
+        """Drops a window, of a dump or of a verification, whose worker never learnt that it is open."""
         if window in self._tasks.windows():
             self._tasks.expire(window)
         if self._probes.pop(window, None) is not None:
@@ -262,7 +262,7 @@ class Chunks:
         return self._windows.earliest_unseen(offset)
 
     def progress(self) -> dict[TaskId, TaskProgress]:
-        """For the manifest: what a restart goes on from."""
+        """For the manifest: what a restart continues from."""
         return self._tasks.all()
 
     def take_progress(self) -> dict[TaskId, TaskProgress]:

@@ -291,7 +291,7 @@ class Tasks:
         return dict(self._windows)
 
     def all(self) -> dict[TaskId, TaskProgress]:
-        """For the manifest: what a restart goes on from."""
+        """For the manifest: what a restart continues from."""
         return dict(self._tasks)
 
     def take_changes(self) -> dict[TaskId, TaskProgress]:

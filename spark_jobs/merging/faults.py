@@ -1,4 +1,4 @@
-"""What becomes of Spark's faults: which say that another commit came between, and in what words the others are told."""
+"""Faults of Spark: which of them say that another commit came between, and how a person reads the others."""
 
 from __future__ import annotations
 

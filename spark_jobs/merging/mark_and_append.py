@@ -89,7 +89,7 @@ def write(
     """Commits folded rows (`fold`) as merge `number` of `app`, once, whatever others commit meanwhile.
 
     `merged`: the highest offset that a row of ours can have in the table; rows beyond it are newer than all that is
-    there, and nothing is compared. `withhold` is told, before the commit, the keys of rows with a value that nobody
+    there, and nothing is compared. `withhold` gets, before the commit, the keys of rows with a value that nobody
     knows. Raises TableRefused for a table that Spark must write, LeaseLost where another may merge.
     """
     if (lost := rows.filter(pc.equal(rows["op"], WITHHOLD))).num_rows:
@@ -117,7 +117,7 @@ def write(
 
 
 def changes_of(rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *, merged: int) -> Changes:
-    """The changes that folded rows are, in the table's columns: NULL in those that the source has no more."""
+    """The changes that folded rows are, in the table's columns: NULL in those that the source has dropped."""
     own = {c.name for c in schema.columns}
     if lacking := {*own, *_PROVENANCE} - set(shape.names):
         raise refused(where, f"it lacks the column {', '.join(sorted(lacking))}")
